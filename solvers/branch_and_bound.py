@@ -15,7 +15,7 @@ any point (`kernel`). Its tightness depends on a matrix (`reformulation`). The s
 
 Where items share segments (`sharing`), every step works on costs and values with shares of them, which make a
 program without segments that bounds this one; greedy starts, local search and the search itself pay for what
-an item needs and nobody has paid (`kernel_shared`). Programs that share nothing never get there.
+an item needs and no chosen item has paid for.
 
 The search can stop after any node: the bound is then the largest over the open nodes and everything that
 was pruned.
@@ -29,19 +29,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations.numbers import FEASIBILITY_TOLERANCE, row_size
 from mio_rag.formulations.program import LinearConstraint, Segments, SelectionProgram
-from mio_rag.solvers import kernel, kernel_shared, kernel_shared_start, kernel_start
+from mio_rag.solvers import kernel
 from mio_rag.solvers.capabilities import one_blas_thread
-from mio_rag.solvers.compiled import VERSION, announced, compiled_beside
-from mio_rag.solvers.once import once
 from mio_rag.solvers.presolve import FloatArray, IntArray, Problem, fixed_in, presolve
 from mio_rag.solvers.relaxation import (
     Incumbent,
@@ -105,7 +102,6 @@ class WarmStart:
 
 _SLICE_SECONDS = 0.004  # between looks at the clock
 _STEPS = 60  # pair exchanges a node
-_Arrays = tuple[Any, ...]  # arguments of a compiled function
 
 
 class Search:
@@ -128,89 +124,100 @@ class Search:
         self.doubtful = False
         # The root's bound is over the items that it left; what it dropped may be worth more.
         self._ceiling = min(ceiling, max(root.bound, root.dropped))
+        data, shared = problem.data, problem.sharing
         shift = problem.W.T @ root.lam if rows else np.zeros(m)
-        ids, P = np.zeros((depth, m), dtype=np.int64), np.zeros((depth, m))
-        X, GX = np.zeros((depth, m)), np.zeros((depth, m))
-        size, count = np.zeros(depth, dtype=np.int64), np.zeros(depth, dtype=np.int64)
-        room, base, lag = np.zeros(depth), np.zeros(depth), np.zeros(depth)
-        activity, chosen = np.zeros((depth, max(rows, 1))), np.zeros((depth, m), dtype=np.int64)
-        self._bound = np.full(depth, np.inf)
-        G = root.G
-        ids[0], P[0], X[0], GX[0] = np.arange(m), problem.p - shift, root.x, G @ root.x
-        size[0], room[0], lag[0], self._bound[0] = m, problem.room, float(root.lam @ problem.w), root.bound
+        zeros, whole = np.zeros, np.int64
+        self.tree = tree = kernel.Tree(
+            ids=zeros((depth, m), whole),
+            P=zeros((depth, m)),
+            X=zeros((depth, m)),
+            GX=zeros((depth, m)),
+            size=zeros(depth, whole),
+            room=zeros(depth),
+            base=zeros(depth),
+            lag=zeros(depth),
+            activity=zeros((depth, max(rows, 1))),
+            chosen=zeros((depth, m), whole),
+            count=zeros(depth, whole),
+            bound=np.full(depth, np.inf),
+            delta=zeros(depth),
+            measured=np.full(depth, 2 * m, whole),
+            weight=np.ones(depth),
+            paid=zeros((depth, 0 if shared is None else shared.cost.size), np.bool_),
+            share=zeros((depth, 0 if shared is None else shared.users[0].size)),
+        )
+        tree.ids[0], tree.P[0], tree.X[0], tree.GX[0] = (
+            np.arange(m),
+            data.p - shift,
+            root.x,
+            root.G @ root.x,
+        )
+        tree.size[0], tree.room[0], tree.lag[0], tree.bound[0] = (
+            m,
+            data.room,
+            root.lam @ problem.w,
+            root.bound,
+        )
+        if shared is not None:
+            tree.share[0] = shared.share[shared.users]
         self._best = np.zeros(m, dtype=np.int8)
-        self._numbers = np.zeros(10)
-        self._numbers[kernel.INCUMBENT] = best.value
-        self._numbers[kernel.TOLERANCE] = tolerance
-        self._numbers[kernel.PRUNED] = root.dropped
-        self._numbers[kernel.STEPS] = _STEPS
-        self._numbers[kernel.RELATIVE_GAP] = relative_gap
-        self._numbers[kernel.OFFSET] = problem.base / problem.scale
-        rows_of: _Arrays = (problem.W, problem.w, shift, problem.harmless)
-        state: _Arrays = (ids, P, X, GX, size, room, base, lag, activity, chosen, count, self._bound)
-        state += (np.zeros(depth), np.full(depth, 2 * m, dtype=np.int64), np.ones(depth))
-        last: _Arrays = (self._best, self._numbers)
-        sharing = problem.sharing
-        self._kernel: Callable[..., None] = kernel.search
-        if sharing is None:
-            costs: _Arrays = (problem.c, problem.cr, problem.extra)
-            self._arrays: _Arrays = (problem.A, G, *costs, *rows_of, *state, *last)
-            return
-        P[0] = sharing.p - shift
-        paid = np.zeros((depth, sharing.cost.size), dtype=np.bool_)
-        share = np.zeros((depth, sharing.users[0].size))
-        share[0] = sharing.share[sharing.users]
-        needs: _Arrays = (sharing.c, sharing.start, sharing.users[1], sharing.cost, sharing.price)
-        self._kernel = kernel_shared.search_shared
-        self._arrays = (problem.A, G, *needs, *rows_of, *state, paid, share, *last)
+        self.numbers = np.zeros(10)
+        self.numbers[kernel.INCUMBENT] = best.value
+        self.numbers[kernel.TOLERANCE] = tolerance
+        self.numbers[kernel.PRUNED] = root.dropped
+        self.numbers[kernel.STEPS] = _STEPS
+        self.numbers[kernel.RELATIVE_GAP] = relative_gap
+        self.numbers[kernel.OFFSET] = problem.base / problem.scale
+        given = (data.A, root.G, data.c, data.W, data.w, problem.harmless, shift)
+        self._arrays = (*given, *problem.needs, *tree, self._best, self.numbers)
 
     @property
     def nodes(self) -> int:
         """Nodes so far."""
-        return int(self._numbers[kernel.NODES])
+        return int(self.numbers[kernel.NODES])
 
     @property
     def work(self) -> float:
         """What the nodes have cost so far, as `kernel.search` counts it."""
-        return float(self._numbers[kernel.WORK])
+        return float(self.numbers[kernel.WORK])
 
     @property
     def done(self) -> float:
         """The share of the tree that is over, if every branching halves it."""
-        return float(self._numbers[kernel.DONE])
+        return float(self.numbers[kernel.DONE])
 
     @property
     def bound(self) -> float:
         """Proven upper bound: over what was pruned and what is open, and never above the root's."""
-        depth = int(self._numbers[kernel.DEPTH])
-        reach = float(max(self._numbers[kernel.PRUNED], self._numbers[kernel.INCUMBENT]))
+        depth = int(self.numbers[kernel.DEPTH])
+        reach = float(max(self.numbers[kernel.PRUNED], self.numbers[kernel.INCUMBENT]))
         if depth >= 0:
-            reach = max(reach, float(self._bound[: depth + 1].max()))
-        return max(min(reach, self._ceiling), float(self._numbers[kernel.INCUMBENT]))
+            reach = max(reach, float(self.tree.bound[: depth + 1].max()))
+        return max(min(reach, self._ceiling), float(self.numbers[kernel.INCUMBENT]))
 
     def run(self, deadline: float, allowed: float, work: float = math.inf) -> str | None:
         """Search until it is over (None) or a limit is hit ("time", "nodes", "work").
 
         Improves the incumbent in place.
         """
-        before = float(self._numbers[kernel.INCUMBENT])
+        before = float(self.numbers[kernel.INCUMBENT])
         step = 32
         stopped: str | None = None
-        while self._numbers[kernel.DEPTH] >= 0:
+        while self.numbers[kernel.DEPTH] >= 0:
             now = time.perf_counter()
-            if now >= deadline or self.nodes >= allowed or self._numbers[kernel.WORK] >= work:
+            if now >= deadline or self.nodes >= allowed or self.numbers[kernel.WORK] >= work:
                 stopped = "time" if now >= deadline else "nodes" if self.nodes >= allowed else "work"
                 break
-            self._kernel(*self._arrays, int(min(step, allowed - self.nodes)), work)
+            kernel.search(*self._arrays, int(min(step, allowed - self.nodes)), work)
             took = time.perf_counter() - now
             step = int(min(1e6, max(8, step * min(4.0, _SLICE_SECONDS / max(took, 1e-6)))))
-        if self._numbers[kernel.INCUMBENT] > before:
+        if self.numbers[kernel.INCUMBENT] > before:
             x = fixed_in(self.program)
             x[self.problem.items[self._best > 0]] = 1
             if self.program.violations(x):
                 self.doubtful = True
             else:
-                self.best_known.value, self.best_known.x = float(self._numbers[kernel.INCUMBENT]), x
+                self.best_known.value, self.best_known.x = float(self.numbers[kernel.INCUMBENT]), x
         return stopped
 
 
@@ -247,9 +254,9 @@ def solve(
     more than about 12 orders of magnitude (a penalty of 10^9 among values of 10^-6), the search may end
     without a proof to 10^-6: the bound holds, and the message says so.
     """
-    _ready()
+    _ready(False)
     if program.segments is not None:
-        _ready_to_share()
+        _ready(True)
     start = time.perf_counter()
     with one_blas_thread():
         return _solve(program, options, max_nodes, warm or WarmStart(), start)
@@ -258,59 +265,41 @@ def solve(
 def warmup() -> float:
     """Compile the kernel ahead of its first use; returns the seconds that took, under one when cached."""
     start = time.perf_counter()
-    _ready()
-    _ready_to_share()
+    _ready(False)
+    _ready(True)
     return time.perf_counter() - start
 
 
-@once
-def _ready() -> None:
+@cache
+def _ready(shared: bool) -> None:
     """Load or compile the kernel by calling its parts; print a message if that takes seconds."""
-    program, root = _tiny()
-    best = Incumbent(-math.inf, None)
+    what = "the exact kernel for shared text" if shared else "the exact kernel"
+    call, best = f"import {__name__} as b; b._call_search({shared})", Incumbent(-math.inf, None)
     # The first use of one_blas_thread looks for BLAS libraries, which is not solving either.
-    with announced("the exact kernel", "8 to 12"), one_blas_thread():
-        with compiled_beside(kernel.search, f"import {__name__} as b; b._ready_to_search()"):
+    with kernel.announced(what, "8 to 12"), one_blas_thread():
+        with kernel.compiling_elsewhere(kernel.search, 1 + shared, call):
+            program, root = _tiny(shared)
             _round(program, root.problem, root.x, best, 1)
             probed(relax_root(root, best, 1e-9, SolveOptions()), math.inf, math.inf, fewest=0)
-            linear = presolve(replace(program, pairwise=np.zeros((3, 3))))
-            assert linear is not None
-            _linear_optimum(linear)
-            kernel_start.knapsack_table(np.ones(3), np.ones(3, dtype=np.int64), 2)
-        _ready_to_search()
+            kernel.knapsack_search(np.ones(3), np.ones(3), 2.0, 10)
+        _call_search(shared)
 
 
-@once
-def _ready_to_share() -> None:
-    """Load or compile what programs with segments need besides."""
-    program, root = _tiny(shared=True)
-    with announced("the exact kernel for shared text", "8 to 14"), one_blas_thread():
-        with compiled_beside(
-            kernel_shared.search_shared, f"import {__name__} as b; b._ready_to_search(True)"
-        ):
-            best = Incumbent(-math.inf, None)
-            _round(program, root.problem, root.x, best, 1)
-            relax_root(root, best, 1e-9, SolveOptions())
-        _ready_to_search(True)
+def _call_search(shared: bool) -> None:
+    """Load or compile the search, which takes as long as all the rest."""
+    program, root = _tiny(shared)
+    Search(program, root, Incumbent(-math.inf, None), 1e-9, 0.0).run(math.inf, 2)
 
 
-def _tiny(shared: bool = False) -> tuple[SelectionProgram, Root]:
-    """Three items, and their root."""
-    segments = Segments(np.ones(2), np.tri(3, 3, 0)[:, 1:] > 0) if shared else None
+def _tiny(shared: bool) -> tuple[SelectionProgram, Root]:
+    """A program of three items, and its root."""
+    segments = Segments(np.full(2, 0.5), np.tri(3, 3, 0)[:, 1:] > 0) if shared else None
     penalties = np.array([[0, 0.1, 0.2], [0.1, 0, 0.3], [0.2, 0.3, 0]])
-    program = SelectionProgram(
-        np.array([1.0, 1.1, 1.2]), penalties, np.array([1.0, 2.0, 3.0]), 6 if shared else 4, segments=segments
-    )
+    program = SelectionProgram([1.0, 1.1, 1.2], penalties, [1.0, 2.0, 3.0], 4, segments=segments)
     problem = presolve(program)
     assert problem is not None
     G = dominated(problem.A)
     return program, Root(problem, G, np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
-
-
-def _ready_to_search(shared: bool = False) -> None:
-    """Load or compile the search, which takes as long as all the rest."""
-    program, root = _tiny(shared)
-    Search(program, root, Incumbent(-math.inf, None), 1e-9, 0.0).run(math.inf, 2)
 
 
 def _solve(
@@ -339,7 +328,7 @@ def _solve(
             limit=limit,
             wall_seconds=time.perf_counter() - start,
             nodes=nodes,
-            version=VERSION,
+            version=kernel.VERSION,
         )
         unresolved = result.status in (Status.FEASIBLE, Status.NO_SOLUTION) and limit is None
         return replace(result, message=_UNRESOLVED) if unresolved else result
@@ -467,26 +456,10 @@ def _round(
         known = best.x[problem.items]
         if np.count_nonzero(known) + np.count_nonzero(fixed_in(program)) < np.count_nonzero(best.x):
             known = known[:0]  # some of its items were removed
-    found, x = _local_optimum(problem, point, min(rounds, problem.m), known, seed)
+    rounds = min(rounds, problem.m)
+    found, _, x = kernel.incumbent(problem.data, problem.needs, point, _FORCED_STARTS, rounds, known, seed)
     if found:
         _offer(program, problem, x, best)
-
-
-def _local_optimum(
-    problem: Problem, point: NDArray[np.float64], rounds: int, known: NDArray[np.int8], seed: int
-) -> tuple[bool, NDArray[np.int8]]:
-    """What `kernel_start.incumbent` finds, or the same where items share segments."""
-    A, room, W, w, shared = problem.A, problem.room, problem.W, problem.w, problem.sharing
-    if shared is None:
-        found, _, x = kernel_start.incumbent(
-            problem.p, A, problem.c, room, W, w, point, _FORCED_STARTS, rounds, known, seed
-        )
-        return found, x
-    needs = (shared.start, shared.users[1], shared.cost, shared.price)
-    found, _, x = kernel_shared_start.shared_incumbent(
-        shared.p, A, shared.c, *needs, room, W, w, point, _FORCED_STARTS, rounds, known, seed
-    )
-    return found, x
 
 
 def _offer(program: SelectionProgram, problem: Problem, x: NDArray[np.int8], best: Incumbent) -> None:
@@ -508,10 +481,10 @@ def _linear_optimum(problem: Problem) -> NDArray[np.int8] | None:
     if problem.sharing is not None or problem.w.size or np.any(problem.A):
         return None
     x: NDArray[np.int8]
-    done, x = kernel_start.knapsack_search(problem.p, problem.c, problem.room, _KNAPSACK_NODES)
+    done, x = kernel.knapsack_search(problem.p, problem.c, problem.room, _KNAPSACK_NODES)
     if done and problem.feasible(x):  # running sums of costs that are not whole may drift past the room
         return x
     if not np.all(problem.c == np.floor(problem.c)) or problem.m * problem.room > _LARGEST_TABLE:
         return None
-    x = kernel_start.knapsack_table(problem.p, problem.c.astype(np.int64), int(problem.room))
+    x = kernel.knapsack_table(problem.p, problem.c.astype(np.int64), int(problem.room))
     return x

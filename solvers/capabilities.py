@@ -59,7 +59,7 @@ PACKAGES = {
         ),
         Package("ortools", ">=9.15", "solvers", "older ones were never tried"),
         Package("pyomo", ">=6.9", "solvers", "older ones have another interface to HiGHS"),
-        Package("numba"),  # `mio_rag.solvers.code_cache` has its range: others work, and start slower
+        Package("numba"),
     )
 }
 

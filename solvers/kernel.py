@@ -1,37 +1,731 @@
-"""The compiled part of the exact kernel: incumbent, concave relaxation and depth-first search.
+"""The compiled part of the exact kernel: incumbents, the concave relaxation and the depth-first search.
 
-Everything works on dense float64 arrays of the items that are left after presolve, and on the form
+All functions work on dense arrays of the items that presolve leaves, scaled to entries of about 1:
 
-    maximise  p.x - 1/2 x'A x      subject to  c.x <= room,  W x <= w,  x in {0, 1}^m
+    maximise  p.x - prices.y - 1/2 x'A x      subject to  c.x + costs.y <= room,  W x <= w,
+              y_s = max of x_i over the items i that need s,   x in {0, 1}^m
 
-with A symmetric, zero diagonal, any signs. The state of the search lives in arrays that the caller owns, so
-that it can be stopped after any number of nodes, asked for its bound, and resumed.
+A is symmetric with a zero diagonal and entries of any sign. Item i needs segment[start[i] : start[i + 1]];
+most programs have no segments (`Needs`). While a segment is not paid for, its open
+users bear shares of its cost (`presolve.Sharing`): a program without segments whose relaxation bounds this
+one. Where better shares may prune a node, subgradient steps move them to the users with the largest fraction.
+
+The relaxation. With a positive semidefinite G that is at most A off the diagonal (`relaxation`), the concave
+q.x - 1/2 x'G x, q = p + diag(G)/2, is nowhere below the objective. Over {0 <= x <= 1, c.x <= b} any point x
+with gradient h = q - G x and any mu >= 0 give
+
+    value of every feasible y  <=  base + 1/2 x'G x + mu b + sum_i max(0, h_i - mu c_i),
+
+so the solver of the relaxation may stop anywhere. Rows enter through multipliers lam >= 0: p <- p - W'lam,
+base <- base + lam.w.
+
+All compiled functions of the kernel are in this file: numba discards its cached machine code when the file
+of a function changes, but not when a function that it calls changes in another file.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba
 import numpy as np
+from numba.core.runtime import rtsys
 from numpy.typing import NDArray
 
-from mio_rag.solvers.compiled import NONE, ZERO, compiled
-from mio_rag.solvers.kernel_relax import is_positive_definite, relax
+from mio_rag.errors import Notice
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BitArray = NDArray[np.int8]
 BoolArray = NDArray[np.bool_]
 
+VERSION = f"numba {numba.__version__}"
+
+# Sums may be added in another order: their rounding is within every tolerance. Infinities and NaN keep their
+# meaning. An entry point for C, which is not used, would add to the compile time.
+_FLAGS: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"reassoc", "contract", "arcp", "nsz"},
+    "no_cfunc_wrapper": True,
+}
+_Function = TypeVar("_Function", bound=Callable[..., object])
+_PATIENCE_SECONDS = 15.0  # for the other interpreter, which may get little time on a busy machine
+
+#: "No item", zero and one as arguments: for a plain number, numba would compile a second version.
+NONE = cast(int, np.int64(-1))
+ZERO = cast(int, np.int64(0))
+ONE = cast(int, np.int64(1))
+
 #: Places in the array `numbers` of `search`.
 INCUMBENT, TOLERANCE, DEPTH, NODES, PRUNED, STEPS, RELATIVE_GAP, OFFSET, WORK, DONE = range(10)
 
 # Work is counted in units of about a nanosecond, so that decisions do not depend on a clock: per node, per
-# item of a node, per item and exchange, per item and row, per cubed item of a factorization.
-NODE, ITEM, EXCHANGE, ROW, FACTOR = 400.0, 45.0, 4.6, 2.4, 0.05
+# item of a node, per item and exchange, per item and row, per cubed item of a factorization, per need.
+NODE, ITEM, EXCHANGE, ROW, FACTOR, NEED = 400.0, 45.0, 4.6, 2.4, 0.05, 3.0
 
 _LARGEST_FACTOR = 64  # items; to factorize more costs too much in a node
 _RETRY_AT = 0.9  # of the items that were open when the last try failed
 _LARGEST_SHARE = 0.25  # of the smallest diagonal entry: more never comes off
 _MARGIN = 1.75  # on what would prune if the relaxed point stayed where it is
+_ROUNDS = 4  # of moving shares in a node
+_HOPE = 1.5  # times what the present point promises of better shares
+_SMALLEST_SHARE = 1e-3  # of a segment: less counts as nothing
+_ROUNDING = 1.0 - 1e-13  # shares add up to no more than 1, in any order of summation
+
+
+def compiled(function: _Function) -> _Function:
+    """Compile a function on first use, without the GIL, with its machine code cached on disk.
+
+    Functions whose names begin with an underscore can be called by compiled functions only, and become part
+    of their machine code. numba caches next to the source, or in the user's cache folder if that is
+    read-only, or in NUMBA_CACHE_DIR. Where it can write nowhere, every process compiles.
+    """
+    inner = function.__name__.startswith("_")
+    flags = {**_FLAGS, "no_cpython_wrapper": inner}
+    try:
+        dispatcher = numba.njit(cache=not inner, **flags)(function)
+    except RuntimeError:  # numba found no place for its cache
+        dispatcher = numba.njit(**flags)(function)
+    cache = getattr(dispatcher, "_cache", None)
+    if hasattr(cache, "_load_overload"):
+        cache.load_overload = partial(_load, cache)
+    return cast(_Function, dispatcher)
+
+
+def _load(cache: Any, signature: Any, context: Any) -> Any:
+    """Load machine code from disk; None where there is none, or the file is damaged.
+
+    numba's own version first loads its implementations of NumPy, which finished machine code does not call:
+    0.4 s in every process. It also fails in every process once a crash has cut a file short.
+    """
+    rtsys.initialize(context)  # memory for arrays
+    try:
+        return cache._load_overload(signature, context)
+    except Exception as error:  # a file that was cut short fails in any way there is
+        found = f"cached machine code in {cache.cache_path} is damaged ({type(error).__name__})"
+        warnings.warn(f"mio-rag: {found}: compiling again", Notice, stacklevel=3)
+        with suppress(OSError):  # in a read-only folder, the warning comes again
+            cache.flush()
+        return None
+
+
+@contextmanager
+def compiling_elsewhere(function: Callable[..., object], versions: int, statement: str) -> Iterator[None]:
+    """Compile a function in a second interpreter meanwhile: numba compiles in one thread per process.
+
+    Nothing is started if the cache holds the function, if there is no cache, only one core, or no plain
+    interpreter (a frozen program, a server that embeds Python). At its end the block waits for the other
+    interpreter; if that failed, the function is compiled here when it is called.
+
+    Parameters
+    ----------
+    versions : int
+        How many versions of the function the cache holds once this one is compiled.
+    statement : str
+        What the other interpreter executes: a call of the function.
+    """
+    stats = getattr(function, "stats", None)  # with NUMBA_DISABLE_JIT it is a plain function
+    folder = stats and stats.cache_path
+    known = folder is None or len([*Path(folder).glob(f"*.{function.__name__}-*.nbc")]) >= versions
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    plain = not getattr(sys, "frozen", False) and Path(sys.executable or "").name.startswith("python")
+    other = None
+    if not known and cores > 1 and plain:
+        paths = os.pathsep.join(path for path in sys.path if path)
+        with suppress(OSError):
+            other = subprocess.Popen(
+                [sys.executable, "-c", statement],
+                env={**os.environ, "PYTHONPATH": paths},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+    try:
+        yield
+        if other is not None:
+            with suppress(subprocess.TimeoutExpired):
+                other.wait(_PATIENCE_SECONDS)
+    finally:
+        if other is not None and other.poll() is None:
+            other.kill()
+            other.wait()
+
+
+@contextmanager
+def announced(what: str, seconds: str) -> Iterator[None]:
+    """Print a message if compiling takes more than a moment; loading from the cache does not.
+
+    The delay is measured in CPU time of this process, since on a busy machine even reading the cache may take
+    seconds. `seconds` is the usual compile time.
+    """
+    text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag warmup` does it in advance)\n"
+    done, start = threading.Event(), time.process_time()
+
+    def watch() -> None:
+        while not done.wait(0.25):
+            if time.process_time() - start > 1.5:
+                sys.stderr.write(text)
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+class Needs(NamedTuple):
+    """Segments that items share: item i needs segment[start[i] : start[i + 1]]; all None where none are.
+
+    numba compiles a version for each of the two cases, and leaves out what stands under ``if start is not
+    None``: programs without segments pay nothing for it.
+    """
+
+    start: Any = None
+    segment: Any = None
+    cost: Any = None
+    price: Any = None
+
+
+class Data(NamedTuple):
+    """Items and rows of a program: own values and costs, without segments."""
+
+    p: FloatArray
+    A: FloatArray
+    c: FloatArray
+    room: float
+    W: FloatArray
+    w: FloatArray
+
+
+class Tree(NamedTuple):
+    """The state of a search, one row a depth.
+
+    The open items `ids[: size]` with their marginal values P (multipliers subtracted), the relaxed point X,
+    G X, and the state of what is chosen. `delta` is what was taken off the diagonal of G; `measured` items
+    were open when more could not be. `weight` is the share of the tree that is left, if every branching
+    halves it. `paid` says which segments are paid for, `share` who bears how much of the others.
+    """
+
+    ids: IntArray
+    P: FloatArray
+    X: FloatArray
+    GX: FloatArray
+    size: IntArray
+    room: FloatArray
+    base: FloatArray
+    lag: FloatArray
+    activity: FloatArray
+    chosen: IntArray
+    count: IntArray
+    bound: FloatArray
+    delta: FloatArray
+    measured: IntArray
+    weight: FloatArray
+    paid: BoolArray
+    share: FloatArray
+
+
+# The relaxation.
+
+
+@compiled
+def relax(
+    q: FloatArray,
+    G: FloatArray,
+    delta: float,
+    ids: IntArray,
+    c: FloatArray,
+    b: float,
+    x: FloatArray,
+    g: FloatArray,
+    m: int,
+    steps: int,
+    stop: float,
+    base: float,
+    tol: float,
+    early: float,
+) -> tuple[float, float, int]:
+    """Pair-exchange ascent on the concave relaxation, with the unused budget as one more item.
+
+    The matrix is G - delta I on the items `ids`. x (feasible) and g, the matrix times x, are improved in
+    place. Ends when the bound is at most `stop`, when the maximum
+    is known to `tol`, after `steps` exchanges, or, with `early` > 0, once the maximum is above `stop` and
+    known to that share of the distance. Returns the bound, its mu and the
+    number of exchanges.
+    """
+    per_token = np.empty(m)
+    # Infinite where an item is all in, or all out. Conditions on x in the innermost loop are mispredicted by
+    # processors every other time, which takes twice as long as all the rest.
+    full, empty = np.empty(m), np.empty(m)
+    used = 0.0
+    up_ratio, up = 0.0, -1
+    down_ratio, down = np.inf, -2
+    for i in range(m):
+        used += c[i] * x[i]
+        per_token[i] = 1.0 / c[i]
+        full[i] = 0.0 if x[i] < 1.0 - 1e-12 else np.inf
+        empty[i] = 0.0 if x[i] > 1e-12 else np.inf
+        ratio = (q[i] - g[i]) * per_token[i]
+        if ratio - full[i] > up_ratio:
+            up_ratio, up = ratio, i
+        if ratio + empty[i] < down_ratio:
+            down_ratio, down = ratio, i
+    best = np.inf
+    best_mu = 0.0
+    k = 0
+    last = np.inf
+    while True:
+        if b - used > 1e-9 and down_ratio > 0.0:
+            down_ratio, down = 0.0, -1  # room to spare gives way first
+        done = up_ratio - down_ratio <= tol or down == -2 or k >= steps
+        if k % 8 == 0 or done:
+            mu = max(0.0, 0.5 * (up_ratio + min(down_ratio, up_ratio)))
+            curvature = 0.0
+            excess = 0.0
+            for i in range(m):
+                curvature += x[i] * g[i]
+                excess += max(0.0, q[i] - g[i] - mu * c[i])
+            last = base + 0.5 * curvature + mu * b + excess
+            if last < best:
+                best = last
+                best_mu = mu
+            if done or last <= stop:
+                return best, best_mu, k
+            if early > 0.0 and stop > -np.inf:
+                primal = base - 0.5 * curvature
+                for i in range(m):
+                    primal += q[i] * x[i]
+                if primal > stop and last - primal < early * (last - stop):
+                    return best, best_mu, k  # it cannot prune, and is known well enough to branch
+        k += 1
+        # Move t tokens: a of item `up` in, d of item `down` out; with one of them, the other is the room.
+        iu = ids[up] if up >= 0 else ids[down]
+        jd = ids[down] if down >= 0 else iu
+        bend = 0.0
+        t = np.inf
+        if up >= 0:
+            bend += (G[iu, iu] - delta) * per_token[up] * per_token[up]
+            t = (1.0 - x[up]) * c[up]
+        if down >= 0:
+            bend += (G[jd, jd] - delta) * per_token[down] * per_token[down]
+            t = min(t, x[down] * c[down])
+        if up >= 0 and down >= 0:
+            bend -= 2 * G[iu, jd] * per_token[up] * per_token[down]
+        elif up >= 0:
+            t = min(t, b - used)
+        if bend > 1e-15:
+            t = min(t, (up_ratio - down_ratio) / bend)
+        a = 0.0
+        d = 0.0
+        if up >= 0:
+            a = t * per_token[up]
+            x[up] = min(1.0, x[up] + a)
+        if down >= 0:
+            d = t * per_token[down]
+            x[down] = max(0.0, x[down] - d)
+        if up < 0:
+            used -= t
+        elif down < 0:
+            used += t
+        if up >= 0:
+            g[up] -= delta * a
+        if down >= 0:
+            g[down] += delta * d
+        if up >= 0:
+            full[up] = 0.0 if x[up] < 1.0 - 1e-12 else np.inf
+            empty[up] = 0.0 if x[up] > 1e-12 else np.inf
+        if down >= 0:
+            full[down] = 0.0 if x[down] < 1.0 - 1e-12 else np.inf
+            empty[down] = 0.0 if x[down] > 1e-12 else np.inf
+        up_ratio, up = 0.0, -1
+        down_ratio, down = np.inf, -2
+        for r in range(m):
+            s = ids[r]
+            g[r] += a * G[iu, s] - d * G[jd, s]
+            ratio = (q[r] - g[r]) * per_token[r]
+            if ratio - full[r] > up_ratio:
+                up_ratio, up = ratio, r
+            if ratio + empty[r] < down_ratio:
+                down_ratio, down = ratio, r
+
+
+@compiled
+def is_positive_definite(
+    G: FloatArray, ids: IntArray, m: int, delta: float, L: FloatArray, column: FloatArray
+) -> bool:
+    """Whether G - delta I on the items has a factorization whose pivots are far from rounding.
+
+    L and column are room to work in: the factor, and one over its diagonal.
+    """
+    for i in range(m):
+        row, entry = G[ids[i]], L[i]
+        for j in range(i + 1):
+            entry[j] = row[ids[j]]
+        entry[i] -= delta
+        for k in range(i):
+            other = L[k]
+            total = entry[k]
+            for j in range(k):
+                total -= entry[j] * other[j]
+            entry[k] = total * column[k]
+        pivot = entry[i]
+        for j in range(i):
+            pivot -= entry[j] * entry[j]
+        if pivot < 1e-9:
+            return False
+        column[i] = 1.0 / math.sqrt(pivot)
+    return True
+
+
+@compiled
+def probe(
+    A: FloatArray,
+    G: FloatArray,
+    q: FloatArray,
+    c: FloatArray,
+    cr: FloatArray,
+    room: float,
+    extra: float,
+    base: float,
+    x: FloatArray,
+    g: FloatArray,
+    order: IntArray,
+    steps: int,
+    stop: float,
+    out: BitArray,
+) -> tuple[float, int]:
+    """Probe the items of `order` in turn: with the item selected, could anything above `stop` be reached?
+
+    If not, it is marked in `out` (which may hold items that are out already). An item that is in has its
+    true penalties A with the others in place of those of G, and no diagonal of its own, so that this shows
+    more than its reduced cost. x is a point of the relaxation, g is G x, c and room are the true costs, cr
+    and extra those of the relaxation. Returns the largest bound of an item that was marked, and how many
+    items at the end of `order` were not.
+    """
+    m = q.size
+    ids = np.empty(m, dtype=np.int64)
+    q_, c_, x_, g_ = np.empty(m), np.empty(m), np.empty(m), np.empty(m)
+    largest = -np.inf
+    stayed = 0
+    for t in range(order.size):
+        i = order[t]
+        b = room - c[i]
+        used = 0.0
+        n = ZERO
+        for k in range(m):
+            if k != i and c[k] <= b and out[k] == 0:
+                ids[n] = k
+                q_[n] = q[k] - A[i, k]
+                c_[n] = cr[k]
+                x_[n] = x[k]
+                g_[n] = g[k]
+                used += cr[k] * x[k]
+                n += 1
+        for k in range(m):
+            if x[k] != 0.0 and (k == i or c[k] > b or out[k] == 1):
+                for u in range(n):
+                    g_[u] -= x[k] * G[k, ids[u]]
+        b += extra
+        if used > b:
+            for u in range(n):
+                x_[u] *= b / used
+                g_[u] *= b / used
+        own = base + q[i] - 0.5 * G[i, i]
+        # A feasible point above `stop` ends it: no bound from here could be below.
+        bound, _, _ = relax(q_, G, 0.0, ids, c_, b, x_, g_, n, steps, stop, own, 1e-7, np.inf)
+        if bound <= stop:
+            out[i] = 1
+            largest = max(largest, bound)
+            stayed = 0
+        else:
+            stayed += 1
+    return largest, stayed
+
+
+# Shares of segments that are not paid for.
+
+
+@compiled
+def _share_out(
+    ids: IntArray,
+    m: int,
+    start: IntArray,
+    segment: IntArray,
+    paid: BoolArray,
+    share: FloatArray,
+    total: FloatArray,
+    users: IntArray,
+) -> None:
+    """Let the open users of every unpaid segment bear all of it, in the proportions of their shares.
+
+    `total` and `users` are room to work in, one entry a segment.
+    """
+    for s in range(total.size):
+        total[s] = 0.0
+        users[s] = 0
+    for t in range(m):
+        i = ids[t]
+        for k in range(start[i], start[i + 1]):
+            total[segment[k]] += share[k]
+            users[segment[k]] += 1
+    for t in range(m):
+        i = ids[t]
+        for k in range(start[i], start[i + 1]):
+            s = segment[k]
+            if paid[s]:
+                share[k] = 0.0
+            elif total[s] > 1e-9:
+                share[k] *= _ROUNDING / total[s]
+            else:
+                share[k] = _ROUNDING / users[s]
+
+
+@compiled
+def _charge(
+    ids: IntArray,
+    m: int,
+    P: FloatArray,
+    G: FloatArray,
+    delta: float,
+    c: FloatArray,
+    start: IntArray,
+    segment: IntArray,
+    cost: FloatArray,
+    price: FloatArray,
+    paid: BoolArray,
+    share: FloatArray,
+    room: float,
+    q: FloatArray,
+    cc: FloatArray,
+) -> tuple[float, float]:
+    """Write the data of the relaxation into q and cc: with shares of what is not paid, and no cost of zero.
+
+    Returns the budget of the relaxation, which makes up for raised costs, and the two smallest costs, added.
+    """
+    largest = 0.0
+    least = np.inf
+    second = np.inf
+    for t in range(m):
+        i = ids[t]
+        v = P[t]
+        a = c[i]
+        if start is not None:
+            for k in range(start[i], start[i + 1]):
+                s = segment[k]
+                if not paid[s]:
+                    v -= share[k] * price[s]
+                    a += share[k] * cost[s]
+        q[t] = v + 0.5 * (G[i, i] - delta)
+        cc[t] = a
+        largest = max(largest, a)
+        if a < least:
+            second = least
+            least = a
+        elif a < second:
+            second = a
+    b = room
+    if least < 1e-9 * largest or least <= 0.0:
+        tiny = max(1e-3 * largest, 1e-6) if largest > 0.0 else 1.0
+        for t in range(m):
+            a = cc[t]
+            cc[t] = max(a, 1e-9 * largest) if a > 0.0 else tiny
+            b += cc[t] - a
+    return b, least + second
+
+
+@compiled
+def _unpaid(i: int, start: IntArray, segment: IntArray, weight: FloatArray, paid: BoolArray) -> float:
+    """Cost (or price) of what item i needs and is not paid for."""
+    total = 0.0
+    if start is not None:
+        for k in range(start[i], start[i + 1]):
+            if not paid[segment[k]]:
+                total += weight[segment[k]]
+    return total
+
+
+@compiled
+def _promise(
+    ids: IntArray,
+    m: int,
+    x: FloatArray,
+    start: IntArray,
+    segment: IntArray,
+    cost: FloatArray,
+    price: FloatArray,
+    paid: BoolArray,
+    share: FloatArray,
+    mu: float,
+    most: FloatArray,
+    borne: FloatArray,
+) -> float:
+    """How much the point x would lose if each segment cost what its largest fraction says.
+
+    `most` gets that fraction of every segment, `borne` what its users bear of it.
+    """
+    for s in range(most.size):
+        most[s] = 0.0
+        borne[s] = 0.0
+    for t in range(m):
+        i = ids[t]
+        for k in range(start[i], start[i + 1]):
+            s = segment[k]
+            most[s] = max(most[s], x[t])
+            borne[s] += share[k] * x[t]
+    total = 0.0
+    for s in range(most.size):
+        if not paid[s]:
+            total += (mu * cost[s] + price[s]) * max(0.0, most[s] - borne[s])
+    return total
+
+
+@compiled
+def _move_shares(
+    ids: IntArray,
+    m: int,
+    x: FloatArray,
+    start: IntArray,
+    segment: IntArray,
+    cost: FloatArray,
+    price: FloatArray,
+    paid: BoolArray,
+    share: FloatArray,
+    mu: float,
+    length: float,
+    mean: FloatArray,
+    users: IntArray,
+) -> bool:
+    """A step of the subgradient: users with a larger fraction than the others bear more.
+
+    The bound falls by `length` if it is linear. `mean` and `users` are room to work in. Returns whether
+    anything moved.
+    """
+    for s in range(mean.size):
+        mean[s] = 0.0
+        users[s] = 0
+    for t in range(m):
+        i = ids[t]
+        for k in range(start[i], start[i + 1]):
+            mean[segment[k]] += x[t]
+            users[segment[k]] += 1
+    for s in range(mean.size):
+        mean[s] /= max(users[s], 1)
+    norm = 0.0
+    for t in range(m):
+        i = ids[t]
+        for k in range(start[i], start[i + 1]):
+            s = segment[k]
+            if not paid[s] and users[s] > 1:
+                off = x[t] - mean[s]
+                if off > 0.0 or share[k] > 0.0:
+                    norm += off * off
+    if norm < 1e-12:
+        return False
+    for t in range(m):
+        i = ids[t]
+        for k in range(start[i], start[i + 1]):
+            s = segment[k]
+            weight = mu * cost[s] + price[s]
+            if not paid[s] and users[s] > 1 and weight > 0.0:
+                moved = share[k] + length / norm * (x[t] - mean[s]) / weight
+                share[k] = min(moved, 1.0) if moved > _SMALLEST_SHARE else 0.0
+    return True
+
+
+@compiled
+def _within(x: FloatArray, g: FloatArray, c: FloatArray, m: int, b: float) -> None:
+    """Shrink x, and g with it, to what fits."""
+    used = 0.0
+    for t in range(m):
+        used += c[t] * x[t]
+    if used > b:
+        for t in range(m):
+            x[t] *= b / used
+            g[t] *= b / used
+
+
+@compiled
+def spread(
+    P: FloatArray,
+    G: FloatArray,
+    c: FloatArray,
+    room: float,
+    base: float,
+    start: IntArray,
+    segment: IntArray,
+    cost: FloatArray,
+    price: FloatArray,
+    share: FloatArray,
+    x: FloatArray,
+    stop: float,
+    goal: float,
+    rounds: int,
+    steps: int,
+) -> float:
+    """Improve the shares at the root by Polyak's subgradient steps; `share` and the point x change in place.
+
+    P are values with the rows' multipliers subtracted, c the items' own costs. Ends when the bound is at most
+    `stop`; steps aim at `goal`, a value that is attained. Returns the bound of the best shares.
+    """
+    m, segments = P.size, cost.size
+    ids = np.arange(m)
+    paid = np.zeros(segments, dtype=np.bool_)
+    users = np.zeros(segments, dtype=np.int64)
+    work = np.zeros(segments)
+    cc, q, g = np.empty(m), np.empty(m), np.empty(m)
+    best_share, best_x = share.copy(), x.copy()
+    best = np.inf
+    step = 1.0
+    since = 0
+    for i in range(m):
+        g[i] = 0.0
+        for j in range(m):
+            g[i] += G[i, j] * x[j]
+    for r in range(rounds):
+        _share_out(ids, m, start, segment, paid, share, work, users)
+        b, _ = _charge(ids, m, P, G, 0.0, c, start, segment, cost, price, paid, share, room, q, cc)
+        _within(x, g, cc, m, b)
+        bound, mu, _ = relax(q, G, 0.0, ids, cc, b, x, g, m, steps, stop, base, 1e-9, 0.0)
+        if bound < best - 1e-12:
+            if bound < best - 1e-3 * (best - goal):
+                since = 0
+            best = bound
+            for k in range(share.size):
+                best_share[k] = share[k]
+            for i in range(m):
+                best_x[i] = x[i]
+        else:
+            since += 1
+            if since >= 3:
+                since = 0
+                step *= 0.6
+        if best <= stop or r == rounds - 1 or step < 1e-3:
+            break
+        length = step * max(bound - goal, 1e-9)
+        if not _move_shares(ids, m, x, start, segment, cost, price, paid, share, mu, length, work, users):
+            break
+    for k in range(share.size):
+        share[k] = best_share[k]
+    for i in range(m):
+        x[i] = best_x[i]
+    _share_out(ids, m, start, segment, paid, share, work, users)
+    return best
+
+
+# The search.
 
 
 @compiled
@@ -99,42 +793,6 @@ def _propagate(
 
 
 @compiled
-def _drop_useless(
-    A: FloatArray,
-    c: FloatArray,
-    shift: FloatArray,
-    harmless: BoolArray,
-    room: float,
-    ids: IntArray,
-    P: FloatArray,
-    x: FloatArray,
-    g: FloatArray,
-    G: FloatArray,
-    m: int,
-    force: int,
-) -> tuple[int, bool]:
-    """Drop items that do not fit, and harmless ones that gain nothing even with all their benefits.
-
-    Returns (new length, whether an item was dropped that must be in).
-    """
-    for t in range(m - 1, -1, -1):
-        i = ids[t]
-        bad = c[i] > room
-        if not bad and harmless[i] and P[t] + shift[i] <= 0:
-            v = P[t] + shift[i]
-            for u in range(m):
-                a = A[i, ids[u]]
-                if a < 0:
-                    v -= a
-            bad = v <= 0
-        if bad:
-            if i == force:
-                return m, True
-            m = _remove(ids, P, x, g, G, m, t)
-    return m, False
-
-
-@compiled
 def _record(
     numbers: FloatArray, best: BitArray, chosen: IntArray, count: int, value: float, item: int
 ) -> None:
@@ -146,35 +804,6 @@ def _record(
         best[chosen[t]] = 1
     if item >= 0:
         best[item] = 1
-
-
-@compiled
-def _best_single(
-    c: FloatArray,
-    W: FloatArray,
-    w: FloatArray,
-    shift: FloatArray,
-    activity: FloatArray,
-    ids: IntArray,
-    P: FloatArray,
-    m: int,
-) -> tuple[int, float, float]:
-    """The best item that may be added alone (-1: none), its gain, and the two smallest costs."""
-    top = -np.inf
-    single = -1
-    least = np.inf
-    second = np.inf
-    for t in range(m):
-        i = ids[t]
-        if c[i] < least:
-            second = least
-            least = c[i]
-        elif c[i] < second:
-            second = c[i]
-        if P[t] + shift[i] > top and _rows_hold(activity, W, w, i):
-            top = P[t] + shift[i]
-            single = i
-    return single, top, least + second
 
 
 @compiled
@@ -216,16 +845,86 @@ def _fix(
 
 
 @compiled
+def _drop_useless(
+    A: FloatArray,
+    G: FloatArray,
+    c: FloatArray,
+    start: IntArray,
+    segment: IntArray,
+    cost: FloatArray,
+    shift: FloatArray,
+    harmless: BoolArray,
+    paid: BoolArray,
+    room: float,
+    ids: IntArray,
+    P: FloatArray,
+    x: FloatArray,
+    g: FloatArray,
+    m: int,
+    force: int,
+) -> tuple[int, bool]:
+    """Drop items that do not fit with what they need, and harmless ones that gain nothing with any others.
+
+    Returns (new length, whether an item was dropped that must be in).
+    """
+    for t in range(m - 1, -1, -1):
+        i = ids[t]
+        bad = c[i] + _unpaid(i, start, segment, cost, paid) > room
+        if not bad and harmless[i] and P[t] + shift[i] <= 0:
+            v = P[t] + shift[i]
+            for u in range(m):
+                a = A[i, ids[u]]
+                if a < 0:
+                    v -= a
+            bad = v <= 0
+        if bad:
+            if i == force:
+                return m, True
+            m = _remove(ids, P, x, g, G, m, t)
+    return m, False
+
+
+@compiled
+def _best_single(
+    W: FloatArray,
+    w: FloatArray,
+    start: IntArray,
+    segment: IntArray,
+    price: FloatArray,
+    shift: FloatArray,
+    paid: BoolArray,
+    activity: FloatArray,
+    ids: IntArray,
+    P: FloatArray,
+    m: int,
+) -> tuple[int, float]:
+    """The best item that may be added alone (-1: none), and its gain."""
+    top = -np.inf
+    single = NONE
+    for t in range(m):
+        i = ids[t]
+        gain = P[t] + shift[i]
+        if gain > top:
+            gain -= _unpaid(i, start, segment, price, paid)
+            if gain > top and _rows_hold(activity, W, w, i):
+                top = gain
+                single = i
+    return single, top
+
+
+@compiled
 def search(
     A: FloatArray,
     G: FloatArray,
     c: FloatArray,
-    cr: FloatArray,
-    extra: float,
     W: FloatArray,
     w: FloatArray,
-    shift: FloatArray,
     harmless: BoolArray,
+    shift: FloatArray,
+    start: IntArray,
+    segment: IntArray,
+    cost: FloatArray,
+    price: FloatArray,
     ids: IntArray,
     P: FloatArray,
     X: FloatArray,
@@ -241,6 +940,8 @@ def search(
     delta: FloatArray,
     measured: IntArray,
     weight: FloatArray,
+    paid: BoolArray,
+    share: FloatArray,
     best: BitArray,
     numbers: FloatArray,
     max_nodes: int,
@@ -248,17 +949,20 @@ def search(
 ) -> None:
     """Depth-first search, include branch first, for `max_nodes` more nodes or until the work is `max_work`.
 
-    The arrays hold one row per depth: the open items `ids` with their marginal values `P` (multipliers
-    subtracted), the relaxed point X and G X, and the state of what is chosen. `delta` is what was taken off
-    the diagonal of G at a depth; `measured` items were open when more could not be. The exclude branch of a
-    node is the node itself without the item, so a depth is done when its list is pruned. `weight` is the
-    share of the tree that is left at a depth, if every branching halves it. Indices of
-    `numbers` are the constants at the top of this file.
+    The exclude branch of a node is the node itself without the item, so a depth is done when its list is
+    pruned. `shift` is W'lam, which the values P have subtracted. The state is that of a `Tree`, so that
+    the search can be stopped after any node, asked for its bound, and resumed. `numbers` is indexed by the
+    constants at the top of this file; `best` takes the incumbent.
     """
     n = c.size
-    q = np.empty(n)
-    cc = np.empty(n)
-    h = np.empty(n)
+    segments = 0
+    per_item = 0.0  # work of needs
+    if start is not None:
+        segments = cost.size
+        per_item = NEED * segment.size / max(n, 1)
+    q, cc, h = np.empty(n), np.empty(n), np.empty(n)
+    work, other = np.empty(segments), np.empty(segments)
+    users = np.empty(segments, dtype=np.int64)
     L = np.empty((min(n, _LARGEST_FACTOR), min(n, _LARGEST_FACTOR)))
     most = np.zeros(w.size)
     for r in range(w.size):
@@ -269,51 +973,69 @@ def search(
     while d >= 0 and numbers[NODES] < limit and numbers[WORK] < max_work:
         m = size[d]
         numbers[NODES] += 1
-        numbers[WORK] += NODE + (ITEM + ROW * w.size) * m
+        numbers[WORK] += NODE + (ITEM + ROW * w.size + 4.0 * per_item) * m
         ids_, p, x, g = ids[d], P[d], X[d], GX[d]
+        paid_, share_ = paid[d], share[d]
         pruned = False
         while True:
             m, force, pruned = _propagate(W, w, most, activity[d], ids_, p, x, g, G, m)
             if pruned:
                 break
-            m, pruned = _drop_useless(A, c, shift, harmless, room[d], ids_, p, x, g, G, m, force)
+            m, pruned = _drop_useless(
+                A, G, c, start, segment, cost, shift, harmless, paid_, room[d], ids_, p, x, g, m, force
+            )
             if pruned:
                 break
             if base[d] > numbers[INCUMBENT] and _rows_hold(activity[d], W, w, NONE):
                 _record(numbers, best, chosen[d], count[d], base[d], NONE)
-            single, gain, two = _best_single(c, W, w, shift, activity[d], ids_, p, m)
+            single, gain = _best_single(W, w, start, segment, price, shift, paid_, activity[d], ids_, p, m)
             if single >= 0 and base[d] + gain > numbers[INCUMBENT]:
                 _record(numbers, best, chosen[d], count[d], base[d] + gain, single)
-            if m <= 1 or two > room[d]:
-                pruned = True  # no two of them fit, and the best single one has been tried
+            if m <= 1:
+                pruned = True  # the single one has been tried
                 break
-            b = room[d] + extra
-            used = 0.0
-            for t in range(m):
-                i = ids_[t]
-                cc[t] = cr[i]
-                q[t] = p[t] + 0.5 * (G[i, i] - delta[d])
-                used += cr[i] * x[t]
-            if used > b:
-                for t in range(m):
-                    x[t] *= b / used
-                    g[t] *= b / used
             stop = -np.inf
             if numbers[INCUMBENT] > -np.inf:
                 value = abs(numbers[OFFSET] + numbers[INCUMBENT])
                 stop = numbers[INCUMBENT] + max(numbers[TOLERANCE], numbers[RELATIVE_GAP] * value)
             steps = int(numbers[STEPS])
-            ub, mu, k = relax(q, G, delta[d], ids_, cc, b, x, g, m, steps, stop, lag[d], 1e-7, 0.4)
-            numbers[WORK] += EXCHANGE * k * m
-            bound[d] = min(bound[d], ub)
+            b = 0.0
+            mu = 0.0
+            for r in range(_ROUNDS + 1):
+                if start is not None:
+                    _share_out(ids_, m, start, segment, paid_, share_, work, users)
+                b, two = _charge(
+                    ids_, m, p, G, delta[d], c, start, segment, cost, price, paid_, share_, room[d], q, cc
+                )
+                if r == 0 and two > room[d] + 1e-9 * two:
+                    pruned = True  # no two of them fit, and the best single one has been tried
+                    break
+                _within(x, g, cc, m, b)
+                ub, mu, k = relax(q, G, delta[d], ids_, cc, b, x, g, m, steps, stop, lag[d], 1e-7, 0.4)
+                numbers[WORK] += EXCHANGE * k * m
+                bound[d] = min(bound[d], ub)
+                if bound[d] <= stop or r == _ROUNDS:
+                    break
+                if start is None:
+                    break
+                hope = _promise(ids_, m, x, start, segment, cost, price, paid_, share_, mu, work, other)
+                if ub - _HOPE * hope > stop:
+                    break
+                if not _move_shares(
+                    ids_, m, x, start, segment, cost, price, paid_, share_, mu, ub - stop, work, users
+                ):
+                    break
+                numbers[WORK] += 6.0 * per_item * m
+            if pruned:
+                break
             if bound[d] > stop and 2 < m <= _LARGEST_FACTOR and m <= _RETRY_AT * measured[d]:
                 # Fewer items need less of a diagonal to stay concave. Would as much less prune here?
                 least = np.inf
-                spread = 0.0
+                loose = 0.0
                 for t in range(m):
                     least = min(least, G[ids_[t], ids_[t]])
-                    spread += x[t] * (1.0 - x[t])
-                wanted = delta[d] + 2.0 * _MARGIN * (bound[d] - stop) / max(spread, 1e-9)
+                    loose += x[t] * (1.0 - x[t])
+                wanted = delta[d] + 2.0 * _MARGIN * (bound[d] - stop) / max(loose, 1e-9)
                 if wanted < _LARGEST_SHARE * least:
                     numbers[WORK] += FACTOR * m * m * m
                     if is_positive_definite(G, ids_, m, wanted, L, h):
@@ -340,13 +1062,16 @@ def search(
                 break
             if take >= 0:
                 i = ids_[take]
-                gain = p[take]
+                gain = p[take] - _unpaid(i, start, segment, price, paid_)
                 m = _remove(ids_, p, x, g, G, m, take)
                 for u in range(m):
                     p[u] -= A[i, ids_[u]]
                 base[d] += gain + shift[i]
                 lag[d] += gain
-                room[d] -= c[i]
+                room[d] -= c[i] + _unpaid(i, start, segment, cost, paid_)
+                if start is not None:
+                    for k in range(start[i], start[i + 1]):
+                        paid_[segment[k]] = True
                 for r in range(w.size):
                     activity[d, r] += W[r, i]
                 chosen[d, count[d]] = i
@@ -362,12 +1087,12 @@ def search(
         at = ZERO
         score = -1.0
         for t in range(m):
-            s = x[t] if x[t] < 1.0 - 1e-6 else 1e-9
-            if s > score:
-                score = s
+            f = x[t] if x[t] < 1.0 - 1e-6 else 1e-9
+            if f > score:
+                score = f
                 at = t
         i = ids_[at]
-        gain = p[at]
+        gain = p[at] - _unpaid(i, start, segment, price, paid_)
         m = _remove(ids_, p, x, g, G, m, at)
         size[d] = m
         e = d + 1
@@ -377,7 +1102,7 @@ def search(
             X[e, t] = x[t]
             GX[e, t] = g[t]
         size[e] = m
-        room[e] = room[d] - c[i]
+        room[e] = room[d] - c[i] - _unpaid(i, start, segment, cost, paid_)
         base[e] = base[d] + gain + shift[i]
         lag[e] = lag[d] + gain
         bound[e] = bound[d]
@@ -385,6 +1110,13 @@ def search(
         measured[e] = measured[d]
         weight[e] = 0.5 * weight[d]
         weight[d] = weight[e]
+        if start is not None:
+            for s in range(segments):
+                paid[e, s] = paid_[s]
+            for k in range(start[i], start[i + 1]):
+                paid[e, segment[k]] = True
+            for k in range(segment.size):
+                share[e, k] = share_[k]
         for r in range(w.size):
             activity[e, r] = activity[d, r] + W[r, i]
         for t in range(count[d]):
@@ -393,3 +1125,410 @@ def search(
         count[e] = count[d] + 1
         d = e
     numbers[DEPTH] = d
+
+
+# Incumbents: the moves of `heuristics`, in microseconds.
+
+
+@compiled
+def _holds(W: FloatArray, w: FloatArray, activity: FloatArray, add: int, drop: int) -> bool:
+    """Whether all rows hold after adding one item and dropping another (-1: none)."""
+    for r in range(w.size):
+        a = activity[r]
+        if add >= 0:
+            a += W[r, add]
+        if drop >= 0:
+            a -= W[r, drop]
+        if a > w[r]:
+            return False
+    return True
+
+
+@compiled
+def _used_by(
+    i: int, count: int, start: IntArray, segment: IntArray, weight: FloatArray, users: IntArray
+) -> float:
+    """Cost (or price) of what item i needs and `count` chosen items use: 0, no one; 1, i alone if chosen."""
+    total = 0.0
+    if start is not None:
+        for k in range(start[i], start[i + 1]):
+            if users[segment[k]] == count:
+                total += weight[segment[k]]
+    return total
+
+
+@compiled
+def _use(i: int, by: int, start: IntArray, segment: IntArray, users: IntArray) -> None:
+    """Count item i as a user of what it needs, or no longer (`by` = -1)."""
+    if start is not None:
+        for k in range(start[i], start[i + 1]):
+            users[segment[k]] += by
+
+
+@compiled
+def _local_search(
+    p: FloatArray,
+    A: FloatArray,
+    c: FloatArray,
+    room: float,
+    W: FloatArray,
+    w: FloatArray,
+    start: IntArray,
+    segment: IntArray,
+    cost: FloatArray,
+    price: FloatArray,
+    x: BitArray,
+) -> float:
+    """Best add, drop or swap until none improves; the feasible x is changed in place. Returns the value."""
+    n = p.size
+    g = p.copy()
+    gain = np.empty(n)
+    users = np.zeros(ZERO if start is None else cost.size, np.int64)
+    activity = np.zeros(w.size)
+    used = 0.0
+    value = 0.0
+    for i in range(n):
+        if x[i]:
+            used += c[i] + _used_by(i, ZERO, start, segment, cost, users)
+            value += g[i] - _used_by(i, ZERO, start, segment, price, users)
+            _use(i, ONE, start, segment, users)
+            for j in range(n):
+                g[j] -= A[i, j]
+            for r in range(w.size):
+                activity[r] += W[r, i]
+    for _ in range(10 * n + 50):
+        best = 1e-10
+        add = NONE
+        drop = NONE
+        for i in range(n):
+            if x[i]:
+                gain[i] = -np.inf
+                change = _used_by(i, ONE, start, segment, price, users) - g[i]
+                if change > best and _holds(W, w, activity, NONE, i):
+                    best = change
+                    add = NONE
+                    drop = i
+            else:
+                gain[i] = g[i]
+                if g[i] > best:
+                    change = g[i] - _used_by(i, ZERO, start, segment, price, users)
+                    spend = c[i] + _used_by(i, ZERO, start, segment, cost, users)
+                    if change > best and used + spend <= room and _holds(W, w, activity, i, NONE):
+                        best = change
+                        add = i
+                        drop = NONE
+        for j in range(n):
+            if x[j]:
+                left = room - used + c[j] + _used_by(j, ONE, start, segment, cost, users)
+                lost = g[j] - _used_by(j, ONE, start, segment, price, users)
+                _use(j, NONE, start, segment, users)
+                for i in range(n):  # the rarest condition first: mispredicted branches are slow
+                    change = gain[i] + A[j, i] - lost
+                    if change > best:
+                        change -= _used_by(i, ZERO, start, segment, price, users)
+                        spend = c[i] + _used_by(i, ZERO, start, segment, cost, users)
+                        if change > best and spend <= left and _holds(W, w, activity, i, j):
+                            best = change
+                            add = i
+                            drop = j
+                _use(j, ONE, start, segment, users)
+        if add < 0 and drop < 0:
+            break
+        if drop >= 0:
+            x[drop] = 0
+            used -= c[drop] + _used_by(drop, ONE, start, segment, cost, users)
+            _use(drop, NONE, start, segment, users)
+            for k in range(n):
+                g[k] += A[drop, k]
+            for r in range(w.size):
+                activity[r] -= W[r, drop]
+        if add >= 0:
+            x[add] = 1
+            used += c[add] + _used_by(add, ZERO, start, segment, cost, users)
+            _use(add, ONE, start, segment, users)
+            for k in range(n):
+                g[k] -= A[add, k]
+            for r in range(w.size):
+                activity[r] += W[r, add]
+        value += best
+    return value
+
+
+@compiled
+def _greedy(
+    p: FloatArray,
+    A: FloatArray,
+    c: FloatArray,
+    room: float,
+    W: FloatArray,
+    w: FloatArray,
+    start: IntArray,
+    segment: IntArray,
+    cost: FloatArray,
+    price: FloatArray,
+    x: BitArray,
+    power: float,
+    banned: IntArray,
+) -> bool:
+    """Add to x what repairs most of the broken rows, then the best gain / cost^power until nothing gains.
+
+    x is completed in place; items with `banned` > 0 stay out. Returns whether all rows hold.
+    """
+    n = p.size
+    g = p.copy()
+    users = np.zeros(ZERO if start is None else cost.size, np.int64)
+    activity = np.zeros(w.size)
+    spend, toll, weight = np.empty(n), np.empty(n), np.empty(n)  # with what is not paid for yet
+    used = 0.0
+    for i in range(n):
+        if x[i]:
+            used += c[i] + _used_by(i, ZERO, start, segment, cost, users)
+            _use(i, ONE, start, segment, users)
+            for k in range(n):
+                g[k] -= A[i, k]
+            for r in range(w.size):
+                activity[r] += W[r, i]
+    for i in range(n):
+        if x[i] or banned[i]:
+            g[i] = -np.inf
+    stale = True
+    while True:
+        if stale:
+            for i in range(n):
+                spend[i] = c[i] + _used_by(i, ZERO, start, segment, cost, users)
+                toll[i] = _used_by(i, ZERO, start, segment, price, users)
+                weight[i] = 1.0 / max(spend[i], 1e-3) ** power
+        broken = False
+        for r in range(w.size):
+            if activity[r] > w[r]:
+                broken = True
+        best = 0.0
+        add = NONE
+        for i in range(n):
+            gain = g[i] - toll[i]
+            score = gain * weight[i]
+            if broken:
+                if gain == -np.inf or used + spend[i] > room:
+                    continue
+                repair = 0.0
+                harm = False
+                for r in range(w.size):
+                    over = activity[r] - w[r]
+                    if over > 0:
+                        repair += max(0.0, min(over, -W[r, i]))
+                    elif over + W[r, i] > 0:
+                        harm = True
+                if harm or repair <= 0.0:
+                    continue
+                score = repair * (1e6 + score)
+                if score > best:
+                    best = score
+                    add = i
+            elif (
+                score > best and used + spend[i] <= room and gain > 1e-12 and _holds(W, w, activity, i, NONE)
+            ):
+                best = score
+                add = i
+        if add < 0:
+            return not broken
+        x[add] = 1
+        used += spend[add]
+        stale = False
+        if start is not None:
+            stale = start[add + 1] > start[add]
+        _use(add, ONE, start, segment, users)
+        for k in range(n):
+            g[k] -= A[add, k]
+        g[add] = -np.inf
+        for r in range(w.size):
+            activity[r] += W[r, add]
+
+
+def incumbent(
+    data: Data,
+    needs: Needs,
+    point: FloatArray,
+    starts: int,
+    rounds: int,
+    known: BitArray,
+    seed: int,
+) -> tuple[bool, float, BitArray]:
+    """Local optima from greedy starts, then from the best one with part of it taken out and banned.
+
+    Starts are a `known` feasible selection, or, where that is empty, three scores and `starts` forced first
+    items in order of density; and, where `point` is not empty, a relaxed point rounded down in order of its
+    fractions. `seed` decides what is taken out. Returns (whether one is feasible, its value, the selection).
+    """
+    # Sorted here: numba's sorting alone would take seconds to compile.
+    alone, worth = data.c, data.p
+    if needs.start is not None:
+        of = np.repeat(np.arange(data.p.size), np.diff(needs.start))
+        alone = data.c + np.bincount(of, needs.cost[needs.segment], data.c.size)
+        worth = data.p - np.bincount(of, needs.price[needs.segment], data.p.size)
+    first = np.argsort(-worth / np.sqrt(np.maximum(alone, 1e-3)), kind="stable")[:starts]
+    first = first[alone[first] <= data.room]
+    order = np.argsort(-point, kind="stable")
+    return local_optima(*data, *needs, first, point, order, rounds, known, seed)
+
+
+@compiled
+def local_optima(
+    p: FloatArray,
+    A: FloatArray,
+    c: FloatArray,
+    room: float,
+    W: FloatArray,
+    w: FloatArray,
+    start: IntArray,
+    segment: IntArray,
+    cost: FloatArray,
+    price: FloatArray,
+    first: IntArray,
+    point: FloatArray,
+    order: IntArray,
+    rounds: int,
+    known: BitArray,
+    seed: int,
+) -> tuple[bool, float, BitArray]:
+    """Do the work of `incumbent`, with the forced first items and the order of fractions given."""
+    n = p.size
+    found = False
+    best = -np.inf
+    best_x = np.zeros(n, np.int8)
+    x = np.zeros(n, np.int8)
+    banned = np.zeros(n, np.int64)
+    users = np.zeros(ZERO if start is None else cost.size, np.int64)
+    if known.size:
+        found = True
+        for i in range(n):
+            best_x[i] = known[i]
+        best = _local_search(p, A, c, room, W, w, start, segment, cost, price, best_x)
+    state = seed
+    greedy = 3 + first.size
+    begin = greedy if known.size else 0
+    end = greedy + (1 if point.size else 0)
+    for k in range(begin, end + rounds):
+        power = 0.5
+        if k >= end:
+            if not found:
+                break
+            power = 0.5 * ((k - end) % 3)
+            for i in range(n):
+                x[i] = best_x[i]
+                banned[i] = 0
+                if x[i]:
+                    state = (1103515245 * state + 12345) % 2147483648
+                    if state % 1000 < 200:
+                        x[i] = 0
+                        banned[i] = 1
+        else:
+            for i in range(n):
+                x[i] = 0
+            if k < 3:
+                power = 0.5 * k
+            elif k < greedy:
+                x[first[k - 3]] = 1
+            else:
+                used = 0.0
+                for i in order:
+                    spend = c[i] + _used_by(i, ZERO, start, segment, cost, users)
+                    if point[i] > 0.3 and used + spend <= room:
+                        x[i] = 1
+                        used += spend
+                        _use(i, ONE, start, segment, users)
+        if not _greedy(p, A, c, room, W, w, start, segment, cost, price, x, power, banned):
+            continue
+        value = _local_search(p, A, c, room, W, w, start, segment, cost, price, x)
+        if value > best + (1e-12 if k >= end else 0.0):
+            found = True
+            best = value
+            for i in range(n):
+                best_x[i] = x[i]
+    return found, best, best_x
+
+
+# Programs without interactions and rows.
+
+
+def knapsack_search(p: FloatArray, c: FloatArray, room: float, limit: int) -> tuple[bool, BitArray]:
+    """0-1 knapsack by depth-first search with Dantzig's bound (Horowitz and Sahni, 1974); any costs >= 0.
+
+    Returns (whether the search was over within `limit` fillings, the best selection found).
+    """
+    density = p / np.maximum(c, 1e-300)
+    return dantzig_search(p, c, room, density, np.argsort(-density, kind="stable"), limit)
+
+
+@compiled
+def dantzig_search(
+    p: FloatArray, c: FloatArray, room: float, density: FloatArray, order: IntArray, limit: int
+) -> tuple[bool, BitArray]:
+    """What `knapsack_search` does, with value per cost and its falling order given."""
+    n = p.size
+    last = 0  # items before this place gain something
+    while last < n and p[order[last]] > 0:
+        last += 1
+    best_x = np.zeros(n, np.int8)
+    x = np.zeros(n, np.int8)
+    best = 0.0
+    value = 0.0
+    left = room
+    j = 0
+    fillings = 0
+    while True:
+        fillings += 1
+        if fillings > limit:
+            return False, best_x
+        bound = value
+        space = left
+        k = j
+        while k < last and c[order[k]] <= space:
+            space -= c[order[k]]
+            bound += p[order[k]]
+            k += 1
+        if k < last:
+            bound += space * density[order[k]]
+        if bound > best:
+            while j < last:
+                i = order[j]
+                if c[i] > left:
+                    break
+                x[i] = 1
+                left -= c[i]
+                value += p[i]
+                j += 1
+            if value > best:
+                best = value
+                for t in range(n):
+                    best_x[t] = x[t]
+            if j < last - 1:
+                j += 1  # this one does not fit: without it
+                continue
+        j -= 1
+        while j >= 0 and x[order[j]] == 0:
+            j -= 1
+        if j < 0:
+            return True, best_x
+        i = order[j]
+        x[i] = 0
+        left += c[i]
+        value -= p[i]
+        j += 1
+
+
+def knapsack_table(p: FloatArray, c: IntArray, capacity: int) -> BitArray:
+    """0-1 knapsack by dynamic programming over whole costs; O(n capacity) time and bytes."""
+    value = np.zeros(capacity + 1)
+    taken = np.zeros((p.size, capacity + 1), np.bool_)
+    for i in np.flatnonzero((p > 0) & (c <= capacity)):
+        with_i = value[: capacity + 1 - c[i]] + p[i]
+        better = with_i > value[c[i] :]
+        taken[i, c[i] :] = better
+        value[c[i] :] = np.where(better, with_i, value[c[i] :])
+    x = np.zeros(p.size, np.int8)
+    left = capacity
+    for i in range(p.size - 1, -1, -1):
+        if taken[i, left]:
+            x[i] = 1
+            left -= int(c[i])
+    return x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -11,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.mdp import FiniteMDP
-from mio_rag.solvers.once import once
 
 FloatArray = NDArray[np.float64]
 MDPMethod = Literal["auto", "one_pass", "policy_iteration", "value_iteration", "numpy", "backward_induction"]
@@ -128,12 +128,12 @@ def warmup() -> float:
     return time.perf_counter() - start
 
 
-@once
+@cache
 def _ready() -> None:
     """Load or compile the kernels by solving a process of one state; say so where that takes seconds."""
-    from mio_rag.solvers.compiled import announced
+    from mio_rag.solvers import kernel
 
-    with announced("the kernels of decision processes", "2 to 4"):
+    with kernel.announced("the kernels of decision processes", "2 to 4"):
         mdp = FiniteMDP(np.ones((1, 1, 1)), np.ones((1, 1)), 0.5)
         for method in ("one_pass", "policy_iteration"):
             values, sweeps = _fixed_point(mdp, method, np.zeros(1), 1e-6, 100)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.solvers.compiled import compiled
+from mio_rag.solvers.kernel import compiled
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]

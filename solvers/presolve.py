@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mio_rag.formulations.numbers import feasibility_tolerance
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.solvers.kernel import Data, Needs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -94,12 +95,12 @@ class Sharing:
     def users(self) -> tuple[IntArray, IntArray]:
         """Items and segments of every need, by item."""
         i, s = np.nonzero(self.needs)
-        return i, s
+        return i, np.ascontiguousarray(s)
 
-    @cached_property
-    def start(self) -> IntArray:
-        """Where the needs of each item begin in `users`, and where the last ones end."""
-        return np.concatenate(([0], np.cumsum(self.needs.sum(axis=1)))).astype(np.int64)
+    def for_kernel(self) -> Needs:
+        """Return the needs as the compiled code takes them."""
+        start = np.concatenate(([0], np.cumsum(self.needs.sum(axis=1)))).astype(np.int64)
+        return Needs(start, self.users[1], self.cost, self.price)
 
     def shared_out(self) -> tuple[FloatArray, FloatArray]:
         """Values and costs of the items with their shares."""
@@ -168,6 +169,17 @@ class Problem:
             harmless=self.harmless[k],
         )
         return part if self.sharing is None else shared_out(part, self.sharing.keep(k))
+
+    @cached_property
+    def needs(self) -> Needs:
+        """The segments as the compiled code takes them."""
+        return Needs() if self.sharing is None else self.sharing.for_kernel()
+
+    @cached_property
+    def data(self) -> Data:
+        """The items' own values and costs, and the rows, as the compiled code takes them."""
+        own = self if self.sharing is None else self.sharing
+        return Data(own.p, self.A, own.c, float(self.room), self.W, self.w)
 
     def feasible(self, x: NDArray[np.int8]) -> bool:
         """Whether a 0/1 vector of the items keeps room and rows."""

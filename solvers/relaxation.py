@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.solvers import kernel_relax, kernel_shares
+from mio_rag.solvers import kernel
 from mio_rag.solvers.presolve import FloatArray, Problem, part_of, shared_out
 from mio_rag.solvers.result import SolveOptions
 
@@ -535,7 +535,7 @@ def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOpti
 
 
 def probed(root: Root, stop: float, deadline: float, fewest: int | None = None) -> Root:
-    """The root without items that cannot be part of anything above `stop` (see `kernel_relax.probe`).
+    """The root without items that cannot be part of anything above `stop` (see `kernel.probe`).
 
     With fewer than `fewest` items (None: 50), or without an incumbent, the root as it is.
 
@@ -559,7 +559,7 @@ def probed(root: Root, stop: float, deadline: float, fewest: int | None = None) 
         if stayed >= _PATIENCE or time.perf_counter() >= deadline:
             break
         some = order[first : first + at_once]
-        most, last = kernel_relax.probe(
+        most, last = kernel.probe(
             problem.A,
             root.G,
             q,
@@ -599,14 +599,14 @@ def _relaxed(
     steps: int = 4000,
     tolerance: float = 1e-9,
 ) -> tuple[float, float, FloatArray, FloatArray]:
-    """Bound and mu of the relaxation, its q and G x (see `kernel_relax`); x is improved in place."""
+    """Bound and mu of the relaxation, its q and G x (see `kernel`); x is improved in place."""
     b = problem.room + problem.extra
     used = float(problem.cr @ x)
     if used > b:
         x *= b / used
     q, g = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G), G @ x
     every, base = np.arange(problem.m), float(lam @ problem.w)
-    bound, mu, _ = kernel_relax.relax(
+    bound, mu, _ = kernel.relax(
         q, G, 0.0, every, problem.cr, b, x, g, problem.m, steps, stop, base, tolerance, 0.0
     )
     return bound, mu, q, g
@@ -639,16 +639,13 @@ def _better_shares(
     sharing = problem.sharing
     assert sharing is not None
     share = sharing.share[sharing.users]
-    kernel_shares.spread(
+    kernel.spread(
         sharing.p - problem.W.T @ lam,
         G,
         sharing.c,
         problem.room,
         float(lam @ problem.w),
-        sharing.start,
-        sharing.users[1],
-        sharing.cost,
-        sharing.price,
+        *problem.needs,
         share,
         x,
         stop,

@@ -1,8 +1,6 @@
 """The exact kernel: equal to enumeration, and certified wherever it is stopped."""
 
 import math
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -306,18 +304,6 @@ def test_the_linear_case_equals_a_published_knapsack() -> None:
     weights = [23, 31, 29, 44, 53, 38, 63, 85, 89, 82]
     result = branch_and_bound.solve(SelectionProgram(profits, np.zeros((10, 10)), weights, 165), EXACT)
     assert (result.objective, result.selected) == (309, (0, 1, 2, 3, 5))
-
-
-def test_warming_up_compiles_everything_that_a_solve_calls() -> None:
-    code = (
-        "from mio_rag.solvers import branch_and_bound, kernel, kernel_relax, kernel_start\n"
-        "branch_and_bound.warmup()\n"
-        "called = [kernel.search, kernel_relax.relax, kernel_relax.probe,\n"
-        "          kernel_start.local_optima, kernel_start.dantzig_search, kernel_start.knapsack_table]\n"
-        "print([len(function.signatures) for function in called])\n"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[1, 1, 1, 1, 1, 1]"
 
 
 @pytest.mark.parametrize(

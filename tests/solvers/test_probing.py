@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mio_rag.formulations import LinearConstraint, SelectionProgram
-from mio_rag.solvers import SolveOptions, branch_and_bound, kernel_relax
+from mio_rag.solvers import SolveOptions, branch_and_bound, kernel
 from mio_rag.solvers.backends import solve_exhaustive
 from mio_rag.solvers.presolve import presolve
 from mio_rag.solvers.relaxation import Incumbent, Root, first_matrix, probed, relax_root
@@ -92,7 +92,7 @@ def test_the_bound_of_a_probe_holds_wherever_it_stops() -> None:
             reach = (_best_with(program, int(problem.items[item])) - problem.base) / problem.scale
             for steps in (0, 1, 3, 200):
                 out = np.zeros(problem.m, dtype=np.int8)
-                bound, stayed = kernel_relax.probe(
+                bound, stayed = kernel.probe(
                     problem.A,
                     root.G,
                     q,

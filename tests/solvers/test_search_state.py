@@ -10,19 +10,10 @@ from benchmarks.trust.checks import weak_starts
 from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram, nominal_program
 from mio_rag.solvers import SolveOptions, branch_and_bound, kernel
 from mio_rag.solvers.branch_and_bound import Search
-from mio_rag.solvers.kernel_relax import is_positive_definite
+from mio_rag.solvers.kernel import is_positive_definite
 from mio_rag.solvers.presolve import presolve
 from mio_rag.solvers.relaxation import Incumbent, Root, first_matrix, relax_root
 
-# fmt: off
-NAMES = (
-    "A", "G", "c", "cr", "extra", "W", "w", "shift", "harmless", "ids", "P", "X", "GX", "size", "room",
-    "base", "lag", "activity", "chosen", "count", "bound", "delta", "measured", "weight", "best", "numbers",
-)
-SHARED_NAMES = (
-    "A", "G", "c", "start", "segment", "cost", "price", *NAMES[5:-2], "paid", "share", "best", "numbers",
-)
-# fmt: on
 EXACT = SolveOptions(time_limit_seconds=None)
 
 
@@ -65,18 +56,17 @@ def test_every_open_node_is_what_it_says(rows: bool, links: bool) -> None:
         for limit in (1, 2, 3, 5, 8, 13, 40, 41, 100, 300, 301, 302, 700):
             search.run(math.inf, limit)
             assert problem.base + search.bound * problem.scale >= optimum - 1e-9
-            state = dict(zip(NAMES, search._arrays, strict=True))
-            _recompute(state, root)
-        lowered += int((state["delta"] > 0).sum())
+            _recompute(search, root)
+        lowered += int((search.tree.delta > 0).sum())
     assert rows or links or lowered > 0  # somewhere, part of the diagonal was taken off
 
 
-def _recompute(s: dict, root: Root) -> None:
+def _recompute(search: Search, root: Root) -> None:
     """Compare the open nodes with their definition."""
-    G, problem = s["G"], root.problem
-    depth = int(s["numbers"][kernel.DEPTH])
+    s, G, problem = search.tree._asdict(), root.G, root.problem
+    depth = int(search.numbers[kernel.DEPTH])
     # The shares of the tree that are over and those that are open make the whole.
-    assert s["numbers"][kernel.DONE] + s["weight"][: depth + 1].sum() == pytest.approx(1, abs=1e-12)
+    assert search.numbers[kernel.DONE] + s["weight"][: depth + 1].sum() == pytest.approx(1, abs=1e-12)
     for d in range(depth + 1):
         m, taken = s["size"][d], s["chosen"][d, : s["count"][d]]
         ids, x = s["ids"][d, :m], s["X"][d, :m]
@@ -119,8 +109,7 @@ def test_every_open_node_with_segments_is_what_it_says(rows: bool, links: bool) 
         for limit in (1, 2, 3, 5, 8, 13, 40, 41, 100, 300, 301, 302, 700):
             search.run(math.inf, limit)
             assert problem.base + search.bound * problem.scale >= optimum - 1e-9
-            state = dict(zip(SHARED_NAMES, search._arrays, strict=True))
-            some_paid += _recompute_shared(state, root)
+            some_paid += _recompute_shared(search, root)
     assert some_paid > 0
 
 
@@ -135,12 +124,12 @@ def _with_segments(program: SelectionProgram) -> SelectionProgram:
     return replace(program, costs=program.costs // 4, segments=Segments(costs, matrix, 3e-4 * costs))
 
 
-def _recompute_shared(s: dict, root: Root) -> int:
+def _recompute_shared(search: Search, root: Root) -> int:
     """Compare the open nodes with their definition; how many segments are paid in them."""
-    G, problem, sharing = s["G"], root.problem, root.problem.sharing
+    s, G, problem, sharing = search.tree._asdict(), root.G, root.problem, root.problem.sharing
     assert sharing is not None
-    depth, seen = int(s["numbers"][kernel.DEPTH]), 0
-    assert s["numbers"][kernel.DONE] + s["weight"][: depth + 1].sum() == pytest.approx(1, abs=1e-12)
+    depth, seen = int(search.numbers[kernel.DEPTH]), 0
+    assert search.numbers[kernel.DONE] + s["weight"][: depth + 1].sum() == pytest.approx(1, abs=1e-12)
     for d in range(depth + 1):
         m, taken = s["size"][d], s["chosen"][d, : s["count"][d]]
         ids, x = s["ids"][d, :m], s["X"][d, :m]

@@ -11,7 +11,7 @@ import scipy.optimize
 
 from benchmarks.trust.command import check_program
 from mio_rag.formulations import Segments, SelectionProgram, precedence_program, with_token_price
-from mio_rag.solvers import SolveOptions, branch_and_bound, kernel_shares, solve, solve_path
+from mio_rag.solvers import SolveOptions, branch_and_bound, kernel, solve, solve_path
 from mio_rag.solvers.presolve import presolve
 from mio_rag.solvers.relaxation import Incumbent, Root, first_matrix, relax_root, unevenly_shifted
 from mio_rag.testing.shared_programs import random_shared_program
@@ -90,15 +90,7 @@ def test_what_one_item_needs_is_its_own_and_equal_needs_are_one() -> None:
     assert problem.sharing.needs.ravel().tolist() == [True, True, False, False]
 
 
-def test_without_anything_shared_it_is_the_program_with_costs_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def never(*_: object) -> None:
-        raise AssertionError("nothing is shared here")
-
-    branch_and_bound.warmup()
-    monkeypatch.setattr(branch_and_bound.kernel_shared, "search_shared", never)
-    monkeypatch.setattr(branch_and_bound.kernel_shared_start, "shared_incumbent", never)
+def test_without_anything_shared_it_is_the_program_with_costs_of_its_own() -> None:
     base = windows(30, 400)
     plain = replace(base, costs=base.costs + 70, segments=None)
     own = replace(base, segments=Segments(np.full(30, 70.0), np.eye(30, dtype=bool)))
@@ -151,9 +143,8 @@ def _bound_of_equal_shares(problem) -> float:
 
 def _spread(problem, G, share, x, rounds: int, goal: float = 0.0) -> float:
     sharing = problem.sharing
-    needs = (sharing.start, sharing.users[1], sharing.cost, sharing.price)
-    return kernel_shares.spread(
-        sharing.p, G, sharing.c, problem.room, 0.0, *needs, share, x, -np.inf, goal, rounds, 300
+    return kernel.spread(
+        sharing.p, G, sharing.c, problem.room, 0.0, *problem.needs, share, x, -np.inf, goal, rounds, 300
     )
 
 

@@ -16,7 +16,7 @@ from mio_rag.solvers import (
     SolveOptions,
     Status,
     branch_and_bound,
-    kernel_start,
+    kernel,
     relaxation,
     solve_many,
     solve_path,
@@ -111,16 +111,11 @@ def test_incumbents_keep_the_rows_and_are_local_optima(
     if problem is None or problem.m == 0:
         return
     start = np.random.default_rng(seed).random(problem.m) if point else np.zeros(0)
-    rows = (problem.W, problem.w)
     nobody = np.zeros(0, dtype=np.int8)
-    found, value, x = kernel_start.incumbent(
-        problem.p, problem.A, problem.c, problem.room, *rows, start, 8, rounds, nobody, seed
-    )
+    found, value, x = kernel.incumbent(problem.data, problem.needs, start, 8, rounds, nobody, seed)
     if not found:
         return
-    _, again, _ = kernel_start.incumbent(
-        problem.p, problem.A, problem.c, problem.room, *rows, start, 8, rounds, x, seed + 1
-    )
+    _, again, _ = kernel.incumbent(problem.data, problem.needs, start, 8, rounds, x, seed + 1)
     assert again >= value - 1e-12  # from a known selection on, never worse
     slack = 1e-9 * (1 + np.abs(problem.W).sum())
     assert problem.c @ x <= problem.room * (1 + 1e-12)
@@ -147,7 +142,7 @@ def test_knapsack_search_equals_enumeration(
 ) -> None:
     p, c = np.array(items, dtype=np.float64).T.copy()
     room = share * float(c.sum())
-    done, x = kernel_start.knapsack_search(p, c, room, limit)
+    done, x = kernel.knapsack_search(p, c, room, limit)
     codes = (np.arange(1 << p.size)[:, None] >> np.arange(p.size)) & 1
     margin = 1e-9
     within = codes[codes @ c <= room - margin]
@@ -283,16 +278,16 @@ def test_threads_side_by_side_search_as_one_does() -> None:
 
 def test_a_near_deadline_buys_no_perturbations(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    real = kernel_start.incumbent
+    real = kernel.incumbent
 
     def spy(*arguments):
-        asked.append(arguments[8])  # rounds
+        asked.append(arguments[4])  # rounds
         return real(*arguments)
 
     raw = np.triu(np.random.default_rng(0).random((60, 60)), 1)
     program = SelectionProgram(np.ones(60), raw + raw.T, np.ones(60), 20)
     branch_and_bound.warmup()
-    monkeypatch.setattr(branch_and_bound.kernel_start, "incumbent", spy)
+    monkeypatch.setattr(kernel, "incumbent", spy)
     branch_and_bound.solve(program, SolveOptions(time_limit_seconds=1e-5))
     assert asked == [0]
     branch_and_bound.solve(program, SolveOptions(time_limit_seconds=None), max_nodes=1)
