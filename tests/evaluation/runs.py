@@ -21,8 +21,8 @@ SETTINGS = EvaluationSettings(methods=("topk", "mmr", "exact"), budgets=(30, 120
 def run(
     data: Dataset, index: CorpusIndex, generator: Generator | None, out: Path, **changes: Any
 ) -> EvaluationResult:
-    resume = changes.pop("resume", False)
-    return evaluate(data, index, generator, replace(SETTINGS, **changes), out, resume=resume)
+    options = {name: changes.pop(name) for name in ("resume", "progress") if name in changes}
+    return evaluate(data, index, generator, replace(SETTINGS, **changes), out, **options)
 
 
 def ledger(folder: Path) -> list[dict[str, Any]]:
@@ -35,6 +35,10 @@ def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {k: v for k, v in row.items() if not k.endswith("_seconds") and k != "peak_memory_mb"} for row in rows
     ]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def check_rows(result: EvaluationResult, data: Dataset, counter: RegexCounter) -> None:

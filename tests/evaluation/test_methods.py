@@ -24,14 +24,6 @@ def pool(seed: int, n: int = 14) -> Candidates:
     )  # fmt: skip
 
 
-def chosen(
-    name: str, candidates: Candidates, budget: int, selector: Selector | None = None, **options: float
-) -> list[int]:
-    """What a method chooses, in order of index."""
-    (method,) = make_methods([name], selector or Selector.raw(), **options)
-    return sorted(method.select(candidates, budget, Plain(candidates)).chosen)
-
-
 class Plain(RegexCounter):
     """Counts a block as the sum of its passages, so that a reference needs no tokenizer."""
 
@@ -40,6 +32,14 @@ class Plain(RegexCounter):
 
     def count(self, texts: object) -> list[int]:
         return [sum(self.costs[part] for part in text.split("\n\n")) for text in texts]  # type: ignore[attr-defined]
+
+
+def chosen(
+    name: str, candidates: Candidates, budget: int, selector: Selector | None = None, **options: float
+) -> list[int]:
+    """What a method chooses, in order of index."""
+    (method,) = make_methods([name], selector or Selector.raw(), **options)
+    return sorted(method.select(candidates, budget, Plain(candidates)).chosen)
 
 
 def filled(scores: np.ndarray, tokens: np.ndarray, budget: int, most: int = 99) -> list[int]:
@@ -51,7 +51,7 @@ def filled(scores: np.ndarray, tokens: np.ndarray, budget: int, most: int = 99) 
     return sorted(taken)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_rankings(seed: int) -> None:
     given = pool(seed)
     scores = {"topk": given.relevance, "bm25": given.scores["bm25"], "fused": given.scores["fused"]}
@@ -61,35 +61,28 @@ def test_rankings(seed: int) -> None:
     positive = np.where(given.relevance > 0, given.relevance / given.tokens, -np.inf)
     fitting = [i for i in filled(positive, given.tokens, 90) if given.relevance[i] > 0]
     assert chosen("density", given, 90) == fitting
+    assert chosen("mmr", given, 90, mmr_lambda=1.0) == chosen("topk", given, 90)
 
 
-def textbook_mmr(candidates: Candidates, budget: int, weight: float) -> list[int]:
-    """Carbonell and Goldstein (1998), taking the best that still fits."""
-    assert candidates.embeddings is not None
-    vectors = candidates.embeddings.astype(np.float64)
-    taken: list[int] = []
-    while True:
-        used = int(candidates.tokens[taken].sum())
-        rest = [i for i in range(len(candidates)) if i not in taken and used + candidates.tokens[i] <= budget]
-        if not rest:
-            return sorted(taken)
-
-        def score(i: int) -> float:
-            nearest = max((float(vectors[i] @ vectors[j]) for j in taken), default=0.0)
-            return weight * float(candidates.relevance[i]) - (1 - weight) * nearest
-
-        taken.append(max(rest, key=score))
-
-
-@pytest.mark.parametrize("weight", [0.3, 0.7, 1.0])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("weight", [0.3, 0.7])
+@pytest.mark.parametrize("seed", range(4))
 def test_mmr_is_the_textbook_loop(seed: int, weight: float) -> None:
+    """Carbonell and Goldstein (1998), taking the best that still fits."""
     given = pool(seed)
-    assert chosen("mmr", given, 90, mmr_lambda=weight) == textbook_mmr(given, 90, weight)
+    assert given.embeddings is not None
+    vectors, taken = given.embeddings.astype(np.float64), list[int]()
 
+    def score(i: int) -> float:
+        nearest = max((float(vectors[i] @ vectors[j]) for j in taken), default=0.0)
+        return weight * float(given.relevance[i]) - (1 - weight) * nearest
 
-def test_mmr_of_relevance_alone_is_topk() -> None:
-    assert chosen("mmr", pool(1), 90, mmr_lambda=1.0) == chosen("topk", pool(1), 90)
+    while True:
+        used = int(given.tokens[taken].sum())
+        rest = [i for i in range(len(given)) if i not in taken and used + given.tokens[i] <= 90]
+        if not rest:
+            break
+        taken.append(max(rest, key=score))
+    assert chosen("mmr", given, 90, mmr_lambda=weight) == sorted(taken)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -108,13 +101,13 @@ def test_exact_is_worth_most_on_its_own_program(seed: int) -> None:
 
 def test_the_same_constraints_bind_every_method() -> None:
     selector = Selector.raw(max_per_source=1, max_passages=2, must_exclude=("p0",), must_include=("p5",))
+    given = pool(0)
+    assert given.sources is not None
     for name in (*METHODS, "topk:5", "bm25:1", "fused:9"):
-        given = pool(0)
         taken = chosen(name, given, 200, selector)
         assert 5 in taken
         assert 0 not in taken
         assert len(taken) <= (1 if name == "bm25:1" else 2)
-        assert given.sources is not None
         assert len({given.sources[i] for i in taken}) == len(taken)
 
 
@@ -128,16 +121,9 @@ def test_every_problem_is_listed() -> None:
     with pytest.raises(InputError, match="no method"):
         make_methods([], Selector.raw())
     with pytest.raises(
-        InputError, match=r"method 'topk:2': min_passages=3 is above max_passages=2.*'foo' is unknown"
+        InputError, match=r"method 'topk:2': min_passages=3 .* max_passages=2.*'foo' is unknown"
     ):
         make_methods(["topk:2", "foo"], Selector.raw(min_passages=3))
-
-
-def test_a_score_that_is_not_there() -> None:
-    given = pool(0)
-    bare = Candidates(
-        given.ids, given.texts, given.relevance, given.tokens, given.embeddings, given.query_embedding
-    )
-    (method,) = make_methods(["bm25"], Selector.raw())
-    with pytest.raises(InputError, match=r"needs candidates with scores\['bm25'\]"):
-        method.select(bare, 90, RegexCounter())
+    (method,) = make_methods(["maxsim"], Selector.raw())
+    with pytest.raises(InputError, match=r"needs candidates with scores\['maxsim'\]"):
+        method.select(pool(0), 90, RegexCounter())

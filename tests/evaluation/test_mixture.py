@@ -1,4 +1,4 @@
-"""Several question sets in one run: told apart, each asked of its own corpus, one total for all."""
+"""Several question sets in one run: each asked of its own corpus, one total for all."""
 
 import json
 from collections import Counter
@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from mio_rag import InputError
-from mio_rag.cli.app import app
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate, mixture_of
 from mio_rag.evaluation.report import render_report
@@ -19,6 +17,7 @@ from mio_rag.retrieval import CorpusIndex
 from mio_rag.retrieval.embedders import make_embedder
 from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.selection.selector import Selector
+from tests.cli.running import here
 from tests.evaluation.runs import SCRIPT, ledger, timeless
 
 SETTINGS = EvaluationSettings(
@@ -28,6 +27,7 @@ SETTINGS = EvaluationSettings(
     retrieval=RetrievalSettings(pool=10),
     limit=6,
 )
+FEW = replace(SETTINGS, methods=("fused",), controllers=("always-retrieve",), limit=2)
 
 
 def test_each_set_is_asked_of_its_own_corpus_and_totals_are_for_all(
@@ -36,7 +36,7 @@ def test_each_set_is_asked_of_its_own_corpus_and_totals_are_for_all(
     result = evaluate([rivers, demo], [river_index, demo_index], None, SETTINGS, tmp_path)
     few = len(rivers.questions[:6])
     assert Counter(row["dataset"] for row in result.rows) == {rivers.name: 4 * few, "demo": 24}
-    known = {name: {p.id for p in data.passages} for name, data in ((rivers.name, rivers), ("demo", demo))}
+    known = {data.name: {p.id for p in data.passages} for data in (rivers, demo)}
     for row in result.rows:
         assert not row["error"]
         assert row["question_id"].startswith(row["dataset"] + ":")
@@ -44,15 +44,11 @@ def test_each_set_is_asked_of_its_own_corpus_and_totals_are_for_all(
     for method in ("allocated", "paced"):
         spent = [row["tokens_used"] for row in result.rows if row["method"] == method]
         assert sum(spent) <= 60 * (few + 6)
-        assert max(spent) > 60  # one pays for another
     assert [row["dataset"] for row in ledger(tmp_path)] == [row["dataset"] for row in result.rows]
-    assert result.run["dataset"] == f"{rivers.name}, demo"
-    assert result.run["questions"] == few + 6
+    assert (result.run["dataset"], result.run["questions"]) == (f"{rivers.name}, demo", few + 6)
     assert result.run["passages"] == len(rivers.passages) + len(demo.passages)
     for entry in result.by_set:
-        group = [
-            r for r in result.rows if r["dataset"] == entry["dataset"] and r["method"] == entry["method"]
-        ]
+        group = [r for r in result.rows if all(r[k] == entry[k] for k in ("dataset", "method"))]
         assert {"dataset": entry["dataset"], **summarize(group)[0]} == entry
     assert json.loads((tmp_path / "by_set.json").read_text(encoding="utf-8")) == result.by_set
     page = render_report(result.rows, result.summary, result.comparisons, result.run)
@@ -65,8 +61,7 @@ def test_each_set_is_asked_of_its_own_corpus_and_totals_are_for_all(
 
 def test_one_index_may_hold_all_corpora(rivers: Dataset, demo: Dataset, tmp_path: Path) -> None:
     whole = CorpusIndex.build((*rivers.passages, *demo.passages), make_embedder("tfidf"), "both")
-    settings = replace(SETTINGS, methods=("fused",), controllers=("always-retrieve",), limit=2)
-    result = evaluate([rivers, demo], whole, ScriptedGenerator(SCRIPT), settings, tmp_path)
+    result = evaluate([rivers, demo], whole, ScriptedGenerator(SCRIPT), FEW, tmp_path)
     assert Counter(row["dataset"] for row in result.rows) == {rivers.name: 4, "demo": 4}
     with pytest.raises(InputError, match=f"does not hold the corpus of '{rivers.name}' "):
         evaluate(rivers, whole, None, replace(SETTINGS, limit=2), tmp_path / "one")
@@ -81,63 +76,47 @@ def test_the_stream_has_an_even_share_of_each_set(rivers: Dataset, demo: Dataset
         assert abs(here - end * len(demo.questions) / len(mixed.questions)) <= 1
     alone = mixture_of(demo, indexes[1], limit=3)
     assert alone.questions == demo.questions[:3]
-    assert alone.content_hash() == demo.content_hash()
-    assert alone.name == "demo"
+    assert (alone.content_hash(), alone.name) == (demo.content_hash(), "demo")
 
 
-def test_what_cannot_be_told_apart_is_refused(
+def test_sets_and_indexes_that_do_not_match_are_refused(
     rivers: Dataset, river_index: CorpusIndex, demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="two question sets are called 'demo'"):
-        mixture_of([demo, demo], demo_index)
-    with pytest.raises(InputError, match="2 question sets and 3 indexes"):
-        mixture_of([demo, rivers], [demo_index, river_index, river_index])
-    with pytest.raises(InputError, match="does not hold the corpus of 'demo' "):
-        mixture_of([demo, rivers], [river_index, demo_index])
-    with pytest.raises(InputError, match=f"corpus of 'demo', '{rivers.name}'"):
-        mixture_of([demo, rivers], demo_index)
-    with pytest.raises(InputError, match="no question set"):
-        mixture_of([], demo_index)
     first, second = (
         Dataset(name, demo.passages, (replace(demo.questions[0], id=i),))
         for name, i in (("a", "b:c"), ("a:b", "c"))
     )
-    with pytest.raises(InputError, match="cannot be told apart"):
-        mixture_of([first, second], demo_index)
-    settings = replace(SETTINGS, methods=("fused",), controllers=("always-retrieve",))
+    for sets, indexes, said in (
+        ([demo, demo], demo_index, "two question sets are called 'demo'"),
+        ([demo, rivers], [demo_index, river_index, river_index], "2 question sets and 3 indexes"),
+        ([demo, rivers], [river_index, demo_index], "does not hold the corpus of 'demo' "),
+        ([demo, rivers], demo_index, f"corpus of 'demo', '{rivers.name}'"),
+        ([], demo_index, "no question set"),
+        ([first, second], demo_index, "cannot be told apart"),
+    ):
+        with pytest.raises(InputError, match=said):
+            mixture_of(sets, indexes)
     with pytest.raises(InputError, match="controllers search one index"):
-        evaluate(
-            [rivers, demo], [river_index, demo_index], ScriptedGenerator(SCRIPT), settings, tmp_path / "out"
-        )
+        evaluate([rivers, demo], [river_index, demo_index], ScriptedGenerator(SCRIPT), FEW, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_the_command_takes_sets_with_commas_between_them(tmp_path: Path) -> None:
-    """Also a folder whose own name has a comma."""
-    small = tmp_path / "one, two"
+    small = tmp_path / "one, two"  # its own name has a comma
     small.mkdir()
     (small / "corpus.jsonl").write_text(
         '{"id": "p", "text": "The Po is 652 km long."}\n{"id": "r", "text": "The Rhine is 1233 km long."}\n',
         encoding="utf-8",
     )
-    (small / "questions.jsonl").write_text(
-        '{"id": "q", "question": "How long is the Po?", "gold_ids": ["p"]}\n', encoding="utf-8"
-    )
-    asked = ["--methods", "topk,exact", "--generator", "none", "--embedder", "tfidf", "--limit", "2"]
-    done = CliRunner().invoke(app, ["evaluate", str(small), "--out", str(tmp_path / "a"), *asked])
-    assert done.exit_code == 0, done.output
-    assert "by question set" not in done.output
-    done = CliRunner().invoke(
-        app, ["evaluate", f"demo,{tmp_path / 'x'}", "--out", str(tmp_path / "b"), *asked]
-    )
-    assert done.exit_code == 2
-    assert str(tmp_path / "x") in done.output.replace("\n", "")
-    plain = tmp_path / "plain"
-    small.rename(plain)
-    done = CliRunner().invoke(
-        app, ["evaluate", f"{plain}, demo", "--out", str(tmp_path / "c"), *asked, "--json"]
-    )
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert {entry["dataset"] for entry in told["by_set"]} == {"plain", "demo"}
+    asked = '{"id": "q", "question": "How long is the Po?", "gold_ids": ["p"]}\n'
+    (small / "questions.jsonl").write_text(asked, encoding="utf-8")
+    options = ["--methods", "topk,exact", "--generator", "none", "--embedder", "tfidf", "--limit", "2"]
+    done = here("evaluate", small, "--out", tmp_path / "a", *options)
+    assert (done.returncode, "by question set" in done.stdout) == (0, False)
+    done = here("evaluate", f"demo,{tmp_path / 'x'}", "--out", tmp_path / "b", *options)
+    assert done.returncode == 2
+    assert str(tmp_path / "x") in done.stderr.replace("\n", "")
+    plain = small.rename(tmp_path / "plain")
+    done = here("evaluate", f"{plain}, demo", "--out", tmp_path / "c", *options, "--json")
+    assert {entry["dataset"] for entry in json.loads(done.stdout)["by_set"]} == {"plain", "demo"}
     assert (tmp_path / "c" / "report.html").is_file()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from tests.evaluation.reported import (
     comparison,
     decision,
     entry,
+    headlines,
     page,
     row,
     spread,
@@ -26,7 +27,7 @@ from tests.evaluation.reported import (
 pytest.importorskip("plotly")
 
 
-def test_page_asks_for_nothing_from_elsewhere() -> None:
+def test_the_page_requests_nothing_from_elsewhere() -> None:
     seen = page([row()], PAIR, [comparison(0.01, 0.2, 0.01)])
     for tag, attributes in seen.tags:
         assert tag not in ("link", "iframe", "object", "embed", "img", "base")
@@ -37,52 +38,26 @@ def test_page_asks_for_nothing_from_elsewhere() -> None:
     policy = next(a["content"] or "" for t, a in seen.tags if t == "meta" and a.get("http-equiv"))
     assert "default-src 'none'" in policy
     assert "http" not in policy
-
-
-def test_page_brings_plotly_and_five_scripts_of_its_own() -> None:
-    scripts = page([row()], PAIR).scripts
-    assert [attributes.get("id") for attributes, _ in scripts] == [
-        None,
-        "report-data",
-        "report-details",
-        "report-passages",
-        None,
-        None,
-    ]
-    assert "plotly.js" in scripts[0][1][:200]
+    ids = [attributes.get("id") for attributes, _ in seen.scripts]
+    assert ids == [None, "report-data", "report-details", "report-passages", None, None]
+    assert "plotly.js" in seen.scripts[0][1][:200]
 
 
 def test_hostile_text_stays_text() -> None:
     bad = decision(id=HOSTILE, title=HOSTILE, text=HOSTILE, reason=HOSTILE, redundant_with=HOSTILE)
-    hostile = row(
-        question_id=HOSTILE,
-        question=HOSTILE,
-        method=HOSTILE,
-        answer=HOSTILE,
-        answers=[HOSTILE],
-        gold_ids=[HOSTILE],
-        error=HOSTILE,
-        status="error",
-        solver=HOSTILE,
-        decisions=[bad],
-    )
+    named = dict.fromkeys(("question_id", "question", "method", "answer", "error", "solver"), HOSTILE)
+    hostile = row(**named, answers=[HOSTILE], gold_ids=[HOSTILE], status="error", decisions=[bad])
     summary = [entry(HOSTILE, 0.5), entry("topk", 0.4)]
     tested = [comparison(0.01, 0.2, 0.01, method=HOSTILE)]
-    run = RUN | {
-        "dataset": HOSTILE,
-        "generator": HOSTILE,
-        "methods": ["topk", HOSTILE],
-        "settings": {HOSTILE: HOSTILE},
-    }
+    run = RUN | {"dataset": HOSTILE, "generator": HOSTILE, "methods": ["topk", HOSTILE]}
+    run["settings"] = {HOSTILE: HOSTILE}
     seen, harmless = page([hostile], summary, tested, run), page([row()], PAIR, [comparison(0.01, 0.2, 0.01)])
     assert len(seen.scripts) == len(harmless.scripts)
     assert not [tag for tag, _ in seen.tags if tag == "img"]
     assert not [a for _, attributes in seen.tags for a in attributes if a.startswith("on")]
-    data = json.loads(seen.script("report-data"))
-    assert data["questions"][0]["text"] == HOSTILE
-    assert data["methods"][1]["name"] == HOSTILE
-    assert seen.lines("report-details")[0]["answer"] == HOSTILE
-    assert seen.lines("report-details")[0]["passages"][0][-1] == HOSTILE
+    assert (seen.data["questions"][0]["text"], seen.data["methods"][1]["name"]) == (HOSTILE, HOSTILE)
+    (detail,) = seen.lines("report-details")
+    assert (detail["answer"], detail["passages"][0][-1]) == (HOSTILE, HOSTILE)
     assert seen.lines("report-passages")[0]["text"] == HOSTILE
     assert HOSTILE in seen.text("facts")
 
@@ -91,13 +66,13 @@ def test_details_hold_one_line_a_row_and_each_passage_once() -> None:
     rows = [row(question_id=f"q{i}", answer="line\nbreak") for i in range(5)]
     rows[3]["decisions"] = [decision(), decision(id="p2", selected=False, gold=False, redundant_with="p1")]
     seen = page(rows, PAIR)
-    details, passages = seen.lines("report-details"), seen.lines("report-passages")
+    details = seen.lines("report-details")
     assert len(details) == 5
-    assert [p["id"] for p in passages] == ["p1", "p2"]
+    assert [p["id"] for p in seen.lines("report-passages")] == ["p1", "p2"]
     assert details[3]["passages"][1] == [1, 0.9, 0.5, 0, 0, "relevance 0.900, adds +0.500", "p1"]
 
 
-def test_what_is_not_finite_or_not_plain_becomes_plain() -> None:
+def test_values_that_are_not_finite_or_not_plain_become_plain() -> None:
     odd = row(
         gap=math.nan,
         bound=math.inf,
@@ -105,91 +80,68 @@ def test_what_is_not_finite_or_not_plain_becomes_plain() -> None:
         selected_ids=np.array(["p1"]),
         answer="\ud800",
     )
-    broken = entry("exact", 0.6, tokens_per_correct=spread(math.inf))
-    seen = page([odd], [broken])
+    seen = page([odd], [entry("exact", 0.6, tokens_per_correct=spread(math.inf))])
     (detail,) = seen.lines("report-details")
-    assert detail["diversity"] == 0.5
-    assert "gap" not in detail
-    assert "bound" not in detail
-    assert detail["answer"] == "?"
-    seen.script("report-data").encode("utf-8")
-    assert not re.search(
-        r"\b(NaN|Infinity|nan|inf)\b", seen.script("report-data") + seen.text("summary-table")
-    )
+    assert (detail["diversity"], detail["answer"]) == (0.5, "?")
+    assert not {"gap", "bound"} & set(detail)
+    text = repr(seen.data) + seen.text("summary-table")
+    text.encode("utf-8")
+    assert not re.search(r"\b(NaN|Infinity|nan|inf)\b", text)
 
 
-def test_colours_belong_to_methods_and_the_baseline_is_neutral() -> None:
-    run = RUN | {"methods": ["exact", "topk", "mmr"]}
-    methods = json.loads(page([], PAIR, run=run).script("report-data"))["methods"]
-    assert {m["name"]: m["tone"] for m in methods} == {"exact": "--m0", "topk": "--base", "mmr": "--m1"}
+def test_rows_are_marked_by_answers_else_by_evidence() -> None:
+    def marks(rows: list[dict[str, Any]], **run: Any) -> list[tuple[str, float | None]]:
+        return [(r[3], r[5]) for r in page(rows, PAIR, run=RUN | run).data["rows"]]
 
-
-def test_without_a_generator_evidence_is_judged() -> None:
-    none = dict.fromkeys(("exact_match", "token_f1", "accuracy", "answer", "generate_seconds"))
-    rows = [row(question_id=f"q{i}", gold_recall=r, **none) for i, r in enumerate((1.0, 0.5, 0.0, None))]
-    seen = page(
-        rows, [entry("exact", None, gold_recall=spread(0.5, 0.4, 0.6))], run=RUN | {"generator": None}
-    )
-    data = json.loads(seen.script("report-data"))
-    assert [r[3] for r in data["rows"]] == ["a", "s", "n", "?"]
-    assert data["quality"] == ["gold_recall"]
-    assert set(data["latency"][0]["stages"]) == {"retrieve", "select", "total"}
-    assert "Highest mean evidence found: exact" in seen.text("headlines")
-    assert "Token F1" not in seen.text("summary-table")
-
-
-def test_answers_are_right_partly_right_or_wrong() -> None:
     given = [{"exact_match": 0.0, "token_f1": 0.4}, {"exact_match": 0.0, "token_f1": 0.0}, {"accuracy": 1.0}]
     rows = [row(question_id=f"q{i}", **changes) for i, changes in enumerate(given)]
-    assert [r[3] for r in json.loads(page(rows, PAIR).script("report-data"))["rows"]] == ["p", "w", "r"]
-
-
-def test_what_is_quoted_is_not_judged() -> None:
-    """An extractive reader names no answer: its rows are judged by their evidence alone."""
-    missed = {"exact_match": 0.0, "token_f1": 0.0, "answers": ["1890"]}
-    rows = [row(question_id=f"q{i}", gold_recall=r, **missed) for i, r in enumerate((1.0, 0.5, None))]
-    summary = [entry("exact", 0.0, gold_recall=spread(0.75, 0.5, 1.0))]
-    seen = page(rows, summary, run=RUN | {"generator": "extractive"})
-    data = json.loads(seen.script("report-data"))
-    assert [(r[3], r[5]) for r in data["rows"]] == [("a", 1.0), ("s", 0.5), ("?", None)]
-    assert data["answered"] is False
-    assert data["primary"] == "gold_recall"
-    assert data["quality"][0] == "gold_recall"
-    columns = [a.get("class") for tag, a in seen.tags if tag == "th" and a.get("scope") == "col"][:7]
-    assert columns == ["num", "name", "num", "num more", "num", "num", "num"]  # token F1 on demand
-    asked = json.loads(page(rows, summary).script("report-data"))
-    assert [(r[3], r[5]) for r in asked["rows"]] == [("w", 1.0), ("w", 0.5), ("w", None)]
-    assert asked["answered"] is True
-
-
-def test_documents_are_the_evidence_where_only_these_are_labelled() -> None:
-    rows = [row(gold_recall=None, source_recall=0.5, gold_ids=[], exact_match=None, token_f1=None)]
-    seen = page(rows, [entry("exact", None, source_recall=spread(0.5))])
-    data = json.loads(seen.script("report-data"))
+    assert marks(rows) == [("p", 1.0), ("w", 1.0), ("r", 1.0)]
+    # An extractive reader names no answer.
+    recalls = (1.0, 0.5, 0.0, None)
+    quoted = [row(question_id=f"q{i}", gold_recall=r, exact_match=0.0) for i, r in enumerate(recalls)]
+    assert marks(quoted, generator="extractive") == [("a", 1.0), ("s", 0.5), ("n", 0.0), ("?", None)]
+    nothing = dict.fromkeys(("exact_match", "token_f1", "accuracy", "answer", "generate_seconds"))
+    summary = [entry("exact", None, gold_recall=spread(0.5, 0.4, 0.6))]
+    seen = page([r | nothing for r in quoted], summary, run=RUN | {"generator": None})
+    assert [r[3] for r in seen.data["rows"]] == ["a", "s", "n", "?"]
+    assert (seen.data["quality"], seen.data["answered"]) == (["gold_recall"], False)
+    assert set(seen.data["latency"][0]["stages"]) == {"retrieve", "select", "total"}
+    assert "Highest mean evidence found: exact" in seen.text("headlines")
+    assert "Token F1" not in seen.text("summary-table")
+    documents = [row(gold_recall=None, source_recall=0.5, gold_ids=[], exact_match=None, token_f1=None)]
+    data = page(documents, [entry("exact", None, source_recall=spread(0.5))]).data
     assert (data["primary"], data["rows"][0][3:]) == ("source_recall", ["s", 0, 0.5])
 
 
-def test_latency_is_median_and_95th_percentile() -> None:
+def test_charts_hold_latency_colours_and_what_nothing_dominates() -> None:
     rows = [row(question_id=f"q{i}", select_seconds=float(i)) for i in range(21)]
-    (timed,) = json.loads(page(rows, PAIR).script("report-data"))["latency"]
-    assert timed["stages"]["select"] == [10.0, 19.0]
-
-
-def test_unknown_measures_are_shown_and_not_judged() -> None:
-    summary = [entry("topk", 0.5, fluency=spread(0.2)), entry("exact", 0.5, fluency=spread(0.9))]
-    seen = page([], summary)
-    assert "Fluency" in seen.text("summary-table")
-    assert seen.text("strong") == ""
+    (timed,) = page(rows, PAIR).data["latency"]
+    assert timed["stages"]["select"] == [10.0, 19.0]  # median and 95th percentile
+    methods = page([], PAIR, run=RUN | {"methods": ["exact", "topk", "mmr"]}).data["methods"]
+    assert {m["name"]: m["tone"] for m in methods} == {"exact": "--m0", "topk": "--base", "mmr": "--m1"}
+    data = page(
+        [], [entry("a", 0.5, 100), entry("b", 0.6, 200), entry("c", 0.55, 250), entry("d", 0.5, 150)]
+    ).data
+    names = [data["methods"][p["method"]]["name"] for p in data["points"] if "token_f1" in p["front"]]
+    assert names == ["a", "b"]
+    # Controllers are counted by all prompts: by its context alone this one would be the cheapest.
+    summary = [
+        entry("topk", 0.5, 100, prompt_tokens=spread(150)),
+        entry("mdp", 0.5, 20, prompt_tokens=spread(900), steps=spread(3)),
+    ]
+    data = page([], summary, run=RUN | {"methods": ["topk", "mdp"]}).data
+    assert data["reading"] == "prompt_tokens"
+    assert [p["method"] for p in data["points"] if "token_f1" in p["front"]] == [0]
 
 
 def test_nothing_at_all_is_still_a_page() -> None:
     seen = page([], [], [], {})
     assert "No quality measure is defined" in seen.text("headlines")
     assert "No summary was given" in seen.text()
-    assert json.loads(seen.script("report-data"))["rows"] == []
+    assert seen.data["rows"] == []
 
 
-def test_reproduction_lists_versions_hardware_data_and_settings() -> None:
+def test_the_footer_lists_what_a_repetition_needs() -> None:
     text = page([], PAIR).text("plain")
     for expected in ("ab12", "versions: mio-rag", "0.1.0", "hardware: cpu", "settings: redundancy_weight"):
         assert expected in text
@@ -202,3 +154,97 @@ def test_missing_plotly_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(errors.importlib, "import_module", gone)
     with pytest.raises(errors.MissingExtraError, match=r"mio-rag\[evaluation\]"):
         render_report([], [], [], {})
+
+
+# Claims
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "q", "said", "unsaid"),
+    [
+        (-0.02, 0.20, 0.20, "No clear difference from topk at the same budget (+0.090", "above topk"),
+        (0.0, 0.20, 0.04, "No clear difference from topk", "That is above"),
+        (-0.0, 0.0, 1.0, "(0.000, 95 % interval 0.000 to 0.000)", "above topk"),
+        (0.02, 0.18, 0.001, "That is above topk at the same budget (+0.100", "no clear difference from"),
+        (0.02, 0.18, None, "That is above topk", "corrected p"),
+        (0.02, 0.18, 0.08, "but not after correction for the number of comparisons (p = 0.080)", "That is"),
+        (-0.18, -0.02, 0.001, "That is below topk", "above topk"),
+    ],
+)
+def test_a_headline_claims_no_more_than_interval_and_correction_allow(
+    low: float, high: float, q: float | None, said: str, unsaid: str
+) -> None:
+    text = headlines([], PAIR, [comparison(low, high, q)])
+    best = "Highest mean token F1: exact at a budget of 400 tokens, 0.600, 95 % interval 0.550 to 0.650."
+    assert best in text
+    assert said in text
+    assert unsaid not in text
+
+
+def test_headlines_count_comparisons_ties_and_questions() -> None:
+    summary = [entry(m, f, budget=b) for b in (200, 400) for m, f in (("topk", 0.5), ("exact", 0.6))]
+    tested = [comparison(0.02, 0.2, 0.01), comparison(-0.1, 0.1, 0.9, budget_tokens=200)]
+    text = headlines([], summary, tested)
+    assert "Of 2 comparisons with topk on Token F1, 1 is clearly above it, 0 clearly below" in text
+    assert "1 show no clear difference" in text
+    assert "That is the baseline itself." in headlines([], [entry("topk", 0.7), entry("exact", 0.6)])
+    alone = RUN | {"methods": ["exact"], "baseline": None}
+    assert "Only one method was run" in headlines([], [entry("exact", 0.6)], run=alone)
+    assert "was not tested" in headlines([], PAIR)
+    tied = headlines([], [entry("topk", 0.6, tokens=300), entry("exact", 0.6, tokens=200)])
+    assert "Highest mean token F1: exact" in tied
+    assert "1 other setting reached the same mean" in tied
+    assert "With only 12 questions" in headlines([], PAIR, run=RUN | {"questions": 12})
+    assert "One question says nothing about others" in headlines([row()], PAIR, run=RUN | {"questions": 1})
+    assert "rough" not in headlines([], PAIR)
+
+
+def test_proofs_and_failures_are_counted() -> None:
+    rows = [
+        row(),
+        row(question_id="q2", status="feasible", gap=0.04),
+        row(question_id="q2", method="topk", solver="topk", status="feasible", gap=0.5),  # ranks: no proof
+        row(question_id="q3", status="error", error="endpoint down"),
+        row(question_id="q3", method="topk", error="endpoint down", status=None),
+    ]
+    seen = page(rows, PAIR)
+    text = seen.text("headlines")
+    assert (
+        "1 of 4 selections by optimization is proven optimal; 1 more carry a bound (median gap 4.00 %)"
+        in text
+    )
+    assert "1 question failed at least once (2 of 5 evaluations)" in text
+    marks = {(q, m): (mark, failed) for q, m, _, mark, failed, _ in seen.data["rows"]}
+    assert (marks[0, 1], marks[2, 0]) == (("r", 0), ("r", 1))
+    table = seen.text("certificate-table")
+    assert "Ranked, nothing to prove" in table
+    assert "50.00 %" not in table
+    gaps = [row(question_id=f"q{i}", status="feasible", gap=g) for i, g in enumerate((0.1, 0.2, 0.6))]
+    table = page([row(), *gaps], PAIR).text("certificate-table")
+    assert "20.00 %" in table
+    assert "60.00 %" in table
+    tiny = page([row(status="feasible", gap=2e-6)], PAIR).text()
+    assert "median gap < 0.01 %" in tiny
+    assert "0.00 %" not in tiny
+
+
+def test_emphasis_needs_a_clear_best() -> None:
+    dear = entry("topk", None, tokens_per_correct=spread(900, 800, 1000))
+    cheap = entry("exact", None, tokens_per_correct=spread(500, 450, 550))
+    for summary, comparisons, shown in (
+        (PAIR, [], ""),
+        ([entry("topk", 0.4), entry("exact", 0.6)], [], "0.600"),
+        (PAIR, [comparison(0.02, 0.18, 0.01)], "0.600"),
+        ([entry("topk", 0.4), entry("exact", 0.6)], [comparison(-0.02, 0.3, 0.2)], ""),
+        ([entry("topk", 0.6), entry("exact", 0.5)], [comparison(-0.18, -0.02, 0.01)], "0.600"),
+        ([*PAIR, entry("mmr", 0.58)], [comparison(0.02, 0.18, 0.01)], ""),
+        ([dear, cheap], [], "500"),  # less is better
+        # What is not known is shown, and not judged.
+        ([entry("topk", 0.5, fluency=spread(0.2)), entry("exact", 0.5, fluency=spread(0.9))], [], ""),
+    ):
+        seen = page([], summary, comparisons)
+        assert seen.text("strong") == shown
+    assert "Fluency" in seen.text("summary-table")
+    open_above = {"mean": 900.0, "low": 500.0, "high": None}
+    text = page([], [entry("exact", 0.5, tokens_per_correct=open_above)]).text("summary-table")
+    assert "500 up, unbounded" in text

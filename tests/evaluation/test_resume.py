@@ -11,12 +11,13 @@ from mio_rag.context import RegexCounter
 from mio_rag.control.costs import Prices
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InputError
-from mio_rag.evaluation.harness import evaluate
 from mio_rag.evaluation.ledger import free_folder
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings, TfidfEmbedder
 from mio_rag.selection.selector import Selector
-from tests.evaluation.runs import SCRIPT, SETTINGS, check_rows, failing, ledger, run, timeless
+from tests.evaluation.runs import SCRIPT, check_rows, content, failing, ledger, run, timeless
+
+FEW: dict[str, Any] = {"methods": ("topk",), "budgets": (30,)}
 
 
 class Crash(Exception):
@@ -50,10 +51,8 @@ def test_an_interrupted_run_resumes_to_the_same_rows(
     assert timeless(ledger(tmp_path / "cut")) == timeless(ledger(tmp_path / "whole"))
     assert timeless(resumed.summary) == timeless(whole.summary)
     assert resumed.comparisons == whole.comparisons
-    asked = {prompt.question.id for prompt in again.prompts}
-    assert not asked & {q.id for q in demo.questions[:3]}
-    # A finished run has nothing left to do.
-    idle = crashing("none")
+    assert not {prompt.question.id for prompt in again.prompts} & {q.id for q in demo.questions[:3]}
+    idle = crashing("none")  # a finished run has nothing left to do
     third = run(demo, demo_index, idle, tmp_path / "cut", resume=True, **few)
     assert timeless(third.rows) == timeless(whole.rows)
     assert idle.prompts == []
@@ -80,7 +79,7 @@ def test_a_row_that_is_written_when_an_interrupt_comes_is_kept(
     assert len(again.prompts) == 2 - written
 
 
-def test_a_resumed_run_has_spent_of_a_policy_s_total_what_its_rows_have(
+def test_a_policy_s_total_counts_what_rows_of_an_interrupted_run_spent(
     demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
 ) -> None:
     policy = tmp_path / "total.toml"
@@ -88,17 +87,15 @@ def test_a_resumed_run_has_spent_of_a_policy_s_total_what_its_rows_have(
         "[price]\ntotal = 2400\nquestions = 6\n[search]\npool = 8\n"
         "[limits]\nevidence_tokens = 300\nanswer_tokens = 16\n"
     )
-    name = f"policy:{policy}"
-    few = {"methods": (), "controllers": (name,), "budgets": (300,), "limit": 6}
+    few = {"methods": (), "controllers": (f"policy:{policy}",), "budgets": (300,), "limit": 6}
     whole = run(demo, demo_index, crashing("none"), tmp_path / "whole", **few)
 
     def crash(count: int, text: str) -> None:
         if text.startswith("3 of"):
             raise Crash
 
-    given = replace(SETTINGS, **few)
     with pytest.raises(Crash):
-        evaluate(demo, demo_index, crashing("none"), given, tmp_path / "cut", progress=crash)
+        run(demo, demo_index, crashing("none"), tmp_path / "cut", progress=crash, **few)
     resumed = run(demo, demo_index, crashing("none"), tmp_path / "cut", resume=True, **few)
     for shown in ("token_price", "prompt_tokens", "selected_ids", "error"):
         assert [row[shown] for row in resumed.rows] == [row[shown] for row in whole.rows], shown
@@ -106,23 +103,19 @@ def test_a_resumed_run_has_spent_of_a_policy_s_total_what_its_rows_have(
     assert sum(row["prompt_tokens"] + row["completion_tokens"] for row in resumed.rows) <= 2400
 
 
-def test_failed_rows_are_tried_again_and_take_their_place(
-    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+@pytest.mark.parametrize(
+    ("generator", "first"),
+    [(failing("a", "c"), {}), (failing(), {**FEW, "limit": 2})],
+    ids=["failed rows are tried again", "more methods and budgets may join"],
+)
+def test_a_resumed_run_is_a_whole_one(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path, generator: Any, first: dict[str, Any]
 ) -> None:
     whole = run(rivers, river_index, failing(), tmp_path / "whole")
-    run(rivers, river_index, failing("a", "c"), tmp_path / "patchy")
-    mended = run(rivers, river_index, failing(), tmp_path / "patchy", resume=True)
+    run(rivers, river_index, generator, tmp_path / "parts", **first)
+    mended = run(rivers, river_index, failing(), tmp_path / "parts", resume=True)
     assert timeless(mended.rows) == timeless(whole.rows)
-    assert timeless(mended.summary) == timeless(whole.summary)  # intervals included: the order is the same
-
-
-def test_more_methods_and_budgets_may_join_a_run(
-    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    run(rivers, river_index, failing(), tmp_path / "grown", methods=("topk",), budgets=(30,), limit=2)
-    grown = run(rivers, river_index, failing(), tmp_path / "grown", resume=True)
-    whole = run(rivers, river_index, failing(), tmp_path / "whole")
-    assert timeless(grown.rows) == timeless(whole.rows)
+    assert timeless(mended.summary) == timeless(whole.summary)  # intervals, too: the order is the same
 
 
 @pytest.mark.parametrize(
@@ -137,10 +130,10 @@ def test_rows_are_never_lost_by_asking_for_less(
     rivers: Dataset, river_index: CorpusIndex, tmp_path: Path, asked: dict[str, Any], named: str
 ) -> None:
     run(rivers, river_index, failing("d"), tmp_path)  # failed rows are rows as well
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = content(tmp_path)
     with pytest.raises(InputError, match=f"also has {named} which ledger and report would lose"):
         run(rivers, river_index, failing(), tmp_path, resume=True, **asked)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert content(tmp_path) == before
 
 
 def test_a_damaged_ledger_is_refused(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
@@ -155,54 +148,42 @@ def test_a_damaged_ledger_is_refused(rivers: Dataset, river_index: CorpusIndex, 
         run(rivers, river_index, failing(), tmp_path, resume=True)
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"retrieval": RetrievalSettings(pool=3)}, "pool"),
-        ({"retrieval": RetrievalSettings(mode="dense")}, "mode"),
-        ({"retrieval": RetrievalSettings(rerankers=("maxsim",))}, "rerankers"),
-        ({"seed": 4}, "seed"),
-        ({"max_tokens": 8}, "max_tokens"),
-        ({"mmr_lambda": 0.5}, "mmr_lambda"),
-        ({"selector": Selector(redundancy_weight=0.5)}, "redundancy_weight, options"),
-    ],
-)
-def test_other_settings_cannot_join_a_run(
-    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path, changes: dict[str, Any], named: str
-) -> None:
-    run(rivers, river_index, failing(), tmp_path, limit=1)
-    before = (tmp_path / "rows.jsonl").read_bytes()
-    with pytest.raises(InputError, match=f"had another {named}:"):
-        run(rivers, river_index, failing(), tmp_path, limit=1, resume=True, **changes)
-    assert (tmp_path / "rows.jsonl").read_bytes() == before
-
-
-def test_other_data_readers_and_embedders_cannot_join_a_run(
+def test_other_settings_data_and_models_cannot_join_a_run(
     rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    run(rivers, river_index, failing(), tmp_path, limit=1)
     relabelled = Dataset("rivers", rivers.passages, (replace(rivers.questions[0], gold_sources=("atlas",)),))
-    with pytest.raises(InputError, match="another data_sha256"):
-        run(relabelled, river_index, failing(), tmp_path, resume=True)
-    with pytest.raises(InputError, match="another generator"):
-        run(rivers, river_index, ExtractiveGenerator(), tmp_path, limit=1, resume=True)
-    other = CorpusIndex.build(rivers.passages, TfidfEmbedder(dimensions=2))
-    with pytest.raises(InputError, match="another embedder_fingerprint"):
-        run(rivers, other, failing(), tmp_path, limit=1, resume=True)
     dated = CorpusIndex.build([replace(p, date="2026-04-01") for p in rivers.passages], TfidfEmbedder())
-    with pytest.raises(InputError, match="another index_sha256"):
-        run(rivers, dated, failing(), tmp_path, limit=1, resume=True)
-
-
-def test_a_model_of_the_same_name_cannot_join_a_run(
-    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    run(rivers, river_index, ScriptedGenerator(SCRIPT), tmp_path, limit=1)
+    other = CorpusIndex.build(rivers.passages, TfidfEmbedder(dimensions=2))
+    same = ScriptedGenerator(SCRIPT)
+    unlike = ScriptedGenerator(SCRIPT | {rivers.questions[0].id: "something else"})
+    run(rivers, river_index, same, tmp_path, limit=1)
+    before = (tmp_path / "rows.jsonl").read_bytes()
+    for data, index, generator, changes, named in (
+        (rivers, river_index, same, {"retrieval": RetrievalSettings(pool=3)}, "pool"),
+        (rivers, river_index, same, {"retrieval": RetrievalSettings(mode="dense")}, "mode"),
+        (rivers, river_index, same, {"retrieval": RetrievalSettings(rerankers=("maxsim",))}, "rerankers"),
+        (rivers, river_index, same, {"seed": 4}, "seed"),
+        (rivers, river_index, same, {"max_tokens": 8}, "max_tokens"),
+        (rivers, river_index, same, {"mmr_lambda": 0.5}, "mmr_lambda"),
+        (
+            rivers,
+            river_index,
+            same,
+            {"selector": Selector(redundancy_weight=0.5)},
+            "redundancy_weight, opt.*",
+        ),
+        (rivers, river_index, same, {"prices": Prices({"scripted": (1, 1)})}, "prices"),
+        (relabelled, river_index, same, {}, "data_sha256"),
+        (rivers, river_index, ExtractiveGenerator(), {}, "generator, .*"),
+        (rivers, other, same, {}, "embedder_fingerprint, .*"),
+        (rivers, dated, same, {}, "index_sha256"),
+        (rivers, river_index, unlike, {}, "generator_sha256"),  # a model of the same name
+    ):
+        with pytest.raises(InputError, match=f"had another {named}:"):
+            run(data, index, generator, tmp_path, limit=1, resume=True, **changes)
+        assert (tmp_path / "rows.jsonl").read_bytes() == before
     again = ScriptedGenerator(dict(reversed(SCRIPT.items())))
     run(rivers, river_index, again, tmp_path, limit=2, resume=True)
-    other = ScriptedGenerator(SCRIPT | {rivers.questions[0].id: "something else"})
-    with pytest.raises(InputError, match="had another generator_sha256"):
-        run(rivers, river_index, other, tmp_path, limit=2, resume=True)
 
 
 def test_an_edited_workflow_cannot_join_a_run(
@@ -218,7 +199,7 @@ def test_an_edited_workflow_cannot_join_a_run(
 
     write(0.5)
     run(rivers, river_index, ScriptedGenerator(SCRIPT), out, **kinds)
-    more = kinds | {"controllers": (*kinds["controllers"], "workflow:plain")}
+    more = kinds | {"controllers": (f"workflow:{file}", "workflow:plain")}
     run(rivers, river_index, ScriptedGenerator(SCRIPT), out, resume=True, **more)
     write(0.9)
     with pytest.raises(InputError, match=r"had another content of workflow:.*own\.json"):
@@ -237,41 +218,33 @@ def test_two_runs_never_work_in_one_folder(rivers: Dataset, river_index: CorpusI
     result = run(rivers, river_index, ScriptedGenerator(answer), tmp_path / "out")
     assert refused
     check_rows(result, rivers, RegexCounter())
-    assert timeless(ledger(tmp_path / "out")) == timeless(
-        ledger(run(rivers, river_index, ScriptedGenerator(SCRIPT), tmp_path / "alone").folder)
-    )
-    leftover = tmp_path / "killed"
+    leftover = tmp_path / "killed"  # before anything stood under its name
     leftover.mkdir()
-    # By a kill before anything stood under its name.
     (leftover / f".run.{'0f' * 16}.partial.json").write_text("{")
     run(rivers, river_index, ScriptedGenerator(SCRIPT), leftover)
 
 
-#: The first two take their turns and leave traces; the last cannot use this reader at all.
-REFUSED: dict[str, Any] = {"controllers": ("fixed-1", "fixed-2", "planner-lm"), "budgets": (30,)}
-
-
-def test_a_run_that_is_refused_leaves_nothing_behind(
+def test_a_refused_run_leaves_its_folder_as_it_was(
     rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
+    # The first two leave traces; the last cannot use this reader at all.
+    refused: dict[str, Any] = {
+        "methods": (),
+        "controllers": ("fixed-1", "fixed-2", "planner-lm"),
+        "budgets": (30,),
+    }
+    few = refused | {"controllers": ("fixed-1",), "limit": 2}
+    reader = ExtractiveGenerator()
     for out in (tmp_path / "new" / "run", tmp_path):
         with pytest.raises(InputError, match="grammar"):
-            run(rivers, river_index, ExtractiveGenerator(), out, methods=(), **REFUSED)
+            run(rivers, river_index, reader, out, **refused)
         assert list(tmp_path.iterdir()) == []
-    few: dict[str, Any] = {"methods": (), "controllers": ("fixed-1",), "budgets": (30,)}
-    assert run(rivers, river_index, ExtractiveGenerator(), tmp_path / "new" / "run", **few).rows
-
-
-def test_a_run_is_left_as_it_was_where_going_on_is_refused(
-    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    few: dict[str, Any] = {"methods": (), "controllers": ("fixed-1",), "budgets": (30,)}
-    run(rivers, river_index, ExtractiveGenerator(), tmp_path, limit=2, **few)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    run(rivers, river_index, reader, tmp_path, **few)
+    before = content(tmp_path)
     assert before["traces.jsonl"]
     with pytest.raises(InputError, match="grammar"):
-        run(rivers, river_index, ExtractiveGenerator(), tmp_path, resume=True, methods=(), limit=4, **REFUSED)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+        run(rivers, river_index, reader, tmp_path, resume=True, limit=4, **refused)
+    assert content(tmp_path) == before
 
 
 def test_foreign_folders_are_left_alone(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
@@ -282,22 +255,18 @@ def test_foreign_folders_are_left_alone(rivers: Dataset, river_index: CorpusInde
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_ledger_from_before_costs_had_columns_is_gone_on_with(
+def test_a_ledger_with_fewer_columns_and_settings_is_resumed(
     rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    whole = run(rivers, river_index, failing(), tmp_path, methods=("topk",), budgets=(30,))
+    whole = run(rivers, river_index, failing(), tmp_path, **FEW)
     older = [{k: v for k, v in row.items() if k != "peak_memory_mb"} for row in whole.rows]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in older[:2]))
     record = json.loads((tmp_path / "run.json").read_text())
     del record["settings"]["prices"]
     (tmp_path / "run.json").write_text(json.dumps(record))
-    resumed = run(rivers, river_index, failing(), tmp_path, methods=("topk",), budgets=(30,), resume=True)
+    resumed = run(rivers, river_index, failing(), tmp_path, resume=True, **FEW)
     assert timeless(resumed.rows) == timeless(whole.rows)
     assert [row["peak_memory_mb"] is None for row in ledger(tmp_path)][:2] == [True, True]
-    priced = Prices({"scripted": (1, 1)})
-    few: dict[str, Any] = {"methods": ("topk",), "budgets": (30,), "prices": priced}
-    with pytest.raises(InputError, match="another prices"):
-        run(rivers, river_index, failing(), tmp_path, resume=True, **few)
 
 
 def test_a_run_without_a_folder_takes_the_first_free_one(tmp_path: Path) -> None:
