@@ -83,7 +83,8 @@ def row(**changes: Any) -> dict[str, Any]:
         "question_id": "q1", "question": "When did it open?", "question_type": "single", "method": "exact",
         "budget_tokens": 400, "selected_ids": ["p1"], "passages_selected": 1, "pool_size": 50,
         "tokens_used": 40, "answer": "1890", "answers": ["1890"], "gold_ids": ["p1"], "gold_recall": 1.0,
-        "exact_match": 1.0, "token_f1": 1.0, "status": "optimal", "gap": 0.0, "objective": 0.5, "bound": 0.5, "solver": "highs",
+        "exact_match": 1.0, "token_f1": 1.0, "status": "optimal", "gap": 0.0,
+        "objective": 0.5, "bound": 0.5, "solver": "highs",
         "solve_seconds": 0.01, "retrieve_seconds": 0.02, "select_seconds": 0.01, "generate_seconds": 0.5,
         "total_seconds": 0.53, "error": None, "decisions": [decision()], **changes,
     }  # fmt: skip
