@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from benchmarks.files import replaced, write_json
 from benchmarks.footprint import fits, tier_footprints
-from mio_rag.control.router.tier import PUBLISHED
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
@@ -31,6 +30,7 @@ from mio_rag.generation._spans import sentences
 from mio_rag.retrieval.compact import VECTOR_KINDS, make_dense
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.mapped import open_vectors
+from mio_rag.session.tiers import PUBLISHED
 from mio_rag.types import Passage, Question
 
 __all__ = ["add_options", "command", "gold_found", "passages_of"]

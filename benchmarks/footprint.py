@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.control.costs import peak_memory_mb
-from mio_rag.control.router.tier import Tier, tiers_of
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.retrieval.compact import VECTOR_KINDS, make_dense, why_not
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.session.costs import peak_memory_mb
+from mio_rag.session.tiers import Tier, tiers_of
 
 #: In the order in which a question meets them; each is measured with all before it.
 COMPONENTS = ("program", "embedder", "index", "search", "selection", "answer")
@@ -224,8 +224,8 @@ def _work(told: dict[str, Any]) -> dict[str, float]:
         state["generator"].close()
 
     def tier() -> None:
-        from mio_rag.control.controller import Setup, answered
-        from mio_rag.control.router.make import make
+        from mio_rag.control.controller import Setup
+        from mio_rag.control.make import make_controller
         from mio_rag.control.router.settings import KEY, RouterSettings
         from mio_rag.control.settings import ControlSettings
         from mio_rag.generation import make_generator
@@ -237,8 +237,8 @@ def _work(told: dict[str, Any]) -> dict[str, float]:
         setup = Setup(
             ControlSettings(kinds={KEY: settings.to_dict()}), Retriever(state["index"], counter=generator)
         )
-        made = make(f"tier:{told['tier']['name']}", setup)
-        found = answered(made.attempt(Question("question", told["question"]), generator, _UNBOUNDED))
+        made = make_controller(f"tier:{told['tier']['name']}", setup)
+        found = made.attempt(Question("question", told["question"]), generator, _UNBOUNDED).check()
         state["prompt_tokens"] = found.costs.total().prompt_tokens
         generator.close()
 

@@ -28,9 +28,9 @@ from mio_rag.reading import parse_toml, read_text
 from mio_rag.settings import Settings, explain
 
 if TYPE_CHECKING:
-    from mio_rag.control.costs import Prices
-    from mio_rag.control.meter import Limits as QuestionLimits
     from mio_rag.selection.selector import Selector
+    from mio_rag.session.budget import Limits as QuestionLimits
+    from mio_rag.session.costs import Prices
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def _digits(value: str) -> str:
 
 
 def _known_strategies(value: tuple[str, ...]) -> tuple[str, ...]:
-    from mio_rag.control.steps.strategies import check_strategies
+    from mio_rag.session.strategies import check_strategies
 
     return check_strategies(value)
 
@@ -517,7 +517,7 @@ class Policy(Settings):
         return problems
 
     def _workflow_problems(self) -> list[str]:
-        from mio_rag.control.planner.named import find_workflow
+        from mio_rag.deciders.workflow import find_workflow
 
         try:
             workflow = find_workflow(self.order.workflow)
@@ -540,7 +540,7 @@ class Policy(Settings):
     @property
     def prices(self) -> Prices:
         """What tokens cost in dollars, of models that have a price."""
-        from mio_rag.control.costs import Prices
+        from mio_rag.session.costs import Prices
 
         return Prices({name: (one.input, one.output) for name, one in self.models.items() if one.is_priced})  # type: ignore[misc]
 
@@ -554,7 +554,7 @@ class Policy(Settings):
     @property
     def ends(self) -> QuestionLimits:
         """The limits of one question, as a session takes them."""
-        from mio_rag.control.meter import Limits as QuestionLimits
+        from mio_rag.session.budget import Limits as QuestionLimits
 
         return QuestionLimits(self.limits.max_steps, self.limits.max_total_tokens, self.limits.timeout)
 

@@ -15,12 +15,12 @@ from mio_rag.policy import FILES, READER, BanditSearch, Policy, StrategySearch, 
 
 if TYPE_CHECKING:
     from mio_rag.control.planner.policy import Planner
-    from mio_rag.control.planner.workflow import Workflow
     from mio_rag.control.router.model import Router
-    from mio_rag.control.router.tier import Tier
+    from mio_rag.deciders.workflow import Workflow
     from mio_rag.relevance.complete import Completeness
     from mio_rag.retrieval.index import CorpusIndex
     from mio_rag.selection.selector import Selector
+    from mio_rag.session.tiers import Tier
 
 T = TypeVar("T")
 
@@ -94,12 +94,12 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
         With everything that is wrong: files that are missing, damaged or not those of the given hashes, tiers
         above the limits, workflows without their models, learned parts of different embedders or strategies.
     """
-    from mio_rag.control.planner.named import find_workflow
     from mio_rag.control.planner.policy import read_planner
     from mio_rag.control.router.model import read_router
-    from mio_rag.control.router.tier import PUBLISHED, read_tiers
+    from mio_rag.deciders.workflow import find_workflow
     from mio_rag.generation import file_of
     from mio_rag.relevance.complete import read
+    from mio_rag.session.tiers import PUBLISHED, read_tiers
 
     problems: list[str] = []
     hashes: dict[str, str] = {}
@@ -214,7 +214,7 @@ def alpha_of(policy: Policy, planner: Planner, price: float) -> float:
 
 
 def _model_problems(policy: Policy, workflows: tuple[Workflow, ...]) -> list[str]:
-    from mio_rag.control.planner.named import workflow_problems
+    from mio_rag.deciders.workflow import workflow_problems
 
     asked = sorted({name for workflow in workflows for name in workflow.models})
     problems = [

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.control.router.tier import Tier
 from mio_rag.errors import InputError
 from mio_rag.learning.bandit_log import EventLog
 from mio_rag.policy import (
@@ -24,6 +23,7 @@ from mio_rag.policy import (
 from mio_rag.policy_files import allocating, resolve
 from mio_rag.relevance import load_model
 from mio_rag.selection.selector import Selector
+from mio_rag.session.tiers import Tier
 from tests.control.composed.learned import planner_file, router_file
 
 

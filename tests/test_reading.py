@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from mio_rag.cli.options import read_config
-from mio_rag.control.trace import Trace, read_traces
 from mio_rag.corpora.load import load_questions
 from mio_rag.errors import DataError, InputError
 from mio_rag.formulations import SelectionProgram
@@ -18,6 +17,7 @@ from mio_rag.generation import ScriptedGenerator
 from mio_rag.learning.mdp import read_model
 from mio_rag.reading import parse_json, parse_toml, read_json, read_text
 from mio_rag.relevance.model import load_model
+from mio_rag.session.trace import Trace, read_traces
 
 ROOT = Path(__file__).parents[1]
 DEEP = "[" * 5000 + "]" * 5000

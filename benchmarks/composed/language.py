@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mio_rag.control.composed.trace import PolicyTrace
 
 from benchmarks.composed.study import TIERS, Source
 from mio_rag.control.composed.controller import compose
 from mio_rag.control.composed.policy import policy_of
-from mio_rag.control.composed.trace import PolicyTrace
 from mio_rag.control.controller import Failure, Setup
 from mio_rag.control.planner.policy import write_planner
 from mio_rag.generation import Generator, make_generator

@@ -26,13 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mio_rag.control.composed.trace import PolicyTrace
 
 from mio_rag.candidates import Candidates
 from mio_rag.control.composed.controller import Composed, compose
 from mio_rag.control.composed.policy import policy_of
-from mio_rag.control.composed.trace import PolicyTrace
 from mio_rag.control.controller import Failure, Setup
-from mio_rag.control.router.tier import Tier
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
 from mio_rag.files import write_atomically
@@ -42,6 +41,7 @@ from mio_rag.learning.weights import write_weights
 from mio_rag.measures import evidence_found
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
+from mio_rag.session.tiers import Tier
 from mio_rag.types import Question
 
 __all__ = ["CONTENDERS", "TIERS", "Knob", "Source", "knobs_of", "rows_of", "trained"]

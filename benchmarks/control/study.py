@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from mio_rag.control.mdp.trace import ProcessTrace
-from mio_rag.control.meter import Limits
+
 from mio_rag.control.settings import ControlSettings
-from mio_rag.control.trace import read_traces
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.corpora.questions import closed_book, shuffle_choices
@@ -31,6 +29,8 @@ from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.generation import Generator
 from mio_rag.learning.mdp_calibration import Calibration, calibrate
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.session.budget import Limits
+from mio_rag.session.trace import read_traces
 
 __all__ = ["MODELS", "SETS", "Set", "run_calibrated", "run_given"]
 

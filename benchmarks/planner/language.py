@@ -18,12 +18,12 @@ import numpy as np
 from benchmarks.planner.live import loaded
 from mio_rag.control.controller import Setup
 from mio_rag.control.make import make_controller
-from mio_rag.control.meter import Limits
 from mio_rag.control.settings import ControlSettings
 from mio_rag.generation import make_generator
 from mio_rag.learning.planner import Table
 from mio_rag.lines import append_lines
 from mio_rag.measures import answer_measures
+from mio_rag.session.budget import Limits
 
 __all__ = ["written"]
 

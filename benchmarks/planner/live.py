@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-
-from mio_rag.control.controller import Setup
-from mio_rag.control.meter import Limits
 from mio_rag.control.planner.controller import kit_of
 from mio_rag.control.planner.planning import PlannerController
+
+from mio_rag.control.controller import Setup
 from mio_rag.control.planner.policy import Planner
 from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.load import load_questions
@@ -19,6 +18,7 @@ from mio_rag.generation import Generator, make_generator
 from mio_rag.learning.planner import Table, train_planner
 from mio_rag.measures import answer_measures
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.session.budget import Limits
 from mio_rag.types import Question
 
 __all__ = ["confirmed", "loaded"]

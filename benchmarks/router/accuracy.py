@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.router.rows import ROUTERS, at_tiers, groups_of
 from mio_rag.control.router.settings import Utility
-from mio_rag.control.router.tier import PUBLISHED
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.learning.router import FitSettings, Table, fit_once, measured, out_of_fold
+from mio_rag.session.tiers import PUBLISHED
 
 __all__ = ["LADDERS", "accuracies", "accuracy_table"]
 

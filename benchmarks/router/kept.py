@@ -14,12 +14,12 @@ import numpy as np
 
 from benchmarks.files import replaced
 from mio_rag.control.router.features import Seen
-from mio_rag.control.router.tier import tiers_of
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError
 from mio_rag.learning.outcomes import Outcomes
 from mio_rag.learning.router import LABEL, WORKED, Table, joined
 from mio_rag.reading import read_json
+from mio_rag.session.tiers import tiers_of
 
 __all__ = ["Kept", "asked_model", "merged", "read_rows", "tables_of", "write_rows"]
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
 from mio_rag.control.router.controller import Correction
+
 from mio_rag.control.router.features import Seen, look
-from mio_rag.control.router.tier import PUBLISHED, Tier
 from mio_rag.control.router.worked import By
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
@@ -34,6 +33,7 @@ from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
+from mio_rag.session.tiers import PUBLISHED, Tier
 from mio_rag.types import Question
 
 __all__ = [

@@ -23,9 +23,6 @@ from numpy.typing import NDArray
 from benchmarks.repetition.study import answered
 from benchmarks.repetition.summary import interval
 from mio_rag.candidates import Candidates
-from mio_rag.control.meter import Limits, Meter
-from mio_rag.control.router.reader import TierReader
-from mio_rag.control.router.tier import Tier
 from mio_rag.evaluation.contenders import make_methods
 from mio_rag.generation import Generator, build_prompt, make_generator
 from mio_rag.generation.replies import RememberingGenerator
@@ -33,6 +30,8 @@ from mio_rag.measures.answers import token_f1
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Limits, Meter
+from mio_rag.session.tiers import Tier, TierReader
 from mio_rag.types import Question
 
 __all__ = ["answers_of", "of_all_sets"]

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.control.steps.search import Searched, SearchSettings, search
-from mio_rag.control.steps.strategies import STRATEGIES
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import MioRagError
 from mio_rag.generation import Generator
 from mio_rag.lines import append_lines
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
+from mio_rag.session.search import Searched, SearchSettings, search
+from mio_rag.session.strategies import STRATEGIES
 from mio_rag.types import Question
 
 __all__ = ["POOL", "SETS", "asked", "find", "read_found"]

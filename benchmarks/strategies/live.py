@@ -16,12 +16,12 @@ from benchmarks.strategies.table import BUDGET
 from mio_rag.control.bandit.chooser import Fixed
 from mio_rag.control.bandit.pipeline import SearchPipeline
 from mio_rag.control.bandit.strategist import Strategist
-from mio_rag.control.steps.search import SearchSettings
-from mio_rag.control.steps.strategies import STRATEGIES
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.session.search import SearchSettings
+from mio_rag.session.strategies import STRATEGIES
 
 __all__ = ["lived_live"]
 

@@ -24,10 +24,10 @@ import numpy as np
 
 from benchmarks.files import write_json
 from mio_rag.control.bandit.strategist import Strategist, folded, known_settings
-from mio_rag.control.steps.strategies import STRATEGIES
 from mio_rag.evaluation.ledger import environment
 from mio_rag.learning.bandit import BanditSettings, Learned
 from mio_rag.learning.bandit_log import EventLog
+from mio_rag.session.strategies import STRATEGIES
 
 __all__ = ["add_options", "command", "run"]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mio_rag.control.bandit.passages import PassageMemory, remembering
 
 from benchmarks.files import write_json
 from benchmarks.strategies.found import POOL, asked
-from mio_rag.control.bandit.passages import PassageMemory, remembering
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.evaluation.ledger import environment
 from mio_rag.retrieval.index import CorpusIndex

@@ -32,7 +32,7 @@ from benchmarks.strategies.simulate import (
     utility,
 )
 from benchmarks.strategies.table import BASE
-from mio_rag.control.steps.strategies import STRATEGIES
+from mio_rag.session.strategies import STRATEGIES
 
 __all__ = ["both_regimes", "first_times", "regimes_in_words"]
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from benchmarks.strategies.table import BASE
 from mio_rag.control.bandit.context import Context, context_of
 from mio_rag.control.bandit.policy import Drawn, draw, mixture
-from mio_rag.control.steps.strategies import STRATEGIES
 from mio_rag.learning.bandit import BanditSettings, Learned
 from mio_rag.learning.bandit_log import Event
+from mio_rag.session.strategies import STRATEGIES
 
 __all__ = [
     "OTHERS", "POLICIES", "PRICE", "TUNED", "Lived", "action_of", "interval", "live", "order_of", "reported",

@@ -28,9 +28,9 @@ from benchmarks.strategies.table import BASE, MEASURES, outcomes_of
 from mio_rag.control.bandit.context import context_of
 from mio_rag.control.bandit.policy import draw, mixture
 from mio_rag.control.bandit.programme import every_set, worths
-from mio_rag.control.steps.strategies import STRATEGIES
 from mio_rag.learning.bandit import BanditSettings, Learned
 from mio_rag.learning.bandit_report import off_policy, stats
+from mio_rag.session.strategies import STRATEGIES
 
 __all__ = ["report"]
 

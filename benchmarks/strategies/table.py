@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.strategies.found import POOL, asked, read_found
-from mio_rag.control.steps.search import Searched, search
-from mio_rag.control.steps.strategies import STRATEGIES
-from mio_rag.control.steps.strategy import Found, SearchTask
 from mio_rag.generation import Generator
 from mio_rag.learning.contribution import Values, contributions, sets_to_compare
 from mio_rag.learning.outcomes import Outcomes
@@ -24,6 +21,8 @@ from mio_rag.lines import append_lines
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.session.search import Searched, search
+from mio_rag.session.strategies import STRATEGIES, Found, SearchTask
 from mio_rag.types import Question
 
 __all__ = ["BASE", "MEASURES", "every_action", "outcomes_of", "tabulate"]

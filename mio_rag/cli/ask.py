@@ -56,15 +56,14 @@ if TYPE_CHECKING:
     from mio_rag.allocation.money import Rate
     from mio_rag.answer_cache import Hit
     from mio_rag.cli.terminal import Terminal
-    from mio_rag.control.controller import Outcome
     from mio_rag.control.settings import ControlSettings
-    from mio_rag.control.trace import Trace
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
     from mio_rag.generation import Generator
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.selection.result import Selection
     from mio_rag.selection.selector import Selector
+    from mio_rag.session.trace import Outcome, Trace
 
 
 # -- select ----------------------------------------------------------------------------------------------
@@ -154,8 +153,8 @@ def _searched(
     generator: str | None,
 ) -> tuple[Selection, dict[str, Any]]:
     """The selection from what strategies find, and who found it."""
-    from mio_rag.control.bandit.agent import make_pipeline
     from mio_rag.control.bandit.pipeline import searched_json
+    from mio_rag.control.make import make_pipeline
     from mio_rag.control.settings import ControlSettings
     from mio_rag.generation import make_generator
     from mio_rag.types import Question
@@ -231,7 +230,7 @@ def ask(
     from mio_rag.answer_cache import digest_of
     from mio_rag.ask import ask as answer_question
     from mio_rag.cli.show import print_answer, print_selection, print_verdict
-    from mio_rag.control.router.make import has_tiers
+    from mio_rag.control.make import has_tiers
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.generation.protocol import content_of
     from mio_rag.retrieval import Retriever
@@ -405,12 +404,10 @@ def _ask_agent(
 
     from mio_rag.cli.show import print_selection
     from mio_rag.cli.show_control import print_outcome, print_policy_run, print_workflow_run
-    from mio_rag.control.composed.trace import PolicyTrace
-    from mio_rag.control.controller import Setup, answered
+    from mio_rag.control.controller import Setup
+    from mio_rag.control.make import in_force as what_decided
     from mio_rag.control.make import make_controller
-    from mio_rag.control.planner.trace import PlanTrace
-    from mio_rag.control.router.controller import Tiered
-    from mio_rag.control.trace import append_traces
+    from mio_rag.session.trace import append_traces
     from mio_rag.types import Question
 
     agent = make_controller(controller, Setup(settings, retriever, selector, max_tokens, seed))
@@ -419,8 +416,8 @@ def _ask_agent(
     found = agent.attempt(Question(name, question), generator, budget_tokens)
     if trace is not None:
         append_traces(trace, [found.trace])
-    outcome = answered(found)
-    in_force = agent.in_force(outcome) if isinstance(agent, Tiered) else {}
+    outcome = found.check()
+    in_force = what_decided(outcome, selector) if "tiers" in outcome.trace.settings else {}
     told, room = _outcome_json(outcome, in_force), None
     if in_force and in_force["budget_tokens"] is None:
         room = f"the tier {in_force['tier']} reads up to {in_force['context']:,} {in_force['context_unit']}"
@@ -430,9 +427,9 @@ def _ask_agent(
     if output.as_json:
         output.json({**told, **paid, **({} if keep is None else {"cached": None})})
     else:
-        if isinstance(outcome.trace, PolicyTrace):
+        if "policy" in outcome.trace.settings:
             print_policy_run(output.console, outcome.trace)
-        elif isinstance(outcome.trace, PlanTrace):
+        elif "workflow" in outcome.trace.settings:
             print_workflow_run(output.console, outcome.trace)
         else:
             print_outcome(output.console, outcome.trace)
@@ -446,13 +443,12 @@ def _ask_agent(
 def _paid(trace: Trace, rate: Rate | None, settings: ControlSettings) -> tuple[dict[str, Any], str]:
     """Tokens and dollars by model, for JSON and in words; no dollars where one has no price."""
     from mio_rag.allocation.money import dollars
-    from mio_rag.control.costs import Prices
-    from mio_rag.control.planner.controller import workflow_settings
-    from mio_rag.control.planner.money import asked_by_model
-    from mio_rag.control.planner.trace import PlanTrace
+    from mio_rag.control.planner.settings import workflow_settings
+    from mio_rag.session.costs import Prices
+    from mio_rag.session.trace import asked_by_model
 
     into, out = (sum(getattr(call, f"{k}_tokens") for call in trace.calls) for k in ("prompt", "completion"))
-    asked = asked_by_model(trace) if isinstance(trace, PlanTrace) else {"reader": (into, out)}
+    asked = asked_by_model(trace)
     told: dict[str, Any] = {}
     if len(asked) > 1:
         each = {
@@ -462,7 +458,7 @@ def _paid(trace: Trace, rate: Rate | None, settings: ControlSettings) -> tuple[d
         told = {"models": each}
     elif rate is not None:
         return {"dollars": rate.cost(into, out)}, rate.explain(into, out)
-    given = dict(workflow_settings(settings).prices)
+    given = dict(workflow_settings(settings.kinds).prices)
     if rate is not None:
         given["reader"] = (rate.into, rate.out)
     if not given:

@@ -99,9 +99,9 @@ class AgentOptions:
 
     def settings(self) -> ControlSettings:
         """The settings that the options describe; the problems of all of them at once."""
-        from mio_rag.control.meter import Limits
         from mio_rag.control.settings import ControlSettings
         from mio_rag.learning.mdp import model_of
+        from mio_rag.session.budget import Limits
 
         model, _ = collect(
             lambda: model_of(self.mdp_config, {}),
@@ -512,7 +512,7 @@ class RouterOptions:
 
     def check(self, names: Sequence[str]) -> None:
         """Refuse options that have no effect, since none of these controllers has tiers."""
-        from mio_rag.control.router.make import has_tiers
+        from mio_rag.control.make import has_tiers
 
         if not any(map(has_tiers, names)):
             self.unused()
@@ -531,7 +531,7 @@ class RouterOptions:
         """What the options describe; the problems of all of them at once."""
         from mio_rag.control.router.model import read_router
         from mio_rag.control.router.settings import RouterSettings
-        from mio_rag.control.router.tier import PUBLISHED, read_tiers
+        from mio_rag.session.tiers import PUBLISHED, read_tiers
 
         tiers, utility, router, _ = collect(
             lambda: PUBLISHED if self.tiers is None else read_tiers(self.tiers),
@@ -587,13 +587,6 @@ class StrategyChoice:
             "[0.0001]",
         ),
     ] = None
-    strategy_memory: Annotated[
-        float | None,
-        typer.Option(
-            "--strategy-memory",
-            help="With bandit: how much ratings of answers move the relevance of passages read for them. [0]",
-        ),
-    ] = None
     strategy_deadline: Annotated[
         float | None,
         typer.Option("--strategy-deadline", help="Seconds after which a strategy is left out. [30]"),
@@ -615,7 +608,6 @@ class StrategyChoice:
         """Settings for `ControlSettings.kinds`; nothing where nothing is said."""
         search = {} if self.strategy_deadline is None else {"deadline_seconds": self.strategy_deadline}
         bandit = {} if self.strategy_price is None else {"token_price": self.strategy_price}
-        bandit |= {} if self.strategy_memory is None else {"passage_memory": self.strategy_memory}
         state = {} if self.strategy_state is None else {"state": str(self.strategy_state)}
         given = {**state, **({"search": search} if search else {}), **({"bandit": bandit} if bandit else {})}
         return {"strategies": given} if given else {}

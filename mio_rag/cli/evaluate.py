@@ -381,7 +381,7 @@ def _settings(
 
 def _priced(settings: EvaluationSettings, money: Money, reader: str | None) -> EvaluationSettings:
     """The settings with the price of a token that follows from money, and dollars where somebody reads."""
-    from mio_rag.control.costs import Prices
+    from mio_rag.session.costs import Prices
 
     rate = money.rate(reader)
     return dataclasses.replace(

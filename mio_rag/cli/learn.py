@@ -14,9 +14,9 @@ from mio_rag.cli.output import ReportingGroup, kept_rows, open_output
 from mio_rag.errors import DataError, InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.control.router.tier import Tier
     from mio_rag.control.router.worked import By, Unanswered
     from mio_rag.generation import Generator
+    from mio_rag.session.tiers import Tier
 
 
 # -- route -----------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ def _check_parquet(out: Path) -> None:
 
 
 def _tiers(path: Path | None) -> tuple[Tier, ...]:
-    from mio_rag.control.router.tier import PUBLISHED, read_tiers
+    from mio_rag.session.tiers import PUBLISHED, read_tiers
 
     return PUBLISHED if path is None else read_tiers(path)
 

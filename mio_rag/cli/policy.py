@@ -15,7 +15,7 @@ from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.control.planner.features import Encoder
-    from mio_rag.control.planner.workflow import Workflow
+    from mio_rag.deciders.workflow import Workflow
 
 
 # -- policy ----------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ plan_app = typer.Typer(
 
 
 def _workflows(names: str) -> list[Workflow]:
-    from mio_rag.control.planner.named import NAMED, find_workflow
+    from mio_rag.deciders.workflow import NAMED, find_workflow
 
     given = [name.strip() for name in names.split(",") if name.strip()] or list(NAMED)
     found = collect(*((lambda name=name: find_workflow(name)) for name in given))
@@ -178,7 +178,7 @@ def plan_show_command(
     """Show a workflow or a planner. Without a name: list all workflows."""
     from mio_rag.cli.show_control import print_named, print_planner
     from mio_rag.control.planner.draw import draw_workflow, workflow_text
-    from mio_rag.control.planner.named import NAMED, find_workflow, workflow_problems
+    from mio_rag.deciders.workflow import NAMED, find_workflow, workflow_problems
     from mio_rag.pictures import check_figure
 
     output = open_output(json_output)
@@ -245,16 +245,19 @@ def outcomes_command(
     """Answer every question by every workflow. Quality and costs are kept as a table."""
     from mio_rag.cli.show_control import print_table
     from mio_rag.cli.terminal import progress_bar
-    from mio_rag.control.meter import Limits
-    from mio_rag.control.planner.named import misfits, workflow_problems
-    from mio_rag.control.planner.run import Kit
-    from mio_rag.control.planner.settings import Models
+    from mio_rag.control.controller import Setup
+    from mio_rag.control.make import workflow_session
+    from mio_rag.control.settings import ControlSettings
     from mio_rag.corpora.load import check_source, load_questions
+    from mio_rag.deciders.workflow import misfits, workflow_problems
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.learning.outcomes import Source, collect_outcomes, data_hash, shuffled
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.selection.selector import Selector
+    from mio_rag.session.budget import Limits
+    from mio_rag.session.loop import Session
+    from mio_rag.session.models import Models
 
     output = open_output(json_output)
     if len(data) != len(index):
@@ -288,15 +291,17 @@ def outcomes_command(
             corpus, selector = CorpusIndex.load(folder), Selector()
             if problems := misfits(chosen, corpus, selector):
                 raise InputError([f"{folder}: {problem}" for problem in problems])
-            kit = Kit(
-                Retriever(corpus, counter=reader), selector, opened, settings,
-                Limits(40, 20_000, 1e6), max_tokens,
-            )  # fmt: skip
+            control = ControlSettings(limits=Limits(40, 20_000, 1e6), kinds={"workflow": settings.to_dict()})
+            setup = Setup(control, Retriever(corpus, counter=reader), selector, max_tokens)
+
+            def session(name: str, workflow: Workflow, setup: Setup = setup) -> Session:
+                return workflow_session(name, workflow, setup, opened)
+
             known = load_questions(name)
             questions = shuffled(known, limit, seed, skip)
             if not questions:
                 raise InputError(f"--skip={skip} leaves none of the {len(known)} questions of '{name}'")
-            sources.append(Source(Path(name).name, questions, kit, data_hash(corpus, known)))
+            sources.append(Source(Path(name).name, questions, session, settings, data_hash(corpus, known)))
         total = sum(len(source.questions) for source in sources)
         with progress_bar("answering", total) as advance:
             table = collect_outcomes(
@@ -474,12 +479,11 @@ def plan_replay_command(
     """Make the decisions of traces again. Without a model; status 1 where something comes out differently."""
     from mio_rag.control.planner.policy import read_planner
     from mio_rag.control.planner.replay import replay
-    from mio_rag.control.planner.trace import PlanTrace
-    from mio_rag.control.trace import read_traces
+    from mio_rag.session.trace import read_traces
 
     output = open_output(json_output)
     found = None if planner is None else read_planner(planner)
-    given = read_traces(traces, PlanTrace)
+    given = read_traces(traces, ("workflow",), "workflows")
     encoder = _embedder(embedder, index) if found is not None and found.embedder else None
     wrong = {trace.question_id: problems for trace in given if (problems := replay(trace, found, encoder))}
     if json_output:
@@ -573,18 +577,18 @@ def mdp_replay_command(
     """Recompute every decision of recorded runs and report differences."""
     from mio_rag.cli.show_control import print_outcome
     from mio_rag.control.mdp.replay import replay
-    from mio_rag.control.mdp.trace import ProcessTrace
-    from mio_rag.control.trace import read_traces
+    from mio_rag.session.trace import read_traces
 
     output = open_output(json_output)
-    found = [t for t in read_traces(traces, ProcessTrace) if question in (None, t.question_id, t.question)]
+    every = read_traces(traces, ("signal",), "a decision process")
+    found = [t for t in every if question in (None, t.question_id, t.question)]
     if not found:
         raise InputError(f"'{traces}' holds no trace of question '{question}'")
     differing: list[dict[str, Any]] = [
         {
             "question": t.question_id,
-            "controller": t.controller,
-            "budget_tokens": t.budget_tokens,
+            "controller": t.policy,
+            "budget_tokens": t.budget,
             "differs": wrong,
         }
         for t in found
@@ -595,7 +599,7 @@ def mdp_replay_command(
         output.json({"traces": len(found), "differing": differing, "shown": shown})
     else:
         for trace in found if question is not None else []:
-            output.console.print(f"\n{trace.controller}: {trace.question}", style="bold")
+            output.console.print(f"\n{trace.policy}: {trace.question}", style="bold")
             print_outcome(output.console, trace)
         output.console.print(f"{len(found)} traces replayed, {len(differing)} differ")
         for entry in differing[:10]:
@@ -638,18 +642,17 @@ def mdp_calibrate_command(
     import dataclasses
 
     from mio_rag.cli.show_control import print_calibration
-    from mio_rag.control.mdp.trace import ProcessTrace
-    from mio_rag.control.trace import read_traces
     from mio_rag.files import write_atomically
     from mio_rag.learning.mdp import model_of, model_to_toml, solve_plan, structure, to_json
     from mio_rag.learning.mdp_calibration import Unit, calibrate
+    from mio_rag.session.trace import read_traces
 
     output = open_output(json_output)
     if by_bins and out is None:
         raise InputError("--by-bins needs --out, the file to write")
     given = model_of(config, {})
     found = calibrate(
-        read_traces(traces, ProcessTrace),
+        read_traces(traces, ("signal",), "a decision process"),
         given,
         gauge=uncertainty,
         bins=bins,

@@ -12,11 +12,9 @@ from rich.table import Table
 
 from mio_rag.cli.show import Field, print_fields, print_passage
 from mio_rag.cli.terminal import Terminal, styled
-from mio_rag.control.bandit.trace import SearchTrace
 from mio_rag.control.composed.describe import described, price_in_words
 from mio_rag.control.mdp.policies import open_actions
-from mio_rag.control.mdp.trace import ProcessTrace
-from mio_rag.control.router.trace import TierTrace
+from mio_rag.control.mdp.replay import decided
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 
@@ -25,17 +23,15 @@ if TYPE_CHECKING:
     from mio_rag.batch.stages import Progress
     from mio_rag.control.composed.policy import Policy
     from mio_rag.control.composed.states import States
-    from mio_rag.control.composed.trace import PolicyTrace
-    from mio_rag.control.planner.trace import PlanTrace
-    from mio_rag.control.planner.workflow import Workflow
     from mio_rag.control.router.model import Router
-    from mio_rag.control.trace import Trace
+    from mio_rag.deciders.workflow import Workflow
     from mio_rag.evaluation.tiers import Labelled
     from mio_rag.learning.bandit_report import Replay
     from mio_rag.learning.mdp import Plan, Segment, Sensitivity, Structure
     from mio_rag.learning.mdp_calibration import Calibration, Estimate
     from mio_rag.learning.outcomes import Outcomes
     from mio_rag.learning.planner import Point
+    from mio_rag.session.trace import Trace
 
 
 # -- control ---------------------------------------------------------------------------------------------
@@ -102,66 +98,72 @@ def _table(*titles: str, left: int = 1) -> Table:
 def print_outcome(console: Terminal, trace: Trace) -> None:
     """The answer, what was read for it, then every step: what was done and what it brought.
 
-    Of the process U and worth as well.
+    Of a decision process U and worth as well.
     """
     console.print(trace.answer or "(no answer)", style="bold")
     parts = trace.parts.values()
-    process = trace if isinstance(trace, ProcessTrace) else None
-    gauge = "" if process is None else f", U {process.gauge}"
+    signal = trace.about.get("signal")
+    gauge = "" if signal is None else f", U {signal}"
     console.print(
-        f"{trace.spent()}, {sum(p.seconds for p in parts):.2f} s; {trace.controller}{gauge}\n",
+        f"{trace.spent()}, {sum(p.seconds for p in parts):.2f} s; {trace.policy}{gauge}\n",
         style="dim",
     )
-    levels = [] if process is None else _levels(process)
-    found = trace.found if isinstance(trace, SearchTrace) else {}
+    found = trace.search.get("found_by", {})
     for place, passage in enumerate(trace.passages, 1):
-        said = f"found by {found_by(found[passage['id']])}" if passage["id"] in found else ""
+        said = f"found by {found_by(found[passage['id']])}" if found.get(passage["id"]) else ""
         print_passage(
             console, place, passage["title"], passage["id"], passage["tokens"], passage["text"], said
         )
     if trace.passages:
         console.print()
-    table = _table("step", "action", "what", "new", *(("U", "then", "Q") if levels else ()), "s", left=3)
-    for k, step in enumerate(trace.steps):
-        table.add_row(
-            str(step.step),
-            step.action,
-            _cut(step.query or step.note or "(nothing new)"),
-            str(len(step.new_ids)) if step.action == "retrieve" or found else "",
-            *(levels[k] if levels else ()),
-            f"{sum(call.seconds for call in step.calls):.2f}",
-        )
-    if trace.steps:
+    if signal is not None:
+        _print_process(console, trace)
+    else:
+        table = _table("step", "what", "tokens", "s", left=2)
+        costs = trace.by_step()
+        for step in trace.steps:
+            if "/" not in step.id:
+                spent = costs[step.id]
+                tokens = spent.prompt_tokens + spent.completion_tokens
+                table.add_row(step.id, _cut(step.why), str(tokens or ""), f"{spent.seconds:.2f}")
         console.print(table)
-    if isinstance(trace, SearchTrace):
-        _print_notes(console, trace.notes)
-        if trace.chosen.get("id"):
-            console.print(f"id for feedback: {trace.chosen['id']}", style="dim", soft_wrap=True)
+    _print_notes(console, trace.search.get("notes", ()))
+    if trace.search.get("id"):
+        console.print(f"id for feedback: {trace.search['id']}", style="dim", soft_wrap=True)
     if trace.error is not None:
         console.print(trace.error, style="red", soft_wrap=True)
-    if isinstance(trace, TierTrace) and trace.tier:
-        console.print(trace.explain(), soft_wrap=True)
-    console.print(f"ended: {trace.ended}{'' if process is None else _end(process)}")
+    console.print(f"ended: {trace.ended}{'' if signal is None else _end(trace)}")
 
 
-def _levels(trace: ProcessTrace) -> list[tuple[str, str, str]]:
-    """Of every step U before and after, and the worth of the actions."""
-    closed_book = bool(trace.settings["closed_book"])
-    return [
-        (
-            f"{step.uncertainty:.3f}",
-            f"{step.next_uncertainty:.3f}",
-            _worth(step.q_values, open_actions(trace.steps[:k], closed_book, step.closed)),
+def _print_process(console: Terminal, trace: Trace) -> None:
+    """Every action with U before and after, and the worth of the actions."""
+    steps, closed_book = decided(trace), bool(trace.settings["closed_book"])
+    if not steps:
+        return
+    table = _table("step", "action", "what", "new", "U", "then", "Q", "s", left=3)
+    for k, one in enumerate(steps):
+        step = one.step
+        possible = open_actions([before.step for before in steps[:k]], closed_book, step.closed)
+        table.add_row(
+            str(k),
+            step.action,
+            _cut(step.query or step.note or "(nothing new)"),
+            str(len(step.new_ids)) if step.action == "retrieve" else "",
+            f"{one.uncertainty:.3f}",
+            f"{one.next_uncertainty:.3f}",
+            _worth(one.q_values, possible),
+            f"{sum(call.seconds for call in one.calls):.2f}",
         )
-        for k, step in enumerate(trace.steps)
-    ]
+    console.print(table)
 
 
-def _end(trace: ProcessTrace) -> str:
+def _end(trace: Trace) -> str:
     """U in the end, and why nothing more was done."""
-    closed_book = bool(trace.settings["closed_book"])
-    worth = _worth(trace.last_q_values, open_actions(trace.steps, closed_book, trace.last_closed))
-    return f", at U = {trace.uncertainty:.3f}" + (f"; {worth}" if worth and trace.ended == "stop" else "")
+    steps, closed = [one.step for one in decided(trace)], tuple(trace.about.get("closed") or ())
+    possible = open_actions(steps, bool(trace.settings["closed_book"]), closed)
+    worth = _worth(trace.about.get("q_values"), possible)
+    level = float(trace.about.get("uncertainty", 1.0))
+    return f", at U = {level:.3f}" + (f"; {worth}" if worth and trace.ended == "stop" else "")
 
 
 def _worth(q_values: Mapping[str, float] | None, possible: Sequence[str]) -> str:
@@ -274,7 +276,7 @@ def _step(do: str, settings: Mapping[str, object]) -> str:
 
 
 def print_answered(
-    console: Terminal, trace: PlanTrace, by: str, found: Mapping[str, Mapping[str, int]] | None = None
+    console: Terminal, trace: Trace, by: str, found: Mapping[str, Mapping[str, int]] | None = None
 ) -> None:
     """The answer, what it took and by whom, what was read, and where that is known by whom it was found."""
     console.print(trace.answer or "(no answer)", style="bold")
@@ -287,24 +289,24 @@ def print_answered(
         )
 
 
-def print_workflow_run(console: Terminal, trace: PlanTrace) -> None:
+def print_workflow_run(console: Terminal, trace: Trace) -> None:
     """The answer, what was read, and every node: what it gave and cost, and why it was dropped."""
-    from mio_rag.control.planner.money import asked_by_model
+    from mio_rag.session.trace import asked_by_model
 
     asked = asked_by_model(trace)
     each = ", ".join(f"{name} {into} + {out}" for name, (into, out) in asked.items())
     by = f"; prompt and answer tokens by model: {each}" if len(asked) > 1 else ""
     print_answered(console, trace, f"workflow {trace.workflow.get('name', '')}{by}")
-    costs = trace.by_node()
+    costs = trace.by_step()
     lines = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("node", "does", "gave", "tokens", "s"):
         lines.add_column(title, justify="right" if title in ("tokens", "s") else "left", overflow="fold")
     for step in trace.steps:
-        spent = costs[step.node]
-        gave = step.gave if step.dropped is None else f"dropped: {step.dropped}"
+        spent = costs[step.id]
+        gave = step.output if step.dropped is None else f"dropped: {step.dropped}"
         tokens = spent.prompt_tokens + spent.completion_tokens
-        does = f"{step.action} by {step.model}" if step.model else step.action
-        lines.add_row(step.node, does, gave, str(tokens), f"{spent.seconds:.2f}")
+        does = f"{step.do} by {step.model}" if step.model else step.do
+        lines.add_row(step.id, does, gave, str(tokens), f"{spent.seconds:.2f}")
     console.print()
     console.print(lines)
     if trace.fallback is not None:
@@ -412,9 +414,9 @@ def print_policy(console: Terminal, policy: Policy, states: States) -> None:
     console.print(f"content {states.sha256[:12]}", style="dim")
 
 
-def print_policy_run(console: Terminal, trace: PolicyTrace) -> None:
+def print_policy_run(console: Terminal, trace: Trace) -> None:
     """The answer, what was read, then the question's way, a sentence a step."""
-    print_answered(console, trace, trace.controller, trace.search.get("found_by"))
+    print_answered(console, trace, trace.policy, trace.search.get("found_by"))
     if trace.passages:
         console.print()
     console.print(trace.explain(), soft_wrap=True, markup=False, highlight=False)

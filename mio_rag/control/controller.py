@@ -1,4 +1,4 @@
-"""What every controller is: asked a question, it answers or fails, and tells what it did and spent."""
+"""What every policy is, as the harness and other callers see it, and what one is made of."""
 
 from __future__ import annotations
 
@@ -6,44 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from mio_rag.control.costs import Costs
-from mio_rag.control.meter import Replies, Reply
 from mio_rag.control.settings import ControlSettings
-from mio_rag.control.trace import Trace
-from mio_rag.errors import MioRagError
 from mio_rag.generation import Generator
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Replies
+from mio_rag.session.trace import Outcome
 from mio_rag.types import Question
-
-__all__ = ["Controller", "Failure", "Kind", "Outcome", "Resuming", "Setup", "answered"]
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """The answer, what was read for it, how it came about and what it cost."""
-
-    reply: Reply
-    selection: Selection | None
-    trace: Trace
-    costs: Costs
-    error: None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Failure:
-    """Why there is no answer; what was read, done and spent until then."""
-
-    error: MioRagError
-    selection: Selection | None
-    trace: Trace
-    costs: Costs
-    reply: None = None
 
 
 class Controller(Protocol):
-    """Answers questions, deciding on its own how: when to retrieve, how much to read, what to ask for."""
+    """Answers questions, deciding on its own how. A `mio_rag.session.loop.Session` is one."""
 
     @property
     def name(self) -> str:
@@ -52,32 +25,14 @@ class Controller(Protocol):
 
     def attempt(
         self, question: Question, generator: Generator, budget_tokens: int, replies: Replies | None = None
-    ) -> Outcome | Failure:
-        """Answer a question.
-
-        Parameters
-        ----------
-        budget_tokens : int
-            Largest block of evidence at a time, >= 1.
-        replies : dict, optional
-            What the generator said to others on this question; it is taken from there, and added to.
-
-        Returns
-        -------
-        Outcome or Failure
-            A failure for any `MioRagError` on the way, with costs and trace until then; all else is raised.
-
-        Raises
-        ------
-        InputError
-            For a budget that is none.
-        """
+    ) -> Outcome:
+        """Answer a question; as `Session.attempt`."""
         ...
 
 
 @runtime_checkable
 class Resuming(Protocol):
-    """A controller whose decisions depend on what questions before have spent."""
+    """A controller whose decisions depend on what earlier questions have spent."""
 
     def take_up(self, spent: Sequence[int]) -> None:
         """Count questions that another process has asked.
@@ -88,13 +43,6 @@ class Resuming(Protocol):
             Tokens of each, into and out of all models, in the order in which they were asked.
         """
         ...
-
-
-def answered(found: Outcome | Failure) -> Outcome:
-    """The outcome; a failure's error is raised."""
-    if found.error is not None:
-        raise found.error
-    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,33 +1,513 @@
-"""Controllers by name. A new kind is a folder beside `mdp/`, and one line in `_KINDS`."""
+"""Policies by name, each a row of deciders over one `Session`.
+
+mdp, threshold:X, ...    rules of the decision process; any may end with @SIGNAL
+tier:NAME                every question at one tier
+routed                   a router chooses the tier
+random-tier              drawn, with the shares that the router gave to the tiers in training, else all alike
+oracle-tier              the cheapest tier whose answer is right, charged as if that had been known: a bound
+strategies:A+B           search by these strategies; strategies:bandit: a bandit chooses them
+workflow:NAME            one workflow for every question
+planner, planner@ALPHA   a learned planner chooses the workflow
+planner-lm               the model writes the workflow; planner-lm:free: without a grammar
+policy:NAME              a preset or a TOML file that names every decision
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from mio_rag.control.bandit.agent import check_searcher, make_searcher
+import numpy as np
+
+from mio_rag.control.bandit.chooser import Chooser, Fixed
+from mio_rag.control.bandit.pipeline import SearchPipeline, StrategyLearner
+from mio_rag.control.bandit.strategist import open_strategist
 from mio_rag.control.composed.controller import KIND as POLICY_KIND
 from mio_rag.control.controller import Controller, Kind, Setup
-from mio_rag.control.mdp.agent import check_agent, make_agent
-from mio_rag.control.mdp.policies import POLICIES
-from mio_rag.control.planner.controller import check_workflow, make_workflow, workflow_files
-from mio_rag.control.planner.language import check_language, make_language
-from mio_rag.control.planner.planning import check_planner, make_planner
-from mio_rag.control.router.make import KINDS as ROUTER_KINDS
+from mio_rag.control.mdp.policies import POLICIES, make_policy, split_name
+from mio_rag.control.planner.policy import Planner as LearnedPlanner
+from mio_rag.control.planner.policy import read_planner
+from mio_rag.control.planner.settings import WorkflowSettings, workflow_settings
+from mio_rag.control.router.model import Deciding, Router, read_router
+from mio_rag.control.router.settings import RouterSettings
+from mio_rag.control.router.worked import answer_worked, labels
 from mio_rag.control.settings import ControlSettings
+from mio_rag.deciders.depth import Correction, Depth, OneTier, RandomTier, TierChooser
+from mio_rag.deciders.order import Order
+from mio_rag.deciders.planner import LanguagePlanner, Planner
+from mio_rag.deciders.repeat import Published, Repeat
+from mio_rag.deciders.search import Search
+from mio_rag.deciders.workflow import (
+    NAMED,
+    Workflow,
+    chain,
+    find_workflow,
+    inner_hashes,
+    misfits,
+    workflow_problems,
+)
 from mio_rag.errors import InputError, choose
+from mio_rag.generation import Generator
+from mio_rag.generation.hidden import PREFIX, HiddenStates
+from mio_rag.learning.bandit import options_of
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Replies
+from mio_rag.session.costs import Prices
+from mio_rag.session.loop import Plan, Session
+from mio_rag.session.models import Models
+from mio_rag.session.tiers import Tier, TierReader
+from mio_rag.session.tools import Equipment
+from mio_rag.session.trace import Outcome
+from mio_rag.types import Question
 
-__all__ = ["check_controllers", "controller_files", "find_kind", "make_controller", "register"]
+_OPEN = chain("open", "answer")
+
+
+def _session(
+    name: str,
+    setup: Setup,
+    plan: Any,
+    *others: Any,
+    settings: Mapping[str, Any],
+    kit: Equipment | None = None,
+    models: Models | None = None,
+    learner: Any = None,
+    max_tokens: int | None = None,
+    workflow: WorkflowSettings | None = None,
+) -> Session:
+    """A session without a price of its own, under the limits of a setup."""
+    steps: Plan = plan
+    running = WorkflowSettings() if workflow is None else workflow
+    return Session(
+        name,
+        (plan, *others),
+        steps,
+        Equipment(setup.retriever, setup.selector) if kit is None else kit,
+        limits=setup.settings.limits,
+        max_tokens=setup.max_tokens if max_tokens is None else max_tokens,
+        models=Models({}) if models is None else models,
+        learner=learner,
+        threads=running.threads,
+        seconds=running.seconds,
+        settings=settings,
+    )
+
+
+def _told(setup: Setup) -> dict[str, Any]:
+    """What decisions of every kind depend on."""
+    return {
+        "limits": setup.settings.to_dict()["limits"],
+        "seed": int(setup.seed),
+        "closed_book": setup.retriever is None,
+        "max_tokens": int(setup.max_tokens),
+    }
+
+
+# Rules of the decision process
+
+
+def _check_rule(name: str, settings: ControlSettings, closed_book: bool) -> None:
+    policy, _ = split_name(name, settings.gauge)
+    make_policy(policy, settings.model, stop_at=settings.stop_at, closed_book=closed_book)
+
+
+def _make_rule(name: str, setup: Setup) -> Session:
+    settings, closed_book = setup.settings, setup.retriever is None
+    policy, signal = split_name(name, settings.gauge)
+    rule = make_policy(
+        policy, settings.model, stop_at=settings.stop_at, seed=setup.seed, closed_book=closed_book
+    )
+    repeat = Repeat(
+        Published(rule),
+        signal,
+        "model",
+        most=None,
+        from_start=True,
+        closed_book=closed_book,
+        seed=setup.seed,
+        model=settings.model,
+        note_tokens=settings.note_tokens,
+        max_notes=settings.kept_notes,
+    )
+    return _session(name, setup, Order(_OPEN), repeat, settings={**settings.to_dict(), **_told(setup)})
+
+
+# Tiers
+
+
+def has_tiers(name: str) -> bool:
+    """Whether a policy of that name reads as much as its tiers say."""
+    return any(kind.covers(name) for kind in _TIER_KINDS)
+
+
+def _tiers(settings: RouterSettings, router: Router | None) -> tuple[Tier, ...]:
+    return settings.tiers if router is None else router.tiers
+
+
+def _router(settings: RouterSettings) -> Router | None:
+    return None if settings.router is None else read_router(settings.router)
+
+
+def _check_tier(name: str, settings: ControlSettings, closed_book: bool) -> None:
+    stem, colon, tier = name.partition(":")
+    problems = []
+    if closed_book:
+        problems.append(f"controller '{name}' needs a corpus: leave it out, or give one")
+    given = RouterSettings.of(settings.kinds)
+    if given.router is not None and not Path(given.router).is_file():
+        raise InputError([*problems, f"'{given.router}' does not exist: give the file of a router"])
+    if stem == "tier":
+        names = [one.name for one in _tiers(given, _router(given))]
+        if tier not in names:
+            meant = choose(name, [f"tier:{one}" for one in names])
+            problems.append(f"controller '{name}' names no tier: {meant}")
+    elif colon or "@" in name:
+        problems.append(f"controller '{name}' is unknown: write '{stem.partition('@')[0]}' alone")
+    elif stem == "routed" and given.router is None:
+        problems.append("controller 'routed' needs a router: give --router, a file of `mio-rag route train`")
+    if problems:
+        raise InputError(problems)
+
+
+def _make_tier(name: str, setup: Setup) -> Controller:
+    """Raises `InputError` also for a router that was trained with another embedder than the index has."""
+    _check_tier(name, setup.settings, setup.retriever is None)
+    assert setup.retriever is not None
+    given = RouterSettings.of(setup.settings.kinds)
+    router = _router(given)
+    if router is not None:
+        router.check(setup.retriever.index.embedder.fingerprint)
+    tiers = _tiers(given, router)
+    settings = {**given.to_dict(), "seed": int(setup.seed)}
+    stem, _, tier = name.partition(":")
+
+    def at(
+        name: str, tiers: tuple[Tier, ...], by: TierChooser, correction: Correction | None = None
+    ) -> Session:
+        assert setup.retriever is not None
+        for one in tiers:
+            TierReader(one, setup.retriever, setup.selector)  # raises if the search is too shallow for it
+        depth = Depth(tiers, by, correction)
+        longest = max(one.new_tokens for one in tiers)
+        plan = Order(NAMED["plain"])
+        return _session(name, setup, plan, depth, settings=settings, max_tokens=longest)
+
+    if stem == "tier":
+        return at(name, (next(one for one in tiers if one.name == tier),), OneTier())
+    if stem == "random-tier":
+        shares = tuple(1 / len(tiers) for _ in tiers) if router is None else router.shares
+        return at(name, tiers, RandomTier(shares, setup.seed))
+    if stem == "oracle-tier":
+        return Oracle(name, [at(name, (one,), OneTier()) for one in tiers])
+    assert router is not None
+    return at(name, tiers, Deciding(router, given.utility, given.unsure), router.correction)
+
+
+@dataclass(frozen=True, eq=False)
+class Oracle:
+    """Goes up the tiers until an answer is right, and is charged for that tier alone.
+
+    A bound, not a way to answer: it looks at the right answers. Where no tier is right it takes the one that
+    the published rule names (see `mio_rag.control.router.worked.labels`).
+
+    Parameters
+    ----------
+    rungs : sequence of Session
+        One for each tier, in the order of their cost.
+    """
+
+    name: str
+    rungs: Sequence[Session]
+
+    def attempt(
+        self, question: Question, generator: Generator, budget_tokens: int, replies: Replies | None = None
+    ) -> Outcome:
+        """As `Session.attempt`.
+
+        Raises
+        ------
+        InputError
+            If no right answer of the question is known.
+        """
+        answer_worked(question, "", None)
+        known: Replies = {} if replies is None else replies
+        tried: list[Outcome] = []
+        for rung in self.rungs:
+            found = rung.attempt(question, generator, budget_tokens, known)
+            tried.append(found)
+            reply = found.reply
+            if reply is not None and answer_worked(question, reply.answer.text, reply.choice):
+                return found
+        none = np.zeros((1, len(tried)))
+        return tried[int(labels(none, [len(question.gold_ids) > 1])[0])]
+
+
+def in_force(outcome: Outcome, selector: Selector) -> dict[str, Any]:
+    """What decided how much a tier read, as plain data; what had no say is None.
+
+    A budget of tokens, redundancy and the price of a passage count only where the program chose the passages.
+    Empty where nothing was read at a tier.
+    """
+    selection, name = outcome.selection, outcome.trace.about.get("tier")
+    if selection is None or name is None:
+        return {}
+    tier = next(one for one in outcome.trace.settings["tiers"] if one["name"] == name)
+    budget, by_program = selection.budget_tokens, tier.get("token_price") is not None
+    return {
+        "tier": name,
+        "context": tier["context"],
+        "context_unit": tier["unit"],
+        "budget_tokens": budget if by_program else None,
+        "redundancy_weight": selector.redundancy_weight if by_program else None,
+        "passage_penalty": selector.penalty(selection.pool, budget) if by_program else None,
+    }
+
+
+# Strategies
+
+
+def _strategies(name: str) -> tuple[str, ...] | None:
+    """The strategies that a name lists; None where a bandit chooses."""
+    listed = name.partition(":")[2].strip()
+    return None if listed == "bandit" else tuple(listed.split("+"))
+
+
+def _check_strategies(name: str, settings: ControlSettings, closed_book: bool) -> None:
+    problems = ["strategies search in a corpus, and a closed-book run has none"] if closed_book else []
+    try:
+        options = options_of(settings.kinds)
+        names = _strategies(name)
+        if names is None and options.state is None:
+            problems.append("the bandit needs a file for what it learns: give --strategy-state FILE.sqlite")
+        if names is not None:
+            Fixed(names)
+    except InputError as error:
+        problems += error.problems
+    if problems:
+        raise InputError(problems)
+
+
+def _chooser(name: str, setup: Setup) -> Chooser:
+    _check_strategies(name, setup.settings, setup.retriever is None)
+    assert setup.retriever is not None
+    names = _strategies(name)
+    if names is not None:
+        return Fixed(names)
+    return open_strategist(options_of(setup.settings.kinds), setup.retriever.index)
+
+
+def _make_strategies(name: str, setup: Setup) -> Session:
+    chooser, options = _chooser(name, setup), options_of(setup.settings.kinds)
+    kit = Equipment(setup.retriever, setup.selector, search=options.search)
+    learner = StrategyLearner(chooser, setup.selector) if chooser.learns else None
+    settings = {"max_tokens": setup.max_tokens, **options.to_dict()}
+    plan = Order(NAMED["plain"])
+    return _session(name, setup, plan, Search(chooser), settings=settings, kit=kit, learner=learner)
+
+
+def make_pipeline(
+    name: str,
+    settings: ControlSettings,
+    retriever: Retriever,
+    generator: Generator | None,
+    selector: Selector,
+) -> SearchPipeline:
+    """Search and selection of a policy by strategies, for callers that want no answer.
+
+    Parameters
+    ----------
+    generator : Generator or None
+        None will do where no strategy asks a model.
+
+    Raises
+    ------
+    InputError
+        For another name or a state that cannot be used, and where a strategy lacks a model or links.
+    """
+    chooser = _chooser(name, Setup(settings, retriever, selector))
+    return SearchPipeline(chooser, retriever, generator, selector, options_of(settings.kinds).search)
+
+
+# Workflows and planners
+
+
+def _workflow(name: str) -> Workflow:
+    stem, _, given = name.partition(":")
+    if not given:
+        raise InputError(f"controller '{name}' names no workflow: for instance {stem}:plain")
+    return find_workflow(given)
+
+
+def _running_problems(workflow: Workflow, given: WorkflowSettings, closed_book: bool) -> list[str]:
+    return workflow_problems(
+        workflow,
+        models=tuple(given.models),
+        prices=tuple(given.prices),
+        depth=given.depth,
+        closed_book=closed_book,
+    )
+
+
+def _check_workflow(name: str, settings: ControlSettings, closed_book: bool) -> None:
+    problems = _running_problems(_workflow(name), workflow_settings(settings.kinds), closed_book)
+    if problems:
+        raise InputError(problems)
+
+
+def _workflow_files(name: str) -> dict[str, str]:
+    """Digests of workflow:NAME and of all that it runs within, by name."""
+    workflow = _workflow(name)
+    return {workflow.name: workflow.sha256, **inner_hashes([workflow])}
+
+
+def workflow_session(name: str, workflow: Workflow, setup: Setup, models: Models | None = None) -> Session:
+    """One workflow for every question; by default models are opened as the settings say."""
+    given = workflow_settings(setup.settings.kinds)
+    return _session(
+        name,
+        setup,
+        Order(workflow),
+        settings={**_told(setup), "workflow": given.to_dict()},
+        models=Models(given.models) if models is None else models,
+        workflow=given,
+    )
+
+
+def _make_workflow(name: str, setup: Setup) -> Session:
+    _check_workflow(name, setup.settings, setup.retriever is None)
+    workflow = _workflow(name)
+    if setup.retriever is not None and (
+        problems := misfits([workflow], setup.retriever.index, setup.selector)
+    ):
+        raise InputError(problems)
+    return workflow_session(name, workflow, setup)
+
+
+@functools.lru_cache(maxsize=4)
+def _read_planner(path: str, changed: int) -> LearnedPlanner:
+    return read_planner(path)
+
+
+@functools.lru_cache(maxsize=2)
+def _hidden(path: str) -> HiddenStates:
+    return HiddenStates(path)
+
+
+def _planner(name: str, settings: ControlSettings) -> tuple[LearnedPlanner, float]:
+    """Planner and price: of the name "planner@ALPHA" or of the settings."""
+    told = dict(settings.kinds.get("planner") or {})
+    if unknown := sorted(set(told) - {"file", "alpha", "model", "sha256"}):
+        raise InputError(f"planner settings {', '.join(unknown)} are unknown: known are file, alpha, model")
+    if not told.get("file"):
+        raise InputError(f"controller '{name}' needs a file: give --planner, made by `mio-rag plan train`")
+    path = Path(str(told["file"]))
+    planner = _read_planner(str(path), path.stat().st_mtime_ns if path.is_file() else 0)
+    _, at, text = name.partition("@")
+    alpha = told.get("alpha")
+    if at:
+        try:
+            alpha = float(text)
+        except ValueError as error:
+            raise InputError(f"controller '{name}': '{text}' is no price; for instance planner@.1") from error
+    return planner, planner.checked_alpha(alpha)
+
+
+def _check_planner(name: str, settings: ControlSettings, closed_book: bool) -> None:
+    if name.partition("@")[0] != "planner":
+        raise InputError(f"controller '{name}' is unknown: say planner, or planner@ALPHA")
+    planner, _ = _planner(name, settings)
+    given = workflow_settings(settings.kinds)
+    problems = [
+        problem
+        for workflow in planner.tree.workflows
+        for problem in _running_problems(workflow, given, closed_book)
+    ]
+    hidden = planner.embedder.startswith(PREFIX)
+    if hidden and not (settings.kinds.get("planner") or {}).get("model"):
+        problems.append("this planner looks at the hidden state of a model: give its file by --planner-model")
+    if closed_book and planner.embedder and not hidden:
+        problems.append("this planner looks at a question's embedding, which comes from an index: give one")
+    if planner.cost == "dollars" and "reader" not in given.prices:
+        problems.append("this planner counts dollars: give --model-price reader=IN,OUT")
+    if problems:
+        raise InputError(list(dict.fromkeys(problems)))
+
+
+def _make_planner(name: str, setup: Setup) -> Session:
+    """Raises `InputError` also if the index has another embedder than the planner was trained with."""
+    _check_planner(name, setup.settings, setup.retriever is None)
+    planner, alpha = _planner(name, setup.settings)
+    if setup.retriever is not None and (
+        problems := misfits(planner.tree.workflows, setup.retriever.index, setup.selector)
+    ):
+        raise InputError(problems)
+    encoder: Any = None
+    if planner.embedder.startswith(PREFIX):
+        encoder = _hidden(str((setup.settings.kinds.get("planner") or {})["model"]))
+    elif planner.embedder and setup.retriever is not None:
+        encoder = setup.retriever.index.embedder
+    if encoder is not None and encoder.fingerprint != planner.embedder:
+        raise InputError(
+            f"the planner was trained with the embedder {planner.embedder}, here is {encoder.fingerprint}: "
+            "train one for this"
+        )
+    given = workflow_settings(setup.settings.kinds)
+    decider = Planner(planner, lambda price: alpha, encoder, Prices(given.prices))
+    told = {"method": planner.method, "mode": planner.tree.mode, "alpha": alpha}
+    return _session(
+        name,
+        setup,
+        decider,
+        settings={**_told(setup), "workflow": given.to_dict(), "planner": told},
+        models=Models(given.models),
+        workflow=given,
+    )
+
+
+def _check_language(name: str, settings: ControlSettings, closed_book: bool) -> None:
+    if name not in ("planner-lm", "planner-lm:free"):
+        raise InputError(f"controller '{name}' is unknown: say planner-lm, or planner-lm:free")
+    workflow_settings(settings.kinds)
+    if closed_book:
+        raise InputError(f"'{name}' plans searches, but there is no corpus: give an index")
+
+
+def _make_language(name: str, setup: Setup) -> Session:
+    _check_language(name, setup.settings, setup.retriever is None)
+    given = workflow_settings(setup.settings.kinds)
+    return _session(
+        name,
+        setup,
+        LanguagePlanner(name.endswith(":free")),
+        settings={**_told(setup), "workflow": given.to_dict()},
+        models=Models(given.models),
+        workflow=given,
+    )
+
+
+_TIER_KINDS = (
+    Kind("tier", _make_tier, _check_tier),
+    Kind("routed", _make_tier, _check_tier, rival=False),
+    Kind("random-tier", _make_tier, _check_tier),
+    Kind("oracle-tier", _make_tier, _check_tier),
+)
 
 #: In the order in which messages list them.
 _KINDS: list[Kind] = [
-    *(Kind(name, make_agent, check_agent, rival=name != "mdp") for name in POLICIES),
-    *ROUTER_KINDS,
-    Kind("strategies", make_searcher, check_searcher, rival=False),
-    Kind("workflow", make_workflow, check_workflow, files=workflow_files),
-    Kind("planner", make_planner, check_planner, rival=False),
-    Kind("planner-lm", make_language, check_language),
+    *(Kind(name, _make_rule, _check_rule, rival=name != "mdp") for name in POLICIES),
+    *_TIER_KINDS,
+    Kind("strategies", _make_strategies, _check_strategies, rival=False),
+    Kind("workflow", _make_workflow, _check_workflow, files=_workflow_files),
+    Kind("planner", _make_planner, _check_planner, rival=False),
+    Kind("planner-lm", _make_language, _check_language),
     POLICY_KIND,
 ]
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 def register(kind: Kind) -> None:
@@ -36,8 +516,13 @@ def register(kind: Kind) -> None:
     Raises
     ------
     InputError
-        If the name is taken.
+        If the name is taken, or could not be typed.
     """
+    if not isinstance(kind.name, str) or not _NAME.fullmatch(kind.name):
+        raise InputError(
+            f"controller name {kind.name!r} must be letters, digits, '-' and '_', beginning with a letter: "
+            "what stands behind ':' or '@' belongs to the kind"
+        )
     if any(kind.name == known.name or known.covers(kind.name) for known in _KINDS):
         raise InputError(f"a controller '{kind.name}' is known already: choose another name")
     _KINDS.append(kind)

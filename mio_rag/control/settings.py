@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mio_rag.control.meter import Limits
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
+from mio_rag.session.budget import Limits
 
 __all__ = ["GAUGES", "ControlSettings"]
 

@@ -29,9 +29,7 @@ from mio_rag.allocation.question import selector_problems
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.control.controller import Controller, Resuming, Setup
-from mio_rag.control.costs import Call, Costs
 from mio_rag.control.make import find_kind, make_controller
-from mio_rag.control.trace import append_traces
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, choose
 from mio_rag.evaluation.rows import PARTS, Contender, Taken, Task, seconds_column
 from mio_rag.generation import build_prompt
@@ -39,6 +37,8 @@ from mio_rag.measures import failed_measures
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector, Units
 from mio_rag.selection.solving import Choice, concluded
+from mio_rag.session.costs import Call, Costs
+from mio_rag.session.trace import append_traces
 from mio_rag.types import Question
 
 METHODS = ("topk", "bm25", "fused", "mmr", "density", "greedy", "local_search", "exact")

@@ -18,7 +18,6 @@ from typing import Any
 
 from mio_rag.context import RegexCounter
 from mio_rag.control.controller import Setup
-from mio_rag.control.costs import Prices
 from mio_rag.control.make import check_controllers, controller_files
 from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
@@ -43,6 +42,7 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.selection.selector import Selector, check_ids
+from mio_rag.session.costs import Prices
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.types import GenerationError, Question
 

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 
 from mio_rag.candidates import Candidates
-from mio_rag.control.costs import Call, Costs, Prices
-from mio_rag.control.meter import Replies, Reply
 from mio_rag.errors import InfeasibleError, InputError, MioRagError
 from mio_rag.formulations.program import Segments, SelectionProgram
 from mio_rag.generation import Generator, Prompt
@@ -33,6 +31,8 @@ from mio_rag.refusal.model import Refusal
 from mio_rag.refusal.scores import Scores, squad_scores
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
+from mio_rag.session.budget import Replies, Reply
+from mio_rag.session.costs import Call, Costs, Prices
 from mio_rag.solvers.registry import solve
 from mio_rag.types import Answer, Question
 

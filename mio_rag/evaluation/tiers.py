@@ -16,7 +16,6 @@ import numpy as np
 
 from mio_rag.control.router.features import look
 from mio_rag.control.router.settings import KEY, RouterSettings
-from mio_rag.control.router.tier import PUBLISHED, Tier
 from mio_rag.control.router.worked import BY, UNANSWERED, By, Unanswered, labels, row_worked
 from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
@@ -32,6 +31,7 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.selection.selector import Selector
+from mio_rag.session.tiers import PUBLISHED, Tier
 
 #: Columns of the ledger that the table has besides every measure, where any row has them.
 _COSTS = (

@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.control.bandit.context import SLOTS, Context, ridges
-from mio_rag.control.bandit.passages import PassageMemory
-from mio_rag.control.steps.search import SearchSettings
-from mio_rag.control.steps.strategies import STRATEGIES, StrategySettings, check_strategies
 from mio_rag.errors import DataError, InputError, choose
 from mio_rag.learning.bandit_log import Event
+from mio_rag.session.search import SearchSettings
+from mio_rag.session.strategies import STRATEGIES, StrategySettings, check_strategies
 
 # -- settings -----------------------------------------------------------------------------------------------
 
@@ -94,9 +93,6 @@ class BanditSettings:
     weighted : bool
         Weigh strategies in the merged ranking by their expected contribution, from a tenth for the least to 1
         for the largest and for those that always run; otherwise all alike. [weighted by the estimated reward]
-    passage_memory : float
-        Weight of ratings in the relevance of passages that were read for rated answers, >= 0; 0: ratings do
-        not touch it. [0]
     neighbours : int
         Past questions whose outcomes are part of the context. [5]
     seed : int
@@ -135,7 +131,6 @@ class BanditSettings:
     window_days: float = 30.0
     holdout: float = 0.2
     weighted: bool = False
-    passage_memory: float = 0.0
     neighbours: int = 5
     seed: int = 0
 
@@ -215,7 +210,6 @@ _REAL = {
     "forget": _SHARE,
     "window_days": _POSITIVE,
     "holdout": (0.01, 0.9, "in [.01, .9]"),
-    "passage_memory": (0.0, 100.0, "in [0, 100]"),
 }
 
 
@@ -572,7 +566,6 @@ class Learned:
         self.places: FloatArray = np.zeros((_REMEMBERED, 0))
         self.past: FloatArray = np.full((_REMEMBERED, SLOTS), np.nan)
         self.remembered = 0
-        self.passages = PassageMemory()
         self.faded: list[list[float]] = []  # (seq, share): what is left of questions up to there
 
     def _model(self) -> Ridge:
@@ -700,7 +693,6 @@ class Learned:
         """Credit goes to who found what was read, in shares; not to all alike."""
         x = context_in(about)
         left = float(np.prod([share for seq, share in self.faded if about.seq <= seq]))
-        self.passages.learn(about.data.get("read", ()), event.data["value"] > 0)
         for name, share in about.data["credit"].items():
             kept = self.tallies.setdefault(name, tally())
             kept["rated"] += event.data["value"] * share
@@ -800,7 +792,7 @@ class Learned:
             arrays |= {f"model/{name}/{key}": value for key, value in model.arrays().items()}
         plain = {name: getattr(self, name) for name in _PLAIN}
         plain |= {"watch": self.watch.to_list(), "watch_base": self.watch_base.to_list()}
-        plain |= {"form": _FORM, "settings": self._shaping(), "passages": self.passages.to_dict()}
+        plain |= {"form": _FORM, "settings": self._shaping()}
         arrays["plain"] = np.frombuffer(json.dumps(plain, sort_keys=True).encode(), dtype=np.uint8)
         file = io.BytesIO()
         for name in sorted(arrays):
@@ -829,7 +821,6 @@ class Learned:
                 setattr(self, name, plain[name])
             self.watch.set_list(plain["watch"])
             self.watch_base.set_list(plain["watch_base"])
-            self.passages = PassageMemory(**plain["passages"])
             self.places, self.past = arrays["places"], arrays["past"]
             self.models = {
                 name: Ridge.of(

@@ -28,9 +28,10 @@ import numpy as np
 import scipy  # loads scipy.stats, a second, where it is first used
 from numpy.typing import NDArray
 
-from mio_rag.control.mdp.trace import ProcessTrace
+from mio_rag.control.mdp.replay import decided, signals_of
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
+from mio_rag.session.trace import Trace
 
 # -- assumptions --------------------------------------------------------------------------------------------
 
@@ -253,7 +254,7 @@ class Calibration:
     by_bins: RetrievalMDP
 
 
-def transitions(traces: Sequence[ProcessTrace], gauge: str | None = None) -> tuple[list[Transition], str]:
+def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list[Transition], str]:
     """The actions of traces whose U was measured, and how it was; what was done alike is listed once.
 
     Raises
@@ -261,7 +262,7 @@ def transitions(traces: Sequence[ProcessTrace], gauge: str | None = None) -> tup
     InputError
         If there are none, or U was measured in several ways and `gauge` does not choose one.
     """
-    measured = {trace.gauge for trace in traces} - {"tracked"}
+    measured = signals_of(traces) - {"tracked"}
     if gauge is None and len(measured) > 1:
         raise InputError(f"U was measured by {' and by '.join(sorted(measured))}: choose with --uncertainty")
     chosen = gauge or next(iter(measured), "tracked")
@@ -273,25 +274,26 @@ def transitions(traces: Sequence[ProcessTrace], gauge: str | None = None) -> tup
     found = []
     known: set[tuple[Any, ...]] = set()
     for trace in traces:
-        if trace.gauge != chosen:
+        if trace.about.get("signal") != chosen:
             continue
         last: float | None = None
-        path: tuple[Any, ...] = (trace.question_id, trace.budget_tokens, trace.generator)
-        for step in trace.steps:
-            path = (*path, step.action, step.query, step.note, step.new_ids, step.next_uncertainty)
-            before, last = last, step.uncertainty - step.next_uncertainty
+        path: tuple[Any, ...] = (trace.question_id, trace.budget, trace.generator)
+        for place, one in enumerate(decided(trace)):
+            step = one.step
+            path = (*path, step.action, step.query, step.note, step.new_ids, one.next_uncertainty)
+            before, last = last, one.uncertainty - one.next_uncertainty
             if path in known:  # another controller came the same way
                 continue
             known.add(path)
-            tokens = sum(call.prompt_tokens + call.completion_tokens for call in step.calls)
-            seconds = sum(call.seconds for call in step.calls)
+            tokens = sum(call.prompt_tokens + call.completion_tokens for call in one.calls)
+            seconds = sum(call.seconds for call in one.calls)
             found.append(
                 Transition(
                     trace.question_id,
                     step.action,
-                    step.step,
-                    step.uncertainty,
-                    step.next_uncertainty,
+                    place,
+                    one.uncertainty,
+                    one.next_uncertainty,
                     seconds,
                     tokens,
                     before,
@@ -303,7 +305,7 @@ def transitions(traces: Sequence[ProcessTrace], gauge: str | None = None) -> tup
 
 
 def calibrate(
-    traces: Sequence[ProcessTrace],
+    traces: Sequence[Trace],
     given: RetrievalMDP,
     *,
     gauge: str | None = None,

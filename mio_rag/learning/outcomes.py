@@ -29,13 +29,12 @@ from mio_rag.reading import parse_json, read_text
 from mio_rag.types import Question
 
 if TYPE_CHECKING:
-    from mio_rag.control.controller import Failure, Outcome
-    from mio_rag.control.planner.run import Kit
     from mio_rag.control.planner.settings import WorkflowSettings
-    from mio_rag.control.planner.trace import PlanStep, PlanTrace
-    from mio_rag.control.planner.workflow import Workflow
+    from mio_rag.deciders.workflow import Workflow
     from mio_rag.generation import Generator
     from mio_rag.retrieval.index import CorpusIndex
+    from mio_rag.session.loop import Session
+    from mio_rag.session.trace import Outcome, Step, Trace
 
 # -- tables -------------------------------------------------------------------------------------------------
 
@@ -423,13 +422,18 @@ class Source:
 
     Parameters
     ----------
+    session : callable
+        (name, workflow) -> a session that follows it.
+    settings : WorkflowSettings
+        With the prices of models.
     data_sha256 : str
         Of questions and index, so that rows of different ones never mix.
     """
 
     name: str
     questions: Sequence[Question]
-    kit: Kit
+    session: Callable[[str, Workflow], Session]
+    settings: WorkflowSettings
     data_sha256: str = ""
 
 
@@ -463,7 +467,7 @@ def collect_outcomes(
         "generator": content_of(generator),
         "budget_tokens": int(budget_tokens),
         "sources": {source.name: source.data_sha256 for source in sources},
-        "settings": _plain([source.kit.settings.to_dict() for source in sources[:1]]),
+        "settings": _plain([source.settings.to_dict() for source in sources[:1]]),
     }
     folder.mkdir(parents=True, exist_ok=True)
     _check_same(folder, about)
@@ -517,26 +521,20 @@ def _rows(
     budget_tokens: int,
 ) -> list[dict[str, Any]]:
     """A row for each workflow; what several have in common is asked once, and charged to each."""
-    from mio_rag.control.planner.controller import WorkflowController
-
     replies: Any = {}
     rows = []
     for workflow in workflows:
-        controller = WorkflowController(f"workflow:{workflow.name}", workflow, source.kit)
-        found = controller.attempt(question, generator, budget_tokens, replies)
+        session = source.session(f"workflow:{workflow.name}", workflow)
+        found = session.attempt(question, generator, budget_tokens, replies)
         rows.append(_row(name, source, question, workflow, found))
     return rows
 
 
-def _row(
-    name: str, source: Source, question: Question, workflow: Workflow, found: Outcome | Failure
-) -> dict[str, Any]:
+def _row(name: str, source: Source, question: Question, workflow: Workflow, found: Outcome) -> dict[str, Any]:
     from mio_rag.control.planner.money import dollars
-    from mio_rag.control.planner.trace import PlanTrace
     from mio_rag.measures import answer_measures, failed_measures
 
     trace, total = found.trace, found.costs.total()
-    assert isinstance(trace, PlanTrace)
     if found.error is None:
         right = answer_measures(question, trace.answer, trace.choice)
     else:
@@ -556,28 +554,28 @@ def _row(
         "lm_calls": total.lm_calls,
         "retrieval_calls": total.retrieval_calls,
         "seconds": total.seconds,
-        "dollars": dollars(trace.steps, source.kit.settings),
+        "dollars": dollars(trace.steps, source.settings),
         "dropped": len(trace.dropped),
         "failed": int(found.error is not None),
         "answer": trace.answer,
         "error": trace.error,
         "fallback": trace.fallback,
-        "steps": _top_steps(workflow, trace, source.kit.settings),
+        "steps": _top_steps(workflow, trace, source.settings),
     }
 
 
-def _evidence(question: Question, steps: Sequence[PlanStep]) -> float | None:
+def _evidence(question: Question, steps: Sequence[Step]) -> float | None:
     """Share of the gold passages that any step read."""
     gold = set(question.gold_ids)
     return len(gold & {i for step in steps for i in step.selected_ids}) / len(gold) if gold else None
 
 
-def _top_steps(workflow: Workflow, trace: PlanTrace, settings: WorkflowSettings) -> list[dict[str, Any]]:
+def _top_steps(workflow: Workflow, trace: Trace, settings: WorkflowSettings) -> list[dict[str, Any]]:
     """The workflow's own nodes, each with what it cost with everything inside it."""
     from mio_rag.control.planner.money import dollars
 
-    costs = trace.by_node()
-    steps = {step.node: step for step in trace.steps}
+    costs = trace.by_step()
+    steps = {step.id: step for step in trace.steps}
     told = []
     for node, signature in zip(workflow.nodes, workflow.signatures(), strict=True):
         if (step := steps.get(node.id)) is None:
@@ -590,13 +588,13 @@ def _top_steps(workflow: Workflow, trace: PlanTrace, settings: WorkflowSettings)
                 "signature": signature,
                 "tokens": spent.prompt_tokens + spent.completion_tokens,
                 "dollars": dollars(
-                    [s for s in trace.steps if f"{s.node}/".startswith(f"{node.id}/")], settings
+                    [s for s in trace.steps if f"{s.id}/".startswith(f"{node.id}/")], settings
                 ),
                 "retrieval_calls": spent.retrieval_calls,
                 "seconds": spent.seconds,
                 "signals": step.signals,
                 "dropped": step.dropped,
-                "gave": step.gave,
+                "gave": step.output,
             }
         )
     return told

@@ -20,7 +20,7 @@ from mio_rag.learning.outcomes import Outcomes, mixtures, read_collected
 if TYPE_CHECKING:
     from mio_rag.control.planner.features import Encoder, QuestionFeatures
     from mio_rag.control.planner.policy import Planner
-    from mio_rag.control.planner.workflow import Workflow
+    from mio_rag.deciders.workflow import Workflow
     from mio_rag.learning.ppo import PPOSettings
 
 # -- examples -----------------------------------------------------------------------------------------------
@@ -605,7 +605,7 @@ def read_table(folder: Path, embedder: Encoder, files: Sequence[str] = ()) -> Ta
     InputError
         If the folder holds no table, or workflows that are not known here or have changed since.
     """
-    from mio_rag.control.planner.named import find_workflow
+    from mio_rag.deciders.workflow import find_workflow
 
     outcomes, rows = read_collected(folder)
     given = {workflow.name: workflow for workflow in map(find_workflow, files)}

@@ -25,14 +25,14 @@ import scipy  # loads scipy.special, an eighth of a second, where it is first us
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag import __version__
-from mio_rag.control.router.controller import Correction
 from mio_rag.control.router.features import FEATURES, SEARCH, Seen
 from mio_rag.control.router.model import KINDS, Router, row_of, terms
 from mio_rag.control.router.settings import Utility
-from mio_rag.control.router.tier import Tier, tiers_of
+from mio_rag.deciders.depth import Correction
 from mio_rag.errors import DataError, InputError, choose, require
 from mio_rag.learning.outcomes import Outcomes, mixtures, read_outcomes
 from mio_rag.learning.weights import Weights, read_weights, write_weights
+from mio_rag.session.tiers import Tier, tiers_of
 from mio_rag.solvers.capabilities import versions_of
 
 # -- tables of outcomes -------------------------------------------------------------------------------------

@@ -150,13 +150,6 @@ class Answering:
                 self._pools.popitem(last=False)
         return found
 
-    def _valued(self, asked: Asked, found: Found) -> tuple[Asked, Candidates]:
-        """Take ratings of passages into account, if a bandit gives them a weight."""
-        if self.searching is None:
-            return asked, found.pool
-        selector, pool = self.searching.valued(asked.selector, found.pool)
-        return replace(asked, selector=selector), pool
-
     def select(self, asked: Asked) -> dict[str, Any]:
         """Return the response of POST /select.
 
@@ -170,7 +163,7 @@ class Answering:
             If no tokens are left.
         """
         found = self._found(asked)
-        asked, pool = self._valued(asked, found)
+        pool = found.pool
         with held_tokens(self.pacer, asked.budget_tokens, _least(pool, asked.budget_tokens)) as held:
             asked = self._held_to(asked, held, asked.budget_tokens)
             made = asked.timed().select(pool, asked.budget_tokens, self.counter)
@@ -228,7 +221,7 @@ class Answering:
             )
             around = self._around(question, asked.max_tokens)
         found = self._found(asked)
-        asked, pool = self._valued(asked, found)
+        pool = found.pool
         with held_tokens(self.pacer, around + allowed, around + _least(pool, allowed)) as held:
             asked = self._held_to(asked, held, allowed, around)
             made = asked.timed().select(pool, asked.budget_tokens, self.counter)
@@ -262,6 +255,7 @@ class Answering:
         """As `_answer`; a router, a policy or a planner decides in place of the request's settings."""
         with self._turn:
             outcome, report = controlled.answer(question, asked)
+        assert outcome.reply is not None
         total, selection = outcome.costs.total(), outcome.selection
         return {
             **(nothing_read(asked) if selection is None else described(asked, selection)),

@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from mio_rag.control.controller import Outcome, Setup, answered
-from mio_rag.control.make import make_controller
-from mio_rag.control.meter import Limits
-from mio_rag.control.planner.planning import PlannerController
-from mio_rag.control.planner.trace import PlanTrace
-from mio_rag.control.router.controller import Tiered
+from mio_rag.control.controller import Setup
+from mio_rag.control.make import in_force, make_controller
 from mio_rag.control.router.settings import KEY
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InfeasibleError
@@ -21,6 +17,9 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.service.asked import Asked
 from mio_rag.service.settings import Planning
+from mio_rag.session.budget import Limits
+from mio_rag.session.loop import Session
+from mio_rag.session.trace import Outcome, Trace
 from mio_rag.types import Question
 
 _MOST = 1_000_000  # tokens, where tiers decide how much is read
@@ -52,16 +51,17 @@ class Tiers:
     def __init__(self, routing: Mapping[str, Any], index: CorpusIndex, generator: Generator) -> None:
         setup = Setup(ControlSettings(kinds={KEY: dict(routing)}), Retriever(index))
         made = make_controller("routed", setup)
-        assert isinstance(made, Tiered)
-        self._controller, self._generator = made, generator
+        assert isinstance(made, Session)
+        self._session, self._generator = made, generator
 
     def answer(self, question: Question, asked: Asked) -> tuple[Outcome, dict[str, Any]]:
         """As `Controlled.answer`; `InfeasibleError` if the deadline leaves no time to read anything."""
-        controller = replace(self._controller, setup=replace(self._controller.setup, selector=asked.timed()))
-        outcome = answered(controller.attempt(question, self._generator, _MOST))
+        selector = asked.timed()
+        session = replace(self._session, kit=replace(self._session.kit, selector=selector))
+        outcome = session.attempt(question, self._generator, _MOST).check()
         if outcome.selection is None:
             raise InfeasibleError("no time was left to read anything: give a later deadline")
-        return outcome, controller.in_force(outcome)
+        return outcome, in_force(outcome, selector)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -80,42 +80,40 @@ class Plans:
         self._index, self._generator, self._limits = index, generator, Limits()
         setup = Setup(ControlSettings(kinds=planning.kinds), Retriever(index), Selector())
         made = make_controller("planner", setup)
-        assert isinstance(made, PlannerController)
-        self._controller = made
+        assert isinstance(made, Session)
+        self._session = made
 
     def answer(self, question: Question, asked: Asked) -> tuple[Outcome, dict[str, Any]]:
         """As `Controlled.answer`."""
         left = max(_LEAST_SECONDS, _SHARE * asked.seconds_left())
-        kit = replace(
-            self._controller.kit,
-            retriever=Retriever(self._index, pool=asked.pool, counter=self._generator),
-            selector=asked.timed(),
+        retriever = Retriever(self._index, pool=asked.pool, counter=self._generator)
+        session = replace(
+            self._session,
+            kit=replace(self._session.kit, retriever=retriever, selector=asked.timed()),
             limits=replace(self._limits, seconds=min(self._limits.seconds, left)),
             max_tokens=asked.max_tokens,
         )
-        controller = replace(self._controller, kit=kit)
-        outcome = answered(controller.attempt(question, self._generator, asked.budget_tokens))
-        assert isinstance(outcome.trace, PlanTrace)
+        outcome = session.attempt(question, self._generator, asked.budget_tokens).check()
         return outcome, {"plan": _plan(outcome.trace)}
 
     def close(self) -> None:
         """Close the models that were opened for nodes of workflows."""
-        self._controller.kit.models.close()
+        self._session.models.close()
 
 
-def _plan(trace: PlanTrace) -> dict[str, Any]:
-    costs = trace.by_node()
+def _plan(trace: Trace) -> dict[str, Any]:
+    costs = trace.by_step()
     return {
         "workflow": str(trace.workflow.get("name", "")),
-        "worth": dict(trace.choice_of),
+        "worth": dict(trace.scores),
         "fallback": trace.fallback,
         "steps": [
             {
-                "node": step.node,
-                "executor": step.action,
-                "gave": step.gave,
+                "node": step.id,
+                "executor": step.do,
+                "gave": step.output,
                 "note": step.note,
-                "tokens": costs[step.node].prompt_tokens + costs[step.node].completion_tokens,
+                "tokens": costs[step.id].prompt_tokens + costs[step.id].completion_tokens,
                 "dropped": step.dropped,
             }
             for step in trace.steps

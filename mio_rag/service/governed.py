@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,12 @@ from mio_rag.allocation.pacer import Pacer
 from mio_rag.context import TokenCounter
 from mio_rag.control.bandit.pipeline import SearchPipeline
 from mio_rag.control.bandit.strategist import Strategist, rate
-from mio_rag.control.composed.controller import Composed, compose
+from mio_rag.control.composed.controller import compose, with_limits
 from mio_rag.control.composed.policy import Policy
 from mio_rag.control.composed.read import PRESETS, read_policy
 from mio_rag.control.composed.states import read_states
-from mio_rag.control.composed.trace import PolicyTrace
-from mio_rag.control.controller import Outcome, Setup, answered
-from mio_rag.control.costs import Costs
-from mio_rag.control.steps.search import SearchSettings
+from mio_rag.control.controller import Setup
+from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, MioRagError, StateError
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
@@ -40,6 +38,10 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.service.asked import Asked
 from mio_rag.service.searching import Searching
+from mio_rag.session.costs import Costs
+from mio_rag.session.loop import Session
+from mio_rag.session.search import SearchSettings
+from mio_rag.session.trace import Outcome, Trace
 from mio_rag.types import Question
 
 _MOST = 1_000_000  # tokens: the policy's own limit applies
@@ -71,12 +73,18 @@ def policy_problems(name: str, workers: int) -> list[str]:
 class _Serving:
     """A policy in force, and how many requests use it."""
 
-    composed: Composed
+    session: Session
+    policy: Policy
     searching: Searching | None
     seen: _Seen
     users: int = 0
     retired: bool = False
     turn: Any = field(default_factory=nullcontext)
+
+    @property
+    def sha256(self) -> str:
+        """Of the policy with everything that its files hold."""
+        return str(self.session.settings["sha256"])
 
 
 class Governed:
@@ -110,12 +118,8 @@ class Governed:
         """Return name and hash of the policy in force, and why a change of its files is not."""
         with self._lock:
             self._refresh()
-            composed = self._serving.composed
-            return {
-                "name": composed.policy.name,
-                "sha256": composed.sha256,
-                "problem": self._problem,
-            }
+            serving = self._serving
+            return {"name": serving.policy.name, "sha256": serving.sha256, "problem": self._problem}
 
     @contextmanager
     def _using(self) -> Iterator[_Serving]:
@@ -137,18 +141,13 @@ class Governed:
         Raises
         ------
         MioRagError
-            As `Composed.attempt` fails.
+            As `Session.attempt` fails.
         """
         with self._using() as serving, serving.turn:
-            composed, left = serving.composed, max(_LEAST_SECONDS, asked.seconds_left())
-            timed = replace(
-                composed,
-                limits=replace(composed.limits, seconds=min(composed.limits.seconds, left)),
-                equipment=replace(composed.equipment, base=asked.timed()),
-            )
-            outcome = answered(timed.attempt(question, self._generator, _MOST))
+            left = max(_LEAST_SECONDS, asked.seconds_left())
+            timed = with_limits(serving.session, left, asked.timed(), serving.policy)
+            outcome = timed.attempt(question, self._generator, _MOST).check()
         trace = outcome.trace
-        assert isinstance(trace, PolicyTrace)
         report = {**_search_report(trace, outcome.costs), "policy": _report(trace)}
         return outcome, report
 
@@ -159,8 +158,7 @@ class Governed:
         A policy's hash does not depend on the log of its bandit, which is used here.
         """
         with self._using() as serving:
-            composed = serving.composed
-            yield serving.searching, f"{composed.sha256} {composed.policy.search.state or ''}"
+            yield serving.searching, f"{serving.sha256} {serving.policy.search.state or ''}"
 
     def rate(self, identity: str, helpful: bool) -> bool:
         """Record a rating, for the bandit that gave the id; as `Logs.rate`."""
@@ -179,22 +177,23 @@ class Governed:
             self._close_if_done(self._serving)
 
     def _opened(self, policy: Policy, seen: _Seen) -> _Serving:
-        composed = compose(policy, Setup(retriever=Retriever(self._index, counter=self._generator)))
+        session = compose(policy, Setup(retriever=Retriever(self._index, counter=self._generator)))
         try:
-            serving = _Serving(composed, self._searching(composed), seen)
+            serving = _Serving(session, policy, self._searching(session), seen)
         except BaseException:
-            composed.close()
+            session.close()
             raise
-        if composed.pacer is not None and isinstance(composed.equipment.chooser, Strategist):
+        if session.account is not None and session.learner is not None:
             serving.turn = threading.Lock()  # the bandit keeps the price of the question that it decides
         return serving
 
-    def _searching(self, composed: Composed) -> Searching | None:
+    def _searching(self, session: Session) -> Searching | None:
         """Return what searches for requests that need no answer; its log is known from then on."""
-        chooser, pacer = composed.equipment.chooser, composed.pacer
+        chooser = next((one.chooser for one in session.deciders if isinstance(one, Search)), None)
+        pacer = session.account
         if chooser is None:
             return None
-        each = SearchSettings(tokens=max(1, composed.limits.tokens // len(chooser.possible)))
+        each = SearchSettings(tokens=max(1, session.limits.tokens // len(chooser.possible)))
         pipeline = SearchPipeline(chooser, Retriever(self._index), self._generator, Selector(), each)
         if isinstance(chooser, Strategist):
             self._logs.add(chooser.log.path)
@@ -203,13 +202,13 @@ class Governed:
     def _refresh(self) -> None:
         """Put a changed policy in force; report one that cannot be used."""
         old = self._serving
-        if _look(self._name, old.composed.policy, self._tried) == old.seen:
+        if _look(self._name, old.policy, self._tried) == old.seen:
             return
-        self._tried, seen = None, _look(self._name, old.composed.policy)
+        self._tried, seen = None, _look(self._name, old.policy)
         try:
             policy, fresh = _read(self._name)
             self._tried, seen = policy, seen + fresh[len(_look(self._name)) :]
-            total, before = policy.price.total, old.composed.policy.price.total
+            total, before = policy.price.total, old.policy.price.total
             if total is not None and before is not None and policy.price.state is None:
                 raise InputError("a total without price.state would begin anew: give it a file")
             made = self._opened(policy, fresh)
@@ -228,7 +227,7 @@ class Governed:
     @staticmethod
     def _close_if_done(serving: _Serving) -> None:
         if serving.retired and not serving.users:
-            serving.composed.close()
+            serving.session.close()
 
 
 def _read(name: str) -> tuple[Policy, _Seen]:
@@ -257,7 +256,7 @@ def _look(name: str, *policies: Policy | None) -> _Seen:
     return tuple((file, state(file)) for file in files)
 
 
-def _search_report(trace: PolicyTrace, costs: Costs) -> dict[str, Any]:
+def _search_report(trace: Trace, costs: Costs) -> dict[str, Any]:
     """Return what a response reports of the search; nothing if the policy names no strategies."""
     found = trace.search
     if not found:
@@ -269,11 +268,11 @@ def _search_report(trace: PolicyTrace, costs: Costs) -> dict[str, Any]:
     return {"search": report}
 
 
-def _report(trace: PolicyTrace) -> dict[str, Any]:
+def _report(trace: Trace) -> dict[str, Any]:
     """Return what a response reports of the steps: each in a sentence, with its tokens and seconds."""
     steps = [
         {
-            "step": step.node,
+            "step": step.id,
             "why": step.why,
             "tokens": sum(call.prompt_tokens + call.completion_tokens for call in step.calls),
             "seconds": sum(call.seconds for call in step.calls),

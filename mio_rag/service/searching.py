@@ -11,10 +11,9 @@ from typing import Any
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
-from mio_rag.control.bandit.agent import make_pipeline
 from mio_rag.control.bandit.pipeline import PipelineResult, SearchPipeline
 from mio_rag.control.bandit.strategist import Strategist
-from mio_rag.control.costs import Costs
+from mio_rag.control.make import make_pipeline
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator
@@ -24,6 +23,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.service.pacing import held_tokens
 from mio_rag.service.settings import Strategies
+from mio_rag.session.costs import Costs
 from mio_rag.types import Question
 
 
@@ -87,10 +87,6 @@ class Searching:
                 total = costs.total()
                 held.used = (total.prompt_tokens + total.completion_tokens) or None
         return Found(result.searched.pool, {"search": _report(result)})
-
-    def valued(self, selector: Selector, pool: Candidates) -> tuple[Selector, Candidates]:
-        """Return selector and pool with the ratings of passages, if a bandit gives them a weight."""
-        return self._pipeline.chooser.valued(selector, pool)
 
     def rate(self, identity: str, helpful: bool) -> bool:
         """Record a rating; False if the question was rated before.

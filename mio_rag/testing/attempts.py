@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mio_rag.control.controller import Controller, Failure, Outcome
-from mio_rag.control.costs import Amount, Call
+from mio_rag.control.controller import Controller
 from mio_rag.control.mdp.replay import replay as replay_process
-from mio_rag.control.mdp.trace import ProcessTrace
-from mio_rag.control.meter import Limits
-from mio_rag.control.trace import Trace, append_traces, read_traces, wrong_totals
 from mio_rag.errors import MioRagError
+from mio_rag.session.budget import Limits
+from mio_rag.session.costs import Amount, Call
+from mio_rag.session.trace import Outcome, Trace, append_traces, read_traces, wrong_totals
 from mio_rag.testing.readers import CountingReader
 from mio_rag.types import Question
 
@@ -27,14 +26,14 @@ Replay = Callable[[Any], list[str]]
 _SECONDS = frozenset(("seconds", "latency_seconds"))
 
 
-def reply_problems(controller: Controller, question: Question, found: Outcome | Failure) -> Iterator[str]:
+def reply_problems(controller: Controller, question: Question, found: Outcome) -> Iterator[str]:
     """Where what came back contradicts itself, its trace, or the question."""
     trace = found.trace
-    if not controller.name or trace.controller != controller.name:
-        yield f"the trace names '{trace.controller}', the controller '{controller.name}'"
+    if not controller.name or trace.policy != controller.name:
+        yield f"the trace names '{trace.policy}', the controller '{controller.name}'"
     if (trace.question_id, trace.question) != (question.id, question.text):
         yield "the trace is of another question"
-    if isinstance(found, Failure):
+    if found.error is not None or found.reply is None:
         if not isinstance(found.error, MioRagError):
             yield f"a failure by {type(found.error).__name__}, which is no MioRagError"
         if trace.ended != "error" or str(found.error) not in str(trace.error):
@@ -52,7 +51,7 @@ def reply_problems(controller: Controller, question: Question, found: Outcome | 
         yield f"choice {found.reply.choice} of a question without options"
 
 
-def limit_problems(found: Outcome | Failure, limits: Limits) -> Iterator[str]:
+def limit_problems(found: Outcome, limits: Limits) -> Iterator[str]:
     """Limits that were passed; that of time binds only what begins."""
     if len(found.trace.steps) > limits.steps:
         yield f"{len(found.trace.steps)} steps, {limits.steps} are the limit"
@@ -61,7 +60,7 @@ def limit_problems(found: Outcome | Failure, limits: Limits) -> Iterator[str]:
         yield f"{total.prompt_tokens + total.completion_tokens} tokens, {limits.tokens} are the limit"
 
 
-def cost_problems(found: Outcome | Failure, reader: CountingReader) -> Iterator[str]:
+def cost_problems(found: Outcome, reader: CountingReader) -> Iterator[str]:
     """Where the record of costs is not what the reader saw, or does not add up."""
     total = found.costs.total()
     into = sum(answer.prompt_tokens for answer in reader.said)
@@ -109,7 +108,7 @@ def trace_problems(trace: Trace, replay: Replay | None) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix="mio-rag-trace-") as folder:
             file = Path(folder) / "traces.jsonl"
             append_traces(file, [trace])
-            (filed,) = read_traces(file, type(trace))
+            (filed,) = read_traces(file)
         common = Trace.from_dict(json.loads(line))
     except (MioRagError, TypeError, ValueError) as error:
         yield f"the trace cannot be written and read back: {type(error).__name__}: {error}"
@@ -126,7 +125,7 @@ def _made_again(trace: Trace, replay: Replay | None) -> list[str]:
         if replay is not None:
             wrong = replay(trace)
         else:
-            wrong = replay_process(trace) if isinstance(trace, ProcessTrace) else []
+            wrong = replay_process(trace) if "signal" in trace.about else []
     except Exception as error:  # of a trace that is wrong in a way which the replay does not foresee
         wrong = [f"{type(error).__name__}: {error}"]
     return [f"made again, {one}" for one in wrong]

@@ -9,10 +9,8 @@ from functools import cache
 from typing import Any
 
 from mio_rag.context import render_context
-from mio_rag.control.controller import Controller, Failure, Outcome, Setup
-from mio_rag.control.meter import Limits, Replies
+from mio_rag.control.controller import Controller, Setup
 from mio_rag.control.settings import ControlSettings
-from mio_rag.control.trace import Trace
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
@@ -20,6 +18,8 @@ from mio_rag.retrieval.embedders import TfidfEmbedder
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Limits, Replies
+from mio_rag.session.trace import Outcome, Trace
 from mio_rag.testing.attempts import (
     Replay,
     cost_problems,
@@ -176,15 +176,15 @@ class _Suite:
         budget: int,
         reader: CountingReader,
         replies: Replies | None = None,
-    ) -> Outcome | Failure | None:
+    ) -> Outcome | None:
         """One attempt; None where it raised, or returned something else, which is noted."""
         try:
             found = controller.attempt(question, reader, budget, replies)
         except Exception as error:  # a MioRagError makes a failure, and this reader raises no other
             self._note(what, [f"raised {type(error).__name__}: {error}"])
             return None
-        if not isinstance(found, (Outcome, Failure)):
-            self._note(what, [f"returned a {type(found).__name__}, neither Outcome nor Failure"])
+        if not isinstance(found, Outcome):
+            self._note(what, [f"returned a {type(found).__name__}, no Outcome"])
             return None
         return found
 
@@ -206,15 +206,13 @@ class _Suite:
         plain: dict[str, Any] = timeless(found.trace.to_dict())
         return plain
 
-    def _budget_problems(
-        self, found: Outcome | Failure, budget: int, reader: CountingReader
-    ) -> Iterator[str]:
+    def _budget_problems(self, found: Outcome, budget: int, reader: CountingReader) -> Iterator[str]:
         if found.selection is not None:
             used = reader.count([render_context(found.selection.passages)])[0]
             if used > budget:
                 yield f"{used} tokens of evidence were selected, {budget} are the budget"
-        if found.trace.budget_tokens > budget:
-            yield f"the trace says budget {found.trace.budget_tokens}, {budget} was given"
+        if found.trace.budget > budget:
+            yield f"the trace says budget {found.trace.budget}, {budget} was given"
         known = set(self.index.ids)
         for prompt in reader.prompts:
             read = reader.count([render_context(p for p in prompt.passages if p.id in known)])[0]
@@ -274,7 +272,7 @@ class _Suite:
             found = self._attempt(what, self._controller(), question, budget, reader)
             if found is not None:
                 wrong = [*cost_problems(found, reader), *trace_problems(found.trace, self.replay)]
-                if reader.failed and isinstance(found, Outcome) and found.trace.answer == "":
+                if reader.failed and found.error is None and found.trace.answer == "":
                     wrong.append("an empty answer hides the failure")
                 wrong += reply_problems(self._controller(), question, found)
                 self._note(what, wrong, found.trace)

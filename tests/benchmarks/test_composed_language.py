@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mio_rag.control.planner.run import Kit
 
 from benchmarks.composed.command import _readers
 from benchmarks.composed.language import (
@@ -18,11 +19,9 @@ from benchmarks.composed.language import (
 )
 from benchmarks.composed.language_summary import EITHER, PLAIN, table_of, told_of
 from benchmarks.composed.study import Source, trained
-from mio_rag.control.meter import Limits
-from mio_rag.control.planner.named import find_workflow
-from mio_rag.control.planner.run import Kit
 from mio_rag.control.planner.settings import Models, WorkflowSettings
 from mio_rag.corpora.load import Dataset
+from mio_rag.deciders.workflow import find_workflow
 from mio_rag.errors import InputError
 from mio_rag.generation import make_generator
 from mio_rag.learning.bandit_log import EventLog
@@ -30,6 +29,7 @@ from mio_rag.learning.outcomes import Source as Collected
 from mio_rag.learning.outcomes import collect_outcomes, data_hash
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Limits
 
 CHEAP, DEAR = Reader("cheap", "extractive", 0.1, 0.4), Reader("dear", "extractive", 0.3, 1.2)
 

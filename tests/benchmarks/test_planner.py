@@ -10,7 +10,7 @@ import pytest
 from benchmarks.options import numbers
 from benchmarks.planner.picture import draw, table
 from benchmarks.planner.study import ALPHAS, folds_of, study
-from mio_rag.control.planner.named import NAMED
+from mio_rag.deciders.workflow import NAMED
 from mio_rag.errors import InputError
 from mio_rag.learning.outcomes import Outcomes, table_of
 from mio_rag.learning.planner import Table, split_of

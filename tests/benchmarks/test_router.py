@@ -13,12 +13,12 @@ from benchmarks.router.command import add_options, command
 from benchmarks.router.rows import Folds, Group, groups_of, mixture, rows_of
 from benchmarks.router.study import Plan, begun, finished, run_round
 from benchmarks.router.summary import draw, shortened, summarized, table
-from mio_rag.control.router.tier import Tier
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
 from mio_rag.learning.outcomes import Outcomes
 from mio_rag.learning.router import Table
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.tiers import Tier
 from tests.control.router.made import table as made_table
 
 PRICED = tuple(

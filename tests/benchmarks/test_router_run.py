@@ -15,11 +15,11 @@ from benchmarks.router import rows as rows_of_study
 from benchmarks.router.command import add_options, command
 from benchmarks.router.kept import merged, read_rows, write_rows
 from benchmarks.router.study import Plan, finished
-from mio_rag.control.router.tier import Tier
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.learning.router import read_table, write_table
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.tiers import Tier
 from tests.control.router.made import table as made_table
 
 LADDERS = {

@@ -5,8 +5,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from mio_rag.control.controller import Setup
 from mio_rag.control.mdp.agent import Agent, make_agent
+
+from mio_rag.control.controller import Setup
 from mio_rag.control.settings import ControlSettings
 from mio_rag.generation import BaseGenerator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever

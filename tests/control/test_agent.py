@@ -8,19 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mio_rag.control.mdp.gauges import make_gauge
+from mio_rag.control.mdp.trace import ProcessTrace
+from mio_rag.control.steps.base import Parts
 
 from mio_rag.candidates import Candidates
 from mio_rag.control.controller import Outcome
-from mio_rag.control.costs import totals
-from mio_rag.control.mdp.gauges import make_gauge
 from mio_rag.control.mdp.policies import Decision, State, make_policy, open_actions
 from mio_rag.control.mdp.replay import replay
-from mio_rag.control.mdp.trace import ProcessTrace
-from mio_rag.control.memory import Memory
-from mio_rag.control.meter import LimitReached, Limits, Meter
-from mio_rag.control.steps.base import Parts
 from mio_rag.control.steps.pools import merge_pools
-from mio_rag.control.steps.write import LmSynthesizer
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
@@ -28,6 +24,9 @@ from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.learning.mdp import solve_plan
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.session.budget import LimitReached, Limits, Meter
+from mio_rag.session.costs import totals
+from mio_rag.session.values import LmSynthesizer, Memory
 from mio_rag.types import Answer, Question
 from tests.control.scripted import CHOICE, COMPARISON, Sure, agent, said
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from mio_rag.control.costs import Call
 from mio_rag.control.mdp.trace import ProcessStep, ProcessTrace
+
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.mdp import model_from_mapping, model_to_toml, read_model
 from mio_rag.learning.mdp_calibration import calibrate, transitions
+from mio_rag.session.costs import Call
 
 SETTINGS = {"model": {}, "seed": 0, "stop_at": 0.05, "closed_book": False}
 

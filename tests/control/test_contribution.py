@@ -6,22 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mio_rag.control.bandit.trace import SearchTrace
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
-from mio_rag.control.bandit.agent import make_pipeline
-from mio_rag.control.bandit.trace import SearchTrace
 from mio_rag.control.controller import Setup, answered
-from mio_rag.control.make import check_controllers, make_controller
+from mio_rag.control.make import check_controllers, make_controller, make_pipeline
 from mio_rag.control.settings import ControlSettings
-from mio_rag.control.steps.search import search
-from mio_rag.control.steps.strategy import Found, SearchTask
-from mio_rag.control.trace import Trace, append_traces, read_traces, wrong_totals
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.learning.contribution import Values, contributions, sets_to_compare
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.session.search import search
+from mio_rag.session.strategies import Found, SearchTask
+from mio_rag.session.trace import Trace, append_traces, read_traces, wrong_totals
 from mio_rag.types import GenerationError, Question
 from tests.control.scripted import said
 
@@ -214,7 +213,7 @@ def test_nothing_is_learned_where_what_always_runs_has_failed(
     def fails(self: object, task: SearchTask) -> Found:
         raise DataError("the disk is gone")
 
-    monkeypatch.setattr("mio_rag.control.steps.strategies._Raw.find", fails)
+    monkeypatch.setattr("mio_rag.session.strategies._Raw.find", fails)
     trace = answered(agent.attempt(QUESTION, ScriptedGenerator(spoken), 60)).trace
     assert "raw: left out, the disk is gone" in trace.notes  # type: ignore[attr-defined]
     assert agent.chooser.learned.questions == 0  # type: ignore[attr-defined]

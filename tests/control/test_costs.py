@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from mio_rag.control.costs import Call, Costs, Prices, peak_memory_mb, totals
-from mio_rag.control.meter import LimitReached, Limits, Meter
 from mio_rag.errors import InputError
 from mio_rag.evaluation.rows import cost_columns, seconds_column
 from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.session.budget import LimitReached, Limits, Meter
+from mio_rag.session.costs import Call, Costs, Prices, peak_memory_mb, totals
 from mio_rag.types import Question
 
 

@@ -8,17 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mio_rag.control.mdp.agent import Agent
+from mio_rag.control.mdp.trace import ProcessTrace
 
 from mio_rag.candidates import Candidates
 from mio_rag.control.controller import Failure, Outcome
-from mio_rag.control.costs import totals
-from mio_rag.control.mdp.agent import Agent
 from mio_rag.control.mdp.replay import replay
-from mio_rag.control.mdp.trace import ProcessTrace
-from mio_rag.control.memory import Memory
-from mio_rag.control.meter import Limits, Meter, Reply
-from mio_rag.control.steps.write import LmSynthesizer
-from mio_rag.control.trace import read_traces
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InfeasibleError, InputError, SolverError
 from mio_rag.evaluation.contenders import Controlled
@@ -28,6 +23,10 @@ from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Limits, Meter, Reply
+from mio_rag.session.costs import totals
+from mio_rag.session.trace import read_traces
+from mio_rag.session.values import LmSynthesizer, Memory
 from mio_rag.types import Answer, GenerationError, Question
 from tests.control.scripted import CHOICE, COMPARISON, Sure, agent, said
 

@@ -6,26 +6,25 @@ from pathlib import Path
 
 import pyarrow.parquet
 import pytest
+from mio_rag.control.mdp.trace import ProcessTrace
+from mio_rag.control.steps.find import SelectingFinder
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
 from mio_rag.control import make
 from mio_rag.control.controller import Failure, Kind, Outcome, Setup
-from mio_rag.control.costs import Costs, Prices, totals
 from mio_rag.control.make import check_controllers, make_controller, register
-from mio_rag.control.mdp.trace import ProcessTrace
-from mio_rag.control.memory import Memory
-from mio_rag.control.meter import Meter, Replies, Reply
 from mio_rag.control.settings import ControlSettings
-from mio_rag.control.steps.find import SelectingFinder
-from mio_rag.control.steps.write import LmDecomposer, LmSynthesizer
-from mio_rag.control.trace import Step, Trace, read_passages, read_traces
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.evaluation.contenders import default_baseline
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.session.budget import Meter, Replies, Reply
+from mio_rag.session.costs import Costs, Prices, totals
+from mio_rag.session.trace import Step, Trace, read_passages, read_traces
+from mio_rag.session.values import LmDecomposer, LmSynthesizer, Memory
 from mio_rag.types import GenerationError, Question
 from tests.control.scripted import COMPARISON, SELECTOR, never, said
 

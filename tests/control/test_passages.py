@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from mio_rag.control.bandit.passages import PassageMemory, remembering
+
 from mio_rag.control.bandit.strategist import folded
 from mio_rag.errors import InputError
 from mio_rag.learning.bandit import Learned

@@ -7,16 +7,23 @@ from dataclasses import dataclass
 
 import pytest
 
-from mio_rag.control.costs import Costs
-from mio_rag.control.steps.grounding import Grounds, names_of
-from mio_rag.control.steps.search import Searched, SearchSettings, search
-from mio_rag.control.steps.strategies import STRATEGIES, check_strategies
-from mio_rag.control.steps.strategy import Found, SearchTask, lines_of, strategy_prompt
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.retrieval.retriever import reciprocal_rank_fusion
 from mio_rag.selection.selector import Selector
+from mio_rag.session.costs import Costs
+from mio_rag.session.search import Searched, SearchSettings, search
+from mio_rag.session.strategies import (
+    STRATEGIES,
+    Found,
+    Grounds,
+    SearchTask,
+    check_strategies,
+    lines_of,
+    names_of,
+    strategy_prompt,
+)
 from mio_rag.types import GenerationError, Passage, Question
 
 QUESTION = Question("q", "Which river flows through Florence?")

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mio_rag.control.mdp.trace import ProcessTrace
 
 from mio_rag.control.mdp.replay import replay
-from mio_rag.control.mdp.trace import ProcessTrace
-from mio_rag.control.meter import Limits
-from mio_rag.control.trace import append_traces, read_traces
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.budget import Limits
+from mio_rag.session.trace import append_traces, read_traces
 from tests.control.scripted import COMPARISON, Sure, agent, said
 
 

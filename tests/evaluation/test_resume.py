@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from mio_rag.context import RegexCounter
-from mio_rag.control.costs import Prices
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.ledger import free_folder
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings, TfidfEmbedder
 from mio_rag.selection.selector import Selector
+from mio_rag.session.costs import Prices
 from tests.evaluation.runs import SCRIPT, check_rows, content, failing, ledger, run, timeless
 
 FEW: dict[str, Any] = {"methods": ("topk",), "budgets": (30,)}

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mio_rag.control.router.tier import Tier
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.tiers import Tier
 
 TIERS = (Tier("easy", 1, 100, 8, unit="tokens"), Tier("hard", 6, 900, 16, unit="tokens"))
 

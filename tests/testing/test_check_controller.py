@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from mio_rag.control.controller import Controller, Failure, Outcome, Setup
-from mio_rag.control.costs import Call, Costs
 from mio_rag.control.make import make_controller
 from mio_rag.control.mdp.policies import POLICIES
-from mio_rag.control.meter import Replies
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.budget import Replies
+from mio_rag.session.costs import Call, Costs
 from mio_rag.testing import check_controller
 from mio_rag.types import GenerationError, Question
 

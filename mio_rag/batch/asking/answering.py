@@ -13,19 +13,20 @@ from mio_rag.allocation.pacer import LARGEST_PRICE, Pacer
 from mio_rag.batch.asking.ledger import Claim
 from mio_rag.batch.asking.retrying import Retrying
 from mio_rag.batch.asking.unit import Unit
-from mio_rag.control.composed.controller import Pacing, compose, pacer_of, specs_of
+from mio_rag.control.composed.controller import compose, pacer_of, specs_of
 from mio_rag.control.composed.parts import READER
 from mio_rag.control.composed.policy import Policy
 from mio_rag.control.composed.states import States
-from mio_rag.control.composed.trace import PolicyTrace
-from mio_rag.control.controller import Failure, Outcome, Setup
-from mio_rag.control.planner.settings import Models
+from mio_rag.control.controller import Setup
 from mio_rag.errors import SpentError
 from mio_rag.generation import Generator, make_generator
 from mio_rag.generation.protocol import content_of
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
+from mio_rag.session.loop import Account
+from mio_rag.session.models import Models
+from mio_rag.session.trace import Outcome
 from mio_rag.types import Question
 
 __all__ = ["TOLD", "Answered", "Answering", "Job", "Rest", "make_reader"]
@@ -184,7 +185,7 @@ class Answering:
     ----------
     lose : callable
         Told of a call that a question made and that never told what it took, as `Ledger.lose`.
-    pacer : Pacing or None
+    pacer : Account or None
         Of a policy with a total.
     make : callable
         Opens a generator that workflows name.
@@ -196,7 +197,7 @@ class Answering:
         generator: Generator,
         job: Job,
         lose: Callable[[Claim, int], bool],
-        pacer: Pacing | None,
+        pacer: Account | None,
         make: Callable[[str], Generator] = make_generator,
     ) -> None:
         self._unit, self._lose = job.unit, lose
@@ -208,21 +209,22 @@ class Answering:
         shared = replace(index, embedder=_Locked(index.embedder))
         setup = Setup(retriever=Retriever(shared, counter=self._reader))
         models = Models(specs_of(job.policy), lambda spec: tried(make(spec)))
-        self._composed = compose(job.policy, setup, states=job.states, pacer=pacer, models=models)
+        self._evidence = job.policy.limits.evidence_tokens
+        self._session = compose(job.policy, setup, states=job.states, pacer=pacer, models=models)
         #: What answers depend on beside the policy.
         self.about = {"index": index.digest(), "reader": content_of(generator)}
 
     def most(self, question: Question) -> int:
         """The most that a question may cost; under a total of tokens its pacer allows one answer's worth."""
-        most = self._unit.most(*self._composed.most_tokens(question, self._reader))
+        most = self._unit.most(*self._session.most_tokens(question, self._reader))
         least = self.least(question)
-        return most if least is None else min(most, least - 1 + self._composed.policy.limits.evidence_tokens)
+        return most if least is None else min(most, least - 1 + self._evidence)
 
     def least(self, question: Question) -> int | None:
         """With how little it can be asked: under a total of tokens, with hardly any evidence."""
-        if self._unit.dollars or self._composed.pacer is None:
+        if self._unit.dollars or self._session.account is None:
             return None
-        return self._composed.least_tokens(question, self._reader)
+        return self._session.least_tokens(question, self._reader)
 
     def answer(self, claim: Claim) -> Answered:
         """Answer a question that is held in the ledger; whatever fails is told."""
@@ -232,24 +234,23 @@ class Answering:
             budget = max(1, claim.held - least + 1)
         asked = _Asked(claim, self._unit, self._lose)
         try:
-            mine = replace(self._composed, models=_Told(self._composed.models, asked))
+            mine = replace(self._session, models=_Told(self._session.models, asked))
             found = mine.attempt(claim.question, asked.by(READER, self._reader), budget)
         finally:
             asked.over.set()
-        assert isinstance(found.trace, PolicyTrace)
         unread = _is_unread(found)
         return Answered(
             self._unit.spent(found.trace),
             _told(found) | {"cpu_seconds": round(time.thread_time() - began, 6)},
-            isinstance(found, Failure) or any(step.broken for step in found.trace.steps),
-            isinstance(found, Failure) and isinstance(found.error, SpentError),
+            found.error is not None or any(step.failed for step in found.trace.steps),
+            isinstance(found.error, SpentError),
             unread,
             _needed(least, found.trace.wanted) if unread else 0,
         )
 
     def close(self) -> None:
         """Close what was opened here."""
-        self._composed.close()
+        self._session.close()
 
 
 def make_reader(spec: str, replies: Any = None) -> Generator:
@@ -267,10 +268,10 @@ def make_reader(spec: str, replies: Any = None) -> Generator:
     return RememberingGenerator(made, replies)
 
 
-def _why(found: Outcome | Failure) -> str:
-    if isinstance(found, Failure):
+def _why(found: Outcome) -> str:
+    if found.error is not None:
         return str(found.error)
-    dropped = [getattr(step, "dropped", None) for step in found.trace.steps]
+    dropped = [step.dropped for step in found.trace.steps]
     return next((str(why) for why in reversed(dropped) if why), "")
 
 
@@ -282,17 +283,15 @@ def _needed(least: int | None, wanted: int) -> int:
     return (1 if least is None else least) - 1 + wanted if wanted else 0
 
 
-def _is_unread(found: Outcome | Failure) -> bool:
-    if isinstance(found, Failure) or found.selection is None or found.selection.chosen:
+def _is_unread(found: Outcome) -> bool:
+    if found.error is not None or found.selection is None or found.selection.chosen:
         return False
-    trace = found.trace
-    return isinstance(trace, PolicyTrace) and not trace.answer and trace.choice is None
+    return not found.trace.answer and found.trace.choice is None
 
 
-def _told(found: Outcome | Failure) -> dict[str, Any]:
+def _told(found: Outcome) -> dict[str, Any]:
     """What the output says of a question."""
     trace, amount = found.trace, found.costs.total()
-    assert isinstance(trace, PolicyTrace)
     return {
         "answer": trace.answer,
         "choice": trace.choice,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from mio_rag.control.composed.parts import READER
-from mio_rag.control.composed.trace import PolicyTrace
-from mio_rag.control.costs import Prices
+from mio_rag.session.costs import Prices
+from mio_rag.session.trace import Trace
 
 __all__ = ["Unit"]
 
@@ -39,7 +39,7 @@ class Unit:
         assert cost is not None
         return math.ceil(cost * _NANO)
 
-    def spent(self, trace: PolicyTrace) -> int:
+    def spent(self, trace: Trace) -> int:
         """Of everything that a question took; steps name the models."""
         return sum(
             self.of(step.model or READER, call.prompt_tokens, call.completion_tokens)

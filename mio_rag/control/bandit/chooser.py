@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mio_rag.candidates import Candidates
-from mio_rag.control.costs import Amount
-from mio_rag.control.steps.search import Searched
-from mio_rag.control.steps.strategies import check_strategies
 from mio_rag.learning.contribution import Contributions
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
-from mio_rag.selection.selector import Selector
+from mio_rag.session.costs import Amount
+from mio_rag.session.search import Searched
+from mio_rag.session.strategies import check_strategies
 from mio_rag.types import Question
 
 __all__ = ["Choice", "Chooser", "Fixed", "Seen"]
@@ -98,8 +97,8 @@ class Chooser(Protocol):
         """Take in what came of it; to be called once for a choice."""
         ...
 
-    def valued(self, selector: Selector, pool: Candidates) -> tuple[Selector, Candidates]:
-        """Selector and pool with what it knows of passages; as they are where it knows nothing."""
+    def price_tokens(self, price: float) -> None:
+        """From now on, choose at this price of a token."""
         ...
 
 
@@ -134,6 +133,5 @@ class Fixed:
     def learn(self, choice: Choice, seen: Seen) -> None:
         """Nothing."""
 
-    def valued(self, selector: Selector, pool: Candidates) -> tuple[Selector, Candidates]:
-        """As they are."""
-        return selector, pool
+    def price_tokens(self, price: float) -> None:
+        """Nothing."""

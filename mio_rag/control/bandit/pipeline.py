@@ -7,19 +7,18 @@ from typing import Any
 
 from mio_rag.context import TokenCounter
 from mio_rag.control.bandit.chooser import Choice, Chooser, Seen
-from mio_rag.control.costs import Costs
-from mio_rag.control.meter import Replies
-from mio_rag.control.steps.search import Searched, SearchSettings, check_search, search
-from mio_rag.control.steps.strategies import make_strategies
 from mio_rag.errors import InfeasibleError
 from mio_rag.generation import Generator
 from mio_rag.learning.contribution import Contributions, Values, contributions, sets_to_compare
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Budget, Limits
+from mio_rag.session.costs import Costs
+from mio_rag.session.search import Searched, SearchSettings, check_search, search
+from mio_rag.session.state import State
+from mio_rag.session.strategies import make_strategies
 from mio_rag.types import Question
-
-__all__ = ["PipelineResult", "SearchPipeline", "measured", "searched_json"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +61,6 @@ class SearchPipeline:
         counter: TokenCounter | None = None,
         *,
         costs: Costs | None = None,
-        replies: Replies | None = None,
     ) -> PipelineResult:
         """Take a question to its selection.
 
@@ -78,6 +76,11 @@ class SearchPipeline:
         account = Costs() if costs is None else costs
         with account.part("plan"):
             choice = self.chooser.choose(question, self.retriever)
+        branch = None
+        if self.generator is not None:
+            limits = Limits(tokens=self.settings.tokens * len(choice.strategies))
+            branch = Budget(self.generator, limits).branch()
+            branch.costs = account
         searched = search(
             question,
             self.retriever,
@@ -85,18 +88,16 @@ class SearchPipeline:
             choice.strategies,
             self.settings,
             weights=choice.weights,
-            replies=replies,
-            costs=account,
+            branch=branch,
             alone=sets_to_compare(choice.strategies, choice.base) if self.chooser.learns else (),
         )
         with account.part("select"):
-            selector, pool = self.chooser.valued(self.selector, searched.pool)
-            selection = selector.select(pool, budget_tokens, counter)
+            selection = self.selector.select(searched.pool, budget_tokens, counter)
         if self.chooser.learns:
             with account.part("learn"):
                 added = None
                 if selection.result.x is not None:
-                    added = measured(self.chooser, self.selector, searched, choice, budget_tokens, counter)
+                    added = measured(self.selector, searched, choice, budget_tokens, counter)
                 read = None if selection.result.x is None else selection
                 spent = {one.strategy: one.amount for one in searched.tried}
                 self.chooser.learn(choice, Seen(searched, read, added, spent))
@@ -106,7 +107,6 @@ class SearchPipeline:
 
 
 def measured(
-    chooser: Chooser,
     selector: Selector,
     searched: Searched,
     choice: Choice,
@@ -120,8 +120,7 @@ def measured(
     if any(one.failed and one.strategy in choice.base for one in searched.tried):
         return None
     pool = searched.pool if searched.every is None else searched.every
-    valuing, valued = chooser.valued(selector, pool)
-    values = Values(valuing, valued, searched.alone, budget_tokens, counter)
+    values = Values(selector, pool, searched.alone, budget_tokens, counter)
     return contributions(values, choice.strategies, choice.base)
 
 
@@ -149,3 +148,31 @@ def searched_json(result: PipelineResult) -> dict[str, Any]:
         "choice": {"id": choice.id, "why": choice.why, **choice.about},
         "search_notes": list(searched.notes),
     }
+
+
+@dataclass(frozen=True, eq=False)
+class StrategyLearner:
+    """Tells a bandit what came of the strategies that it chose; as `mio_rag.session.state.Learner`."""
+
+    chooser: Chooser
+    selector: Selector
+
+    def learn(self, state: State) -> None:
+        """Record what each strategy added to what was read, once a question."""
+        found = next((r for r in state.results.values() if "searched" in r.facts), None)
+        read = next((r.value for r in state.results.values() if r.action.do == "select"), None)
+        if found is None or not isinstance(read, Selection):
+            return
+        choice: Choice = state.once("search", lambda: Choice("", ()))
+        searched: Searched = found.facts["searched"]
+        counter = None if state.retriever is None else state.retriever.counter
+        program = self.selector.replace(token_price=max(state.price, self.selector.token_price))
+        added = measured(program, searched, choice, state.budget, counter)
+        spent = {one.strategy: one.amount for one in searched.tried}
+        self.chooser.learn(choice, Seen(searched, read, added, spent))
+
+    def close(self) -> None:
+        """Close the log of the bandit."""
+        close = getattr(self.chooser, "close", None)
+        if close is not None:
+            close()

@@ -19,20 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.candidates import Candidates
 from mio_rag.control.bandit.chooser import Choice, Seen
 from mio_rag.control.bandit.context import Context, context_of
-from mio_rag.control.bandit.passages import remembering
 from mio_rag.control.bandit.policy import draw, mixture
 from mio_rag.control.bandit.programme import every_set, worths
-from mio_rag.control.steps.grounding import names_of
-from mio_rag.control.steps.strategies import STRATEGIES
 from mio_rag.errors import InputError, StateError, choose
 from mio_rag.learning.bandit import BanditSettings, Learned, StrategyOptions
 from mio_rag.learning.bandit_log import EventLog, Events
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.selection.selector import Selector
+from mio_rag.session.strategies import STRATEGIES, names_of
 from mio_rag.types import Question
 
 __all__ = ["Strategist", "admit", "folded", "known_settings", "open_strategist"]
@@ -194,11 +190,6 @@ class Strategist:
                 "read": [] if seen.selection is None else list(seen.selection.ids),
             },
         )
-
-    def valued(self, selector: Selector, pool: Candidates) -> tuple[Selector, Candidates]:
-        """With what ratings say of passages, where the settings give that a weight; see `remembering`."""
-        with self._lock:
-            return remembering(selector, pool, self.learned.passages, self.settings.passage_memory)
 
     def record(self, choice: Choice, outcome: dict[str, Any]) -> bool:
         """Add the event of a question that is finished; False where it is in the log already."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from mio_rag.control.composed.policy import Policy
 from mio_rag.control.composed.states import States
-from mio_rag.control.composed.trace import share
-from mio_rag.control.planner.named import searches_within
+from mio_rag.deciders.workflow import searches_within
+from mio_rag.session.trace import share
 
 __all__ = ["Line", "described", "policy_json", "price_in_words"]
 

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from mio_rag.control.trace import is_between
 from mio_rag.errors import InputError
 from mio_rag.generation import check_generator
+from mio_rag.session.trace import is_between
 
 __all__ = ["READER", "SHA256", "Bounds", "Model", "is_whole"]
 

@@ -10,11 +10,11 @@ from typing import Any, get_args
 from mio_rag.allocation.pacer_checks import Window
 from mio_rag.control.composed.means import READER, SHA256, Bounds, Model, is_whole
 from mio_rag.control.mdp.policies import POLICIES, make_policy
-from mio_rag.control.steps.strategies import check_strategies
-from mio_rag.control.trace import is_between
 from mio_rag.errors import InputError, choose
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.selection.selector import PRESETS
+from mio_rag.session.strategies import check_strategies
+from mio_rag.session.trace import is_between
 
 __all__ = [
     "READER",

@@ -33,11 +33,11 @@ from mio_rag.control.composed.parts import (
     Repetition,
     Search,
 )
-from mio_rag.control.costs import Prices
-from mio_rag.control.meter import Limits
-from mio_rag.control.planner.named import find_workflow
+from mio_rag.deciders.workflow import find_workflow
 from mio_rag.errors import InputError, choose
 from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Limits
+from mio_rag.session.costs import Prices
 
 __all__ = ["DECISIONS", "FILES", "Policy", "policy_of", "rough_policy"]
 

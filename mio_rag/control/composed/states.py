@@ -14,16 +14,15 @@ from typing import TypeVar
 
 from mio_rag.control.composed.parts import READER
 from mio_rag.control.composed.policy import FILES, Policy
-from mio_rag.control.planner.named import find_workflow, workflow_problems
 from mio_rag.control.planner.policy import Planner, read_planner
-from mio_rag.control.planner.workflow import Workflow
 from mio_rag.control.router.model import Router, read_router
-from mio_rag.control.router.tier import PUBLISHED, Tier, read_tiers
+from mio_rag.deciders.workflow import Workflow, find_workflow, workflow_problems
 from mio_rag.errors import InputError, choose
 from mio_rag.generation import file_of
 from mio_rag.generation.hidden import PREFIX
 from mio_rag.learning.bandit_log import EventLog
 from mio_rag.relevance.complete import Completeness, read
+from mio_rag.session.tiers import PUBLISHED, Tier, read_tiers
 
 __all__ = ["States", "read_states"]
 

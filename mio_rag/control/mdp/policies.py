@@ -15,21 +15,52 @@ end with @tracked, @confidence, @evidence or @complete: how U is known.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from mio_rag.control.mdp.gauges import draw
-from mio_rag.control.mdp.trace import ProcessStep
+import numpy as np
+
 from mio_rag.control.settings import GAUGES
 from mio_rag.errors import InputError, choose
 from mio_rag.formulations.mdp import ACTIONS, RetrievalMDP
 from mio_rag.learning.mdp import TIE, Plan, solve_plan
 
-__all__ = ["POLICIES", "Decision", "Policy", "State", "make_policy", "open_actions", "split_name"]
-
 POLICIES = ("mdp", "always-reason", "always-retrieve", "threshold", "random", "fixed-N")
+
+
+@dataclass(frozen=True)
+class ProcessStep:
+    """An action of the decision process, as rules look back at it.
+
+    Parameters
+    ----------
+    new_ids : tuple of str
+        Passages that are read since it.
+    closed : tuple of str
+        Actions that were chosen first and could not change anything.
+    """
+
+    action: str
+    query: str = ""
+    note: str = ""
+    new_ids: tuple[str, ...] = ()
+    selected_ids: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+
+
+def draw(seed: int, question_id: str, step: int, what: int) -> float:
+    """A number in [0, 1) that depends on these alone, so that a run can be replayed."""
+    return float(np.random.default_rng([seed, zlib.crc32(question_id.encode()), step, what]).random())
+
+
+def tracked_next(model: RetrievalMDP, action: str, doubt: float, new: int, luck: float) -> float:
+    """U after an action by the model's dynamics; `luck` in [0, 1) below p_s is a success."""
+    if new == 0 or (action == "retrieve" and luck >= float(model.at("success", doubt))):
+        return doubt
+    return float(model.lowered(action, doubt))
 
 
 @dataclass(frozen=True)

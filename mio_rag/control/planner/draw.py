@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mio_rag.control.planner.named import nested
-from mio_rag.control.planner.workflow import NESTED, Node, Workflow
-from mio_rag.control.steps.executors import EXECUTORS
+from mio_rag.deciders.workflow import NESTED, Node, Workflow, nested
 from mio_rag.errors import InputError, require
 from mio_rag.pictures import draw_arrow, draw_box, save_figure, set_title
+from mio_rag.session.tools import TOOLS
 
 __all__ = ["draw_workflow", "levels", "workflow_text"]
 
@@ -53,7 +52,7 @@ def workflow_text(workflow: Workflow, indent: str = "") -> str:
             takes = ", ".join(node.takes) or "question"
             order = f" after {', '.join(node.after)}" if node.after else ""
             said = f" ({details})" if (details := _details(node)) else ""
-            kind = EXECUTORS[node.do]
+            kind = TOOLS[node.do]
             end = " = the answer" if node.id == workflow.answer else ""
             lines.append(f"{indent}  {mark} {node.id}: {node.do}{said} [{takes} -> {kind.gives}]{order}{end}")
             below = inner.get(node.id)
@@ -110,7 +109,7 @@ def draw_workflow(workflow: Workflow, path: Path) -> None:
             for name, value in node.settings.items()
         )
         details = ", ".join(filter(None, [details, node.model or ""]))
-        box(node.id, title, details, _COLOURS[EXECUTORS[node.do].gives], edge)
+        box(node.id, title, details, _COLOURS[TOOLS[node.do].gives], edge)
         for name in node.takes or ("",):
             arrow(name, node.id, dashed=False)
         for name in node.after:

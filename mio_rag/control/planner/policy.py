@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.control.planner.features import WORDING, QuestionFeatures
-from mio_rag.control.planner.named import inner_hashes
 from mio_rag.control.planner.tree import Tree
-from mio_rag.control.planner.workflow import Workflow
+from mio_rag.deciders.workflow import Workflow, inner_hashes
 from mio_rag.errors import DataError, InputError
 from mio_rag.learning.planner import SEEN, Experience, Regression
 from mio_rag.learning.weights import Weights, read_weights, write_weights

@@ -11,21 +11,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from mio_rag.control.planner.features import Encoder
-from mio_rag.control.planner.money import spent_on
+from mio_rag.control.planner.money import dollars
 from mio_rag.control.planner.policy import Planner
 from mio_rag.control.planner.settings import WorkflowSettings
-from mio_rag.control.planner.trace import PlanStep, PlanTrace
-from mio_rag.control.planner.workflow import Workflow
-from mio_rag.control.trace import wrong_totals
+from mio_rag.deciders.workflow import Workflow
 from mio_rag.errors import InputError
 from mio_rag.learning.planner import FloatArray, observation, seen
+from mio_rag.session.trace import Step, Trace, wrong_totals
 
 __all__ = ["replay"]
 
 _SAME = 1e-6
 
 
-def replay(trace: PlanTrace, planner: Planner | None = None, encoder: Encoder | None = None) -> list[str]:
+def replay(trace: Trace, planner: Planner | None = None, encoder: Encoder | None = None) -> list[str]:
     """What comes out differently; nothing, if all is well.
 
     Parameters
@@ -45,7 +44,7 @@ def replay(trace: PlanTrace, planner: Planner | None = None, encoder: Encoder | 
     if planner is None:
         return wrong
     if told is None:
-        raise InputError(f"'{trace.controller}' followed a workflow that nobody chose: there is no planner")
+        raise InputError(f"'{trace.policy}' followed a workflow that nobody chose: there is no planner")
     said = (planner.method, planner.tree.mode)
     if (told["method"], told["mode"]) != said:
         raise InputError(
@@ -70,7 +69,7 @@ def replay(trace: PlanTrace, planner: Planner | None = None, encoder: Encoder | 
     return wrong + _wrong_decisions(trace, planner, question, alpha)
 
 
-def _wrong_nodes(trace: PlanTrace) -> list[str]:
+def _wrong_nodes(trace: Trace) -> list[str]:
     """Nodes that ran and are none of the workflow's."""
     told = trace.settings.get("planner") or {}
     if not trace.workflow or told.get("mode") == "again":  # there a node goes by the name that it first had
@@ -82,35 +81,35 @@ def _wrong_nodes(trace: PlanTrace) -> list[str]:
     known = {node.id: node for node in workflow.nodes}
     wrong = []
     for step in _outer(trace.steps):
-        node = known.get(step.node)
-        if node is None and not step.node.startswith("fallback"):
-            wrong.append(f"node '{step.node}' ran, and workflow '{workflow.name}' has none of that name")
-        elif node is not None and node.do != step.action:
-            wrong.append(f"node '{step.node}' is to do {node.do}, and did {step.action}")
+        node = known.get(step.id)
+        if node is None and not step.id.startswith("fallback"):
+            wrong.append(f"node '{step.id}' ran, and workflow '{workflow.name}' has none of that name")
+        elif node is not None and node.do != step.do:
+            wrong.append(f"node '{step.id}' is to do {node.do}, and did {step.do}")
     return wrong
 
 
-def _outer(steps: Sequence[PlanStep]) -> list[PlanStep]:
-    return [step for step in steps if "/" not in step.node]
+def _outer(steps: Sequence[Step]) -> list[Step]:
+    return [step for step in steps if "/" not in step.id]
 
 
-def _wrong_decisions(trace: PlanTrace, planner: Planner, question: FloatArray, alpha: float) -> list[str]:
+def _wrong_decisions(trace: Trace, planner: Planner, question: FloatArray, alpha: float) -> list[str]:
     tree, name = planner.tree, str(trace.workflow.get("name", ""))
     prices = WorkflowSettings.of(trace.settings.get("workflow"))
-    ran = [step for step in _outer(trace.steps) if not step.node.startswith("fallback")]
+    ran = [step for step in _outer(trace.steps) if not step.id.startswith("fallback")]
     told: list[tuple[str, dict[str, float], bool]] = []
     place, done = 0, 0
     wrong: list[str] = []
     while (ended := tree.branches[place].ends) is None:
-        spent = spent_on(_until(trace.steps, done), planner.cost, prices) / planner.unit
+        spent = _spent(_until(trace.steps, done), planner.cost, prices) / planner.unit
         place, scores = planner.choose(observation(question, seen(told), spent), place, alpha)
         if len(scores) > 1:
             wrong += _wrong_worth(trace, planner, place, scores, done)
         if (at := tree.branches[place].node) is None:
             continue
         node = tree.workflows[at[0]].nodes[at[1]]
-        if done >= len(ran) or ran[done].action != node.do:
-            did = ran[done].action if done < len(ran) else "nothing"
+        if done >= len(ran) or ran[done].do != node.do:
+            did = ran[done].do if done < len(ran) else "nothing"
             return [*wrong, f"decision {done + 1}: the planner says {node.do}, and {did} was done"]
         told.append((node.do, dict(ran[done].signals), ran[done].dropped is not None))
         done += 1
@@ -119,20 +118,20 @@ def _wrong_decisions(trace: PlanTrace, planner: Planner, question: FloatArray, a
     return wrong
 
 
-def _until(steps: Sequence[PlanStep], done: int) -> list[PlanStep]:
+def _until(steps: Sequence[Step], done: int) -> list[Step]:
     """The steps of so many nodes, with all that ran inside them."""
     kept, outer = [], 0
     for step in steps:
-        outer += "/" not in step.node
+        outer += "/" not in step.id
         if outer > done:
             break
         kept.append(step)
     return kept
 
 
-def _wrong_worth(trace: PlanTrace, planner: Planner, place: int, scores: FloatArray, done: int) -> list[str]:
+def _wrong_worth(trace: Trace, planner: Planner, place: int, scores: FloatArray, done: int) -> list[str]:
     """What the trace says of the choice, where it says it otherwise."""
-    tree, said = planner.tree, trace.choice_of
+    tree, said = planner.tree, trace.scores
     if tree.mode == "once":
         names = [tree.workflows[tree.branches[child].leaves[0]].name for child in tree.branches[0].children]
         found = dict(zip(names, scores.tolist(), strict=True))
@@ -144,3 +143,13 @@ def _wrong_worth(trace: PlanTrace, planner: Planner, place: int, scores: FloatAr
         for key, value in found.items()
         if key not in said or abs(said[key] - value) > _SAME * max(1.0, abs(value))
     ]
+
+
+def _spent(steps: Sequence[Step], cost: str, settings: WorkflowSettings) -> float:
+    """What steps have cost, in the unit of a planner; `InputError` for dollars without a price."""
+    if cost == "tokens":
+        return float(sum(step.tokens for step in steps))
+    found = dollars(steps, settings)
+    if found is None:
+        raise InputError("a model that was asked has no price: give --model-price for each, and for reader")
+    return found

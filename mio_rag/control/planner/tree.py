@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.control.planner.workflow import Workflow
+from mio_rag.deciders.workflow import Workflow
 from mio_rag.errors import InputError
 
 __all__ = ["MODES", "Branch", "Tree"]

@@ -24,12 +24,12 @@ import scipy  # loads scipy.special, an eighth of a second, where it is first us
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
-from mio_rag.control.router.controller import Choice, Correction
 from mio_rag.control.router.features import FEATURES, SEARCH, Seen, look
 from mio_rag.control.router.settings import Utility
-from mio_rag.control.router.tier import Tier, tiers_of
+from mio_rag.deciders.depth import Correction, TierChoice
 from mio_rag.errors import DataError, InputError
 from mio_rag.learning.weights import Weights, read_weights
+from mio_rag.session.tiers import Tier, tiers_of
 from mio_rag.types import Question
 
 __all__ = ["KINDS", "VERSION", "Deciding", "Router", "read_router", "row_of", "terms"]
@@ -158,7 +158,7 @@ class Router:
             return first_success(self.success(seen))
         return _PROBABILITIES[self.kind](self.arrays, self.row(seen))
 
-    def choose(self, seen: Seen, utility: Utility | None = None, unsure: str = "stay") -> Choice:
+    def choose(self, seen: Seen, utility: Utility | None = None, unsure: str = "stay") -> TierChoice:
         """The tier for a question.
 
         Parameters
@@ -178,7 +178,7 @@ class Router:
         several = int((probable >= self.plausible).sum()) > 1
         up = unsure == "up" and several and place + 1 < len(self.tiers)
         named = {tier.name: float(score) for tier, score in zip(self.tiers, scores, strict=True)}
-        return Choice(place + up, named, up)
+        return TierChoice(place + up, named, up)
 
     def check(self, embedder: str, tiers: int | None = None) -> None:
         """Raise `InputError` for an index with another embedder, or another number of tiers."""
@@ -324,12 +324,19 @@ def read_router(path: str) -> Router:
 
 @dataclass(frozen=True, eq=False)
 class Deciding:
-    """A router that chooses for `mio_rag.control.router.controller.Tiered`."""
+    """A router that chooses for `mio_rag.deciders.depth.Depth`.
+
+    Parameters
+    ----------
+    utility : Utility or None
+        None: the price of a token decides.
+    """
 
     router: Router
-    utility: Utility = field(default_factory=Utility)
+    utility: Utility | None = None
     unsure: str = "stay"
 
-    def choose(self, question: Question, pool: Candidates) -> Choice:
+    def choose(self, question: Question, pool: Candidates, price: float) -> TierChoice:
         """The tier for a question, from its text and what the search found."""
-        return self.router.choose(look(pool), self.utility, self.unsure)
+        utility = Utility(1.0, price) if self.utility is None else self.utility
+        return self.router.choose(look(pool), utility, self.unsure)

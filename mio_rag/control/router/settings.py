@@ -9,8 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from mio_rag.control.router.tier import PUBLISHED, Tier, tiers_of
 from mio_rag.errors import InputError, choose
+from mio_rag.session.tiers import PUBLISHED, Tier, tiers_of
 
 __all__ = ["KEY", "WHEN_UNSURE", "RouterSettings", "Utility"]
 

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
-from mio_rag.control.trace import Trace, read_traces
 from mio_rag.corpora.load import Dataset
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.trace import Trace, read_traces
 
 runner = CliRunner()
 

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-
 from mio_rag.control.composed.trace import PolicyTrace
-from mio_rag.control.trace import read_traces
+
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.trace import read_traces
 from tests.cli.running import here, refused
 
 

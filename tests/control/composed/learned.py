@@ -8,9 +8,9 @@ import numpy as np
 from mio_rag.control.planner.features import QuestionFeatures
 from mio_rag.control.planner.policy import Planner, RegressionScorer, write_planner
 from mio_rag.control.router.model import Router
-from mio_rag.control.router.tier import Tier
 from mio_rag.learning.planner import fit_regression, observation, seen
 from mio_rag.learning.weights import write_weights
+from mio_rag.session.tiers import Tier
 from tests.control.planner.synthetic import table
 
 TIERS = (

@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mio_rag.control.composed.trace import PolicyTrace, per_token
 
 from mio_rag.control.composed.controller import Composed, compose
 from mio_rag.control.composed.policy import policy_of
 from mio_rag.control.composed.read import read_policy
-from mio_rag.control.composed.trace import PolicyTrace, per_token
 from mio_rag.control.controller import Failure, Outcome, Setup, answered
 from mio_rag.control.make import make_controller
-from mio_rag.control.meter import Limits
 from mio_rag.control.settings import ControlSettings
-from mio_rag.control.trace import append_traces, read_traces, wrong_totals
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError, SpentError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.planner import observation, seen
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.session.budget import Limits
+from mio_rag.session.trace import append_traces, read_traces, wrong_totals
 from mio_rag.types import Question
 from tests.control.composed.learned import planner_file, router_file
 

@@ -10,11 +10,11 @@ from mio_rag.control.composed.policy import Policy, policy_of
 from mio_rag.control.composed.read import PRESETS, preset_text, read_policy
 from mio_rag.control.composed.states import read_states
 from mio_rag.control.make import check_controllers
-from mio_rag.control.router.tier import Tier
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InputError
 from mio_rag.learning.bandit_log import EventLog
 from mio_rag.relevance import load_model
+from mio_rag.session.tiers import Tier
 from tests.control.composed.learned import planner_file, router_file
 
 

@@ -4,12 +4,12 @@ import re
 
 import numpy as np
 import pytest
+from mio_rag.control.composed.repeat import ByPrice, ByProcess, Looked, Rule, rule_of
+from mio_rag.control.composed.trace import PolicyTrace
 
 from mio_rag.control.composed.controller import compose
 from mio_rag.control.composed.parts import Repetition
 from mio_rag.control.composed.policy import policy_of
-from mio_rag.control.composed.repeat import ByPrice, ByProcess, Looked, Rule, rule_of
-from mio_rag.control.composed.trace import PolicyTrace
 from mio_rag.control.controller import Setup, answered
 from mio_rag.control.mdp.policies import State
 from mio_rag.corpora.load import Dataset

@@ -1,6 +1,7 @@
 """What counts as a step: whatever asks a model, also while searching."""
 
 from mio_rag.control.composed.trace import PolicyTrace
+
 from mio_rag.retrieval import CorpusIndex
 from tests.control.composed.test_controller import asked, composed
 

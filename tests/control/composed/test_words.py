@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
-
 from mio_rag.control.composed.trace import per_token, share
+
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import Passage
 from tests.control.composed.test_controller import asked, composed, whys

@@ -3,9 +3,9 @@
 import numpy as np
 
 from mio_rag.control.planner.features import QuestionFeatures
-from mio_rag.control.planner.named import NAMED
 from mio_rag.control.planner.policy import Planner, RegressionScorer
 from mio_rag.control.planner.tree import Tree
+from mio_rag.deciders.workflow import NAMED
 from mio_rag.learning.planner import SEEN, Experience, Regression
 
 

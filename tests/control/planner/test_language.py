@@ -5,12 +5,12 @@ import re
 
 import numpy as np
 import pytest
+from mio_rag.control.planner.trace import PlanTrace
 
 from mio_rag.control.controller import Outcome, Setup
 from mio_rag.control.make import check_controllers, make_controller
-from mio_rag.control.planner.language import STEPS, grammar, parse_plan, plans
-from mio_rag.control.planner.trace import PlanTrace
 from mio_rag.control.settings import ControlSettings
+from mio_rag.deciders.plans import STEPS, grammar, parse_plan, plans
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt
 from mio_rag.retrieval import CorpusIndex, Retriever

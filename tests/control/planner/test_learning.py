@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from mio_rag.control.planner.features import WORDING, QuestionFeatures, wording
-from mio_rag.control.planner.named import NAMED
 from mio_rag.control.planner.policy import Planner, RegressionScorer, read_planner, write_planner
 from mio_rag.control.planner.tree import Tree
+from mio_rag.deciders.workflow import NAMED
 from mio_rag.errors import DataError, InputError
 from mio_rag.learning.planner import Experience, _by_set, fit_regression
 from mio_rag.learning.ppo import PPOSettings, train_ppo

@@ -4,14 +4,14 @@ import dataclasses
 import json
 
 import pytest
-
-from mio_rag.control.controller import Outcome, Setup
 from mio_rag.control.planner.controller import kit_of
 from mio_rag.control.planner.planning import PlannerController
+from mio_rag.control.planner.trace import PlanTrace
+
+from mio_rag.control.controller import Outcome, Setup
 from mio_rag.control.planner.policy import Planner
 from mio_rag.control.planner.replay import replay
 from mio_rag.control.planner.settings import Models
-from mio_rag.control.planner.trace import PlanTrace
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever

@@ -3,16 +3,16 @@
 import threading
 
 import pytest
+from mio_rag.control.planner.trace import PlanTrace
 
 from mio_rag.control.controller import Outcome, Setup
 from mio_rag.control.make import make_controller
-from mio_rag.control.meter import Limits
-from mio_rag.control.planner.trace import PlanTrace
-from mio_rag.control.planner.workflow import Workflow, chain
 from mio_rag.control.settings import ControlSettings
+from mio_rag.deciders.workflow import Workflow, chain
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.session.budget import Limits
 from mio_rag.types import GenerationError
 from tests.control.planner.test_run import Watched, check, controller, said
 from tests.control.scripted import COMPARISON, SELECTOR

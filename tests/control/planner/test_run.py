@@ -7,23 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from mio_rag.control.planner.controller import WorkflowController, kit_of
+from mio_rag.control.planner.run import _filled
+from mio_rag.control.planner.trace import PlanTrace
 
 from mio_rag.control.controller import Failure, Outcome, Setup
-from mio_rag.control.costs import totals
 from mio_rag.control.make import check_controllers, make_controller
-from mio_rag.control.meter import Limits
-from mio_rag.control.planner.controller import WorkflowController, kit_of
-from mio_rag.control.planner.named import NAMED
-from mio_rag.control.planner.run import _filled
 from mio_rag.control.planner.settings import Models, WorkflowSettings
-from mio_rag.control.planner.trace import PlanTrace
-from mio_rag.control.planner.workflow import Workflow, chain
 from mio_rag.control.settings import ControlSettings
-from mio_rag.control.steps.wording import Fact
-from mio_rag.control.trace import Trace
+from mio_rag.deciders.workflow import NAMED, Workflow, chain
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.session.budget import Limits
+from mio_rag.session.costs import totals
+from mio_rag.session.trace import Trace
+from mio_rag.session.values import Fact
 from mio_rag.types import Answer, GenerationError
 from tests.control.scripted import CHOICE, COMPARISON, SELECTOR
 

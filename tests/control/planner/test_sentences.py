@@ -4,8 +4,8 @@ import pytest
 
 from mio_rag.control.controller import Outcome, Setup
 from mio_rag.control.make import make_controller
-from mio_rag.control.planner.workflow import chain
 from mio_rag.control.settings import ControlSettings
+from mio_rag.deciders.workflow import chain
 from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector

@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from mio_rag.control.planner.draw import draw_workflow, levels, workflow_text
-from mio_rag.control.planner.named import NAMED, find_workflow, workflow_problems
-from mio_rag.control.planner.workflow import Node, Workflow, chain, read_workflow
+from mio_rag.deciders.workflow import (
+    NAMED,
+    Node,
+    Workflow,
+    chain,
+    find_workflow,
+    read_workflow,
+    workflow_problems,
+)
 from mio_rag.errors import InputError
 
 

@@ -6,23 +6,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mio_rag.control.router.controller import Always, Correction, Tiered
+from mio_rag.control.router.trace import TierTrace
 
 from mio_rag.context import RegexCounter, render_context
 from mio_rag.control.controller import Failure, Outcome, Setup
 from mio_rag.control.make import check_controllers, make_controller
-from mio_rag.control.router.compress import cut_off, keep_sentences, keep_whole
-from mio_rag.control.router.controller import Always, Correction, Tiered
 from mio_rag.control.router.settings import KEY, RouterSettings, Utility
-from mio_rag.control.router.tier import PUBLISHED, Tier, check_tiers, read_tiers
-from mio_rag.control.router.trace import TierTrace
 from mio_rag.control.settings import ControlSettings
-from mio_rag.control.trace import append_traces, read_traces
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.session.tiers import (
+    PUBLISHED,
+    Tier,
+    check_tiers,
+    cut_off,
+    keep_sentences,
+    keep_whole,
+    read_tiers,
+)
+from mio_rag.session.trace import append_traces, read_traces
 from mio_rag.testing import check_controller
 from mio_rag.types import Passage, Question
 from tests.control.scripted import never

@@ -17,18 +17,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from mio_rag.candidates import Candidates
-from mio_rag.control.costs import Amount, Costs
-from mio_rag.control.meter import LimitReached, Meter, Replies
-from mio_rag.control.steps.strategies import StrategySettings, make_strategies
-from mio_rag.control.steps.strategy import Found, SearchTask, Strategy
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation import Generator
 from mio_rag.retrieval.retriever import LINK_SOURCES, Retriever
+from mio_rag.session.budget import Branch, LimitReached
+from mio_rag.session.costs import Amount, Costs
+from mio_rag.session.strategies import (
+    Found,
+    SearchTask,
+    Strategy,
+    StrategySettings,
+    check_strategies,
+    make_strategies,
+)
 from mio_rag.types import Question
-
-__all__ = ["SearchSettings", "Searched", "Tried", "check_search", "search"]
 
 #: The rank of a passage that none of a strategy's queries found, and to which its best passages link.
 BY_LINK = 0
@@ -166,9 +171,7 @@ def search(
     settings: SearchSettings | None = None,
     *,
     weights: Mapping[str, float] | None = None,
-    replies: Replies | None = None,
-    costs: Costs | None = None,
-    meters: Callable[[], Meter] | None = None,
+    branch: Branch | None = None,
     alone: Iterable[frozenset[str]] = (),
 ) -> Searched:
     """Search by every strategy, side by side, and merge what they find.
@@ -178,16 +181,12 @@ def search(
     generator : Generator or None
         None will do where no strategy needs a model.
     strategies : sequence of str or Strategy
-        Names of `mio_rag.control.steps.strategies`, or anything that meets the protocol.
+        Names of `mio_rag.session.strategies`, or anything that meets the protocol.
     weights : mapping of str to float, optional
         Of a strategy in the merged ranking, > 0; 1 where nothing is said.
-    replies : dict, optional
-        What the generator said to others on this question; taken from there, and added to.
-    costs : Costs, optional
-        Where what was spent is added, each strategy as a part of its own name within "search".
-    meters : callable, optional
-        Gives every strategy a meter with books of its own, for who shares one limit among them; without it
-        each has `SearchSettings.tokens`, and `replies`.
+    branch : Branch, optional
+        Pays, each strategy as a part of its own name within "search"; without it, each strategy has
+        `SearchSettings.tokens`.
     alone : iterable of frozenset of str
         Sets of these strategies: `Searched.alone` is to tell what each would have found by itself. Nothing
         more is searched for.
@@ -206,7 +205,7 @@ def search(
     made = [m for s in strategies for m in (make_strategies([s], how.writing) if isinstance(s, str) else [s])]
     _check(made, weights or {})
     check_search(made, retriever, generator)
-    account = Costs() if costs is None else costs
+    account = Costs() if branch is None else branch.costs
     with account.part("search"):
         began = time.perf_counter()
         tried = _side_by_side(
@@ -217,8 +216,7 @@ def search(
                 retriever,
                 generator,
                 tokens=how.tokens,
-                replies=replies,
-                meter=None if meters is None else meters(),
+                branch=None if branch is None else branch.parallel(),
             ),
         )
         # While strategies ran side by side, this part did nothing else.
@@ -226,6 +224,8 @@ def search(
         for one in tried:
             with account.part(one.strategy):
                 account.include(one.costs, waited=one.seconds)
+        if branch is not None:
+            branch.joined()
     notes = [f"{one.strategy}: {one.found.note}" for one in tried if one.found.note]
     nothing = not any(one.found.rows for one in tried)  # then the question itself is searched for
     with account.part("retrieve", retrieval_calls=int(nothing)):
@@ -342,3 +342,41 @@ def _run(
         done.put((strategy.name, strategy.find(task)))
     except BaseException as error:  # handed to the thread that waits
         done.put((strategy.name, error))
+
+
+def listed(given: Any) -> tuple[str, ...]:
+    """The strategies that a setting names: a list, or text with commas; "all" stands for every one.
+
+    Raises
+    ------
+    InputError
+        If it is neither, or names one that is unknown.
+    """
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{given!r:.60} is no list of strategies")
+    return check_strategies(names)
+
+
+def strategies_problem(value: Any) -> str | None:
+    """What is wrong with such a setting, in words; None: nothing is."""
+    try:
+        listed(value)
+    except InputError as error:
+        return f"must be a list of strategies ({'; '.join(error.problems)})"
+    return None
+
+
+def asks_a_model(settings: Mapping[str, Any]) -> bool:
+    """Whether one of the strategies in an executor's settings asks a language model."""
+    return any(one.needs_model for one in _made(settings))
+
+
+def needs_links(settings: Mapping[str, Any]) -> list[str]:
+    """Strategies in an executor's settings that need an index with evidence links."""
+    return [one.name for one in _made(settings) if one.needs_links]
+
+
+def _made(settings: Mapping[str, Any]) -> Sequence[Any]:
+    given = settings.get("strategies")
+    return () if given is None or strategies_problem(given) else make_strategies(listed(given))

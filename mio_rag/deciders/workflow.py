@@ -1,4 +1,4 @@
-"""A workflow: a small graph of executors, in JSON, checked before it runs.
+"""A workflow: a small graph of tools, in JSON, checked before it runs.
 
     {"name": "rewrite-first",
      "nodes": {"query": {"do": "rewrite"},
@@ -9,25 +9,26 @@
 
 A node takes what the nodes in "from" give; which of it is what follows from the types. "after" names nodes
 that run before it and give it nothing. "model" names a generator, "seconds" a time limit. Everything else is
-a setting of the executor; see `mio_rag.control.steps.executors`.
+a setting of the tool; see `mio_rag.session.tools`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from mio_rag.control.steps.executors import EXECUTORS, asks
 from mio_rag.errors import InputError, choose
 from mio_rag.reading import parse_json, read_text
-
-__all__ = ["NESTED", "Node", "Workflow", "chain", "read_workflow"]
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.selection.selector import Selector
+from mio_rag.session.search import needs_links
+from mio_rag.session.tools import TOOLS, asks
 
 #: Settings that hold another workflow.
 NESTED = ("workflow", "otherwise")
@@ -37,14 +38,14 @@ _QUESTION = "question"
 
 @dataclass(frozen=True)
 class Node:
-    """One use of an executor.
+    """One use of an tool.
 
     Parameters
     ----------
     id : str
         Its name in the workflow.
     do : str
-        The executor.
+        The tool.
     takes, after : tuple of str
         Nodes whose results it takes; nodes that merely come before it.
     model : str or None
@@ -52,7 +53,7 @@ class Node:
     seconds : float or None
         It is given up after so long.
     settings : mapping
-        Of the executor.
+        Of the tool.
     """
 
     id: str
@@ -79,7 +80,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Workflow:
-    """A graph of executors without cycles, whose every edge is well-typed.
+    """A graph of tools without cycles, whose every edge is well-typed.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ class Workflow:
     Raises
     ------
     InputError
-        With everything that is wrong with it: unknown executors, nodes and settings, edges of the wrong type,
+        With everything that is wrong with it: unknown tools, nodes and settings, edges of the wrong type,
         cycles, nodes that nothing comes of.
     """
 
@@ -126,9 +127,9 @@ class Workflow:
             problems.append("it has no nodes: give at least one that answers")
         if self.answer not in known:
             problems.append(f"its answer is '{self.answer}', which is no node: name the node that answers")
-        elif (last := known[self.answer]).do in EXECUTORS and EXECUTORS[last.do].gives != "answer":
+        elif (last := known[self.answer]).do in TOOLS and TOOLS[last.do].gives != "answer":
             problems.append(
-                f"its answer is node '{last.id}', which gives {_a(EXECUTORS[last.do].gives)}: name one that "
+                f"its answer is node '{last.id}', which gives {_a(TOOLS[last.do].gives)}: name one that "
                 "gives an answer"
             )
         for node in self.nodes:
@@ -233,7 +234,7 @@ def _node(name: str, told: Any) -> Node:
         raise InputError(f"node '{name}' is {told!r:.60}, not an object with 'do'")
     problems, lists = [], {}
     if not isinstance(told.get("do"), str):
-        problems.append(f"node '{name}' says not what to do: give 'do', one of {', '.join(EXECUTORS)}")
+        problems.append(f"node '{name}' says not what to do: give 'do', one of {', '.join(TOOLS)}")
     for key in ("from", "after"):
         value = told.get(key, [])
         value = [value] if isinstance(value, str) else value
@@ -268,31 +269,31 @@ def _node_problems(node: Node, known: Mapping[str, Node]) -> list[str]:
         and 0 < node.seconds < math.inf
     ):  # fmt: skip
         problems.append(f"has seconds={node.seconds!r}: it must be > 0")
-    if node.do not in EXECUTORS:
-        return [*problems, f"is to do '{node.do}', which is unknown: {choose(node.do, EXECUTORS)}"]
-    executor = EXECUTORS[node.do]
+    if node.do not in TOOLS:
+        return [*problems, f"is to do '{node.do}', which is unknown: {choose(node.do, TOOLS)}"]
+    tool = TOOLS[node.do]
     if node.model is not None and not asks(node.do, node.settings):
         problems.append(f"has a model, but {node.do} asks none: remove it")
-    counts = dict.fromkeys(executor.takes, 0)
+    counts = dict.fromkeys(tool.takes, 0)
     for name in node.takes:
-        given = EXECUTORS[known[name].do].gives if name in known and known[name].do in EXECUTORS else None
+        given = TOOLS[known[name].do].gives if name in known and known[name].do in TOOLS else None
         if given is not None and given not in counts:
-            accepted = ", ".join(executor.takes)
+            accepted = ", ".join(tool.takes)
             problems.append(f"takes {_a(given)} from '{name}', but {node.do} takes only {accepted}")
         elif given is not None:
             counts[given] += 1
-    for kind, (least, most) in executor.takes.items():
+    for kind, (least, most) in tool.takes.items():
         if counts[kind] < least:
             problems.append(f"needs {_a(kind)}: {node.do} cannot do without; add a node that gives it")
         if counts[kind] > most:
             problems.append(f"takes {counts[kind]} of type {kind}: {node.do} takes at most {most}")
     for name, value in node.settings.items():
-        if name not in executor.settings:
-            said = ", ".join(executor.settings) or "none"
+        if name not in tool.settings:
+            said = ", ".join(tool.settings) or "none"
             problems.append(f"has a setting '{name}': settings of {node.do} are {said}")
-        elif not isinstance(value, Workflow) and (wrong := executor.settings[name](value)) is not None:
+        elif not isinstance(value, Workflow) and (wrong := tool.settings[name](value)) is not None:
             problems.append(f"has {name}={value!r}: it {wrong}")
-    missing = [name for name in executor.needs if name not in node.settings]
+    missing = [name for name in tool.needs if name not in node.settings]
     return problems + [f"lacks '{name}': {node.do} cannot do without" for name in missing]
 
 
@@ -325,11 +326,11 @@ def chain(name: str, *steps: str | Mapping[str, Any]) -> Workflow:
         told = {"do": step} if isinstance(step, str) else dict(step)
         do = str(told.get("do"))
         key = do if do not in nodes else f"{do}-{sum(n['do'] == do for n in nodes.values()) + 1}"
-        executor = EXECUTORS.get(do)
-        takes = [last[kind] for kind in executor.takes if kind in last] if executor is not None else []
+        tool = TOOLS.get(do)
+        takes = [last[kind] for kind in tool.takes if kind in last] if tool is not None else []
         nodes[key] = {**told, "from": takes}
-        if executor is not None:
-            last[executor.gives] = key
+        if tool is not None:
+            last[tool.gives] = key
     answer = last.get("answer", next(reversed(nodes), ""))
     return Workflow.from_dict({"name": name, "nodes": nodes, "answer": answer})
 
@@ -344,3 +345,208 @@ def read_workflow(path: str | Path) -> Workflow:
     """
     file = Path(path)
     return Workflow.from_dict(parse_json(read_text(file), str(file)), file.stem)
+
+
+_PLAIN = ("retrieve", "select", "answer")
+_PRICED_SENTENCES = {"do": "select", "units": "sentences", "token_price": 0.001}
+_SERIAL = ({"do": "decompose", "order": "serial"}, {"do": "each", "workflow": "plain"})
+_PARALLEL = ({"do": "decompose", "order": "parallel"}, {"do": "each", "workflow": "plain"})
+
+
+def _dag(name: str, answer: str, /, **nodes: Mapping[str, Any]) -> Workflow:
+    return Workflow.from_dict({"name": name, "nodes": nodes, "answer": answer})
+
+
+#: More than a dozen to choose from, those that ask the model once first.
+NAMED: Mapping[str, Workflow] = {
+    workflow.name: workflow
+    for workflow in (
+        chain("no-retrieval", "answer"),
+        chain("brief", "retrieve", {"do": "select", "share": 0.4}, "answer"),
+        chain("plain", *_PLAIN),
+        chain("priced", "retrieve", {"do": "select", "token_price": 0.001}, "answer"),
+        chain("brief-sentences", "retrieve", {"do": "select", "units": "sentences", "share": 0.5}, "answer"),
+        chain("priced-sentences", "retrieve", _PRICED_SENTENCES, "answer"),
+        chain("sentences", "retrieve", {"do": "select", "units": "sentences"}, "answer"),
+        chain("rewrite-first", "rewrite", *_PLAIN),
+        _dag(
+            "two-queries",
+            "answer",
+            query={"do": "rewrite"},
+            found={"do": "retrieve"},
+            also={"do": "retrieve", "from": ["query"]},
+            read={"do": "select", "from": ["found", "also"]},
+            answer={"do": "answer", "from": ["read"]},
+        ),
+        chain("search-parts", {"do": "decompose", "order": "parallel"}, *_PLAIN),
+        chain("verify-or-parts", *_PLAIN, {"do": "verify", "otherwise": "search-parts"}),
+        chain("recall-parts", {"do": "decompose", "order": "serial"},
+              {"do": "each", "workflow": "no-retrieval"}, "summarise"),
+        chain("decompose-parallel", *_PARALLEL, "summarise"),
+        chain("decompose-serial", *_SERIAL, "summarise"),
+        _dag(
+            "read-and-decompose",
+            "answer",
+            found={"do": "retrieve"},
+            read={"do": "select", "from": ["found"]},
+            parts={"do": "decompose", "order": "serial"},
+            facts={"do": "each", "from": ["parts"], "workflow": "plain"},
+            answer={"do": "summarise", "from": ["facts", "read"]},
+        ),
+        _dag(
+            "plain-then-serial",
+            "answer",
+            found={"do": "retrieve"},
+            read={"do": "select", "from": ["found"]},
+            first={"do": "answer", "from": ["read"]},
+            parts={"do": "decompose", "order": "serial", "after": ["first"]},
+            facts={"do": "each", "from": ["parts"], "workflow": "plain"},
+            answer={"do": "summarise", "from": ["facts", "read", "first"]},
+        ),
+    )
+}  # fmt: skip
+
+
+def find_workflow(name: str) -> Workflow:
+    """The workflow of a name, or of a JSON file.
+
+    Raises
+    ------
+    InputError
+        If it is neither; with everything that is wrong with the file.
+    """
+    if name in NAMED:
+        return NAMED[name]
+    if name.endswith(".json") or Path(name).is_file():
+        return read_workflow(name)
+    more = ", or give a JSON file"
+    raise InputError(f"workflow '{name}' is unknown: {choose(name, NAMED, more=more)}")
+
+
+def nested(workflow: Workflow) -> Iterator[tuple[str, Workflow | InputError]]:
+    """The workflows that nodes of it run, by node; the error of one that there is none of."""
+    for node in workflow.nodes:
+        for key in NESTED:
+            if (given := node.settings.get(key)) is None:
+                continue
+            try:
+                yield node.id, given if isinstance(given, Workflow) else find_workflow(str(given))
+            except InputError as error:
+                yield node.id, error
+
+
+def inner_hashes(workflows: Sequence[Workflow]) -> dict[str, str]:
+    """Named workflows that others run, and what they are: part of what is learned, and of what a run is."""
+    found: dict[str, str] = {}
+    open_ = list(workflows)
+    while open_:
+        for _, inner in nested(open_.pop()):
+            if isinstance(inner, Workflow) and inner.name not in found:
+                found[inner.name] = inner.sha256
+                open_.append(inner)
+    return found
+
+
+def searches_within(node: Node) -> bool:
+    """Whether a workflow that a node runs, or one within that, searches."""
+    waiting, known = _named_by(node), set[str]()
+    while waiting:
+        workflow = waiting.pop()
+        if workflow.name in known:  # one may run itself, as deep as is allowed
+            continue
+        known.add(workflow.name)
+        if any(inner.do == "retrieve" for inner in workflow.nodes):
+            return True
+        waiting += [one for inner in workflow.nodes for one in _named_by(inner)]
+    return False
+
+
+def _named_by(node: Node) -> list[Workflow]:
+    given = [node.settings[key] for key in NESTED if key in node.settings]
+    return [one if isinstance(one, Workflow) else find_workflow(str(one)) for one in given]
+
+
+def workflow_problems(
+    workflow: Workflow,
+    *,
+    models: Sequence[str] = (),
+    prices: Sequence[str] | None = None,
+    depth: int = 2,
+    closed_book: bool = False,
+) -> list[str]:
+    """What stands in the way of running a workflow, in words.
+
+    Parameters
+    ----------
+    models : sequence of str
+        Names of the generators that there are, beside the reader.
+    prices : sequence of str, optional
+        Names that have a price. None: tokens are counted alike, which only holds for a single model.
+    depth : int
+        How many workflows may lie within each other.
+    closed_book : bool
+        There is no corpus.
+    """
+    problems: list[str] = []
+    asked = _walk(workflow, (), depth, closed_book, problems)
+    for name in asked:
+        if name not in models:
+            known = f"known are {', '.join(models)}" if models else "none are known"
+            problems.append(
+                f"workflow '{workflow.name}' asks model '{name}': {known}; give --model {name}=SPEC"
+            )
+        elif name not in (prices or ()):
+            problems.append(
+                f"model '{name}' has no price, and tokens of different models do not add up: give "
+                f"--model-price {name}=IN,OUT, dollars per million tokens"
+            )
+    return list(dict.fromkeys(problems))
+
+
+def misfits(workflows: Sequence[Workflow], index: CorpusIndex, selector: Selector) -> list[str]:
+    """What workflows, or those that they run, ask of index or selector that these cannot do, in words."""
+    problems, known = [], set[str]()
+    open_ = list(workflows)
+    while open_:
+        workflow = open_.pop()
+        known.add(workflow.name)
+        for node in workflow.nodes:
+            where = f"workflow '{workflow.name}', node '{node.id}': "
+            if index.links is None and (names := needs_links(node.settings)):
+                problems.append(
+                    f"{where}{', '.join(names)} needs an index with evidence links: build it again with "
+                    "`mio-rag index DATA --out INDEX --overwrite`"
+                )
+            if (units := node.settings.get("units")) is not None:
+                try:
+                    selector.replace(units=units)
+                except InputError as error:
+                    problems += [where + problem for problem in error.problems]
+        inner = [found for _, found in nested(workflow)]
+        open_ += [found for found in inner if isinstance(found, Workflow) and found.name not in known]
+    return problems
+
+
+def _walk(
+    workflow: Workflow, above: tuple[str, ...], depth: int, closed_book: bool, problems: list[str]
+) -> list[str]:
+    """Names of models asked anywhere inside; problems are added to the list."""
+    if workflow.name in above:
+        problems.append(f"workflows run each other for ever: {' -> '.join((*above, workflow.name))}")
+        return []
+    if len(above) > depth:
+        path = " -> ".join((*above, workflow.name))
+        problems.append(f"workflows lie {len(above)} deep within each other, {depth} are allowed: {path}")
+        return []
+    if closed_book and (searching := [n.id for n in workflow.nodes if n.do == "retrieve"]):
+        problems.append(
+            f"workflow '{workflow.name}' searches ({', '.join(searching)}), but there is no corpus: give an "
+            "index, or choose no-retrieval or recall-parts"
+        )
+    asked = [node.model for node in workflow.nodes if node.model is not None]
+    for node, inner in nested(workflow):
+        if isinstance(inner, InputError):
+            problems += [f"workflow '{workflow.name}', node '{node}': {p}" for p in inner.problems]
+        else:
+            asked += _walk(inner, (*above, workflow.name), depth, closed_book, problems)
+    return list(dict.fromkeys(asked))

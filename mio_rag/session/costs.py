@@ -21,8 +21,6 @@ from dataclasses import dataclass, field, replace
 
 from mio_rag.errors import InputError
 
-__all__ = ["Amount", "Call", "Costs", "Prices", "Spent", "peak_memory_mb", "totals"]
-
 
 @dataclass(frozen=True)
 class Call:

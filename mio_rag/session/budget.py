@@ -1,0 +1,318 @@
+"""The account of one question: what it may spend, and the only way to ask a model."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from mio_rag.errors import InputError, MioRagError
+from mio_rag.generation import Generator, Prompt
+from mio_rag.generation.base import charged
+from mio_rag.generation.protocol import CHOICE_TOKENS, GrammarWriter
+from mio_rag.session.costs import Call, Costs, Spent
+from mio_rag.types import Answer
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one question. Every decider and every tool obeys them.
+
+    Parameters
+    ----------
+    steps : int
+        Most actions that ask a model before the answer, >= 0.
+    tokens : int
+        Most tokens into and out of all models, the answer included, >= 1. The tokens of the answer are
+        reserved from the start.
+    seconds : float
+        No action begins after so many seconds, > 0. A call in progress is not cut short, and the answer is
+        still given.
+
+    Raises
+    ------
+    InputError
+        For values out of range.
+    """
+
+    steps: int = 10
+    tokens: int = 20_000
+    seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name, least in (("steps", 0), ("tokens", 1)):
+            value = getattr(self, name)
+            if not _is_number(value) or value != int(value) or value < least:
+                problems.append(f"{name}={value!r} must be a whole number >= {least}")
+        if not _is_number(self.seconds) or not self.seconds > 0:
+            problems.append(f"seconds={self.seconds!r} must be > 0")
+        if problems:
+            raise InputError([f"limit {problem}" for problem in problems])
+        for name, kind in (("steps", int), ("tokens", int), ("seconds", float)):  # traces hold plain numbers
+            object.__setattr__(self, name, kind(getattr(self, name)))
+
+    def lowered(self, other: Limits) -> Limits:
+        """The lower of both; a default of `other` lowers nothing."""
+        usual = Limits()
+        return Limits(
+            self.steps if other.steps == usual.steps else min(self.steps, other.steps),
+            self.tokens if other.tokens == usual.tokens else min(self.tokens, other.tokens),
+            self.seconds if other.seconds == usual.seconds else min(self.seconds, other.seconds),
+        )
+
+
+def _is_number(value: object) -> bool:
+    try:
+        return not isinstance(value, bool) and float(value) == value and abs(float(value)) < float("inf")  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer; of a question with options, the position of the chosen one and its probability."""
+
+    answer: Answer
+    choice: int | None = None
+    probability: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is neither text nor a choice."""
+        return self.choice is None and not self.answer.text.strip()
+
+
+#: Earlier replies by generator (its `id`), prompt and longest answer. Models decode greedily, so the same
+#: prompt gives the same reply. Must not outlive the generators.
+Replies = dict[tuple[int, str, str, int], Reply]
+
+
+class LimitReached(Exception):
+    """The next action or call could exceed a limit; the text names the limit."""
+
+
+class Budget:
+    """Tokens, steps and seconds of one question, shared by all its branches.
+
+    A call holds its maximum before it is made, so that parallel calls never exceed the limit together. Only
+    the final answer may use the reserve.
+
+    Parameters
+    ----------
+    reader : Generator
+        Asked by every action that names no model.
+    reserve : int
+        Tokens set aside for the answer.
+    models : callable, optional
+        Name -> generator, of the models that actions name.
+    threads : int
+        Actions that run in parallel, at most.
+    replies : dict, optional
+        Replies that other runs on the question received. They are not asked for again, but are charged with
+        the tokens and seconds that they took.
+
+    Raises
+    ------
+    LimitReached
+        If the reserve alone exceeds the limit.
+    """
+
+    def __init__(
+        self,
+        reader: Generator,
+        limits: Limits,
+        reserve: int = 0,
+        *,
+        models: Callable[[str], Generator] | None = None,
+        threads: int = 4,
+        replies: Replies | None = None,
+    ) -> None:
+        if limits.tokens < reserve:
+            raise LimitReached(f"{limits.tokens} tokens")
+        self.reader, self.limits, self.reserve, self._models = reader, limits, reserve, models
+        self.places = threading.BoundedSemaphore(threads)
+        self.replies: Replies = {} if replies is None else replies
+        self._spent = self._held = self._steps = 0
+        self._remembered = 0.0  # seconds that known replies took when they were given
+        self._lock = threading.Lock()
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since the question began, as if every reply had been waited for."""
+        return time.perf_counter() - self._started + self._remembered
+
+    def step(self) -> None:
+        """Begin one more action that asks a model, or raise `LimitReached`."""
+        with self._lock:
+            if self._steps >= self.limits.steps:
+                raise LimitReached(f"{self.limits.steps} steps")
+            self._steps += 1
+
+    def check(self) -> None:
+        """Raise `LimitReached` if no further action may begin."""
+        if self.seconds >= self.limits.seconds:
+            raise LimitReached(f"{self.limits.seconds:g} seconds")
+
+    def hold(self, tokens: int, *, final: bool = False) -> None:
+        """Hold tokens for a call, or raise `LimitReached`."""
+        with self._lock:
+            reserve = 0 if final else self.reserve
+            if self._spent + self._held + tokens + reserve > self.limits.tokens:
+                raise LimitReached(f"{self.limits.tokens} tokens")
+            self._held += tokens
+
+    def settle(self, held: int, spent: int, remembered: float = 0.0) -> None:
+        """Release what a call held, and record what it spent."""
+        with self._lock:
+            self._held -= held
+            self._spent += spent
+            self._remembered += remembered
+
+    def branch(self, model: str | None = None) -> Branch:
+        """The account of one action that asks this model; None: the reader."""
+        if model is None or self._models is None:
+            return Branch(self, self.reader)
+        return Branch(self, self._models(model))
+
+
+class Branch:
+    """What one action spends. All its calls go through the budget of the question.
+
+    Parameters
+    ----------
+    costs : Costs
+        Calls of this action, in order.
+    closed : str or None
+        Why this action may ask no model; None: it may.
+    """
+
+    def __init__(self, budget: Budget, generator: Generator) -> None:
+        self.budget, self.generator = budget, generator
+        self.costs = Costs()
+        self.closed: str | None = None
+        self._asking: tuple[str, int, int, float] | None = None  # part, prompt, longest reply, since when
+        self._parallel: list[Branch] = []
+
+    @property
+    def limits(self) -> Limits:
+        """Of the question."""
+        return self.budget.limits
+
+    @property
+    def seconds_left(self) -> float:
+        """Until no further action may begin; below 0 where that time has passed."""
+        return self.budget.limits.seconds - self.budget.seconds
+
+    @property
+    def tokens(self) -> int:
+        """Spent by this action, into and out of models."""
+        return sum(call.prompt_tokens + call.completion_tokens for call in self.costs.calls)
+
+    def parallel(self) -> Branch:
+        """A branch with costs of its own, for work that runs in parallel; ends with `joined`."""
+        other = Branch(self.budget, self.generator)
+        other.closed = self.closed
+        self._parallel.append(other)
+        return other
+
+    def joined(self) -> None:
+        """The costs of parallel branches have been included here."""
+        self._parallel.clear()
+
+    def timed(self, part: str, searches: int = 0) -> AbstractContextManager[None]:
+        """Count what happens inside as a use of a part, also if it fails; see `Costs.part`."""
+        return self.costs.part(part, retrieval_calls=searches)
+
+    def generate(self, part: str, prompt: Prompt, max_tokens: int, *, final: bool = False) -> Answer:
+        """Let the model answer, if the limits allow it; the `final` answer may use the reserve."""
+        return self._call(
+            part,
+            prompt,
+            max_tokens,
+            final,
+            (id(self.generator), prompt.system, prompt.user, max_tokens),
+            lambda: Reply(self.generator.generate(prompt, max_tokens=max_tokens)),
+        ).answer
+
+    def choose(self, part: str, prompt: Prompt, *, final: bool = False) -> Reply:
+        """Let the model choose among the options of the prompt's question; limits as in `generate`."""
+
+        def ask() -> Reply:
+            chosen = self.generator.choose_scored(prompt, prompt.question.choices)
+            return Reply(chosen.answer, chosen.index, chosen.probability)
+
+        key = (id(self.generator), prompt.system, prompt.user, 0)
+        return self._call(part, prompt, CHOICE_TOKENS, final, key, ask)
+
+    def write(self, part: str, prompt: Prompt, grammar: str | None, max_tokens: int) -> Answer:
+        """Let the model write under a grammar (GBNF); None: freely."""
+
+        def ask() -> Reply:
+            if grammar is None:
+                return Reply(self.generator.generate(prompt, max_tokens=max_tokens))
+            if not isinstance(self.generator, GrammarWriter):
+                raise InputError(
+                    f"{self.generator.name} cannot be held to a grammar: use a gguf: model, or "
+                    "planner-lm:free"
+                )
+            return Reply(self.generator.write(prompt, grammar, max_tokens=max_tokens))
+
+        key = (id(self.generator), f"{prompt.system}\n{grammar}", prompt.user, max_tokens)
+        return self._call(part, prompt, max_tokens, False, key, ask).answer
+
+    def unfinished(self) -> tuple[Spent, ...]:
+        """Costs of parallel branches and of calls in progress; a call without a reply counts in full."""
+        found = [spent for other in self._parallel for spent in (*other.costs.spent, *other.unfinished())]
+        if (asking := self._asking) is not None:
+            part, into, out, since = asking
+            call = Call(part, time.perf_counter() - since, 1, 0, into, out)
+            found.append(Spent(call, (), self.generator.name))
+        return tuple(found)
+
+    def _call(
+        self,
+        part: str,
+        prompt: Prompt,
+        max_tokens: int,
+        final: bool,
+        key: tuple[int, str, str, int],
+        ask: Callable[[], Reply],
+    ) -> Reply:
+        if self.closed is not None and not final:
+            raise LimitReached(self.closed)
+        into = self.generator.prompt_tokens(prompt)
+        with self._held(part, into, max_tokens, final):
+            start, replies = time.perf_counter(), self.budget.replies
+            if key not in replies:
+                try:
+                    replies[key] = ask()
+                except MioRagError as error:
+                    seconds = time.perf_counter() - start
+                    self._charge(part, charged(error, self.generator, prompt, max_tokens, seconds), seconds)
+                    raise
+            self._charge(part, replies[key].answer, time.perf_counter() - start)
+            return replies[key]
+
+    @contextmanager
+    def _held(self, part: str, into: int, max_tokens: int, final: bool) -> Iterator[None]:
+        self.budget.hold(into + max_tokens, final=final)
+        before = self.tokens
+        self._asking, self._known = (part, into, max_tokens, time.perf_counter()), 0.0
+        try:
+            yield
+        finally:
+            self._asking = None
+            self.budget.settle(into + max_tokens, self.tokens - before, self._known)
+
+    def _charge(self, part: str, said: Answer | None, waited: float) -> None:
+        """Record a call: what it said, or the time that it took to fail."""
+        if said is None:
+            self.costs.add(Call(part, waited), waited=waited)
+            return
+        self._known = said.latency_seconds - waited
+        call = Call(part, said.latency_seconds, 1, 0, said.prompt_tokens, said.completion_tokens)
+        self.costs.add(call, model=self.generator.name, waited=waited)

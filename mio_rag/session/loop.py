@@ -1,0 +1,558 @@
+"""The loop: decide, act, record, until nothing is proposed and nothing runs; then conclude."""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from mio_rag.errors import InputError, MioRagError
+from mio_rag.generation import Generator, build_prompt
+from mio_rag.generation.protocol import CHOICE_TOKENS
+from mio_rag.generation.window import window_room
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.result import Selection
+from mio_rag.session.budget import Budget, LimitReached, Limits, Replies, Reply
+from mio_rag.session.costs import Call, Costs, Spent
+from mio_rag.session.models import Models
+from mio_rag.session.state import Action, Decider, Learner, Result, State
+from mio_rag.session.tools import Equipment, Job, Nothing, Tool, asks, find_tool, missing_inputs
+from mio_rag.session.trace import Outcome, trace_of
+from mio_rag.session.values import Fact
+from mio_rag.types import GenerationError, Question
+
+_NOTES = 208  # tokens for notes and answers to sub-questions, next to the evidence
+_MOST_ACTIONS = 200  # of a question: no decider can go on for ever
+_POLL = 0.05  # seconds
+_REFERENCE = re.compile(r"#(\d{1,6})\b")
+
+
+class Account(Protocol):
+    """A total over questions, such as `mio_rag.allocation.pacer.Pacer` keeps."""
+
+    def ask(self, tokens: int | None = None, least: int | None = None) -> Any:
+        """Reserve tokens for a question: a reservation with `allowed` tokens and a `price`."""
+        ...
+
+    def spent(self, reservation: Any, tokens: int) -> None:
+        """Settle a reservation."""
+        ...
+
+    def release(self, reservation: Any) -> None:
+        """Give a reservation back, of which nothing was spent."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+class Plan(Protocol):
+    """What decides the steps: it also knows how a workflow of sub-questions is decided."""
+
+    def inner(self, workflow: Any) -> Decider:
+        """The decider of another workflow."""
+        ...
+
+    def described(self, state: State) -> dict[str, Any]:
+        """The workflow that was followed, as plain data; empty where there is none."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """A policy, ready for questions: a row of deciders, and what their actions work with. Thread-safe.
+
+    Parameters
+    ----------
+    name : str
+        As traces and ledgers show it.
+    deciders : tuple of Decider
+        Asked in this order after every result.
+    plan : Plan
+        The decider of the steps; it is one of the deciders.
+    kit : Equipment
+    price : float
+        Of a token. Not used where an account sets it.
+    priced : callable, optional
+        (selector, price) -> the selection program at a price.
+    limits : Limits
+        Of one question.
+    budget : int or None
+        Largest block of evidence that the policy allows; None: the caller's.
+    max_tokens : int
+        Longest answer.
+    longest : int or None
+        The longest answer that a decider may ask for; None: `max_tokens`.
+    models : Models
+        Generators that actions name, opened when they are first asked.
+    account : Account or None
+        A total over questions; sets the price.
+    learner : Learner or None
+        Told of every question.
+    threads : int
+        Actions that run in parallel, at most.
+    seconds : float or None
+        Longest time of an action that sets none itself.
+    settings : mapping
+        What decisions depend on, as plain data for traces.
+    always_asks : bool
+        Whether anything but the answer may ask a model, so that the whole limit is reserved in the account.
+    """
+
+    name: str
+    deciders: tuple[Decider, ...]
+    plan: Plan
+    kit: Equipment
+    price: float = 0.0
+    priced: Callable[[Any, float], Any] | None = None
+    limits: Limits = field(default_factory=Limits)
+    budget: int | None = None
+    max_tokens: int = 32
+    longest: int | None = None
+    models: Models = field(default_factory=lambda: Models({}))
+    account: Account | None = None
+    learner: Learner | None = None
+    threads: int = 4
+    seconds: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    always_asks: bool = True
+
+    @property
+    def retriever(self) -> Retriever | None:
+        """Where it searches."""
+        return self.kit.retriever
+
+    def attempt(
+        self, question: Question, generator: Generator, budget_tokens: int, replies: Replies | None = None
+    ) -> Outcome:
+        """Answer a question.
+
+        Parameters
+        ----------
+        budget_tokens : int
+            Largest block of evidence, >= 1; less where the policy or the model's window allows less.
+        replies : dict, optional
+            What the generator said to other runs on this question. It is not asked for again, but charged.
+
+        Returns
+        -------
+        Outcome
+            With an error for any `MioRagError` on the way, and the trace and costs until then.
+
+        Raises
+        ------
+        InputError
+            For a budget below 1.
+        """
+        if isinstance(budget_tokens, bool) or not budget_tokens >= 1:
+            raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
+        run = _Run(self, question, generator, int(budget_tokens), replies)
+        return run.outcome()
+
+    def most_tokens(self, question: Question, generator: Generator) -> tuple[int, int]:
+        """Most tokens that a question can take, into models and out of them.
+
+        Where only answers ask a model: their prompts with all the evidence, and the longest answers, with the
+        two that are still asked for where one came to nothing. Otherwise the whole limit, in each direction.
+        """
+        limit, allowed = self.limits.tokens, self.budget or self.limits.tokens
+        if self.always_asks:
+            return limit, limit
+        asked, longest = self._one_answer(question, generator)
+        answers = 3
+        into = answers * asked + (answers - 1) * allowed + _NOTES
+        return min(limit, into), min(limit, answers * longest)
+
+    def least_tokens(self, question: Question, generator: Generator) -> int | None:
+        """Tokens with which a question can be asked once, with one token of evidence; None: unknown."""
+        return None if self.always_asks else sum(self._one_answer(question, generator)) + _NOTES + 1
+
+    def _one_answer(self, question: Question, generator: Generator) -> tuple[int, int]:
+        """Tokens of a prompt without evidence, and of the longest answer."""
+        longest = self.longest or self.max_tokens
+        longest = max(longest, CHOICE_TOKENS if question.choices else 0)
+        return generator.prompt_tokens(build_prompt(question)), longest
+
+    def close(self) -> None:
+        """Close the files and models that were opened for it."""
+        self.models.close()
+        if self.account is not None:
+            self.account.close()
+        if self.learner is not None and hasattr(self.learner, "close"):
+            self.learner.close()
+
+    def take_up(self, spent: Sequence[int]) -> None:
+        """Count questions that another process has asked, where only their rows tell of them.
+
+        A total with a file has counted them there.
+        """
+        if self.account is None or self.settings.get("policy", {}).get("price", {}).get("state") is not None:
+            return
+        for tokens in spent:
+            self.account.spent(self.account.ask(max(1, tokens)), tokens)
+
+    def run(self, state: State, deciders: Sequence[Decider], budget: Budget) -> None:
+        """Decide, act and record, until nothing is proposed and nothing runs."""
+        ended: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        started = 0
+        while not state.is_closed:
+            proposed: tuple[Action, ...] = ()
+            for decider in deciders:
+                proposed = decider.decide(state, proposed)
+            new = [action for action in proposed if not state.has_started(action.id)]
+            new = new[: _MOST_ACTIONS - started]
+            started += len(new)
+            for action in new:
+                result = state.running[action.id] = Result(action)
+                if len(new) == 1 and len(state.running) == 1 and self._seconds(action) is None:
+                    self.act(result, state, budget)
+                    ended.put(result)
+                else:
+                    arguments = (result, state, budget, ended)
+                    threading.Thread(target=self._act_and_report, args=arguments, daemon=True).start()
+            if not state.running:
+                return
+            self._record(state, ended)
+
+    def _act_and_report(
+        self, result: Result, state: State, budget: Budget, ended: queue.SimpleQueue[Result]
+    ) -> None:
+        self.act(result, state, budget)
+        ended.put(result)
+
+    def _record(self, state: State, ended: queue.SimpleQueue[Result]) -> None:
+        """Wait until an action has ended, or has had its time."""
+        timed = any(self._seconds(result.action) is not None for result in state.running.values())
+        try:
+            result = ended.get(timeout=_POLL if timed else None)
+            if state.running.get(result.action.id) is result:  # else it was abandoned before it ended
+                del state.running[result.action.id]
+                state.results[result.action.id] = result
+        except queue.Empty:
+            pass
+        for result in list(state.running.values()):
+            limit = self._seconds(result.action)
+            if limit is None or result.begun is None or time.perf_counter() - result.begun <= limit:
+                continue
+            _abandon(state, result, f"took longer than {limit:g} s")
+
+    def _seconds(self, action: Action) -> float | None:
+        return self.seconds if action.seconds is None else action.seconds
+
+    def act(self, result: Result, state: State, budget: Budget) -> None:
+        """Run one tool. Whatever fails drops this action, with a reason; the question goes on."""
+        action, tool = result.action, find_tool(result.action.do)
+        with _place(budget, tool):
+            result.begun = time.perf_counter()
+            try:
+                result.branch = branch = budget.branch(action.model)
+                result.costs = branch.costs
+                values = state.values([i for i in action.inputs if state.has_ended(i)])
+                if missing := missing_inputs(tool, values):
+                    raise Nothing(f"what it needs was dropped: {', '.join(missing)}")
+                if not action.final:
+                    budget.check()
+                    if _takes_a_step(tool, action):
+                        budget.step()
+                result.value = tool.run(Job(self.kit, _Solving(self, state, budget), state, result, branch))
+            except LimitReached as limit:
+                result.dropped = f"limit of {limit}"
+            except Nothing as nothing:
+                result.dropped = str(nothing)
+            except MioRagError as error:
+                result.dropped, result.error = _reason(error), error
+                result.failed = isinstance(error, GenerationError)
+            except Exception as error:  # a user's own generator or store costs its branch, not the answer
+                result.dropped = _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _takes_a_step(tool: Tool, action: Action) -> bool:
+    """Whether an action counts as one that asks a model; a search counts when its strategies do."""
+    if action.do == "search_again":
+        return bool(action.settings["query"] == "model" and action.settings.get("asks", True))
+    return tool.asks and action.do != "retrieve" and asks(action.do, action.settings)
+
+
+@contextmanager
+def _place(budget: Budget, tool: Tool) -> Iterator[None]:
+    """A place among the actions that run in parallel; one that waits for others takes none."""
+    if tool.runs_others:
+        yield
+        return
+    with budget.places:
+        yield
+
+
+def _abandon(state: State, result: Result, why: str) -> None:
+    """Nothing of an action is used any longer, and the call that it waits for is charged in full."""
+    costs = Costs()
+    costs.spent = [*result.costs.spent, *(result.branch.unfinished() if result.branch else ())]
+    if not costs.spent and result.begun is not None:
+        costs.spent = [Spent(Call(result.action.do, time.perf_counter() - result.begun))]
+    late = Result(result.action, None, costs, dict(result.facts), why, children=list(result.children))
+    for child in late.children:
+        child.is_closed = True
+        for inner in list(child.running.values()):
+            _abandon(child, inner, why)
+    state.running.pop(result.action.id, None)
+    state.results[result.action.id] = late
+
+
+@dataclass(frozen=True, eq=False)
+class _Solving:
+    """Answers sub-questions, each by a loop of its own, from the same budget."""
+
+    session: Session
+    state: State
+    budget: Budget
+
+    def __call__(
+        self, job: Job, workflow: Any, texts: Sequence[str], *, serial: bool
+    ) -> list[tuple[str, Reply | None]]:
+        order = self.session.plan.inner(workflow)
+        others = [d for d in self.session.deciders if getattr(d, "serves_parts", False)]
+
+        def answer(place: int, text: str, known: tuple[Fact, ...]) -> Reply | None:
+            asked = self.state.question
+            part = asked if text == asked.text else Question(f"{asked.id}/{place}", text)
+            child = replace(
+                self.state,
+                question=part,
+                known=known,
+                results={},
+                running={},
+                is_closed=False,
+                parent=self.state,
+            )
+            job.result.children.append(child)
+            self.session.run(child, [order, *others], self.budget)
+            return _answer_of(order, child)
+
+        known = self.state.known
+        if serial or len(texts) == 1:
+            told: list[tuple[str, Reply | None]] = []
+            facts: list[Fact] = []
+            for place, text in enumerate(texts, 1):
+                filled = _filled(text, facts) if serial else text
+                reply = answer(place, filled, (*known, *facts))
+                told.append((filled, reply))
+                facts.append(Fact(filled, "unknown" if reply is None else reply.answer.text))
+            return told
+        replies: list[Reply | None] = [None] * len(texts)
+
+        def branch(k: int) -> None:
+            replies[k] = answer(k + 1, texts[k], known)
+
+        threads = [threading.Thread(target=branch, args=(k,), daemon=True) for k in range(len(texts))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        job.result.children.sort(key=lambda child: texts.index(child.question.text))
+        return list(zip(texts, replies, strict=True))
+
+
+def _answer_of(order: Any, child: State) -> Reply | None:
+    found = child.results.get(order.workflow.answer)
+    return found.value if found is not None and isinstance(found.value, Reply) else None
+
+
+def _filled(text: str, facts: Sequence[Fact]) -> str:
+    """A sub-question with the answers to earlier ones where it names them: #1, #2, ..."""
+
+    def answer(found: re.Match[str]) -> str:
+        place = int(found[1])
+        return facts[place - 1].answer if 1 <= place <= len(facts) else found[0]
+
+    return _REFERENCE.sub(answer, text)
+
+
+class _Run:
+    """One question from the reservation to the outcome."""
+
+    def __init__(
+        self,
+        session: Session,
+        question: Question,
+        reader: Generator,
+        budget_tokens: int,
+        replies: Replies | None,
+    ) -> None:
+        self.session, self.question, self.reader, self.replies = session, question, reader, replies
+        self.asked = budget_tokens
+        self.began = time.perf_counter()
+        allowed = budget_tokens if session.budget is None else min(budget_tokens, session.budget)
+        self.state = State(
+            uuid.uuid4().hex,
+            question,
+            session.limits,
+            session.price,
+            allowed,
+            allowed if session.budget is None else session.budget,
+            session.max_tokens,
+            session.retriever,
+        )
+        self.fallback: str | None = None
+        self.opening = Costs()
+
+    def outcome(self) -> Outcome:
+        """Answer, whatever fails on the way."""
+        session, state = self.session, self.state
+        reply: Reply | None = None
+        error: MioRagError | None = None
+        try:
+            if session.account is None:
+                reply = self._answer()
+            else:
+                with self._reserved(session.account):
+                    reply = self._answer()
+            if session.learner is not None:
+                with self.opening.part("learn"):
+                    session.learner.learn(state)
+        except MioRagError as failure:
+            error = failure
+        costs = self._costs()
+        trace = trace_of(
+            state,
+            costs,
+            policy=session.name,
+            asked=state.budget,
+            settings=dict(session.settings),
+            generator=self.reader.name,
+            reply=None if error is not None else reply,
+            error=error,
+            opening=self.opening,
+            seconds=time.perf_counter() - self.began,
+            workflow=session.plan.described(state),
+            fallback=self.fallback,
+        )
+        return Outcome(None if error is not None else reply, state.selection, trace, costs, error)
+
+    def _costs(self) -> Costs:
+        """Everything that was spent so far, within the step that spent it."""
+        costs = Costs()
+        costs.spent = list(self.opening.spent)
+
+        def include(state: State, above: tuple[str, ...]) -> None:
+            for result in [*state.results.values(), *state.running.values()]:
+                path = (*above, result.action.id)
+                costs.spent += [replace(one, within=(*path, *one.within)) for one in result.costs.spent]
+                for place, child in enumerate(result.children, 1):
+                    include(child, (*path, str(place)))
+
+        include(self.state, ())
+        return costs
+
+    @contextmanager
+    def _reserved(self, account: Account) -> Iterator[None]:
+        """Reserve what the question may spend, at the price of the moment; settle it in the end."""
+        session, state = self.session, self.state
+        asked, longest = session._one_answer(self.question, self.reader)
+        around = asked + _NOTES + longest
+        most = session.limits.tokens
+        if not session.always_asks:
+            most = min(most, around + state.budget)
+        held = account.ask(most, min(most, around + 1))
+        state.budget = max(1, min(state.budget, held.allowed - around))
+        state.price = held.price
+        state.limits = replace(session.limits, tokens=held.allowed)
+        if session.priced is not None:
+            priced = session.priced(session.kit.selector, held.price)
+            self.session = replace(session, kit=replace(session.kit, selector=priced))
+        is_done = False
+        try:
+            yield
+            is_done = True
+        finally:
+            total = self._costs().total()
+            spent = total.prompt_tokens + total.completion_tokens
+            # Where nothing was worth its price, nothing is spent, and the price falls.
+            if total.lm_calls or spent or is_done:
+                account.spent(held, spent)
+            else:
+                account.release(held)
+
+    def _answer(self) -> Reply:
+        session, state = self.session, self.state
+        room = window_room(self.reader, self.question, max_tokens=session.longest or session.max_tokens)
+        if room is not None:
+            state.budget = min(state.budget, max(1, room - min(_NOTES, room // 2)))
+        asked, longest = session._one_answer(self.question, self.reader)
+        around = asked + _NOTES + longest
+        # A block that leaves no tokens for the answer cannot be read: less is.
+        state.budget = max(1, min(state.budget, state.limits.tokens - around))
+        try:
+            budget = Budget(
+                self.reader,
+                state.limits,
+                around + state.budget,
+                models=session.models.get,
+                threads=session.threads,
+                replies=self.replies,
+            )
+        except LimitReached as limit:
+            raise GenerationError(
+                f"limit tokens={state.limits.tokens} is below the {around + 1} that the answer alone may "
+                "take: raise it"
+            ) from limit
+        session.run(state, session.deciders, budget)
+        return self._conclude(budget)
+
+    def _conclude(self, budget: Budget) -> Reply:
+        """The final reply, else the last draft, else an answer from what was read, else from memory."""
+        state = self.state
+        for result in state.results.values():
+            if result.action.do == "draft" and isinstance(result.error, InputError):
+                raise result.error  # the model cannot be measured: no rule can decide
+        final = next((r for r in reversed(state.results.values()) if r.action.final), None)
+        replies = [r.value for r in state.results.values() if isinstance(r.value, Reply)]
+        if final is not None and isinstance(final.value, Reply):
+            if not final.value.is_empty:
+                return final.value
+            return self._said_elsewhere(final, final.value, replies, budget)
+        self.fallback = (
+            "no step came to an answer" if final is None else f"{final.action.id}: {final.dropped}"
+        )
+        return replies[-1] if replies else self._fallback_answer(budget)
+
+    def _said_elsewhere(self, final: Result, nothing: Reply, replies: list[Reply], budget: Budget) -> Reply:
+        """What was said before, or else the reader says, where the final reply is empty."""
+        drafts = [reply for reply in replies if not reply.is_empty]
+        found: Reply | None = drafts[-1] if drafts else None
+        if found is None and final.action.model is not None:  # the reader would say the same again
+            self.fallback = f"{final.action.id}: the answer is empty"
+            try:
+                found = self._fallback_answer(budget)
+            except GenerationError:
+                found = None
+        if found is None or found.is_empty:
+            self.fallback = None
+            return nothing
+        self.fallback = f"{final.action.id}: the answer is empty"
+        return found
+
+    def _fallback_answer(self, budget: Budget) -> Reply:
+        """One more answer, from what was read, else from memory, with the tokens set aside for it."""
+        state = self.state
+        read = [r.action.id for r in state.results.values() if isinstance(r.value, Selection)]
+        why: str | None = None
+        for k, inputs in enumerate([*((id,) for id in read[-1:]), ()]):
+            action = Action("fallback" if k == 0 else f"fallback-{k + 1}", "answer", inputs, final=True)
+            result = Result(action)
+            self.session.act(result, state, budget)
+            state.results[action.id] = result
+            if isinstance(result.value, Reply):
+                return result.value
+            why = result.dropped
+        raise GenerationError(f"there is no answer ({self.fallback}): {why}")

@@ -1,0 +1,264 @@
+"""What deciders read and return: actions, results, and the state of a question."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from mio_rag.candidates import Candidates
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.result import Selection
+from mio_rag.session.budget import Branch, Limits, Reply
+from mio_rag.session.costs import Costs
+from mio_rag.session.values import Fact, Facts, Queries, Value
+from mio_rag.types import Question
+
+T = TypeVar("T")
+_UNKNOWN = re.compile(r"unknown|not (?:mention|provid|state|specif|found|enough)|cannot|no information", re.I)
+
+
+@dataclass(frozen=True)
+class Action:
+    """One step to run.
+
+    Parameters
+    ----------
+    id : str
+        Unique within the question.
+    do : str
+        Name of a tool.
+    inputs : tuple of str
+        Ids of the results that it takes.
+    settings : mapping
+        Of the tool.
+    model : str or None
+        Which generator is asked; None: the reader.
+    seconds : float or None
+        The action is abandoned after so long; None: the session's own limit, if any.
+    final : bool
+        Whether its reply is the answer, which may use the reserved tokens.
+    why : str
+        The decision in a sentence.
+    about : mapping
+        What the decision rests on, as plain data for the trace.
+    """
+
+    id: str
+    do: str
+    inputs: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    seconds: float | None = None
+    final: bool = False
+    why: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Result:
+    """What came of an action.
+
+    Parameters
+    ----------
+    value : Value or None
+        None: there is none, and `dropped` may say why.
+    facts : dict
+        What the tool reports: pool, query, complete, tier, notes and others.
+    dropped : str or None
+        Why nothing of it is used.
+    failed : bool
+        Whether a model failed, so that the answer rests on less than it should.
+    error : Exception or None
+        What it raised.
+    children : list of State
+        Of the sub-questions that it answered.
+    """
+
+    action: Action
+    value: Value | None = None
+    costs: Costs = field(default_factory=Costs)
+    facts: dict[str, Any] = field(default_factory=dict)
+    dropped: str | None = None
+    failed: bool = False
+    error: Exception | None = None
+    children: list[State] = field(default_factory=list)
+    branch: Branch | None = None
+    begun: float | None = None
+
+    @property
+    def all_costs(self) -> Iterator[Costs]:
+        """Its own, and those of all that ran inside it."""
+        yield self.costs
+        for child in self.children:
+            for result in child.results.values():
+                yield from result.all_costs
+
+    @property
+    def tokens(self) -> int:
+        """Into and out of all models, with all that ran inside it."""
+        calls = [call for costs in self.all_costs for call in costs.calls]
+        return sum(call.prompt_tokens + call.completion_tokens for call in calls)
+
+
+@dataclass(eq=False)
+class State:
+    """A question on its way. Deciders only read it.
+
+    Parameters
+    ----------
+    id : str
+        Unique; learners use it as the id for ratings.
+    price : float
+        Of a token: what one more token must add to the probability that the evidence is complete.
+    budget : int
+        Largest block of evidence, in tokens.
+    allowed : int
+        What the policy allows for that where a total does not say less.
+    max_tokens : int
+        Longest answer.
+    known : tuple of Fact
+        Answers to earlier sub-questions.
+    results : dict of str to Result
+        By id of the action, in the order in which they ended.
+    running : dict of str to Result
+    is_closed : bool
+        Whether nobody waits for it any longer.
+    parent : State or None
+        Of a sub-question: the state of the question.
+    """
+
+    id: str
+    question: Question
+    limits: Limits
+    price: float = 0.0
+    budget: int = 256
+    allowed: int = 256
+    max_tokens: int = 32
+    retriever: Retriever | None = None
+    known: tuple[Fact, ...] = ()
+    results: dict[str, Result] = field(default_factory=dict)
+    running: dict[str, Result] = field(default_factory=dict)
+    is_closed: bool = False
+    parent: State | None = None
+    _memo: dict[str, Any] = field(default_factory=dict)
+
+    def once(self, key: str, make: Callable[[], T]) -> T:
+        """A pure function of the question, computed once for all deciders and sub-questions."""
+        if self.parent is not None:
+            return self.parent.once(key, make)
+        if key not in self._memo:
+            self._memo[key] = make()
+        found: T = self._memo[key]
+        return found
+
+    def has_started(self, id: str) -> bool:
+        """Whether the action runs or has ended."""
+        return id in self.results or id in self.running
+
+    def has_ended(self, *ids: str) -> bool:
+        """Whether all these actions have ended."""
+        return all(id in self.results for id in ids)
+
+    def values(self, ids: Sequence[str]) -> list[Value]:
+        """The values of these actions, in that order; of dropped ones there is none."""
+        found = [self.results[id].value for id in ids]
+        return [value for value in found if value is not None]
+
+    def last(self, kind: type[T]) -> T | None:
+        """The last value of a type."""
+        values = (result.value for result in reversed(self.results.values()))
+        return next((value for value in values if isinstance(value, kind)), None)
+
+    @property
+    def reply(self) -> Reply | None:
+        """The reply of the final action."""
+        for result in reversed(self.results.values()):
+            if result.action.final and isinstance(result.value, Reply):
+                return result.value
+        return None
+
+    @property
+    def selection(self) -> Selection | None:
+        """What was read last; of sub-questions only where nothing was read for the question itself."""
+        if (own := self.last(Selection)) is not None:
+            return own
+        inner = [c.selection for r in self.results.values() for c in r.children]
+        return next((one for one in reversed(inner) if one is not None), None)
+
+    @property
+    def limit_reached(self) -> str | None:
+        """The limit that dropped an action, if any."""
+        for result in self.results.values():
+            if result.dropped is not None and result.dropped.startswith("limit of "):
+                return result.dropped.removeprefix("limit of ")
+        return None
+
+
+class Decider(Protocol):
+    """Chooses the next actions. Implementations are frozen: they keep nothing between calls."""
+
+    def decide(self, state: State, proposed: tuple[Action, ...]) -> tuple[Action, ...]:
+        """Return the proposed actions unchanged, changed, replaced, or none.
+
+        Must do no I/O. Called again after every result; an action whose id has started is not started again.
+        """
+        ...
+
+
+class Learner(Protocol):
+    """Learns from outcomes. Called by the session before and after a question, never by the loop."""
+
+    def learn(self, state: State) -> None:
+        """Record what came of a question."""
+        ...
+
+
+def describe(value: Value) -> str:
+    """A value in a line, for people."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Queries):
+        return " | ".join(value.texts)
+    if isinstance(value, Candidates):
+        return f"{len(value)} passages found"
+    if isinstance(value, Selection):
+        return f"{len(value.chosen)} passages, {value.tokens_used} tokens"
+    if isinstance(value, Facts):
+        return " | ".join(f"{fact.question} {fact.answer}" for fact in value.found)
+    return value.answer.text
+
+
+def signals(value: Value) -> dict[str, float]:
+    """What a planner sees of a value: finite numbers by name."""
+    if isinstance(value, str):
+        return {"words": float(len(value.split()))}
+    if isinstance(value, Queries):
+        return {"parts": float(len(value.texts))}
+    if isinstance(value, Candidates):
+        best = sorted(map(float, value.relevance), reverse=True)
+        return {
+            "top": best[0],
+            "gap": best[0] - best[min(1, len(best) - 1)],
+            "fall": best[0] - best[min(9, len(best) - 1)],
+            "found": float(len(best)),
+        }
+    if isinstance(value, Selection):
+        scores = [float(value.candidates.relevance[i]) for i in value.chosen]
+        return {
+            "read": float(len(scores)),
+            "tokens": float(value.tokens_used),
+            "best": max(scores, default=0.0),
+            "expected": sum(scores),
+        }
+    if isinstance(value, Facts):
+        unknown = [bool(_UNKNOWN.search(fact.answer)) for fact in value.found]
+        return {"facts": float(len(unknown)), "unknown": sum(unknown) / len(unknown)}
+    logs, text = value.answer.logprobs, value.answer.text
+    found = {"words": float(len(text.split())), "unknown": float(bool(_UNKNOWN.search(text)))}
+    if value.probability is not None:
+        found["probability"] = float(value.probability)
+    if logs:
+        found |= {"logprob": sum(logs) / len(logs), "lowest": min(logs), "first": logs[0]}
+    return found

@@ -1,0 +1,518 @@
+"""Tiers: how much is read and answered, and how a tier reads a pool: re-rank, compress, choose."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.candidates import Candidates
+from mio_rag.context import SEPARATOR, TokenCounter, passage_tokens, render_passage
+from mio_rag.errors import InfeasibleError, InputError, choose
+from mio_rag.generation._spans import sentences
+from mio_rag.merging import APART, merged
+from mio_rag.reading import read_toml
+from mio_rag.retrieval.rerank import make_reranker, rescored, spec_problems
+from mio_rag.retrieval.reranker import Reranker
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.result import Selection
+from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Branch
+from mio_rag.types import Passage
+
+#: The name of the compressor that is a program: it needs more than passages and a query.
+CHOSEN = "program"
+
+#: How much texts take, one number each: characters, or tokens of the reader.
+Size = Callable[[Sequence[str]], Sequence[int]]
+
+#: Unit rows of texts, shape (n, d).
+Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+
+
+class Compressor(Protocol):
+    """Says what is kept of each passage."""
+
+    def __call__(
+        self,
+        passages: Sequence[Passage],
+        query: NDArray[np.float32],
+        room: int,
+        size: Size,
+        encode: Encode,
+    ) -> list[str]:
+        """The text that is kept of each passage, "" where nothing is.
+
+        Parameters
+        ----------
+        passages : sequence of Passage
+            In the order in which they will be read; at least one.
+        query : array, shape (d,)
+            The question, embedded.
+        room : int
+            Most that all of it may take, titles and separators included, >= 1.
+        """
+        ...
+
+
+def keep_sentences(
+    passages: Sequence[Passage],
+    query: NDArray[np.float32],
+    room: int,
+    size: Size,
+    encode: Encode,
+) -> list[str]:
+    """The published rule; see `Compressor`."""
+    parts = [(k, s) for k, passage in enumerate(passages) for s in sentences(passage.text)]
+    texts = [text for _, text in parts]
+    near = encode(texts) @ query if texts else np.zeros(0)
+    heads = size([_title_of(passage) for passage in passages])
+    takes = size([f"{text} " for text in texts])
+    left, kept, opened = room, set[int](), set[int]()
+    for place in np.argsort(-near, kind="stable"):
+        passage = parts[place][0]
+        needed = takes[place] + (0 if passage in opened else heads[passage])
+        if needed <= left:
+            left -= needed
+            kept.add(int(place))
+            opened.add(passage)
+    if not kept:
+        return cut_off(passages, room, size)
+    return [
+        " ".join(text for place, (k, text) in enumerate(parts) if k == number and place in kept)
+        for number in range(len(passages))
+    ]
+
+
+def keep_whole(
+    passages: Sequence[Passage],
+    query: NDArray[np.float32],
+    room: int,
+    size: Size,
+    encode: Encode,
+) -> list[str]:
+    """Whole passages; see `Compressor`."""
+    left, kept = room, [""] * len(passages)
+    for k, takes in enumerate(size([SEPARATOR + render_passage(passage) for passage in passages])):
+        if takes <= left:
+            left -= takes
+            kept[k] = passages[k].text
+    return kept if any(kept) else cut_off(passages, room, size)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """A size as a counter of tokens."""
+
+    size: Size
+
+    @property
+    def name(self) -> str:
+        return "size"
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        return list(self.size(texts))
+
+
+def keep_chosen(head: Candidates, room: int, size: Size, selector: Selector) -> list[str]:
+    """The sentences of passages that a program chooses, as `Compressor` returns them.
+
+    Parameters
+    ----------
+    head : Candidates
+    selector : Selector
+        Of sentences.
+    """
+    apart = replace(head, sources=None, spans=None, positions=None)  # a text for each passage
+    made = selector.choose(apart, room, _Sizes(size))
+    chosen = made.formulation.candidates
+    passage = dict(zip(chosen.ids, chosen.passage_ids, strict=True))
+    read = merged(chosen, made.chosen)
+    kept = {passage[block.parts[0].id]: block.passage.text.replace(APART, " ") for block in read}
+    if not kept:
+        return cut_off([head.passage(i) for i in range(len(head))], room, size)
+    return [kept.get(name, "") for name in head.ids]
+
+
+def cut_off(passages: Sequence[Passage], room: int, size: Size) -> list[str]:
+    """As much of the first passage's beginning as fits, at least one character; nothing of the others."""
+    text, head = passages[0].text.lstrip(), _title_of(passages[0])
+    low, high = 1, len(text)
+    while low < high:  # size grows with the text
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if size([head + text[:middle]])[0] <= room else (low, middle - 1)
+    return [text[:low], *[""] * (len(passages) - 1)]
+
+
+def _title_of(passage: Passage) -> str:
+    """What a passage takes beside its text."""
+    title = passage.title.strip()
+    return f"{SEPARATOR}{title}\n" if title else SEPARATOR
+
+
+#: By the name that tiers give.
+COMPRESSORS: Mapping[str, Compressor] = MappingProxyType({"sentences": keep_sentences, "none": keep_whole})
+
+
+_UNITS = ("characters", "tokens")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Tier:
+    """How much a question gets.
+
+    Parameters
+    ----------
+    name : str
+        Letters, digits, ``_``, ``.`` and ``-``.
+    depth : int
+        Passages that are read, in the order of the search, >= 1; with a `token_price`, candidates.
+    context : int
+        Most that is read, in `unit`, >= 1; titles and what parts passages count.
+    new_tokens : int
+        Longest answer, >= 1.
+    unit : str
+        "characters" or "tokens" of the reader.
+    rerank : str
+        Specification of a re-ranker that orders the passages; empty: the search's order.
+    compress : str
+        How passages are brought to the size of the context; see `mio_rag.session.tiers`.
+    token_price : float or None
+        None: the best passages are read. A number >= 0: the exact program chooses, and a token must be worth
+        so much. It then reads whole passages, counts in tokens, and needs no re-ranker.
+
+    Raises
+    ------
+    InputError
+        With every problem found.
+    """
+
+    name: str
+    depth: int
+    context: int
+    new_tokens: int
+    unit: str = "characters"
+    rerank: str = ""
+    compress: str = "sentences"
+    token_price: float | None = None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not (isinstance(self.name, str) and _NAME.fullmatch(self.name)):
+            problems.append(f"name={self.name!r} must be letters, digits, '_', '.' and '-'")
+        for name in ("depth", "context", "new_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                problems.append(f"{name}={value!r} must be a whole number >= 1")
+        if self.unit not in _UNITS:
+            problems.append(f"unit={self.unit!r} is unknown: {choose(self.unit, _UNITS)}")
+        known = (*COMPRESSORS, CHOSEN)
+        if self.compress not in known:
+            problems.append(f"compress={self.compress!r} is unknown: {choose(self.compress, known)}")
+        if not isinstance(self.rerank, str):
+            problems.append(f'rerank={self.rerank!r} must be the name of a re-ranker, for instance "maxsim"')
+        elif self.rerank:
+            problems += spec_problems([self.rerank])
+        price = self.token_price
+        if price is not None:
+            if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < math.inf:
+                problems.append(f"token_price={price!r} must be a number >= 0")
+            if self.rerank or self.compress != "none" or self.unit != "tokens":
+                problems.append(
+                    "with a token_price the program reads whole passages and counts tokens: set "
+                    'compress = "none", unit = "tokens", and leave out rerank'
+                )
+        if problems:
+            raise InputError([f"tier {self.name!r}: {problem}" for problem in problems])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; what is None is left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+#: The three published tiers for small devices.
+PUBLISHED = (
+    Tier("easy", 2, 600, 64),
+    Tier("medium", 5, 1200, 96, rerank="maxsim"),
+    Tier("hard", 10, 2000, 128, rerank="maxsim"),
+)
+
+
+def check_tiers(tiers: Sequence[Tier]) -> None:
+    """Raise `InputError` unless there are tiers of different names, each dearer than the one before.
+
+    Depth, context and answer must not fall from one tier to the next, a price of tokens must not rise (none
+    is a price of 0), and something must change.
+    """
+    problems = [] if tiers else ["there are no tiers: give at least one"]
+    names = [tier.name for tier in tiers]
+    problems += [f"tier '{n}' is there twice" for n in dict.fromkeys(names) if names.count(n) > 1]
+    for one, other in pairwise(tiers):
+        here = f"tier '{other.name}' stands behind '{one.name}'"
+        if one.unit != other.unit:
+            problems.append(f"{here}, and counts in {other.unit}, not in {one.unit}: use one unit in all")
+            continue
+        before, after = _costs(one), _costs(other)
+        falls = [name for name, value in after.items() if value < before[name]]
+        if falls:
+            said = ", ".join(_told(name, one, other) for name in falls)
+            problems.append(f"{here} and is cheaper in {said}: order the tiers by cost, the cheapest first")
+        elif before == after:
+            problems.append(f"{here} and costs the same: leave one of them out")
+    if problems:
+        raise InputError(problems)
+
+
+def _costs(tier: Tier) -> dict[str, float]:
+    # A price makes a tier cheaper: it is compared with its sign turned.
+    return {
+        "depth": tier.depth,
+        "context": tier.context,
+        "new_tokens": tier.new_tokens,
+        "token_price": -(tier.token_price or 0.0),
+    }
+
+
+def _told(name: str, one: Tier, other: Tier) -> str:
+    return f"{name} ({getattr(other, name)} after {getattr(one, name)})"
+
+
+def tiers_of(entries: Any, source: str) -> tuple[Tier, ...]:
+    """Tiers from plain data, checked one by one and in their order.
+
+    Parameters
+    ----------
+    entries : list of mapping
+        One for each tier.
+    source : str
+        Where it comes from, to begin messages.
+
+    Raises
+    ------
+    InputError
+        With every problem of every tier.
+    """
+    if not isinstance(entries, (list, tuple)) or not all(isinstance(one, Mapping) for one in entries):
+        raise InputError(f"{source}: tiers are a list of tables, each beginning with [[tier]]")
+    known = {field.name for field in fields(Tier)}
+    needed = ("name", "depth", "context", "new_tokens")
+    tiers, problems = [], []
+    for place, entry in enumerate(entries, start=1):
+        here = f"{source}, tier {place}"
+        if strange := sorted(set(entry) - known):
+            problems.append(f"{here}: {', '.join(strange)} is unknown: choose {', '.join(sorted(known))}")
+        elif missing := [name for name in needed if name not in entry]:
+            problems.append(f"{here} lacks {', '.join(missing)}")
+        else:
+            try:
+                tiers.append(Tier(**entry))
+            except InputError as error:
+                problems += [f"{source}: {problem}" for problem in error.problems]
+    if not problems:
+        try:
+            check_tiers(tiers)
+        except InputError as error:
+            problems += [f"{source}: {problem}" for problem in error.problems]
+    if problems:
+        raise InputError(problems)
+    return tuple(tiers)
+
+
+def read_tiers(path: Path) -> tuple[Tier, ...]:
+    """The tiers of a TOML file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, holds anything but tiers, or they are not ordered by cost.
+    """
+    data = read_toml(path)
+    if strange := sorted(set(data) - {"tier"}):
+        raise InputError(f"'{path}': {', '.join(strange)} is unknown: a file of tiers holds [[tier]] alone")
+    return tiers_of(data.get("tier", []), f"'{path}'")
+
+
+_IN_ORDER = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, solver="topk")
+
+_reranker = lru_cache(maxsize=4)(make_reranker)  # a model is loaded once a process
+
+
+def top_score(pool: Candidates) -> float:
+    """The largest cosine of a pool with its question; -1 for an empty pool."""
+    return float(pool.scores["dense"].max()) if len(pool) else -1.0
+
+
+@dataclass(frozen=True, eq=False)
+class TierReader:
+    """Reads at a tier.
+
+    Parameters
+    ----------
+    selector : Selector
+        The program of a tier with a price of tokens, or that compresses by it.
+    """
+
+    tier: Tier
+    retriever: Retriever
+    selector: Selector = field(default_factory=Selector)
+
+    def __post_init__(self) -> None:
+        if self.tier.token_price is None and self.retriever.pool < self.tier.depth:
+            raise InputError(
+                f"tier '{self.tier.name}' reads {self.tier.depth} passages, and a search brings "
+                f"{self.retriever.pool}: raise --pool, or lower the depth"
+            )
+        if self.tier.compress == CHOSEN:
+            _ = self._by_sentences  # raises for settings that are about whole passages
+
+    def read(
+        self, pool: Candidates, budget_tokens: int, counter: TokenCounter, branch: Branch, more: int = 0
+    ) -> Selection:
+        """What is read of a pool.
+
+        Parameters
+        ----------
+        pool : Candidates
+            As the search found it, best first.
+        budget_tokens : int
+            Most tokens of the block, >= 1, whatever the tier allows.
+        branch : Branch
+            Counts what it takes, as "rerank", "compress" and "select".
+        more : int
+            Passages that are read beside those of the tier, for a weak search.
+
+        Raises
+        ------
+        InputError
+            If the pool is empty.
+        InfeasibleError
+            If a program finds nothing that meets its constraints.
+        """
+        if len(pool) == 0:
+            raise InputError("there are no candidates to read: the search found nothing")
+        if self.tier.token_price is not None:
+            return self._programmed(pool, budget_tokens, counter, branch, more)
+        head = _head(pool, min(len(pool), self.retriever.pool, self.tier.depth + more))
+        if self.tier.rerank:
+            with branch.timed("rerank"):
+                head = _by_score(head, _reranker_for(self.tier.rerank, self.retriever))
+        room = self.tier.context
+        while True:
+            with branch.timed("compress"):
+                kept, dropped = self._compressed(head, room, counter)
+                block = int(kept.tokens[[i not in dropped for i in kept.ids]].sum())
+            if block <= budget_tokens or room == 1:
+                break
+            room = max(1, min(room - 1, room * budget_tokens // block))
+        with branch.timed("select"):
+            return replace(_IN_ORDER, must_exclude=dropped).select(kept, budget_tokens, counter)
+
+    def _programmed(
+        self, pool: Candidates, budget_tokens: int, counter: TokenCounter, branch: Branch, more: int
+    ) -> Selection:
+        """What the program chooses at the tier's price; candidates that links lead to take part."""
+        with branch.timed("select"):
+            depth = self.tier.depth + more
+            size = len(pool) if depth >= self.retriever.pool else min(len(pool), depth)
+            priced = self.selector.replace(token_price=float(self.tier.token_price or 0.0))
+            found = priced.select(_head(pool, size), min(budget_tokens, self.tier.context), counter)
+        if found.result.x is None:
+            raise InfeasibleError(found.explain())
+        return found
+
+    def _compressed(
+        self, head: Candidates, room: int, counter: TokenCounter
+    ) -> tuple[Candidates, tuple[str, ...]]:
+        """The passages with what is kept of their texts, and the ids of those of which nothing is."""
+        passages = [head.passage(i) for i in range(len(head))]
+        if head.query_embedding is None:
+            raise InputError("the question is not embedded: search with a Retriever")
+        size, embedder = self._size(counter), self.retriever.index.embedder
+        if self.tier.compress == CHOSEN:
+            texts = keep_chosen(head, room, size, self._by_sentences)
+        else:
+            compress = COMPRESSORS[self.tier.compress]
+            texts = compress(passages, head.query_embedding, room, size, embedder.encode)
+        shorter = [
+            replace(p, text=t, start=None, end=None) if t.strip() else p
+            for p, t in zip(passages, texts, strict=True)
+        ]
+        kept = replace(
+            head,
+            texts=[p.text for p in shorter],
+            tokens=passage_tokens(shorter, counter),
+            relevance=1.0 / np.arange(1, len(head) + 1),  # read in this order, whatever the cosines are
+            spans=None,  # of the whole texts, as all that follows
+            sentences=None,
+            duplicates=None,
+        )
+        return kept, tuple(p.id for p, t in zip(passages, texts, strict=True) if not t.strip())
+
+    @property
+    def _by_sentences(self) -> Selector:
+        return self.selector.replace(units="sentences", token_price=0.0)
+
+    def _size(self, counter: TokenCounter) -> Size:
+        return counter.count if self.tier.unit == "tokens" else lambda texts: list(map(len, texts))
+
+
+def _head(pool: Candidates, size: int) -> Candidates:
+    """The first passages of a pool."""
+    return pool if size == len(pool) else _rows(pool, range(size))
+
+
+def _rows(pool: Candidates, rows: Any) -> Candidates:
+    """Some passages of a pool, in the order given."""
+    at = np.array(list(rows), dtype=np.int64)
+
+    def of(values: Any) -> Any:
+        return None if values is None else [values[i] for i in at]
+
+    def rows_of(values: Any) -> Any:
+        return None if values is None else values[at]
+
+    return Candidates(
+        ids=of(pool.ids),
+        texts=of(pool.texts),
+        relevance=pool.relevance[at],
+        tokens=pool.tokens[at],
+        embeddings=rows_of(pool.embeddings),
+        query_embedding=pool.query_embedding,
+        titles=of(pool.titles),
+        sources=of(pool.sources),
+        clusters=of(pool.clusters),
+        radius=rows_of(pool.radius),
+        scores={name: values[at] for name, values in pool.scores.items()},
+        question=pool.question,
+        links=None if pool.links is None else pool.links[np.ix_(at, at)],
+        positions=rows_of(pool.positions),
+        embedder=pool.embedder,
+        spans=rows_of(pool.spans),
+        dates=of(pool.dates),
+        duplicates=None if pool.duplicates is None else pool.duplicates[np.ix_(at, at)],
+        sentences=None if pool.sentences is None else pool.sentences.among(at),
+    )
+
+
+def _by_score(head: Candidates, reranker: Reranker) -> Candidates:
+    """The passages ordered by a re-ranker. It works anew: scores kept on disk would seem to cost nothing."""
+    if reranker.name not in head.scores:
+        (head,) = rescored([head], reranker, cache=False)
+    return _rows(head, np.argsort(-head.scores[reranker.name], kind="stable"))
+
+
+def _reranker_for(spec: str, retriever: Retriever) -> Reranker:
+    """The search's own, where it has that kind already."""
+    kind = spec.strip().partition(":")[0]
+    own = next((one for one in retriever.rerankers if one.name == kind), None)
+    return _reranker(spec) if own is None else own

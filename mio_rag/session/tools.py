@@ -1,0 +1,654 @@
+"""The tools: what actions do, what each takes and gives.
+
+`mio_rag.deciders.order` checks that the tools of a workflow fit together. A decider may also propose tools
+that no workflow names: search_again, reason, draft, stop and write_workflow.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from mio_rag.candidates import Candidates
+from mio_rag.control.steps.pools import merge_pools
+from mio_rag.errors import InfeasibleError, InputError
+from mio_rag.generation import Prompt, build_prompt
+from mio_rag.relevance.complete import Completeness, shipped
+from mio_rag.retrieval.retriever import Retriever, reciprocal_rank_fusion
+from mio_rag.selection.result import Selection
+from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Branch, LimitReached, Reply
+from mio_rag.session.search import SearchSettings, asks_a_model, listed, search, strategies_problem
+from mio_rag.session.state import Action, Result, State
+from mio_rag.session.strategies import make_strategies
+from mio_rag.session.tiers import TierReader
+from mio_rag.session.values import (
+    TYPES,
+    Fact,
+    Facts,
+    Memory,
+    Queries,
+    Value,
+    fact_passage,
+    feedback_query,
+    model_query,
+    new_note,
+    short_prompt,
+)
+from mio_rag.types import Answer, GenerationError, Question
+
+_QUERY_TOKENS = 32
+_PART_TOKENS = 24  # of one sub-question
+_PLAN_TOKENS = 48
+_LONGEST_QUERY = 200  # characters
+_REFERENCE = re.compile(r"#(\d)")
+_ANY = 8
+_FACTS = {"facts": (0, _ANY)}
+_RANKED = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, solver="topk")
+
+
+class Nothing(InfeasibleError):
+    """A tool came to no result."""
+
+
+@dataclass(frozen=True, eq=False)
+class Equipment:
+    """What tools work with, the same for all questions.
+
+    Parameters
+    ----------
+    retriever : Retriever or None
+        None: there is nothing to search in.
+    selector : Selector
+        The selection program.
+    reading : {"program", "ranking", "tier"}
+        What is read of a pool: by the program, the best ranks until the budget is full, or as a tier says.
+    judges : bool
+        Whether each selection gets a probability that the evidence is complete.
+    completeness : Completeness or None
+        Tells that probability; None: the model that ships.
+    """
+
+    retriever: Retriever | None
+    selector: Selector
+    reading: Literal["program", "ranking", "tier"] = "program"
+    search: SearchSettings = field(default_factory=SearchSettings)
+    judges: bool = False
+    completeness: Completeness | None = None
+
+
+class Solve(Protocol):
+    """Answers sub-questions by a workflow, one after another or in parallel."""
+
+    def __call__(
+        self, job: Job, workflow: Any, texts: Sequence[str], *, serial: bool
+    ) -> list[tuple[str, Reply | None]]:
+        """Each question as it was asked, with its reply; None: there is none."""
+        ...
+
+
+@dataclass(eq=False)
+class Job:
+    """One use of a tool: the action, the state of the question, and the account that pays."""
+
+    kit: Equipment
+    solve: Solve
+    state: State
+    result: Result
+    branch: Branch
+
+    @property
+    def action(self) -> Action:
+        """What is to be done."""
+        return self.result.action
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Of the action."""
+        return self.result.action.settings
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Takes what the tool reports."""
+        return self.result.facts
+
+    @property
+    def question(self) -> Question:
+        """What is asked."""
+        return self.state.question
+
+    @property
+    def retriever(self) -> Retriever:
+        """Raises `InputError` where there is no corpus."""
+        if self.kit.retriever is None:
+            raise InputError(
+                "there is no corpus to search: use a workflow without 'retrieve', or give an index"
+            )
+        return self.kit.retriever
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest answer."""
+        return int(self.settings.get("max_tokens", self.state.max_tokens))
+
+    def every(self, kind: type[Any]) -> list[Any]:
+        """The inputs of a type, in order."""
+        return [value for value in self.state.values(self.action.inputs) if isinstance(value, kind)]
+
+    def last(self, kind: type[Any]) -> Any:
+        """The last input of a type; None: there is none."""
+        return next(iter(reversed(self.every(kind))), None)
+
+    @property
+    def known_facts(self) -> tuple[Fact, ...]:
+        """Answers to earlier sub-questions, and those among the inputs."""
+        return (*self.state.known, *(fact for facts in self.every(Facts) for fact in facts.found))
+
+    @property
+    def asked(self) -> str:
+        """The question, as an input may have worded it."""
+        return str(self.last(str) or self.question.text)
+
+    def note(self, text: str) -> None:
+        """Report something, for the trace."""
+        self.facts.setdefault("notes", []).append(text)
+
+
+Check = Callable[[Any], str | None]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A kind of step.
+
+    Parameters
+    ----------
+    name : str
+        As workflows name it.
+    does : str
+        One sentence.
+    takes : mapping of str to (int, int)
+        Type -> how many at least and at most; others are refused.
+    gives : str
+        A type.
+    run : callable
+        Raises what prevents a result.
+    asks : bool
+        Whether it asks a language model.
+    settings : mapping of str to callable
+        Name of a setting -> what is wrong with a value, in words; None: nothing is.
+    needs : tuple of str
+        Settings that must be given.
+    runs_others : bool
+        Whether it answers sub-questions, and waits for them.
+    """
+
+    name: str
+    does: str
+    takes: Mapping[str, tuple[int, int]]
+    gives: str
+    run: Callable[[Job], Value | None]
+    asks: bool = True
+    settings: Mapping[str, Check] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    runs_others: bool = False
+
+
+def number(low: float, high: float, *, whole: bool = False) -> Check:
+    """A check for numbers of a range, both ends included."""
+
+    def problem(value: Any) -> str | None:
+        fine = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if fine and low <= value <= high and (not whole or value == int(value)):
+            return None
+        return f"must be a {'whole ' if whole else ''}number in [{low:g}, {high:g}]"
+
+    return problem
+
+
+def one_of(*names: str) -> Check:
+    """A check for one of these names."""
+    return lambda value: None if value in names else f"must be one of {', '.join(names)}"
+
+
+def _workflow_problem(value: Any) -> str | None:
+    return None if isinstance(value, (str, Mapping)) else "must be the name of a workflow, or a workflow"
+
+
+def _line(said: str) -> str:
+    first = next((line for line in said.splitlines() if re.search(r"\w", line)), "")
+    return first.strip(" \"'`-*")[:_LONGEST_QUERY]
+
+
+def _rewrite(job: Job) -> Value:
+    prompt = short_prompt("rewrite", job.question, job.asked, job.known_facts)
+    query = _line(job.branch.generate("rewrite", prompt, _QUERY_TOKENS).text)
+    if not query:
+        raise Nothing("the rewritten question is empty")
+    return query
+
+
+def _decompose(job: Job) -> Value:
+    serial, most = job.settings.get("order") == "serial", int(job.settings.get("most", 3))
+    name = "split_serial" if serial else "split_parallel"
+    prompt = short_prompt(name, job.question, job.asked, job.known_facts, most=str(most))
+    said = job.branch.generate("decompose", prompt, _PART_TOKENS * most).text
+    lines = [
+        re.sub(r"^\W*\d+[.):]\s*", "", line).strip(" \"'`-*")[:_LONGEST_QUERY] for line in said.splitlines()
+    ]
+    kept = list(dict.fromkeys(line for line in lines if re.search(r"\w", line)))[:most]
+    if not kept:
+        raise Nothing("no sub-question was written")
+    return Queries(tuple(kept), serial)
+
+
+def _each(job: Job) -> Value:
+    queries = job.last(Queries)
+    told = job.solve(job, job.settings["workflow"], queries.texts, serial=queries.serial)
+    found = [Fact(query, reply.answer.text) for query, reply in told if reply is not None]
+    if not found:
+        raise Nothing("no sub-question was answered")
+    return Facts(tuple(found))
+
+
+def _retrieve(job: Job) -> Value:
+    retriever, settings = job.retriever, job.settings
+    if "mode" in settings or "pool" in settings:
+        retriever = Retriever(
+            retriever.index,
+            pool=settings.get("pool", retriever.pool),
+            mode=settings.get("mode", retriever.mode),
+            counter=retriever.counter,
+            link_hops=retriever.link_hops,
+            rerankers=retriever.rerankers,
+        )
+    # A model names earlier answers as #1; nothing that the user wrote is changed.
+    written = [text for value in job.every(Queries) for text in value.texts] + job.every(str)
+    queries = list(dict.fromkeys(_REFERENCE.sub("", text) for text in written)) or [job.question.text]
+    if "strategies" in settings:
+        return _joined([_searched(job, retriever, query) for query in queries], set())
+    pools = []
+    for query in queries:
+        with job.branch.timed("retrieve", searches=1):
+            pools.append(retriever.retrieve(query))
+    return _joined(pools, set())
+
+
+def _searched(job: Job, retriever: Retriever, query: str) -> Candidates:
+    """The pool of a query by several strategies."""
+    settings, names = job.settings, listed(job.settings["strategies"])
+    how = job.kit.search
+    if settings.get("deadline") is not None:
+        how = replace(how, deadline_seconds=float(settings["deadline"]))
+    asked = job.question if query == job.question.text else Question(job.question.id, query)
+    if job.branch.closed is None and any(one.needs_model for one in make_strategies(names)):
+        try:
+            job.branch.budget.step()
+        except LimitReached as limit:  # the strategies that ask no model still search
+            job.branch.closed = str(limit)
+    found = search(
+        asked,
+        retriever,
+        job.branch.generator,
+        names,
+        how.within(job.branch.seconds_left),
+        weights=settings.get("weights"),
+        branch=job.branch,
+        alone=settings.get("alone", ()),
+    )
+    if query == job.question.text:
+        job.facts.setdefault("searched", found)
+    for identity, ranks in found.found.items():  # of several queries, the rank in the first
+        known = job.facts.setdefault("found_by", {})
+        known[identity] = {**ranks, **known.get(identity, {})}
+    counts = {name: sum(name in by for by in found.found.values()) for name in names}
+    job.note(f"of {len(found.pool)} found: {', '.join(f'{name} {n}' for name, n in counts.items())}")
+    for left_out in found.notes:
+        job.note(left_out)
+        job.facts.setdefault("left_out", []).append(left_out)
+    return found.pool
+
+
+def _joined(pools: Sequence[Candidates], keep: set[str]) -> Candidates:
+    """Pools as one, best first, as large as the largest; passages to keep stay."""
+    if not pools or not any(map(len, pools)):
+        raise Nothing("nothing was found")
+    joined = pools[0]
+    for other in pools[1:]:
+        joined = merge_pools(joined, other, max(len(joined), len(other)), keep)
+    return joined
+
+
+def _select(job: Job) -> Value:
+    pool = _joined(job.every(Candidates), set())
+    return _read(job, pool)
+
+
+def _read(job: Job, pool: Candidates) -> Selection:
+    """What is read of a pool, with what a policy wants to know of it."""
+    state = job.state
+    job.facts["pool"] = pool
+    selection = _chosen(job, pool, state.budget)
+    if state.budget < state.allowed and not selection.chosen:
+        try:  # the rest of a total is small: what would be read with the policy's own budget?
+            wanted = _chosen(job, pool, state.allowed).tokens_used
+        except InfeasibleError:
+            wanted = 0
+        wanted = math.ceil(wanted / float(job.settings.get("share", 1.0)))
+        job.facts["wanted"] = wanted if wanted > state.budget else 0
+    if job.kit.judges:
+        if job.kit.reading == "program":
+            job.facts["priced"] = True
+        job.facts["complete"] = _complete(job, pool, selection)
+    return selection
+
+
+def _chosen(job: Job, pool: Candidates, budget: int) -> Selection:
+    settings, branch, retriever = job.settings, job.branch, job.retriever
+    program: Selector = job.kit.selector
+    changed: dict[str, Any] = {}
+    price = float(settings.get("token_price", program.token_price))
+    if price != program.token_price:
+        changed["token_price"] = price
+    if settings.get("units", program.units) != program.units:
+        changed["units"] = settings["units"]
+    if changed:
+        program = program.replace(**changed)
+    tokens = max(1, int(budget * float(settings.get("share", 1.0))))
+    if (tier := settings.get("tier")) is not None:
+        if tier.unit == "tokens":
+            tokens = min(tokens, max(1, tier.context))
+        reader = TierReader(tier, retriever, program)
+        return reader.read(pool, tokens, branch.generator, branch, settings.get("more", 0))
+    with branch.timed("select"):
+        if job.kit.reading == "ranking":
+            fused = replace(pool, relevance=pool.scores["fused"])
+            chosen = _RANKED.replace(options=program.options).select(fused, tokens, retriever.counter)
+        else:
+            chosen = program.select(pool, tokens, retriever.counter)
+    if chosen.result.x is None:
+        raise InfeasibleError(chosen.explain())
+    return chosen
+
+
+def _complete(job: Job, pool: Candidates, selection: Selection) -> float:
+    """The probability that the evidence is complete; never above that of there being an answer at all."""
+    program, valued = job.kit.selector, selection.pool
+    if job.kit.reading != "program" or len(valued) != len(pool):
+        valued = program.valued(pool)
+    place = {name: i for i, name in enumerate(valued.ids)}
+    model = job.kit.completeness or shipped()
+    level = model.probability(valued.relevance, [place[name] for name in selection.ids], job.question.text)
+    likely = program.answerable(pool)
+    return level if likely is None else min(level, likely)
+
+
+def memory_of(state: State, loop: str) -> Memory:
+    """What a loop of searches and notes knows: the loop of a `select`, or "" before anything is read."""
+    memory = Memory(state.question)
+    if loop:
+        start = state.results[loop]
+        memory.pool = start.facts.get("pool")
+        memory.selection = start.value if isinstance(start.value, Selection) else None
+        memory.queries.append(state.question.text)
+    for result in state.results.values():
+        if result.action.settings.get("loop") != loop or result.dropped is not None:
+            continue
+        if result.action.do == "search_again":
+            if isinstance(result.value, Selection):
+                memory.pool, memory.selection = result.facts["pool"], result.value
+            if not result.facts.get("repeated"):
+                memory.queries.append(result.facts["query"])
+        elif result.action.do == "reason" and result.value:
+            memory.notes.append(str(result.value))
+    return memory
+
+
+def _search_again(job: Job) -> Value | None:
+    """Word the next query, search for it, and choose from all that was found."""
+    settings, retriever = job.settings, job.retriever
+    memory = memory_of(job.state, settings["loop"])
+    if settings["query"] == "model":
+        query = model_query(memory, settings["uncertainty"], settings["max_notes"], job.branch)
+    else:
+        query = feedback_query(memory)
+    job.facts["query"] = query
+    if memory.has_query(query):
+        job.facts["repeated"] = True
+        return None
+    before = () if memory.selection is None else memory.selection.ids
+    with job.branch.timed("retrieve", searches=1):
+        if settings["query"] == "model" or memory.pool is None:
+            # A query of its own: a passage counts with its best relevance over all queries.
+            found = retriever.retrieve(query)
+            size = len(found) if memory.pool is None else max(len(memory.pool), len(found))
+        else:
+            # The question with more words: what it finds is compared with the question.
+            fused = reciprocal_rank_fusion([retriever.ranked(text) for text in (*memory.queries, query)])
+            order = sorted(fused, key=lambda row: -fused[row])
+            found = retriever.pool_of(memory.question.text, order, fused)
+            size = len(memory.pool) + len(found)
+        pool = found if memory.pool is None else merge_pools(memory.pool, found, size, set(before))
+    selection = _read(job, pool)
+    job.facts["new"] = tuple(i for i in selection.ids if i not in before)
+    return selection
+
+
+def _reason(job: Job) -> Value:
+    memory = memory_of(job.state, job.settings["loop"])
+    return new_note(memory, job.settings["note_tokens"], job.settings["max_notes"], job.branch)
+
+
+def _draft(job: Job) -> Value | None:
+    """Answer from what is read by now, to see how sure the model is; the draft may be the answer."""
+    memory = memory_of(job.state, job.settings["loop"])
+    prompt, options = _memory_prompt(memory, job), len(memory.question.choices)
+    if options:
+        try:
+            chosen = job.branch.choose("measure", prompt)
+        except GenerationError:
+            job.facts["uncertainty"] = 1.0  # it named no option; a model out of order fails again
+            return None
+        if chosen.probability is None or math.isnan(chosen.probability):
+            raise _unmeasured(chosen.answer.generator)
+        rest = min(1.0, max(0.0, 1.0 - chosen.probability))
+        job.facts["uncertainty"] = rest * options / (options - 1)
+        return chosen
+    answer = job.branch.generate("measure", prompt, job.max_tokens)
+    if answer.logprobs is None or any(map(math.isnan, answer.logprobs)):
+        raise _unmeasured(answer.generator)
+    sure = math.exp(min(0.0, sum(answer.logprobs) / len(answer.logprobs))) if answer.logprobs else 0.0
+    job.facts["uncertainty"] = 1.0 - sure
+    return Reply(answer)
+
+
+def _unmeasured(generator: str) -> InputError:
+    return InputError(
+        f"{generator} gives no probabilities, or invalid ones, and confidence needs them: use another "
+        "generator (gguf:, hf:, openai: with logprobs=1), or --uncertainty tracked or evidence"
+    )
+
+
+def _memory_prompt(memory: Memory, job: Job) -> Prompt:
+    return build_prompt(memory.question, memory.passages(job.settings["max_notes"]))
+
+
+def _stop(job: Job) -> None:
+    """Nothing: the decision is on record."""
+
+
+def _reply(part: str, job: Job, prompt: Prompt) -> Reply:
+    final = job.action.final
+    if prompt.question.choices:
+        reply = job.branch.choose(part, prompt, final=final)
+    else:
+        reply = Reply(job.branch.generate(part, prompt, job.max_tokens, final=final))
+    if reply.is_empty and not final:
+        raise Nothing("the answer is empty")
+    return reply
+
+
+def _answer(job: Job) -> Value:
+    settings = job.settings
+    if (draft := settings.get("draft")) is not None:
+        value = job.state.results[draft].value
+        assert isinstance(value, Reply)
+        return value
+    if "loop" in settings:  # of rules that decide before anything is read: they always ask
+        return _reply("answer", job, _memory_prompt(memory_of(job.state, settings["loop"]), job))
+    read = job.last(Selection)
+    facts = (*job.known_facts, *(Fact("", note) for note in settings.get("notes", ())))
+    passages = () if read is None else read.passages
+    if read is not None and not (passages or facts or job.question.choices):
+        # Without what was looked for, a model would answer from memory.
+        if not job.action.final:
+            raise Nothing("nothing was worth reading")
+        return Reply(Answer("", 0, 0, 0.0, job.branch.generator.name))
+    return _reply("answer", job, build_prompt(job.question, (*passages, *fact_passage(facts))))
+
+
+def _summarise(job: Job) -> Value:
+    read = job.last(Selection)
+    passages = () if read is None else read.passages
+    facts = (*job.known_facts, *(Fact("", note) for note in job.settings.get("notes", ())))
+    if (guess := job.last(Reply)) is not None:
+        facts = (*facts, Fact("A first answer to the whole question", guess.answer.text))
+    if job.question.choices:
+        return _reply("summarise", job, build_prompt(job.question, (*passages, *fact_passage(facts))))
+    prompt = short_prompt("summarise", job.question, job.question.text, facts, passages)
+    return _reply("summarise", job, prompt)
+
+
+def _verify(job: Job) -> Value:
+    read, given = job.last(Selection), job.last(Reply)
+    passages = () if read is None else read.passages
+    prompt = short_prompt(
+        "verify", job.question, job.question.text, job.known_facts, passages, answer=given.answer.text
+    )
+    said = job.branch.generate("verify", prompt, 4).text.strip().lower()
+    if said.startswith("yes") or "otherwise" not in job.settings:
+        return Reply(given.answer, given.choice, given.probability if said.startswith("yes") else 0.0)
+    _, other = job.solve(job, job.settings["otherwise"], [job.question.text], serial=False)[0]
+    return given if other is None else other
+
+
+def _write_workflow(job: Job) -> Value:
+    """Let the model write the steps; `settings["grammar"]` allows valid ones alone, None anything."""
+    prompt = short_prompt("plan", job.question, job.question.text)
+    return job.branch.write("plan", prompt, job.settings["grammar"], _PLAN_TOKENS).text
+
+
+TOOLS: Mapping[str, Tool] = {
+    tool.name: tool
+    for tool in (
+        Tool(
+            "rewrite",
+            "Asks the question in words that a search engine understands.",
+            {"question": (0, 1), **_FACTS},
+            "question",
+            _rewrite,
+        ),
+        Tool(
+            "decompose",
+            "Breaks the question into simpler ones.",
+            {"question": (0, 1), **_FACTS},
+            "questions",
+            _decompose,
+            settings={"order": one_of("serial", "parallel"), "most": number(1, 8, whole=True)},
+        ),
+        Tool(
+            "each",
+            "Answers every sub-question by a workflow of its own.",
+            {"questions": (1, 1)},
+            "facts",
+            _each,
+            asks=False,
+            settings={"workflow": _workflow_problem},
+            needs=("workflow",),
+            runs_others=True,
+        ),
+        Tool(
+            "retrieve",
+            "Searches for the question, or for every question that it is given.",
+            {"question": (0, _ANY), "questions": (0, _ANY)},
+            "pool",
+            _retrieve,
+            asks=False,
+            settings={
+                "mode": one_of("fused", "dense", "bm25"),
+                "pool": number(1, 10_000, whole=True),
+                "strategies": strategies_problem,
+                "deadline": number(1e-3, 1e6),
+            },
+        ),
+        Tool(
+            "select",
+            "Chooses what is read, by the exact program.",
+            {"pool": (1, _ANY)},
+            "passages",
+            _select,
+            asks=False,
+            settings={
+                "token_price": number(0, 1),
+                "share": number(0.01, 1),
+                "units": one_of("passages", "sentences", "auto"),
+            },
+        ),
+        Tool(
+            "answer",
+            "Answers from what was read and from facts, or from memory.",
+            {"passages": (0, 1), **_FACTS},
+            "answer",
+            _answer,
+        ),
+        Tool(
+            "summarise",
+            "Answers from the answers to sub-questions.",
+            {"facts": (1, _ANY), "passages": (0, 1), "answer": (0, 1)},
+            "answer",
+            _summarise,
+        ),
+        Tool(
+            "verify",
+            "Checks an answer against what was read; otherwise another workflow answers.",
+            {"answer": (1, 1), "passages": (0, 1), **_FACTS},
+            "answer",
+            _verify,
+            settings={"otherwise": _workflow_problem},
+            runs_others=True,
+        ),
+    )
+}
+
+#: Tools that deciders propose and workflows cannot name.
+INNER_TOOLS: Mapping[str, Tool] = {
+    tool.name: tool
+    for tool in (
+        Tool("search_again", "Searches with another query.", {}, "passages", _search_again, asks=False),
+        Tool("reason", "Thinks about what was read.", {}, "question", _reason),
+        Tool("draft", "Answers to see how sure the model is.", {}, "answer", _draft, asks=False),
+        Tool("stop", "Ends the search.", {}, "passages", _stop, asks=False),
+        Tool("write_workflow", "Writes the steps.", {}, "question", _write_workflow, asks=False),
+    )
+}
+
+_EVERY = {**TOOLS, **INNER_TOOLS}
+
+
+def find_tool(name: str) -> Tool:
+    """The tool of a name."""
+    return _EVERY[name]
+
+
+def asks(do: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a tool with these settings asks a language model before the answer."""
+    return _EVERY[do].asks or asks_a_model(settings)
+
+
+def missing_inputs(tool: Tool, values: Sequence[Value]) -> list[str]:
+    """Types that a tool needs and has none of."""
+    needed = [kind for kind, (least, _) in tool.takes.items() if least]
+    return [kind for kind in needed if not any(isinstance(value, TYPES[kind]) for value in values)]

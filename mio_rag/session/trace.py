@@ -1,0 +1,599 @@
+"""What was done for one question: one form for every policy, written as one JSON line, and read back.
+
+A trace holds everything that decisions rest on, so that they can be made again. Traces of version 1, with a
+form for each kind of controller, are still read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mio_rag.errors import DataError, InputError, MioRagError
+from mio_rag.formulations.numbers import plural
+from mio_rag.lines import append_lines
+from mio_rag.reading import parse_json, read_text
+from mio_rag.selection.result import Selection
+from mio_rag.session.budget import Reply
+from mio_rag.session.costs import Call, Costs, totals
+from mio_rag.session.state import Result, State, describe, signals
+from mio_rag.session.values import Queries
+
+VERSION = 2
+_OPENING = '{"version": '  # of every line
+_SHOWN = 160  # characters of what an action gave
+_OLD_STEP = {"action": "do", "node": "id", "gave": "output", "broken": "failed"}
+_OLD_TRACE = {"controller": "policy", "budget_tokens": "budget", "choice_of": "scores"}
+_PROCESS = ("uncertainty", "q_values", "next_uncertainty", "closed")
+_TIER = ("tier", "scores", "unsure", "corrected", "top_score")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One action.
+
+    Parameters
+    ----------
+    id : str
+        Of the action; "facts/2/answer" is the action "answer" for the second sub-question of "facts".
+    do : str
+        The tool.
+    why : str
+        The decision and its result in a sentence.
+    query, note : str
+        What was searched for; what the tool reports.
+    new_ids, selected_ids : tuple of str
+        Passages that are read since this action; all that are read.
+    output : str
+        What it gave, in a line.
+    model : str or None
+        Which model was asked; None: the reader.
+    signals : dict of str to float
+        What a planner sees of the output.
+    calls : tuple of Call
+        What it took.
+    dropped : str or None
+        Why nothing of it was used.
+    failed : bool
+        Whether a model failed.
+    complete : float or None
+        Probability that the evidence is complete, after it.
+    about : dict
+        What the decision rests on.
+    """
+
+    id: str
+    do: str
+    why: str = ""
+    query: str = ""
+    note: str = ""
+    new_ids: tuple[str, ...] = ()
+    selected_ids: tuple[str, ...] = ()
+    output: str = ""
+    model: str | None = None
+    signals: dict[str, float] = field(default_factory=dict)
+    calls: tuple[Call, ...] = ()
+    dropped: str | None = None
+    failed: bool = False
+    complete: float | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        """Into and out of models, without what ran inside it."""
+        return sum(call.prompt_tokens + call.completion_tokens for call in self.calls)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All of one question.
+
+    Parameters
+    ----------
+    policy : str
+        Name of the policy.
+    budget : int
+        Largest block of evidence, in tokens.
+    settings : dict
+        What decisions depend on, as plain data.
+    ended : str
+        "stop", or the limit that came first, or "error" where there is no answer.
+    passages : tuple of dict
+        id, title, text and tokens of what was read in the end.
+    opening, closing : tuple of Call
+        What was spent outside the steps.
+    parts : dict
+        All calls, added up by part.
+    error : str or None
+        What failed.
+    workflow : dict
+        The steps that were planned; empty where none were.
+    seconds : float
+        From beginning to end; parallel steps add up to more.
+    scores : dict
+        What was chosen among -> its score.
+    fallback : str or None
+        Why the planned answer was not given, where another one was.
+    token_price : float
+    complete : float or None
+        Probability that the evidence is complete, in the end.
+    search : dict
+        Where strategies search: id (for ratings), strategies, why, notes, and found_by: passage ->
+        strategy -> rank, 0 where only a link leads to it.
+    wanted : int
+        Tokens of what was worth reading, where the rest of a total had no room for any of it.
+    about : dict
+        What the last decision rests on: tier, uncertainty and others.
+    """
+
+    question_id: str
+    question: str
+    choices: tuple[str, ...]
+    policy: str
+    budget: int
+    settings: dict[str, Any]
+    steps: tuple[Step, ...]
+    ended: str
+    passages: tuple[dict[str, Any], ...]
+    answer: str
+    choice: int | None
+    generator: str
+    opening: tuple[Call, ...] = ()
+    closing: tuple[Call, ...] = ()
+    parts: dict[str, Call] = field(default_factory=dict)
+    error: str | None = None
+    workflow: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    scores: dict[str, float] = field(default_factory=dict)
+    fallback: str | None = None
+    token_price: float = 0.0
+    complete: float | None = None
+    search: dict[str, Any] = field(default_factory=dict)
+    wanted: int = 0
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Every use of a part, in order."""
+        return (*self.opening, *(call for step in self.steps for call in step.calls), *self.closing)
+
+    @property
+    def dropped(self) -> tuple[Step, ...]:
+        """Steps of which nothing was used."""
+        return tuple(step for step in self.steps if step.dropped is not None)
+
+    def by_step(self) -> dict[str, Call]:
+        """What each step cost with everything inside it, by its id."""
+        found: dict[str, list[Call]] = {}
+        for step in self.steps:
+            parts = step.id.split("/")
+            for end in range(1, len(parts) + 1):
+                found.setdefault("/".join(parts[:end]), []).extend(step.calls)
+        return {
+            path: totals([dataclasses.replace(call, part=path) for call in calls]).get(path, Call(path, 0.0))
+            for path, calls in found.items()
+        }
+
+    def spent(self) -> str:
+        """Which reader, how many tokens and calls, for people."""
+        parts = self.parts.values()
+        read, said = sum(call.prompt_tokens for call in parts), sum(call.completion_tokens for call in parts)
+        calls = plural(sum(call.lm_calls for call in parts), "call")
+        return f"{self.generator}: {read} prompt and {plural(said, 'answer token')} in {calls}"
+
+    def explain(self) -> str:
+        """A line for each step."""
+        costs = self.by_step()
+        lines = []
+        for place, step in enumerate(self.steps, 1):
+            tokens = costs[step.id].prompt_tokens + costs[step.id].completion_tokens
+            took = f" [{tokens} tokens]" if tokens else ""
+            lines.append(f"{place}. {step.why or step.do}{took}")
+        return "\n".join(lines)
+
+    def columns(self) -> dict[str, Any]:
+        """What a ledger says of it, costs and answer apart."""
+        found: dict[str, Any] = {"steps": len(self.steps), "ended": self.ended, "elapsed": self.seconds}
+        found["dropped"] = len(self.dropped)
+        if self.workflow:
+            found["workflow"] = str(self.workflow.get("name", ""))
+        if self.complete is not None or "policy" in self.settings:
+            found |= {"token_price": self.token_price, "complete": self.complete or 0.0}
+        if "tier" in self.about:
+            unsure, corrected = (float(bool(self.about.get(name))) for name in ("unsure", "corrected"))
+            found |= {"tier": self.about["tier"], "tier_unsure": unsure, "corrected": corrected}
+        if "uncertainty" in self.about:
+            found["uncertainty"] = self.about["uncertainty"]
+        if self.search:
+            found["strategies"] = "+".join(self.search.get("strategies", ()))
+        return found
+
+    def problems(self) -> list[str]:
+        """What no session writes."""
+        problems = []
+        for call in (*self.calls, *self.parts.values()):
+            amounts = dataclasses.astuple(call)[1:]
+            if not all(is_between(amount, 0, math.inf) for amount in amounts):
+                problems.append(f"a call of {call.part} took {amounts}: finite numbers >= 0 are wanted")
+        if (self.ended == "error") != isinstance(self.error, str):
+            problems.append(f"ended is {self.ended!r}, but error is {self.error!r}")
+        levels = [self.complete, *(step.complete for step in self.steps)]
+        if not all(level is None or is_between(level, 0, 1) for level in levels):
+            problems.append("a probability that the evidence is complete is not in [0, 1]")
+        if not is_between(self.token_price, 0, 1e12):
+            problems.append(f"token_price is {self.token_price!r}, not a number >= 0")
+        if not is_between(self.seconds, 0, math.inf):
+            problems.append(f"seconds is {self.seconds!r}, not a number >= 0")
+        for name in ("workflow", "search", "about", "scores"):
+            if not isinstance(getattr(self, name), Mapping):
+                problems.append(f"{name} is {getattr(self, name)!r:.40}, not an object")
+        if not all(isinstance(step.why, str) for step in self.steps):
+            problems.append("why is no sentence")
+        uncertain = [step.about.get("uncertainty") for step in self.steps if isinstance(step.about, Mapping)]
+        if not all(level is None or is_between(level, 0, 1) for level in uncertain):
+            problems.append("an uncertainty is not in [0, 1]")
+        return problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"version": VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Trace:
+        """The trace of plain data, of this version or of version 1.
+
+        Raises
+        ------
+        DataError
+            If it is none, or of another version.
+        """
+        if data.get("version") not in (1, VERSION):
+            raise DataError(
+                f"version {data.get('version')!r} of the format is not known, only 1 and {VERSION}"
+            )
+        try:
+            given = _from_version_1(data) if data["version"] == 1 else dict(data)
+            given.pop("version", None)
+            for name in ("opening", "closing"):
+                given[name] = tuple(Call(**call) for call in given.get(name, ()))
+            given["parts"] = {part: Call(**call) for part, call in given["parts"].items()}
+            given["steps"] = tuple(_step(step) for step in given["steps"])
+            given |= {name: tuple(given[name]) for name in ("choices", "passages")}
+            trace = cls(**given)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise DataError(f"this is not a trace ({type(error).__name__}: {error})") from error
+        if problems := trace.problems():
+            raise DataError(f"this is not a trace: {'; '.join(problems[:3])}")
+        return trace
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What came of a question: the reply or the error, what was read, the trace, and the costs."""
+
+    reply: Reply | None
+    selection: Selection | None
+    trace: Trace
+    costs: Costs
+    error: MioRagError | None = None
+
+    def check(self) -> Outcome:
+        """Return this outcome, or raise its error."""
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+def _step(data: Mapping[str, Any]) -> Step:
+    tuples = {name: tuple(data.get(name, ())) for name in ("new_ids", "selected_ids")}
+    return Step(**{**data, **tuples, "calls": tuple(Call(**call) for call in data["calls"])})
+
+
+def _from_version_1(data: Mapping[str, Any]) -> dict[str, Any]:
+    """One of five kinds of traces as one of version 2."""
+    kind = data.get("kind", "mdp")
+    given = {_OLD_TRACE.get(k, k): v for k, v in data.items() if k not in ("version", "kind")}
+    steps = []
+    for place, old in enumerate(given["steps"]):
+        step = {_OLD_STEP.get(k, k): v for k, v in old.items() if k != "step"}
+        step.setdefault("id", f"{step['do']}-{place}")
+        step["about"] = {name: step.pop(name) for name in _PROCESS if name in step}
+        steps.append(step)
+    given["steps"] = steps
+    if kind == "mdp":
+        renamed = {"signal": "gauge", "q_values": "last_q_values", "closed": "last_closed"}
+        about = {new: given.pop(old) for new, old in renamed.items() if old in given}
+        given["about"] = {**about, "uncertainty": given.pop("uncertainty")}
+    elif kind == "tier":
+        given["about"] = {name: given.pop(name) for name in _TIER if name in given}
+    elif kind == "strategies":
+        found = {"found_by": given.pop("found", {}), "notes": list(given.pop("notes", ()))}
+        given["search"] = {**given.pop("chosen", {}), **found}
+    return given
+
+
+def trace_of(
+    state: State,
+    costs: Costs,
+    *,
+    policy: str,
+    asked: int,
+    settings: dict[str, Any],
+    generator: str,
+    reply: Reply | None,
+    error: MioRagError | None,
+    opening: Costs,
+    seconds: float,
+    workflow: dict[str, Any],
+    fallback: str | None,
+) -> Trace:
+    """The trace of a question that has ended."""
+    steps, level = [], None
+    search: dict[str, Any] = {}
+    about: dict[str, Any] = {}
+    scores: dict[str, float] = {}
+    wanted = 0
+    for result in state.results.values():
+        level = result.facts.get("complete", level)
+        steps += _steps(result, result.action.id, state, level)
+        about |= {k: v for k, v in result.action.about.items() if k not in ("search", "scores_of")}
+        scores |= result.action.about.get("scores_of", {})
+        if "searched" in result.facts and not search:
+            search = dict(result.action.about.get("search", {}))
+        wanted = result.facts.get("wanted", wanted)
+    selection = state.selection
+    if search:
+        found_by: dict[str, dict[str, int]] = {}
+        left_out: list[str] = []
+        for result in state.results.values():
+            for identity, ranks in result.facts.get("found_by", {}).items():
+                found_by[identity] = {**ranks, **found_by.get(identity, {})}
+            left_out += [one for one in result.facts.get("left_out", ()) if one not in left_out]
+        read = () if selection is None else selection.ids
+        search |= {"notes": left_out, "found_by": {i: found_by.get(i, {}) for i in read}}
+    reached = state.limit_reached
+    return Trace(
+        question_id=state.question.id,
+        question=state.question.text,
+        choices=tuple(state.question.choices),
+        policy=policy,
+        budget=asked,
+        settings=settings,
+        steps=tuple(steps),
+        ended="error" if error is not None else about.pop("ended", reached or "stop"),
+        passages=read_passages(selection),
+        answer="" if reply is None else reply.answer.text,
+        choice=None if reply is None else reply.choice,
+        generator=generator,
+        opening=opening.calls,
+        parts=totals(costs.calls),
+        error=None if error is None else f"{type(error).__name__}: {error}",
+        workflow=workflow,
+        seconds=seconds,
+        scores=scores,
+        fallback=fallback or about.pop("fallback", None),
+        token_price=state.price,
+        complete=level,
+        search=search,
+        wanted=wanted,
+        about=about,
+    )
+
+
+def _steps(result: Result, path: str, state: State, level: float | None) -> list[Step]:
+    """A step, then all that ran inside it."""
+    action, value, facts = result.action, result.value, result.facts
+    ids = value.ids if isinstance(value, Selection) else ()
+    queries = value.texts if isinstance(value, Queries) else (value,) if isinstance(value, str) else ()
+    is_note = action.do == "reason"
+    own = Step(
+        id=path,
+        do=action.do,
+        why=action.why if action.do == "stop" else sentence(result, state),
+        query=str(facts.get("query", "" if is_note else " | ".join(queries))),
+        note=str(value or "") if is_note else "; ".join(facts.get("notes", ())),
+        new_ids=tuple(facts.get("new", ids)),
+        selected_ids=ids,
+        output="" if value is None else describe(value)[:_SHOWN],
+        model=action.model,
+        signals={} if value is None else signals(value),
+        calls=result.costs.calls,
+        dropped=result.dropped,
+        failed=result.failed,
+        complete=level if state.parent is None else None,
+        about={k: v for k, v in action.about.items() if k not in ("search", "scores_of", "ended")},
+    )
+    inner = []
+    for place, child in enumerate(result.children, 1):
+        for part in child.results.values():
+            inner += _steps(part, f"{path}/{place}/{part.action.id}", child, None)
+    return [own, *inner]
+
+
+def share(value: float, digits: int = 2) -> str:
+    """A probability, or a difference of two, as sentences hold it: .21, +.21 is made of it, 1.00."""
+    said = f"{value:.{digits}f}"
+    return said.replace("0.", ".", 1) if abs(value) < 1 and said.lstrip("-").startswith("0.") else said
+
+
+def per_token(price: float) -> str:
+    """A price of a token, in four digits or as many as bring it within 2 %: .0005, .00015, .000020."""
+    digits = 4 if price == 0 or price >= 1e-4 else 1 - math.floor(math.log10(price))
+    # Multiplied by a number of tokens, it must give the amount that stands next to it.
+    while abs(round(price, digits) - price) > 0.02 * price:
+        digits += 1
+    return share(price, digits)
+
+
+def sentence(result: Result, state: State) -> str:
+    """What an action did, and why."""
+    action, value, facts = result.action, result.value, result.facts
+    if result.dropped is not None:
+        return f"{action.do}: {result.dropped}"
+    if state.parent is not None:
+        notes = "; ".join(facts.get("notes", ()))
+        return f"part of the answer: {action.do}{f', {notes}' if notes else ''}"
+    tokens = result.tokens
+    cost = (
+        f"{tokens} tokens, {share(tokens * state.price)} at {per_token(state.price)} each" if tokens else ""
+    )
+    lead = f"{action.why}; " if action.why else ""
+    if action.do == "retrieve":
+        chosen = action.about.get("search")
+        if chosen is None:
+            return f"{lead}searched for the question" + (f": {cost}" if cost else "")
+        why = f" ({chosen['why']})" if chosen.get("why") else ""
+        return f"{lead}searched by {' + '.join(chosen['strategies'])}{f': {cost}' if cost else ''}{why}"
+    if action.do == "select" and isinstance(value, Selection):
+        return f"{lead}{_tier(action.about)}{_read(value, facts, state.price)}"
+    if action.do == "search_again":
+        if not isinstance(value, Selection):
+            return "wanted to search again, and had no new query"
+        return (
+            f"{lead}found {plural(len(facts['new']), 'new passage')}, and {_read(value, facts, state.price)}"
+        )
+    if action.do == "reason":
+        said = f"{action.why}: " if action.why else ""
+        return f"{said}{value}" if value else f"{action.why}, and nothing new came of it"
+    if action.final and isinstance(value, Reply):
+        if not value.answer.text and not result.costs.calls and value.choice is None:
+            room = facts.get("wanted") or next(
+                (r.facts["wanted"] for r in state.results.values() if r.facts.get("wanted")), 0
+            )
+            fits = f"nothing worth reading fits in {plural(state.budget, 'token')}"
+            return f"no model was asked: {fits if room else 'nothing was worth reading'}"
+        longest = action.settings.get("max_tokens", state.max_tokens)
+        return f"answered in at most {longest} tokens" + (f"; with the prompt {cost}" if cost else "")
+    done = {"decompose": "broke the question into parts"}.get(
+        action.do, f"did the step {action.id}, {action.do}"
+    )
+    return lead + done + (f": {cost}" if cost else "")
+
+
+def _tier(about: Mapping[str, Any]) -> str:
+    if "tier" not in about:
+        return ""
+    scores = ", ".join(f"{name} {share(score)}" for name, score in (about.get("scores") or {}).items())
+    said = f" ({scores}{', one up: unsure' if about.get('unsure') else ''})" if scores else ""
+    return (
+        f"tier {about['tier']}{said}{', more since the search was weak' if about.get('corrected') else ''}; "
+    )
+
+
+def _read(selection: Selection, facts: Mapping[str, Any], price: float) -> str:
+    """What is read, in words."""
+    read = plural(len(selection.ids), "passage")
+    if selection.unit == "sentence":
+        read = f"{plural(len(selection.chosen), 'sentence')} of {read}"
+    level = f": the evidence is complete with {share(facts['complete'])}" if "complete" in facts else ""
+    priced = f"; a token had to add {per_token(price)}" if "priced" in facts else ""
+    return f"read {read}, {selection.tokens_used} tokens{level}{priced}"
+
+
+def is_between(value: Any, low: float, high: float) -> bool:
+    """Whether this is a finite number in a range; a truth value is none."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and math.isfinite(value) and low <= value <= high
+
+
+def read_passages(selection: Selection | None) -> tuple[dict[str, Any], ...]:
+    """What was read in the end, as a trace holds it."""
+    if selection is None:
+        return ()
+    tokens = selection.candidates.tokens
+    return tuple(
+        {"id": p.id, "title": p.title, "text": p.text, "tokens": int(tokens[i])}
+        for i, p in ((i, selection.candidates.passage(i)) for i in selection.chosen)
+    )
+
+
+def wrong_totals(trace: Trace) -> list[str]:
+    """Parts whose totals are not the sum of their calls, in words."""
+    wrong = []
+    for part, call in totals(trace.calls).items():
+        told = trace.parts.get(part)
+        if told is None or any(
+            abs(a - b) > 1e-6
+            for a, b in zip(dataclasses.astuple(call)[1:], dataclasses.astuple(told)[1:], strict=True)
+        ):
+            wrong.append(f"the totals of {part} do not add up")
+    return wrong
+
+
+def asked_by_model(trace: Trace) -> dict[str, tuple[int, int]]:
+    """Tokens into and out of every model that was asked; the reader is "reader"."""
+    found: dict[str, tuple[int, int]] = {"reader": (0, 0)}
+    outside = Step("", "", calls=(*trace.opening, *trace.closing))
+    for step in (outside, *trace.steps):
+        for call in step.calls:
+            into, out = found.get(step.model or "reader", (0, 0))
+            found[step.model or "reader"] = into + call.prompt_tokens, out + call.completion_tokens
+    return found
+
+
+def append_traces(path: Path, traces: Iterable[Trace]) -> None:
+    """Add lines to a file; they are on disk when this returns. Several runs may write to one file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written.
+    """
+    append_lines(path, (json.dumps(trace.to_dict()) for trace in traces))
+
+
+def read_traces(source: Path, has: Sequence[str] = (), what: str = "") -> list[Trace]:
+    """The traces of a file, or of ``traces.jsonl`` in a folder; of runs that were repeated alike the last.
+
+    Parameters
+    ----------
+    has : sequence of str
+        Only traces with one of these in `about` or `settings`, or with a workflow where "workflow" is given.
+    what : str
+        What such traces are called in messages.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    DataError
+        If a line is no trace; a trace cut short by an interruption is passed over.
+    """
+    path = source / "traces.jsonl" if source.is_dir() else source
+    try:
+        text = read_text(path)
+    except InputError as error:
+        raise InputError(f"{error}: give traces.jsonl, or its folder") from error
+    found: dict[tuple[object, ...], Trace] = {}
+    others: set[str] = set()
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            data = parse_json(line, f"{path}, line {number}", own=True)
+        except InputError as error:
+            cut = isinstance(error.__cause__, json.JSONDecodeError)
+            if cut and (line.startswith(_OPENING) or _OPENING.startswith(line.strip())):
+                continue  # cut short, or empty
+            raise DataError(f"{error}: remove the line") from error
+        try:
+            trace = Trace.from_dict(data if isinstance(data, dict) else {})
+        except DataError as error:
+            raise DataError(f"{path}, line {number}: {error}") from error
+        wanted = any(
+            n in trace.about or n in trace.settings or (n == "workflow" and trace.workflow) for n in has
+        )
+        if has and not wanted:
+            others.add(trace.policy)
+            continue
+        settings = json.dumps(trace.settings, sort_keys=True)
+        run = trace.question_id, trace.question, trace.policy, trace.budget
+        found[(*run, trace.generator, settings)] = trace
+    if not found and others:
+        raise InputError(f"'{path}' holds no traces of {what}, only of {', '.join(sorted(others))}")
+    if not found:
+        raise InputError(f"'{path}' holds no traces: run evaluate with --controllers, or ask with --trace")
+    return list(found.values())
