@@ -415,7 +415,7 @@ class TierReader:
                 break
             room = max(1, min(room - 1, room * budget_tokens // block))
         with branch.timed("select"):
-            return replace(_IN_ORDER, must_exclude=dropped).select(kept, budget_tokens, counter)
+            return _IN_ORDER.replace(must_exclude=dropped).select(kept, budget_tokens, counter)
 
     def _programmed(
         self, pool: Candidates, budget_tokens: int, counter: TokenCounter, branch: Branch, more: int

@@ -198,7 +198,11 @@ class Trace:
 
     def columns(self) -> dict[str, Any]:
         """What a ledger says of it, costs and answer apart."""
-        found: dict[str, Any] = {"steps": len(self.steps), "ended": self.ended, "elapsed": self.seconds}
+        steps = len(self.steps)
+        if "signal" in self.about:  # of a decision process: its actions, without queries that were known
+            did = [s for s in self.steps if s.do == "reason" or (s.do == "search_again" and s.output)]
+            steps = len(did)
+        found: dict[str, Any] = {"steps": steps, "ended": self.ended, "elapsed": self.seconds}
         found["dropped"] = len(self.dropped)
         if self.workflow:
             found["workflow"] = str(self.workflow.get("name", ""))
