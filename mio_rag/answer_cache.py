@@ -1,12 +1,10 @@
-"""Answers that were given before, on disk: the same question of the same index costs nothing twice.
+"""Stored answers on disk: the same question of the same index is answered once.
 
-An answer is found by the question (in lower case, however it is spaced, with or without a question mark), the
-content of the index, every setting, the model and the version of mio-rag. By meaning, which is off unless it
-is asked for, it is also found by a question whose embedding is close: such a hit can be wrong.
+An answer is found by the question (in lower case, with single blanks, with or without a question mark), the
+content of the index, every setting, the model and the version of mio-rag.
 
-One SQLite file, which several processes may share. It holds no more answers and no older ones than it is
-told; those of another index are deleted when it is opened. A cache of another version is put aside, never
-read.
+One SQLite file, which several processes may share. The number and the age of answers are limited; answers of
+another index are deleted when the file is opened. A cache of another version is renamed and never read.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import json
 import os
 import re
 import sqlite3
-import threading
 import time
 import unicodedata
 import warnings
@@ -27,9 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from mio_rag.errors import InputError, Notice
 from mio_rag.files import make_parent
 from mio_rag.retrieval.index import CorpusIndex
@@ -37,10 +31,10 @@ from mio_rag.retrieval.index import CorpusIndex
 __all__ = ["AnswerCache", "CacheSettings", "Hit", "digest_of", "normal_question"]
 
 _OURS = 0x6D696F72  # "mior": SQLite's application id
-_VERSION = 1
+_VERSION = 2
 _TABLE = """CREATE TABLE IF NOT EXISTS answers (
     key BLOB PRIMARY KEY, scope BLOB NOT NULL, corpus BLOB NOT NULL, question TEXT NOT NULL,
-    answer TEXT NOT NULL, vector BLOB, made REAL NOT NULL, used REAL NOT NULL) WITHOUT ROWID"""
+    answer TEXT NOT NULL, made REAL NOT NULL, used REAL NOT NULL) WITHOUT ROWID"""
 _DAY = 86_400.0
 
 
@@ -60,7 +54,7 @@ def digest_of(settings: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """What a cache holds, and what it takes for the same question.
+    """How much a cache holds.
 
     Parameters
     ----------
@@ -68,8 +62,6 @@ class CacheSettings:
         Most answers, >= 1; those that were not asked for the longest time go first.
     days : float
         Oldest answer, > 0.
-    by_meaning : float or None
-        Cosine of two questions, in (0, 1], from which on an answer serves both; None: only the same question.
 
     Raises
     ------
@@ -79,7 +71,6 @@ class CacheSettings:
 
     entries: int = 10_000
     days: float = 30.0
-    by_meaning: float | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -87,8 +78,6 @@ class CacheSettings:
             problems.append(f"entries={self.entries} must be >= 1")
         if not self.days > 0:
             problems.append(f"days={self.days:g} must be above 0")
-        if self.by_meaning is not None and not 0 < self.by_meaning <= 1:
-            problems.append(f"by_meaning={self.by_meaning:g} must be a cosine in (0, 1]")
         if problems:
             raise InputError(problems)
 
@@ -102,21 +91,18 @@ class Hit:
     answer : dict
         As it was kept.
     question : str
-        What it was given to.
-    cosine : float or None
-        With that question, where it is another one; None: it is the same.
+        The question that it answered.
     age_seconds : float
         Since it was given.
     """
 
     answer: dict[str, Any]
     question: str
-    cosine: float | None
     age_seconds: float
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, without the answer."""
-        return {"question": self.question, "cosine": self.cosine, "age_seconds": self.age_seconds}
+        return {"question": self.question, "age_seconds": self.age_seconds}
 
 
 class AnswerCache:
@@ -128,15 +114,13 @@ class AnswerCache:
         The SQLite file; made when the first answer is kept.
     corpus : str
         Digest of the index; see `CorpusIndex.digest`.
-    embed : callable, optional
-        Question -> unit vector; needed for answers by meaning, and called by one thread at a time.
     clock : callable
         Seconds since 1970.
 
     Attributes
     ----------
     counts : Counter
-        Of "same", "meaning" and "new" questions, since it was opened.
+        Of "same" and "new" questions, since it was opened.
 
     Raises
     ------
@@ -154,13 +138,9 @@ class AnswerCache:
         path: str | Path,
         corpus: str,
         settings: CacheSettings | None = None,
-        embed: Callable[[str], ArrayLike] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path, self.settings = Path(path).expanduser(), settings or CacheSettings()
-        if self.settings.by_meaning is not None and embed is None:
-            raise InputError("answers by meaning need an embedder: give embed")
-        self._embed, self._embedding = embed, threading.Lock()
         self._corpus, self._clock = bytes.fromhex(corpus), clock
         self.counts: Counter[str] = Counter()
         self._put_aside()
@@ -170,8 +150,8 @@ class AnswerCache:
 
     @classmethod
     def of(cls, path: str | Path, index: CorpusIndex, settings: CacheSettings | None = None) -> AnswerCache:
-        """The cache for an index, whose embedder compares meanings."""
-        return cls(path, index.digest(), settings, lambda q: index.embedder.encode([q])[0])
+        """Open the cache for an index."""
+        return cls(path, index.digest(), settings)
 
     def get(self, question: str, scope: str) -> Hit | None:
         """The answer that the question was given before; None: it is new.
@@ -184,31 +164,19 @@ class AnswerCache:
         found = None
         if self.path.exists():
             with self._warned("read"), self._connected() as connection:
-                found = self._same(connection, question, scope)
-                if found is None and (vector := self._vector(question)) is not None:
-                    found = self._similar(connection, vector, scope)
-        self.counts["new" if found is None else "same" if found.cosine is None else "meaning"] += 1
+                found = self._found(connection, question, scope)
+        self.counts["new" if found is None else "same"] += 1
         return found
 
     def put(self, question: str, scope: str, answer: Mapping[str, Any]) -> None:
         """Keep an answer, and let go of what is too old or too much."""
-        now, vector = self._clock(), self._vector(question)
-        held = None if vector is None else vector.tobytes()
+        now = self._clock()
         text = json.dumps(dict(answer), allow_nan=False)
         make_parent(self.path)
         with self._warned("written"), self._connected() as connection:
             connection.execute(
-                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    self._key(question, scope),
-                    bytes.fromhex(scope),
-                    self._corpus,
-                    question,
-                    text,
-                    held,
-                    now,
-                    now,
-                ),
+                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (self._key(question, scope), bytes.fromhex(scope), self._corpus, question, text, now, now),
             )
             connection.execute("DELETE FROM answers WHERE made < ?", (now - self.settings.days * _DAY,))
             connection.execute(
@@ -224,39 +192,12 @@ class AnswerCache:
             return int(connection.execute("SELECT count(*) FROM answers").fetchone()[0])
         return 0
 
-    def _vector(self, question: str) -> NDArray[np.float32] | None:
-        """The question's embedding, where answers are found by meaning."""
-        if self._embed is None or self.settings.by_meaning is None:
-            return None
-        with self._embedding:
-            return np.asarray(self._embed(question), dtype=np.float32)
-
     def _key(self, question: str, scope: str) -> bytes:
         told = json.dumps([normal_question(question), scope, self._corpus.hex()])
         return hashlib.sha256(told.encode()).digest()
 
-    def _same(self, connection: sqlite3.Connection, question: str, scope: str) -> Hit | None:
-        return self._hit(connection, self._key(question, scope), None)
-
-    def _similar(self, connection: sqlite3.Connection, vector: NDArray[np.float32], scope: str) -> Hit | None:
-        rows = connection.execute(
-            "SELECT key, vector FROM answers WHERE scope = ? AND corpus = ? AND made >= ? "
-            "AND vector IS NOT NULL",
-            (bytes.fromhex(scope), self._corpus, self._oldest()),
-        ).fetchall()
-        rows = [(key, held) for key, held in rows if len(held) == vector.nbytes]
-        if not rows:
-            return None
-        cosines = (
-            np.frombuffer(b"".join(held for _, held in rows), np.float32).reshape(len(rows), -1) @ vector
-        )
-        best = int(cosines.argmax())
-        assert self.settings.by_meaning is not None
-        if cosines[best] < self.settings.by_meaning:
-            return None
-        return self._hit(connection, rows[best][0], float(cosines[best]))
-
-    def _hit(self, connection: sqlite3.Connection, key: bytes, cosine: float | None) -> Hit | None:
+    def _found(self, connection: sqlite3.Connection, question: str, scope: str) -> Hit | None:
+        key = self._key(question, scope)
         row = connection.execute(
             "SELECT question, answer, made FROM answers WHERE key = ? AND made >= ?", (key, self._oldest())
         ).fetchone()
@@ -264,7 +205,7 @@ class AnswerCache:
             return None
         now = self._clock()
         connection.execute("UPDATE answers SET used = ? WHERE key = ?", (now, key))
-        return Hit(json.loads(row[1]), row[0], cosine, max(0.0, now - row[2]))
+        return Hit(json.loads(row[1]), row[0], max(0.0, now - row[2]))
 
     def _oldest(self) -> float:
         return self._clock() - self.settings.days * _DAY

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mio_rag.answer_cache import AnswerCache, CacheSettings, digest_of, normal_question
@@ -19,10 +18,6 @@ from mio_rag.types import Passage
 
 INDEX, OTHER = "aa" * 32, "bb" * 32
 SCOPE = digest_of({"budget": 256, "model": "m"})
-MEANINGS = {
-    "Who baked?": np.eye(2)[0], "Who made bread?": np.array([0.96, 0.28]), "When?": np.eye(2)[1],
-    "longer": np.eye(3)[0],
-}  # fmt: skip
 
 
 class Clock:
@@ -33,9 +28,8 @@ class Clock:
 
 
 def opened(path: Path, corpus: str = INDEX, clock: Clock | None = None, **settings: object) -> AnswerCache:
-    return AnswerCache(
-        path / "a.sqlite", corpus, CacheSettings(**settings), MEANINGS.__getitem__, clock or Clock()
-    )  # type: ignore[arg-type]
+    held = CacheSettings(**settings)  # type: ignore[arg-type]
+    return AnswerCache(path / "a.sqlite", corpus, held, clock or Clock())
 
 
 @pytest.mark.parametrize(
@@ -51,7 +45,7 @@ def test_the_same_question_is_found_however_it_is_written(tmp_path: Path, questi
     found = cache.get(question, SCOPE)
     assert (found is not None) is same
     if found is not None:
-        assert (found.answer, found.question, found.cosine) == ({"answer": "Ada"}, "Who baked?", None)
+        assert (found.answer, found.question) == ({"answer": "Ada"}, "Who baked?")
     assert cache.counts == {"same" if same else "new": 1}
 
 
@@ -76,38 +70,9 @@ def test_another_setting_model_index_or_version_finds_nothing(
     assert opened(tmp_path).get("q", SCOPE) is None
 
 
-def test_by_meaning_only_on_request(tmp_path: Path) -> None:
-    opened(tmp_path).put("Who baked?", SCOPE, {"answer": "exact"})
-    cache = opened(tmp_path, by_meaning=0.95)
-    assert cache.get("Who made bread?", SCOPE) is None  # what was kept without meaning is found without
-    cache.put("Who baked?", SCOPE, {"answer": "Ada"})
-    assert opened(tmp_path).get("Who made bread?", SCOPE) is None
-    found = cache.get("Who made bread?", SCOPE)
-    assert found is not None
-    assert (found.answer, found.question, found.cosine) == (
-        {"answer": "Ada"}, "Who baked?", pytest.approx(0.96),
-    )  # fmt: skip
-    assert cache.get("When?", SCOPE) is None
-    assert cache.get("Who made bread?", digest_of({})) is None  # other settings
-    assert cache.get("longer", SCOPE) is None  # by another embedder
-    assert opened(tmp_path, by_meaning=0.97).get("Who made bread?", SCOPE) is None
-    assert cache.counts == {"meaning": 1, "new": 4}
-    with pytest.raises(InputError, match="need an embedder"):
-        AnswerCache(tmp_path / "a.sqlite", INDEX, CacheSettings(by_meaning=0.9))
-
-
-def test_the_closest_question_answers(tmp_path: Path) -> None:
-    cache = opened(tmp_path, by_meaning=0.2)
-    cache.put("Who baked?", SCOPE, {"answer": "1"})
-    cache.put("When?", SCOPE, {"answer": "2"})
-    found = cache.get("Who made bread?", SCOPE)
-    assert found is not None
-    assert found.answer == {"answer": "1"}
-
-
 def test_old_answers_are_not_given_and_go(tmp_path: Path) -> None:
     clock = Clock()
-    cache = opened(tmp_path, clock=clock, days=1, by_meaning=0.5)
+    cache = opened(tmp_path, clock=clock, days=1)
     cache.put("Who baked?", SCOPE, {"answer": "a"})
     clock.now += 86_000
     found = cache.get("Who baked?", SCOPE)
@@ -115,7 +80,6 @@ def test_old_answers_are_not_given_and_go(tmp_path: Path) -> None:
     assert found.age_seconds == 86_000
     clock.now += 401
     assert cache.get("Who baked?", SCOPE) is None
-    assert cache.get("Who made bread?", SCOPE) is None
     cache.put("When?", SCOPE, {"answer": "b"})
     assert len(cache) == 1
 
@@ -228,7 +192,7 @@ def test_the_digest_stays_on_disk_and_mapped(rivers: Dataset, tmp_path: Path, ve
         assert CorpusIndex.load(tmp_path / "index", mapped=mapped).digest() == built.digest()
 
 
-def test_settings_are_checked_together() -> None:
+def test_heldare_checked_together() -> None:
     with pytest.raises(InputError) as raised:
-        CacheSettings(entries=0, days=float("nan"), by_meaning=1.5)
-    assert len(raised.value.problems) == 3
+        CacheSettings(entries=0, days=float("nan"))
+    assert len(raised.value.problems) == 2

@@ -42,7 +42,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "max_seconds", "stop_at",
     ),
     "Policies": ("policy", "policies"),
-    "Kept answers": ("cache", "cache_by_meaning", "cache_entries", "cache_days"),
+    "Kept answers": ("cache", "cache_entries", "cache_days"),
     "Unanswerable questions": ("refusal",),
     "Measures that take a model": ("judge", "cosine", "bert_score"),
     "Tiers and routers": ("router", "tiers", "utility", "unsure"),

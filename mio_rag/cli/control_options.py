@@ -644,7 +644,7 @@ class StrategyChoice:
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Where answers are kept, how many, how long, and what it takes for the same question."""
+    """Where answers are kept, how many, and how long."""
 
     cache: Annotated[
         Path | None,
@@ -653,14 +653,6 @@ class CacheOptions:
             metavar="FILE",
             help="Keep answers in this file, and give them again to the same question under the same "
             "settings.",
-        ),
-    ] = None
-    cache_by_meaning: Annotated[
-        float | None,
-        typer.Option(
-            "--cache-by-meaning",
-            metavar="COSINE",
-            help="With --cache: also to a question whose embedding is as close as that. It can be wrong.",
         ),
     ] = None
     cache_entries: Annotated[
@@ -690,7 +682,7 @@ class CacheOptions:
             )
         from mio_rag.answer_cache import CacheSettings
 
-        return CacheSettings(self.cache_entries, self.cache_days, self.cache_by_meaning)
+        return CacheSettings(self.cache_entries, self.cache_days)
 
     def open(self, index: CorpusIndex, settings: CacheSettings) -> AnswerCache:
         """The cache for an index.

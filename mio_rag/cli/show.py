@@ -275,9 +275,9 @@ def print_known(console: Terminal, known: Hit) -> None:
     told = known.answer
     nothing = "Not in these passages." if told.get("refusal", {}).get("refused") else "(no answer)"
     console.print(told["answer"] or nothing, style="bold", soft_wrap=not console.is_terminal)
-    asked = "the same question" if known.cosine is None else f"'{known.question}' (cosine {known.cosine:.3f})"
     console.print(
-        f"cached: {told['generator']} said it {_ago(known.age_seconds)} to {asked}; nothing was asked now\n",
+        f"cached: {told['generator']} said it {_ago(known.age_seconds)} to the same question; "
+        "nothing was asked now\n",
         style="dim",
         soft_wrap=not console.is_terminal,
     )

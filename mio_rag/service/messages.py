@@ -245,7 +245,6 @@ class Cached(Response):
     """An answer that was given before."""
 
     question: str = Field(description="that it was given to")
-    cosine: float | None = Field(description="with that question, if it is another one")
     age_seconds: float = Field(description="since it was given")
 
 

@@ -95,7 +95,7 @@ class Metrics:
         )
         self.answers = Counter(
             "mio_rag_cached_answers",
-            "Questions where answers are kept: the same as before, of the same meaning, or new.",
+            "Questions where answers are kept: the same as before, or new.",
             ["question"],
             registry=self._registry,
         )
@@ -115,7 +115,7 @@ class Metrics:
 
     def looked_up(self, cached: Mapping[str, Any] | None) -> None:
         """Count a question where answers are kept, by what was found."""
-        kind = "new" if cached is None else "same" if cached["cosine"] is None else "meaning"
+        kind = "new" if cached is None else "same"
         self.answers.labels(kind).inc()
 
     def text(self, account: Account | None = None, learned: Mapping[str, Any] | None = None) -> bytes:

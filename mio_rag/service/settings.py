@@ -146,18 +146,17 @@ def fitted(limits: ConnectionLimits) -> ConnectionLimits:
 
 @dataclass(frozen=True)
 class Kept:
-    """A file of stored answers; `entries`, `days` and `by_meaning` as in `CacheSettings`."""
+    """A file of stored answers; `entries` and `days` as in `CacheSettings`."""
 
     path: str
     entries: int
     days: float
-    by_meaning: float | None
 
     def opened(self, index: CorpusIndex) -> AnswerCache:
         """Open the cache for an index; `InputError` if the file is something else."""
         from mio_rag.answer_cache import AnswerCache, CacheSettings
 
-        return AnswerCache.of(self.path, index, CacheSettings(self.entries, self.days, self.by_meaning))
+        return AnswerCache.of(self.path, index, CacheSettings(self.entries, self.days))
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def test_a_cache_of_another_version_is_told_in_a_line(folder: Path, tmp_path: Pa
     done = cli(*cache)
     assert only_object(done)["cached"] is None
     assert done.stderr == (
-        f"note: '{tmp_path / 'a.sqlite'}' was written by another version of mio-rag (format 7, not 1): it is "
+        f"note: '{tmp_path / 'a.sqlite'}' was written by another version of mio-rag (format 7, not 2): it is "
         "put aside as 'a.sqlite.version-7', and a new one is begun\n"
     )
 
@@ -87,7 +87,7 @@ def test_an_answer_at_a_tier_is_given_again(folder: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--cache-by-meaning", 0.9), "no effect without --cache FILE"),
+        (("--cache-days", 3), "no effect without --cache FILE"),
         (("--cache", "x.sqlite", "--controller", "mdp"), "answers of agents are not kept"),
         (("--cache", "x.sqlite", "--cache-days", 0, "--cache-entries", 0), "days=0 must be above 0"),
     ],
