@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import math
 import re
-import textwrap
+import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, is_dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
@@ -171,18 +171,30 @@ def _is_tag(annotation: Any) -> bool:
 
 
 @cache
-def field_help(settings: type[BaseModel]) -> Mapping[str, str]:
+def field_help(settings: type[Any]) -> Mapping[str, str]:
     """Return the docstring below each field of a class and its bases, as one line each."""
     texts: dict[str, str] = {}
     for base in reversed(settings.__mro__):
-        if not (issubclass(base, BaseModel) and base.__module__ != "pydantic.main"):
+        texts.update(_docstrings(base.__module__).get(base.__qualname__, {}))
+    fields = getattr(settings, "model_fields", {})
+    return {**texts, **{name: info.description for name, info in fields.items() if info.description}}
+
+
+@cache
+def _docstrings(module: str) -> Mapping[str, Mapping[str, str]]:
+    """Return class -> field -> docstring below it, for the classes at the top of a module."""
+    path = getattr(sys.modules.get(module), "__file__", None)
+    if path is None or module.partition(".")[0] in ("builtins", "pydantic"):
+        return {}
+    try:
+        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):  # made in a shell, or without its source
+        return {}
+    found: dict[str, dict[str, str]] = {}
+    for part in tree.body:
+        if not isinstance(part, ast.ClassDef):
             continue
-        try:
-            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        except (OSError, TypeError, SyntaxError, ValueError):  # made in a shell, or without its source
-            continue
-        assert isinstance(tree, ast.ClassDef)
-        for field, below in zip(tree.body, tree.body[1:], strict=False):
+        for field, below in pairwise(part.body):
             if (
                 isinstance(field, ast.AnnAssign)
                 and isinstance(field.target, ast.Name)
@@ -190,9 +202,9 @@ def field_help(settings: type[BaseModel]) -> Mapping[str, str]:
                 and isinstance(below.value, ast.Constant)
                 and isinstance(below.value.value, str)
             ):
-                texts[field.target.id] = " ".join(below.value.value.split())
-    described = {name: info.description for name, info in settings.model_fields.items() if info.description}
-    return {**texts, **described}
+                text = " ".join(below.value.value.split())
+                found.setdefault(part.name, {})[field.target.id] = text
+    return found
 
 
 # -- messages ---------------------------------------------------------------------------------------------

@@ -33,28 +33,18 @@ if TYPE_CHECKING:
 class AgentOptions:
     """How a controller obtains U, which process it follows, and its limits."""
 
-    uncertainty: Annotated[
-        str,
-        typer.Option(
-            "--uncertainty",
-            help="How U is obtained: tracked by the model, or measured by confidence, evidence or complete.",
-        ),
-    ] = "tracked"
-    mdp_config: Annotated[
-        Path | None, typer.Option("--mdp-config", help="TOML file with the decision process.")
-    ] = None
-    max_steps: Annotated[
-        int | None, typer.Option("--max-steps", help="Maximum actions before the answer. [the horizon]")
-    ] = None
-    max_total_tokens: Annotated[
-        int, typer.Option("--max-total-tokens", help="Maximum prompt and answer tokens for one question.")
-    ] = 20_000
-    max_seconds: Annotated[
-        float, typer.Option("--max-seconds", help="Start no action after this many seconds.")
-    ] = 120.0
-    stop_at: Annotated[
-        float, typer.Option("--stop-at", help="U at which always-reason, always-retrieve and threshold stop.")
-    ] = 0.05
+    uncertainty: str = "tracked"
+    """How U is obtained: tracked by the model, or measured by confidence, evidence or complete."""
+    mdp_config: Path | None = None
+    """TOML file with the decision process."""
+    max_steps: int | None = None
+    """Maximum actions before the answer. [the horizon]"""
+    max_total_tokens: int = 20_000
+    """Maximum prompt and answer tokens for one question."""
+    max_seconds: float = 120.0
+    """Start no action after this many seconds."""
+    stop_at: float = 0.05
+    """U at which always-reason, always-retrieve and threshold stop."""
 
     def unused(self, trace: Path | None) -> None:
         """Refuse options that have no effect without a controller."""
@@ -120,24 +110,15 @@ class AgentOptions:
 class ControlOptions(AgentOptions):
     """Which controllers an evaluation compares, and on which questions."""
 
-    controllers: Annotated[
-        str | None,
-        typer.Option(
-            "--controllers",
-            help="Comma-separated: mdp, always-reason, always-retrieve, threshold[:X], random, fixed-N; each "
-            "may end with @tracked, @confidence, @evidence or @complete; workflow:NAME, planner[@ALPHA].",
-        ),
-    ] = None
-    corpus: Annotated[
-        str | None,
-        typer.Option("--corpus", help="Take the passages from here, and only the questions from DATA."),
-    ] = None
-    closed_book: Annotated[
-        bool, typer.Option("--closed-book", help="Answer without a corpus, from the model alone.")
-    ] = False
-    keep_choices: Annotated[
-        bool, typer.Option("--keep-choices", help="Do not shuffle the options of multiple-choice questions.")
-    ] = False
+    controllers: str | None = None
+    """Comma-separated: mdp, always-reason, always-retrieve, threshold[:X], random, fixed-N; each may end with
+    @tracked, @confidence, @evidence or @complete; workflow:NAME, planner[@ALPHA]."""
+    corpus: str | None = None
+    """Take the passages from here, and only the questions from DATA."""
+    closed_book: bool = False
+    """Answer without a corpus, from the model alone."""
+    keep_choices: bool = False
+    """Do not shuffle the options of multiple-choice questions."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -228,19 +209,13 @@ class ModelOptions:
 class PlannerOptions(ModelOptions):
     """A planner that chooses among workflows, and the models that these may ask."""
 
-    planner: Annotated[
-        Path | None,
-        typer.Option("--planner", help="Let a planner choose a workflow: file of `mio-rag plan train`."),
-    ] = None
-    alpha: Annotated[
-        float | None,
-        typer.Option("--alpha", help="With --planner: what the cost of a plain answer must be worth, in F1."),
-    ] = None
+    planner: Path | None = None
+    """Let a planner choose a workflow: file of `mio-rag plan train`."""
+    alpha: float | None = None
+    """With --planner: what the cost of a plain answer must be worth, in F1."""
 
-    planner_model: Annotated[
-        Path | None,
-        typer.Option("--planner-model", help="GGUF file of a planner that was trained on hidden states."),
-    ] = None
+    planner_model: Path | None = None
+    """GGUF file of a planner that was trained on hidden states."""
 
     def kinds(self, names: Sequence[str]) -> dict[str, Any]:
         """Settings of the kinds of controllers that workflows are for.
@@ -436,14 +411,9 @@ def kinds_of(names: Sequence[str]) -> dict[str, Any]:
 class PoliciesOption:
     """Which policies are compared."""
 
-    policies: Annotated[
-        str | None,
-        typer.Option(
-            "--policies",
-            help="Comma-separated policies to compare, as policy:NAME: presets or TOML files. Each reads at "
-            "most --budget-tokens.",
-        ),
-    ] = None
+    policies: str | None = None
+    """Comma-separated policies to compare, as policy:NAME: presets or TOML files. Each reads at most
+    --budget-tokens."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -485,25 +455,15 @@ def read_utility(text: str | None) -> Utility:
 class RouterOptions:
     """Who chooses the tier of a question, and among which."""
 
-    router: Annotated[
-        Path | None,
-        typer.Option("--router", help="Router that chooses the tier; a file of `mio-rag route train`."),
-    ] = None
-    tiers: Annotated[
-        Path | None,
-        typer.Option("--tiers", help="TOML file of tiers, without a router. [the three published ones]"),
-    ] = None
-    utility: Annotated[
-        str | None,
-        typer.Option(
-            "--utility",
-            help="Of a router that knows utilities: alpha, beta a token, gamma a second, delta a megabyte. "
-            "[1,0.0005,0,0]",
-        ),
-    ] = None
-    unsure: Annotated[
-        str, typer.Option("--unsure", help="Where several tiers are plausible: stay, or up a tier.")
-    ] = "stay"
+    router: Path | None = None
+    """Router that chooses the tier; a file of `mio-rag route train`."""
+    tiers: Path | None = None
+    """TOML file of tiers, without a router. [the three published ones]"""
+    utility: str | None = None
+    """Of a router that knows utilities: alpha, beta a token, gamma a second, delta a megabyte.
+    [1,0.0005,0,0]"""
+    unsure: str = "stay"
+    """Where several tiers are plausible: stay, or up a tier."""
 
     @property
     def given(self) -> bool:
@@ -565,32 +525,15 @@ class RouterOptions:
 class StrategyChoice:
     """By which strategies is searched, and what a bandit among them goes by."""
 
-    strategies: Annotated[
-        str | None,
-        typer.Option(
-            "--strategies",
-            help="Search by these, side by side: raw, hyde, query2doc, grounded, multi-query, separated by "
-            "commas; all; or bandit, which learns what each is worth.",
-        ),
-    ] = None
-    strategy_state: Annotated[
-        Path | None,
-        typer.Option(
-            "--strategy-state", help="With bandit: SQLite file of what is learned; made if missing."
-        ),
-    ] = None
-    strategy_price: Annotated[
-        float | None,
-        typer.Option(
-            "--strategy-price",
-            help="With bandit: what a token of the model must add, in passages that are certainly needed. "
-            "[0.0001]",
-        ),
-    ] = None
-    strategy_deadline: Annotated[
-        float | None,
-        typer.Option("--strategy-deadline", help="Seconds after which a strategy is left out. [30]"),
-    ] = None
+    strategies: str | None = None
+    """Search by these, side by side: raw, hyde, query2doc, grounded, multi-query, separated by commas; all;
+    or bandit, which learns what each is worth."""
+    strategy_state: Path | None = None
+    """With bandit: SQLite file of what is learned; made if missing."""
+    strategy_price: float | None = None
+    """With bandit: what a token of the model must add, in passages that are certainly needed. [0.0001]"""
+    strategy_deadline: float | None = None
+    """Seconds after which a strategy is left out. [30]"""
 
     @property
     def controller(self) -> str | None:
@@ -655,12 +598,10 @@ class CacheOptions:
             "settings.",
         ),
     ] = None
-    cache_entries: Annotated[
-        int, typer.Option("--cache-entries", help="With --cache: keep so many answers.")
-    ] = 10_000
-    cache_days: Annotated[
-        float, typer.Option("--cache-days", help="With --cache: give no answer that is older.")
-    ] = 30.0
+    cache_entries: int = 10_000
+    """With --cache: keep so many answers."""
+    cache_days: float = 30.0
+    """With --cache: give no answer that is older."""
 
     def checked(self, controller: str | None = None) -> CacheSettings | None:
         """The settings; None without a file.
@@ -736,30 +677,15 @@ _OF_INDEX = "index"
 class MeasuringOptions:
     """What an evaluation measures beside what needs no model."""
 
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            "--judge",
-            help="Measure faithfulness and context recall by this judge: words, embedding, nli:MODEL or "
-            "yes-no:GENERATOR (also answer relevance).",
-        ),
-    ] = None
-    cosine: Annotated[
-        str | None,
-        typer.Option(
-            "--cosine",
-            help="Measure cosines of answers by this embedder: index (that of the index), minilm, or a "
-            "sentence-transformers id or folder.",
-        ),
-    ] = None
-    bert_score: Annotated[
-        str | None,
-        typer.Option(
-            "--bert-score",
-            help="Measure BERTScore by this encoder: minilm, or an id or folder; MODEL@LAYER takes that "
-            "layer. [the last]",
-        ),
-    ] = None
+    judge: str | None = None
+    """Measure faithfulness and context recall by this judge: words, embedding, nli:MODEL or yes-no:GENERATOR
+    (also answer relevance)."""
+    cosine: str | None = None
+    """Measure cosines of answers by this embedder: index (that of the index), minilm, or a
+    sentence-transformers id or folder."""
+    bert_score: str | None = None
+    """Measure BERTScore by this encoder: minilm, or an id or folder; MODEL@LAYER takes that layer. [the
+    last]"""
 
     def check(self, closed_book: bool, answered: bool) -> None:
         """Raise `InputError` for what plainly cannot be measured; nothing is loaded."""

@@ -65,44 +65,27 @@ _PROGRAMS = {"exact", "greedy", "local_search"}
 class ComparisonOptions:
     """What an evaluation compares, on which index, and who reads."""
 
-    methods: Annotated[
-        str,
-        typer.Option(
-            "--methods",
-            help="Comma-separated: topk, topk:K, bm25, fused, mmr, density, greedy, local_search, exact; "
-            "exact:auto: by the room there is, as ask reads; "
-            "paced: one price for all, budget times questions in total; allocated: the same total, shared "
-            "with all questions in view; with a relevance model also calibrated, with --rerank also maxsim, "
-            "cross-encoder, yes-no; none: controllers alone. Controllers may stand here too, for instance "
-            "tier:NAME, routed, random-tier, oracle-tier.",
-        ),
-    ] = "fused,topk,bm25,mmr,exact"
-    budget_tokens: Annotated[str, typer.Option("--budget-tokens", help="Comma-separated token budgets.")] = (
-        "256"
-    )
-    generator: Annotated[
-        str, typer.Option("--generator", help="As in ask, or none: evaluate the selection alone.")
-    ] = "extractive"
-    index: Annotated[
-        str | None,
-        typer.Option(
-            "--index",
-            help="Index of this corpus; default: build one. Of several sets: one that holds all corpora, or "
-            "comma-separated, one for each.",
-        ),
-    ] = None
-    embedder: Annotated[
-        str | None, typer.Option("--embedder", help="Embedder of the index that is built. [minilm]")
-    ] = None
-    limit: Annotated[
-        int | None, typer.Option("--limit", help="Use only the first N questions, of each set.")
-    ] = None
-    baseline: Annotated[
-        str | None, typer.Option("--baseline", help="Method to compare with. [fused, or topk]")
-    ] = None
-    mmr_lambda: Annotated[
-        float, typer.Option("--mmr-lambda", help="Weight of relevance in mmr, in (0, 1].")
-    ] = 0.7
+    methods: str = "fused,topk,bm25,mmr,exact"
+    """Comma-separated: topk, topk:K, bm25, fused, mmr, density, greedy, local_search, exact; exact:auto: by
+    the room there is, as ask reads; paced: one price for all, budget times questions in total; allocated: the
+    same total, shared with all questions in view; with a relevance model also calibrated, with --rerank also
+    maxsim, cross-encoder, yes-no; none: controllers alone. Controllers may stand here too, for instance
+    tier:NAME, routed, random-tier, oracle-tier."""
+    budget_tokens: str = "256"
+    """Comma-separated token budgets."""
+    generator: str = "extractive"
+    """As in ask, or none: evaluate the selection alone."""
+    index: str | None = None
+    """Index of this corpus; default: build one. Of several sets: one that holds all corpora, or
+    comma-separated, one for each."""
+    embedder: str | None = None
+    """Embedder of the index that is built. [minilm]"""
+    limit: int | None = None
+    """Use only the first N questions, of each set."""
+    baseline: str | None = None
+    """Method to compare with. [fused, or topk]"""
+    mmr_lambda: float = 0.7
+    """Weight of relevance in mmr, in (0, 1]."""
 
     def split(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The methods, and the controllers that stand among them."""

@@ -24,13 +24,10 @@ if TYPE_CHECKING:
 class DocumentOptions:
     """What of a folder of documents is read."""
 
-    follow_links: Annotated[
-        bool, typer.Option("--follow-links", help="Folder of documents: follow symbolic links out of it.")
-    ] = False
-    max_file_mb: Annotated[
-        float | None,
-        typer.Option("--max-file-mb", help="Folder of documents: largest file that is read. [100]"),
-    ] = None
+    follow_links: bool = False
+    """Folder of documents: follow symbolic links out of it."""
+    max_file_mb: float | None = None
+    """Folder of documents: largest file that is read. [100]"""
 
     def checked(self) -> None:
         """Raise `InputError` for a size that is none."""

@@ -8,9 +8,10 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_origin, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from mio_rag.errors import InputError, choose, collect
 
@@ -86,90 +87,51 @@ MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Maximum length of 
 class ProgramOptions:
     """What is optimized, and under which counts."""
 
-    preset: Annotated[
-        str,
-        typer.Option("--preset", help="Settings to start from: default, frugal, thorough or raw."),
-    ] = "default"
-    redundancy: Annotated[
-        float | None,
-        typer.Option(
-            "--redundancy", help="lambda_1: price of similarity between two chosen passages. [by preset: 0]"
-        ),
-    ] = None
-    passage_penalty: Annotated[
-        str | None,
-        typer.Option(
-            "--passage-penalty",
-            help="lambda_2: price of each passage; adaptive: by the best that fits; auto: its median. "
-            "[by preset: adaptive]",
-        ),
-    ] = None
-    token_price: Annotated[
-        float | None, typer.Option("--token-price", help="lambda_3: price of each token. [0]")
-    ] = None
-    radius: Annotated[
-        float | None,
-        typer.Option("--radius", help="Embedding uncertainty: how far each embedding may be off. [0]"),
-    ] = None
-    norm: Annotated[str | None, typer.Option("--norm", help="Norm of the radius: l2, l1 or linf. [l2]")] = (
-        None
-    )
-    max_per_source: Annotated[
-        int | None, typer.Option("--max-per-source", help="Maximum passages from one source.")
-    ] = None
-    min_passages: Annotated[
-        int | None, typer.Option("--min-passages", help="Minimum number of passages.")
-    ] = None
-    max_passages: Annotated[
-        int | None, typer.Option("--max-passages", help="Maximum number of passages.")
-    ] = None
-    merge: Annotated[
-        bool,
-        typer.Option("--merge/--no-merge", help="Read passages of one document as one text, overlaps once."),
-    ] = True
-    near_duplicates: Annotated[
-        str, typer.Option("--near-duplicates", help="Of near-duplicates, read at most one, or all.")
-    ] = "one"
-    units: Annotated[
-        str | None,
-        typer.Option(
-            "--units",
-            help="What is chosen: passages, sentences, or auto (by the room there is). [select, ask: auto, "
-            "unless a controller or a refusal model decides; else passages]",
-        ),
-    ] = None
-    shared_text: Annotated[
-        float | None,
-        typer.Option(
-            "--shared-text",
-            help="How far text that two passages share counts once in value, too. 1: fully. [0]",
-        ),
-    ] = None
+    preset: str = "default"
+    """Settings to start from: default, frugal, thorough or raw."""
+    redundancy: float | None = None
+    """lambda_1: price of similarity between two chosen passages. [by preset: 0]"""
+    passage_penalty: str | None = None
+    """lambda_2: price of each passage; adaptive: by the best that fits; auto: its median. [by preset:
+    adaptive]"""
+    token_price: float | None = None
+    """lambda_3: price of each token. [0]"""
+    radius: float | None = None
+    """Embedding uncertainty: how far each embedding may be off. [0]"""
+    norm: str | None = None
+    """Norm of the radius: l2, l1 or linf. [l2]"""
+    max_per_source: int | None = None
+    """Maximum passages from one source."""
+    min_passages: int | None = None
+    """Minimum number of passages."""
+    max_passages: int | None = None
+    """Maximum number of passages."""
+    merge: bool = True
+    """Read passages of one document as one text, overlaps once."""
+    near_duplicates: str = "one"
+    """Of near-duplicates, read at most one, or all."""
+    units: str | None = None
+    """What is chosen: passages, sentences, or auto (by the room there is). [select, ask: auto, unless a
+    controller or a refusal model decides; else passages]"""
+    shared_text: float | None = None
+    """How far text that two passages share counts once in value, too. 1: fully. [0]"""
 
 
 @dataclass(frozen=True)
 class SolverOptions:
     """Who solves the program, and how far."""
 
-    solver: Annotated[
-        str,
-        typer.Option(
-            "--solver",
-            help="auto, branch_and_bound, exhaustive, highs, highs-glover, cpsat, pyomo[:NAME], "
-            "or a heuristic: topk, density, greedy, mmr, local_search.",
-        ),
-    ] = "auto"
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            "--time-limit", help="Time limit of one program in seconds; then the certified gap is reported."
-        ),
-    ] = 10.0
-    relative_gap: Annotated[
-        float, typer.Option("--relative-gap", help="Stop at this proven relative gap. 0: exact.")
-    ] = 0.0
-    threads: Annotated[int, typer.Option("--threads", help="Threads of the solver.")] = 1
-    seed: Annotated[int, typer.Option("--seed", help="Seed of solvers, bootstrap and permutation tests.")] = 0
+    solver: str = "auto"
+    """auto, branch_and_bound, exhaustive, highs, highs-glover, cpsat, pyomo[:NAME], or a heuristic: topk,
+    density, greedy, mmr, local_search."""
+    time_limit: float = 10.0
+    """Time limit of one program in seconds; then the certified gap is reported."""
+    relative_gap: float = 0.0
+    """Stop at this proven relative gap. 0: exact."""
+    threads: int = 1
+    """Threads of the solver."""
+    seed: int = 0
+    """Seed of solvers, bootstrap and permutation tests."""
 
     def checked(self) -> SolveOptions:
         """The options as solvers take them, once these and the solver's name are found good."""
@@ -183,8 +145,28 @@ class SolverOptions:
         return cast("SolveOptions", options)
 
 
+def options_of(group: type[Any]) -> dict[str, Any]:
+    """Return the option that each field of a data class or of `Settings` is.
+
+    It is named like the field and described by the docstring below that, unless the field's annotation holds
+    an option of its own. A list may be given as a repeated option.
+    """
+    from mio_rag.settings import field_help
+
+    texts, made = field_help(group), {}
+    for name, kind in get_type_hints(group, include_extras=True).items():
+        if get_origin(kind) is Annotated and any(isinstance(part, OptionInfo) for part in kind.__metadata__):
+            made[name] = kind
+        else:
+            flag = f"--{name.replace('_', '-')}"
+            if kind is bool and getattr(group, name, False):
+                flag = f"{flag}/--no-{name.replace('_', '-')}"
+            made[name] = Annotated[kind, typer.Option(flag, help=texts.get(name))]
+    return made
+
+
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """Make every parameter that is a dataclass the options that its fields are annotated as.
+    """Make every parameter that is a group of options the options of its fields; see `options_of`.
 
     The command must take it by keyword. A default of the parameter gives the options their defaults;
     without one these are the defaults of the fields.
@@ -193,11 +175,13 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         group = parameter.annotation
-        if not (isinstance(group, type) and dataclasses.is_dataclass(group)):
+        if not (
+            isinstance(group, type) and (dataclasses.is_dataclass(group) or hasattr(group, "model_fields"))
+        ):
             shown.append(parameter)
             continue
         defaults = group() if parameter.default is parameter.empty else parameter.default
-        options = get_type_hints(group, include_extras=True)
+        options = options_of(group)
         groups[parameter.name] = (group, list(options))
         shown += [
             inspect.Parameter(name, parameter.kind, default=getattr(defaults, name), annotation=option)
@@ -346,66 +330,32 @@ def build_index(
 class SideOptions:
     """Constraints besides budget and counts, and embedding uncertainty."""
 
-    max_source_share: Annotated[
-        float | None,
-        typer.Option("--max-source-share", help="Maximum share of the chosen passages from one source."),
-    ] = None
-    cover: Annotated[
-        str | None,
-        typer.Option(
-            "--cover", help="At least one passage from every topic: kmeans:K or agglomerative:SIMILARITY."
-        ),
-    ] = None
-    max_similarity: Annotated[
-        float | None,
-        typer.Option("--max-similarity", help="Never choose two passages that are more similar."),
-    ] = None
-    conflict: Annotated[
-        list[str] | None, typer.Option("--conflict", help="ID,ID: never choose both. Repeatable.")
-    ] = None
-    needs: Annotated[
-        list[str] | None,
-        typer.Option("--needs", help="ID,ID: choose the first only with the second. Repeatable."),
-    ] = None
-    previous: Annotated[
-        list[str] | None, typer.Option("--previous", help="Id in the previous selection. Repeatable.")
-    ] = None
-    max_changes: Annotated[
-        int | None, typer.Option("--max-changes", help="Maximum changes from the previous selection.")
-    ] = None
-    change_price: Annotated[
-        float | None,
-        typer.Option(
-            "--change-price", help="Price of a change from the previous selection, in units of relevance. [0]"
-        ),
-    ] = None
-    soft: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--soft",
-            help="KIND:PRICE per violation; passages, sources, clusters, conflicts or needs. Repeatable.",
-        ),
-    ] = None
-    counterpart: Annotated[
-        str | None,
-        typer.Option(
-            "--counterpart", help="Robust counterpart: termwise, or joint (tighter, slower). [termwise]"
-        ),
-    ] = None
-    uncertainty_set: Annotated[
-        str | None,
-        typer.Option("--uncertainty-set", help="JSON file of an uncertainty set, instead of --radius."),
-    ] = None
-    radii: Annotated[
-        Path | None,
-        typer.Option("--radii", help="File from `mio-rag radius --out`: a radius for each passage."),
-    ] = None
-    deviations: Annotated[
-        int | None,
-        typer.Option(
-            "--deviations", help="With joint: maximum number of chosen passages that deviate at once."
-        ),
-    ] = None
+    max_source_share: float | None = None
+    """Maximum share of the chosen passages from one source."""
+    cover: str | None = None
+    """At least one passage from every topic: kmeans:K or agglomerative:SIMILARITY."""
+    max_similarity: float | None = None
+    """Never choose two passages that are more similar."""
+    conflict: list[str] | None = None
+    """ID,ID: never choose both. Repeatable."""
+    needs: list[str] | None = None
+    """ID,ID: choose the first only with the second. Repeatable."""
+    previous: list[str] | None = None
+    """Id in the previous selection. Repeatable."""
+    max_changes: int | None = None
+    """Maximum changes from the previous selection."""
+    change_price: float | None = None
+    """Price of a change from the previous selection, in units of relevance. [0]"""
+    soft: list[str] | None = None
+    """KIND:PRICE per violation; passages, sources, clusters, conflicts or needs. Repeatable."""
+    counterpart: str | None = None
+    """Robust counterpart: termwise, or joint (tighter, slower). [termwise]"""
+    uncertainty_set: str | None = None
+    """JSON file of an uncertainty set, instead of --radius."""
+    radii: Path | None = None
+    """File from `mio-rag radius --out`: a radius for each passage."""
+    deviations: int | None = None
+    """With joint: maximum number of chosen passages that deviate at once."""
 
     def applied(
         self, make: Callable[[], Selector], program: ProgramOptions, pool_radii: bool = False
@@ -554,38 +504,17 @@ Rerank = Annotated[
 class RelevanceOptions:
     """What relevance means, and what links between passages are worth."""
 
-    relevance: Annotated[
-        str | None,
-        typer.Option(
-            "--relevance",
-            help="auto (probabilities by what the pool brings), given (as retrieved), or a file from "
-            "`mio-rag calibrate`. "
-            "[by preset: auto]",
-        ),
-    ] = None
-    link_hops: Annotated[
-        int | None,
-        typer.Option(
-            "--link-hops",
-            help="Extend the pool along evidence links, up to N hops. 0: do not. [1 where there are links]",
-        ),
-    ] = None
-    link_benefit: Annotated[
-        float | None,
-        typer.Option(
-            "--link-benefit",
-            help="Benefit of choosing passages that a link or a short document relates. [by preset: 0.2]",
-        ),
-    ] = None
-    redundancy_by_relevance: Annotated[
-        bool,
-        typer.Option(
-            "--redundancy-by-relevance", help="Weight similarity by the relevance of both passages."
-        ),
-    ] = False
-    prompt_order: Annotated[str, typer.Option("--prompt-order", help="best_first or document.")] = (
-        "best_first"
-    )
+    relevance: str | None = None
+    """auto (probabilities by what the pool brings), given (as retrieved), or a file from `mio-rag calibrate`.
+    [by preset: auto]"""
+    link_hops: int | None = None
+    """Extend the pool along evidence links, up to N hops. 0: do not. [1 where there are links]"""
+    link_benefit: float | None = None
+    """Benefit of choosing passages that a link or a short document relates. [by preset: 0.2]"""
+    redundancy_by_relevance: bool = False
+    """Weight similarity by the relevance of both passages."""
+    prompt_order: str = "best_first"
+    """best_first or document."""
     rerank: Rerank = None
 
     def retrieval(self, pool: int, mode: str) -> RetrievalSettings:
@@ -667,17 +596,10 @@ class MoneyOptions:
             help='TOML file: a table ["MODEL"] with input and output, dollars per million tokens.',
         ),
     ] = None
-    worth: Annotated[
-        float | None,
-        typer.Option(
-            "--worth",
-            help="Dollars that a needed passage is worth; with --prices it gives the price of a token.",
-        ),
-    ] = None
-    price_model: Annotated[
-        str | None,
-        typer.Option("--price-model", help="Whose prices count. [the reader's]"),
-    ] = None
+    worth: float | None = None
+    """Dollars that a needed passage is worth; with --prices it gives the price of a token."""
+    price_model: str | None = None
+    """Whose prices count. [the reader's]"""
 
     def money(self, program: ProgramOptions | None = None) -> Money | None:
         """What the options say; None where there are no prices.

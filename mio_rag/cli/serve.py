@@ -26,23 +26,21 @@ from mio_rag.errors import InputError, collect
 class LimitOptions:
     """Limits on requests and waiting requests."""
 
-    max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", help="Largest body of a request.")] = (
-        16_384
-    )
-    max_pool: Annotated[int, typer.Option("--max-pool", help="Maximum candidates of a request.")] = 200
-    max_budget_tokens: Annotated[
-        int, typer.Option("--max-budget-tokens", help="Largest budget of a request.")
-    ] = 8_192
-    max_answer_tokens: Annotated[
-        int, typer.Option("--max-answer-tokens", help="Longest answer of a request.")
-    ] = 512
+    max_body_bytes: int = 16_384
+    """Largest body of a request."""
+    max_pool: int = 200
+    """Maximum candidates of a request."""
+    max_budget_tokens: int = 8_192
+    """Largest budget of a request."""
+    max_answer_tokens: int = 512
+    """Longest answer of a request."""
     max_deadline_seconds: Annotated[
         float, typer.Option("--max-deadline", help="Longest deadline of a request, in seconds.")
     ] = 30.0
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", help="Requests that a worker process handles at once.")
-    ] = 2
-    queue: Annotated[int, typer.Option("--queue", help="Requests that may wait; further ones get 503.")] = 64
+    concurrency: int = 2
+    """Requests that a worker process handles at once."""
+    queue: int = 64
+    """Requests that may wait; further ones get 503."""
     max_wait_seconds: Annotated[
         float, typer.Option("--max-wait", help="Maximum wait in seconds; then 503.")
     ] = 10.0
@@ -52,16 +50,10 @@ class LimitOptions:
 class ConnectionOptions:
     """Limits on connections and their timeouts."""
 
-    max_connections: Annotated[
-        int,
-        typer.Option(
-            "--max-connections",
-            help="Connections of a worker process; a new one replaces the longest idle one.",
-        ),
-    ] = 512
-    max_connections_per_client: Annotated[
-        int, typer.Option("--max-connections-per-client", help="Connections of one address.")
-    ] = 128
+    max_connections: int = 512
+    """Connections of a worker process; a new one replaces the longest idle one."""
+    max_connections_per_client: int = 128
+    """Connections of one address."""
     trusted_proxies: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,13 +81,10 @@ class ConnectionOptions:
 class PacingOptions:
     """Tokens that all requests together may spend."""
 
-    tokens_per_day: Annotated[
-        int | None,
-        typer.Option("--tokens-per-day", help="Tokens of a day (UTC), spent where they bring most."),
-    ] = None
-    tokens_per_hour: Annotated[
-        int | None, typer.Option("--tokens-per-hour", help="The same for every hour.")
-    ] = None
+    tokens_per_day: int | None = None
+    """Tokens of a day (UTC), spent where they bring most."""
+    tokens_per_hour: int | None = None
+    """The same for every hour."""
     pacer_state: Annotated[
         Path | None,
         typer.Option(
@@ -113,14 +102,8 @@ class PacingOptions:
             show_default="0.001; later yesterday's",
         ),
     ] = None
-    mean_tokens: Annotated[
-        float | None,
-        typer.Option(
-            "--mean-tokens",
-            help="Forecast: tokens that requests take in the mean at --start-price, as "
-            "`tune --mean-tokens` finds it.",
-        ),
-    ] = None
+    mean_tokens: float | None = None
+    """Forecast: tokens that requests take in the mean at --start-price, as `tune --mean-tokens` finds it."""
 
 
 def _policy_file(policy: str | None) -> str | None:
