@@ -29,7 +29,6 @@ from benchmarks.speed import command as speed
 from benchmarks.stability import command as stability
 from benchmarks.strategies import command as strategies
 from benchmarks.strategies import log as strategies_log
-from benchmarks.strategies import memory as strategies_memory
 from benchmarks.trust import command as trust
 from mio_rag.errors import InputError
 
@@ -157,11 +156,6 @@ def main(arguments: list[str] | None = None) -> int:
             "the log of a bandit up to a million questions: time, memory, folding afresh",
             strategies_log.add_options,
             strategies_log.command,
-        ),
-        "strategies-memory": (
-            "passages of answers that were rated, remembered: what that brings",
-            strategies_memory.add_options,
-            strategies_memory.command,
         ),
         "planner": (
             "planners over workflows on a table of outcomes: frontiers, seeds, rivals, a live sample",

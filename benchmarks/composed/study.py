@@ -162,7 +162,9 @@ def trained(
                 label_questions(one.training, one.index, None, settings, work / name / one.name).table
                 for one in sources
             ]
-            made = fit_once(joined(tables), FitSettings("utility", "question+search", seed))
+            made = fit_once(
+                joined(tables), FitSettings(kind="utility", features="question+search", seed=seed)
+            )
             plain = tuple(dataclasses.replace(tier, token_price=None) for tier in among)
             router = dataclasses.replace(made.router, tiers=plain)
             write_weights(router.weights(), path)

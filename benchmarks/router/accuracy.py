@@ -45,7 +45,7 @@ def _ladder(table: Table, seed: int) -> dict[str, Any]:
     by_set = {name: labels[names == name] for name in dict.fromkeys(table.outcomes.sets)}
     routers = {}
     for name, (kind, features) in ROUTERS.items():
-        found = out_of_fold(table, FitSettings(kind, features, seed))
+        found = out_of_fold(table, FitSettings(kind=kind, features=features, seed=seed))
         right = (found.choice == labels).astype(float)
         routers[name] = {
             "accuracy": mean_interval(right.tolist()),
@@ -75,7 +75,7 @@ def _ladder(table: Table, seed: int) -> dict[str, Any]:
 
 def _as_published(table: Table, seed: int) -> float:
     """Accuracy on the held-out questions, at the epoch that is best on them."""
-    history = fit_once(table, FitSettings("mlp", "question", seed)).history
+    history = fit_once(table, FitSettings(kind="mlp", features="question", seed=seed)).history
     assert history is not None
     return history.accuracy[history.best]
 

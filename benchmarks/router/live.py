@@ -52,7 +52,7 @@ def confirmed(
     place = {question: k for k, question in enumerate(table.outcomes.ids)}
     found = []
     for kind in kinds:
-        router = fit_once(learned, FitSettings(kind, "question", seed)).router
+        router = fit_once(learned, FitSettings(kind=kind, features="question", seed=seed)).router
         router = dataclasses.replace(router, tiers=table.tiers)
         path = work / f"{kind}.safetensors"
         work.mkdir(parents=True, exist_ok=True)

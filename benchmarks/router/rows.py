@@ -57,8 +57,6 @@ COST = "prompt_tokens"
 ROUTERS = {
     "published router": ("mlp", "question"),
     "logistic": ("logistic", "question"),
-    "words, linear SVM": ("tfidf-svm", "question"),
-    "neighbours": ("neighbours", "question"),
     "mlp with search": ("mlp", "question+search"),
     "logistic with search": ("logistic", "question+search"),
 }
@@ -245,7 +243,7 @@ def rows_of(trained: Group, asked: Group | None, seed: int = 0, known: Folds | N
     if "sentences" in here.ladders:
         rows += [_one(here, "sentences", k, "sentences") for k in range(len(here.ladders["sentences"].tiers))]
     for name, (kind, features) in ROUTERS.items():
-        settings = FitSettings(kind, features, seed)
+        settings = FitSettings(kind=kind, features=features, seed=seed)
         found = _decided("published", trained, asked, settings, known)
         about = _about(found, kind, features)
         rows.append(Row(name, "router", here.on("published", found.choice), about))
@@ -258,7 +256,7 @@ def rows_of(trained: Group, asked: Group | None, seed: int = 0, known: Folds | N
     for ladder, name, features in UTILITIES:
         if len(here.ladders[ladder].tiers) < 2:
             continue
-        settings = FitSettings("utility", features, seed)
+        settings = FitSettings(kind="utility", features=features, seed=seed)
         found = _decided(ladder, trained, asked, settings, known)
         assert found.success is not None
         costs, told = trained.ladders[ladder].costs(), _about(found, "utility", features)
@@ -340,8 +338,8 @@ def _corrected(here: Group, found: Validated, below: float) -> Row:
 def deciding_seconds(trained: Table, seed: int = 0) -> dict[str, float]:
     """Processor seconds of one decision, by kind: the median over the questions."""
     times = {}
-    for kind in ("mlp", "logistic", "tfidf-svm", "neighbours", "utility"):
-        router = fit_once(trained, FitSettings(kind, seed=seed)).router
+    for kind in ("mlp", "logistic", "utility"):
+        router = fit_once(trained, FitSettings(kind=kind, seed=seed)).router
         times[kind] = _median(lambda seen, router=router: router.choose(seen), trained.seen[:200])
     return times
 

@@ -12,7 +12,6 @@ others have taught.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +69,7 @@ def both_regimes(
         lived = {}
         for name, settings in POLICIES.items():
             say(f"policy {name}{', told the gold' if gold else ''}")
-            priced = replace(settings, token_price=PRICE) if gold else settings
+            priced = settings.replace(token_price=PRICE) if gold else settings
             lived[name] = [live(cells, o, priced, seed=s, gold=gold) for s, o in enumerate(drawn)]
         found.append(
             {

@@ -9,7 +9,6 @@ whoever learns from contexts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,11 +37,10 @@ _GOLD = 2.03
 _NORMAL = 1.959963984540054
 OTHERS = tuple(name for name in STRATEGIES if name != BASE)
 _SETTINGS = BanditSettings(token_price=PRICE * _GOLD)
-_TEXTBOOK = replace(_SETTINGS, ridge=1.0, ridge_embedding=1.0, cold_start=0, prune_after=10**9, unsure=0.0)
+_TEXTBOOK = _SETTINGS.replace(ridge=1.0, ridge_embedding=1.0, cold_start=0, prune_after=10**9, unsure=0.0)
 POLICIES: dict[str, BanditSettings] = {
     "linucb": _SETTINGS,
-    "linucb, published constants": replace(
-        _SETTINGS,
+    "linucb, published constants": _SETTINGS.replace(
         alpha=1.0,
         ridge=1.0,
         ridge_embedding=1.0,
@@ -52,15 +50,15 @@ POLICIES: dict[str, BanditSettings] = {
         explore_least=0.05,
         all_every=100,
     ),
-    "linucb, textbook": replace(_TEXTBOOK, alpha=1.0, explore=0.0, explore_least=0.0),
-    "thompson": replace(_SETTINGS, policy="thompson"),
-    "thompson, textbook": replace(_TEXTBOOK, policy="thompson", alpha=1.0, explore=0.0, explore_least=0.0),
-    "epsilon-greedy": replace(_SETTINGS, policy="epsilon-greedy"),
-    "epsilon-greedy, textbook": replace(
-        _TEXTBOOK, policy="epsilon-greedy", explore=0.1, explore_decay=1.0, explore_least=0.1
+    "linucb, textbook": _TEXTBOOK.replace(alpha=1.0, explore=0.0, explore_least=0.0),
+    "thompson": _SETTINGS.replace(policy="thompson"),
+    "thompson, textbook": _TEXTBOOK.replace(policy="thompson", alpha=1.0, explore=0.0, explore_least=0.0),
+    "epsilon-greedy": _SETTINGS.replace(policy="epsilon-greedy"),
+    "epsilon-greedy, textbook": _TEXTBOOK.replace(
+        policy="epsilon-greedy", explore=0.1, explore_decay=1.0, explore_least=0.1
     ),
-    "margin rule": replace(_SETTINGS, rule="margin"),
-    "uniform": replace(_SETTINGS, policy="uniform", cold_start=0, all_every=0),
+    "margin rule": _SETTINGS.replace(rule="margin"),
+    "uniform": _SETTINGS.replace(policy="uniform", cold_start=0, all_every=0),
 }
 
 
@@ -138,7 +136,7 @@ def live(
     learned : Learned, optional
         Go on with this state.
     """
-    state, lived = learned or Learned(replace(settings, seed=seed), OTHERS), Lived()
+    state, lived = learned or Learned(settings.replace(seed=seed), OTHERS), Lived()
     for number, place in enumerate(order):
         line = cells[place]
         context = _context(line, state)

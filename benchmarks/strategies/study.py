@@ -212,7 +212,7 @@ def _change(cells: Cells, orders: int, questions: int) -> dict[str, Any]:
     first, second = _halves(cells)
     paying = [_paying(line) if i in set(second) else line for i, line in enumerate(cells)]
     how = POLICIES[OURS]
-    deaf = replace(how, change_threshold=1e12)
+    deaf = how.replace(change_threshold=1e12)
     return {
         "as_they_are": _changed(cells, first, second, orders, questions, how),
         "hyde_pays_after": _changed(paying, first, second, orders, questions, how),
@@ -269,7 +269,7 @@ def _prior(cells: Cells, orders: int) -> dict[str, Any]:
     for name, weight in (("without", 0.0), ("with", 5.0)):
         earned = []
         for seed in range(orders):
-            state = Learned(replace(how, seed=seed), OTHERS)
+            state = Learned(how.replace(seed=seed), OTHERS)
             for strategy in OTHERS if weight else ():
                 state.models[strategy].start_from(taught.models[strategy].theta, weight)
             earned.append(

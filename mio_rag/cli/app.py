@@ -46,7 +46,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Unanswerable questions": ("refusal",),
     "Measures that take a model": ("judge", "cosine", "bert_score"),
     "Tiers and routers": ("router", "tiers", "utility", "unsure"),
-    "Search strategies": ("strategies", "strategy_state", "strategy_price", "strategy_memory",
+    "Search strategies": ("strategies", "strategy_state", "strategy_price",
                           "strategy_deadline"),
     "Money": ("prices", "worth", "price_model"),
     "Comparison": ("methods", "baseline", "mmr_lambda", "limit", "resume", "details"),

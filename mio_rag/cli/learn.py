@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -156,7 +156,7 @@ def train_command(
     tables: Annotated[list[Path], typer.Argument(help="Tables of outcomes of `mio-rag route label`.")],
     out: Annotated[Path, typer.Option("--out", help="File for the router (.safetensors).")],
     kind: Annotated[
-        str, typer.Option("--kind", help="logistic, utility, mlp (as published), tfidf-svm or neighbours.")
+        str, typer.Option("--kind", help="logistic, utility, or mlp (as published).")
     ] = "logistic",
     features: Annotated[
         str, typer.Option("--features", help="What it goes by: question+search, or question.")
@@ -195,7 +195,14 @@ def train_command(
             raise InputError(f"--out={out} must be a file that ends in .safetensors")
 
     settings, prices, table, _ = collect(
-        lambda: FitSettings(kind, features, seed, confidence, correct_rate, correct_below),
+        lambda: FitSettings(
+            kind=kind,
+            features=features,
+            seed=seed,
+            confidence=confidence,
+            correct_rate=correct_rate,
+            correct_below=correct_below,
+        ),
         lambda: read_utility(utility),
         lambda: read_table(tables),
         where,
@@ -324,7 +331,7 @@ def replay(
     given: dict[str, Any] = {"policy": policy, "rule": rule}
     given |= {} if alpha is None else {"alpha": alpha}
     given |= {} if price is None else {"token_price": price}
-    found = replayed(state, replace(settings_of(state), **given))
+    found = replayed(state, settings_of(state).replace(**given))
     if json_output:
         output.json(asdict(found))
     else:
@@ -345,7 +352,7 @@ def recalibrate(
     from mio_rag.learning.bandit_report import settings_of
 
     output = open_output(json_output)
-    found = recalibrated(state, replace(settings_of(state), window_days=window_days, holdout=holdout))
+    found = recalibrated(state, settings_of(state).replace(window_days=window_days, holdout=holdout))
     if json_output:
         output.json(asdict(found))
         return

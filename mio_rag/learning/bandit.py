@@ -10,161 +10,113 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, Self, get_args
+from hashlib import sha256
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import AfterValidator, Field
 
 from mio_rag.control.bandit.context import SLOTS, Context, ridges
 from mio_rag.errors import DataError, InputError, choose
 from mio_rag.learning.bandit_log import Event
 from mio_rag.session.search import SearchSettings
 from mio_rag.session.strategies import STRATEGIES, StrategySettings, check_strategies
+from mio_rag.settings import Settings
 
 # -- settings -----------------------------------------------------------------------------------------------
 
 #: Under this name the settings lie in `ControlSettings.kinds`, and controllers are named.
 KIND = "strategies"
 
-Rule = Literal["program", "margin"]
-PolicyName = Literal["linucb", "thompson", "epsilon-greedy", "uniform"]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Positive = Annotated[float, Field(ge=1e-12, le=1e12)]
+NotNegative = Annotated[float, Field(ge=0, le=1e12)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
-@dataclass(frozen=True)
-class BanditSettings:
+def _known(values: tuple[str, ...]) -> tuple[str, ...]:
+    if unknown := [name for name in values if name not in STRATEGIES]:
+        raise InputError([f"strategy '{name}' is unknown: {choose(name, STRATEGIES)}" for name in unknown])
+    return values
+
+
+class BanditSettings(Settings):
     """How a bandit learns which strategies are worth their cost; published values in brackets.
 
     Defaults that differ had less regret than the published ones on questions that no result is reported on,
     where strategies pay and where none does.
-
-    Parameters
-    ----------
-    policy : {"linucb", "thompson", "epsilon-greedy", "uniform"}
-        [linucb]
-    rule : {"program", "margin"}
-        program: the set of largest estimated value less overlap and cost, proven. margin: every strategy
-        whose score lies within `margin` of the best, as a share of the spread of the scores [score >=
-        .1 * best, which keeps nearly every strategy, and fails where scores are negative].
-    margin : float
-        In [0, 1]. [.1]
-    base : tuple of str
-        Strategies that always run; contributions are measured against them. [none]
-    dimensions : int
-        Of the context, 32 to 512. [64]
-    alpha : float
-        Width of the upper confidence, >= 0, in standard deviations of the reward. [1, in units of reward]
-    ridge, ridge_embedding : float
-        > 0: of what words show, and of the rest of the context, the embedding and past outcomes. [1 and 1]
-    refresh : int
-        Updates after which the inverse is computed anew. [never]
-    token_price : float
-        mu: what one token of the model must add, in units of the program's value (1: a passage that is
-        certainly needed), >= 0. [none]
-    second_price : float
-        Likewise, of a second, >= 0: then what is learned depends on the machine. [.2 a second, at most .2]
-    cold_start : int
-        First questions, also after a change, which learn about all strategies alike. [100]
-    cold_share : float
-        Probability with which each strategy runs on these, in (0, 1]. [1: all run]
-    explore, explore_decay, explore_least : float
-        A share max(explore_least, explore * explore_decay**n) of the questions explores: each strategy then
-        runs with probability 1/2. [.3, .99, .05]
-    unsure : float
-        Below this confidence that share is doubled. [.5]
-    all_every : int
-        All strategies run on every so-manieth question after the cold start; 0: never. [100]
-    feedback : float
-        What a rating adds to the rewards of those who found what was read, or takes from them. [.3, of all]
-    prune_after : int
-        Questions of a region after which a strategy may be pruned there. [50, everywhere]
-    prune_confidence : float
-        Standard errors below 0 at which its net contribution is so clearly negative. [none]
-    retrial : float
-        Probability with which a pruned strategy runs when exploring, in (0, 1). [0, pruned for good]
-    change_tolerance, change_threshold : float
-        Of the Page-Hinkley tests on the rewards and on the value of what always runs, in standard
-        deviations. [none]
-    forget : float
-        What is kept of what was learned when a change is found, in [0, 1]. [1]
-    window_days : float
-        What recalibration learns from. [30]
-    holdout : float
-        Share of the window, its end, that no compared model learned from. [none]
-    weighted : bool
-        Weigh strategies in the merged ranking by their expected contribution, from a tenth for the least to 1
-        for the largest and for those that always run; otherwise all alike. [weighted by the estimated reward]
-    neighbours : int
-        Past questions whose outcomes are part of the context. [5]
-    seed : int
-
-    Raises
-    ------
-    InputError
-        With every problem found.
     """
 
-    policy: PolicyName = "linucb"
-    rule: Rule = "program"
-    margin: float = 0.1
-    base: tuple[str, ...] = ("raw",)
-    dimensions: int = 64
-    alpha: float = 0.1
-    ridge: float = 0.3
-    ridge_embedding: float = 100.0
-    refresh: int = 1000
-    token_price: float = 1e-4
-    second_price: float = 0.0
-    cold_start: int = 20
-    cold_share: float = 0.5
-    explore: float = 0.05
-    explore_decay: float = 0.99
-    explore_least: float = 0.005
-    unsure: float = 0.5
-    all_every: int = 0
-    feedback: float = 0.3
-    prune_after: int = 50
-    prune_confidence: float = 2.0
-    retrial: float = 0.05
-    change_tolerance: float = 0.25
-    change_threshold: float = 20.0
-    forget: float = 0.1
-    window_days: float = 30.0
-    holdout: float = 0.2
+    policy: Literal["linucb", "thompson", "epsilon-greedy", "uniform"] = "linucb"
+    """[linucb]"""
+    rule: Literal["program", "margin"] = "program"
+    """program: the set of largest estimated value less overlap and cost, proven. margin: every strategy whose
+    score lies within `margin` of the best, as a share of the spread of the scores [score >= .1 * best, which
+    keeps nearly every strategy, and fails where scores are negative]."""
+    margin: Share = 0.1
+    """[.1]"""
+    base: Annotated[tuple[str, ...], AfterValidator(_known)] = ("raw",)
+    """Strategies that always run; contributions are measured against them. [none]"""
+    dimensions: Annotated[int, Field(ge=32, le=512)] = 64
+    """Of the context. [64]"""
+    alpha: NotNegative = 0.1
+    """Width of the upper confidence, in standard deviations of the reward. [1, in units of reward]"""
+    ridge: Positive = 0.3
+    """Of what words show. [1]"""
+    ridge_embedding: Positive = 100.0
+    """Of the rest of the context: the embedding and past outcomes. [1]"""
+    refresh: Annotated[int, Field(ge=1, le=10**9)] = 1000
+    """Updates after which the inverse is computed anew. [never]"""
+    token_price: NotNegative = 1e-4
+    """What one token of the model must add, in units of the program's value (1: a passage that is certainly
+    needed). [none]"""
+    second_price: NotNegative = 0.0
+    """The same for a second; what is learned then depends on the machine. [.2 a second, at most .2]"""
+    cold_start: Count = 20
+    """First questions, also after a change, which learn about all strategies alike. [100]"""
+    cold_share: Annotated[float, Field(ge=1e-12, le=1)] = 0.5
+    """Probability that each strategy runs on these. [1: all run]"""
+    explore: Share = 0.05
+    """A share max(explore_least, explore * explore_decay**n) of the questions explores: each strategy then
+    runs with probability 1/2. [.3]"""
+    explore_decay: Share = 0.99
+    """[.99]"""
+    explore_least: Share = 0.005
+    """[.05]"""
+    unsure: Share = 0.5
+    """Below this confidence that share is doubled. [.5]"""
+    all_every: Count = 0
+    """All strategies run on every N-th question after the cold start; 0: never. [100]"""
+    feedback: Share = 0.3
+    """What a rating adds to the rewards of those who found what was read, or takes from them. [.3, of all]"""
+    prune_after: Annotated[int, Field(ge=2, le=10**9)] = 50
+    """Questions of a type after which a strategy may be pruned there. [50, everywhere]"""
+    prune_confidence: NotNegative = 2.0
+    """Standard errors below 0 at which its net contribution is so clearly negative. [none]"""
+    retrial: Annotated[float, Field(ge=1e-12, le=1 - 1e-12)] = 0.05
+    """Probability that a pruned strategy runs when exploring. [0, pruned for good]"""
+    change_tolerance: NotNegative = 0.25
+    """Of the Page-Hinkley tests on the rewards and on the value of what always runs, in standard deviations.
+    [none]"""
+    change_threshold: Positive = 20.0
+    """Sum of deviations at which these tests report a change. [none]"""
+    forget: Share = 0.1
+    """What is kept of what was learned when a change is found. [1]"""
+    window_days: Positive = 30.0
+    """What recalibration learns from. [30]"""
+    holdout: Annotated[float, Field(ge=0.01, le=0.9)] = 0.2
+    """Share of the window, its end, that no compared model learned from. [none]"""
     weighted: bool = False
-    neighbours: int = 5
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "base", tuple(self.base))
-        problems = [
-            f"{name}={value!r} must be a whole number from {low} to {high}"
-            for name, (low, high) in _WHOLE.items()
-            if isinstance(value := getattr(self, name), bool)
-            or not isinstance(value, int)
-            or not low <= value <= high
-        ]
-        problems += [
-            f"{name}={value!r} must be a number {said}"
-            for name, (low, high, said) in _REAL.items()
-            if isinstance(value := getattr(self, name), bool)
-            or not isinstance(value, (int, float))
-            or not low <= value <= high
-        ]
-        if not isinstance(self.weighted, bool):
-            problems.append(f"weighted={self.weighted!r} must be true or false")
-        for name, kinds in (("policy", PolicyName), ("rule", Rule)):
-            if getattr(self, name) not in get_args(kinds):
-                problems.append(f"{name}={getattr(self, name)!r}: choose {', '.join(get_args(kinds))}")
-        problems += [
-            f"base strategy '{name}' is unknown: {choose(name, STRATEGIES)}"
-            for name in self.base
-            if name not in STRATEGIES
-        ]
-        if problems:
-            raise InputError([f"bandit: {problem}" for problem in problems])
+    """Weigh strategies in the merged ranking by their expected contribution, from a tenth for the least to 1
+    for the largest and for those that always run; otherwise all alike. [weighted by the estimated reward]"""
+    neighbours: Annotated[int, Field(ge=1, le=100)] = 5
+    """Past questions whose outcomes are part of the context. [5]"""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Of what is drawn."""
 
     def share_exploring(self, questions: int, confidence: float) -> float:
-        """The probability that a question explores.
+        """Return the probability that a question explores.
 
         Parameters
         ----------
@@ -175,42 +127,6 @@ class BanditSettings:
         """
         share = max(self.explore_least, self.explore * self.explore_decay**questions)
         return min(1.0, 2 * share if confidence < self.unsure else share)
-
-
-_TINY = 1e-12
-_WHOLE = {
-    "dimensions": (32, 512),
-    "refresh": (1, 10**9),
-    "cold_start": (0, 10**9),
-    "all_every": (0, 10**9),
-    "prune_after": (2, 10**9),
-    "neighbours": (1, 100),
-    "seed": (0, 2**31 - 1),
-}
-_POSITIVE = (_TINY, 1e12, "above 0")
-_NOT_NEGATIVE = (0.0, 1e12, ">= 0")
-_SHARE = (0.0, 1.0, "in [0, 1]")
-_REAL = {
-    "margin": _SHARE,
-    "alpha": _NOT_NEGATIVE,
-    "ridge": _POSITIVE,
-    "ridge_embedding": _POSITIVE,
-    "token_price": _NOT_NEGATIVE,
-    "second_price": _NOT_NEGATIVE,
-    "explore": _SHARE,
-    "explore_decay": _SHARE,
-    "explore_least": _SHARE,
-    "unsure": _SHARE,
-    "feedback": _SHARE,
-    "prune_confidence": _NOT_NEGATIVE,
-    "cold_share": (_TINY, 1.0, "in (0, 1]"),
-    "retrial": (_TINY, 1 - _TINY, "in (0, 1)"),
-    "change_tolerance": _NOT_NEGATIVE,
-    "change_threshold": _POSITIVE,
-    "forget": _SHARE,
-    "window_days": _POSITIVE,
-    "holdout": (0.01, 0.9, "in [.01, .9]"),
-}
 
 
 @dataclass(frozen=True)
@@ -240,11 +156,7 @@ class StrategyOptions:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for `ControlSettings.kinds` and traces."""
-        return {**asdict(self), "possible": list(self.possible), "bandit": _plain(self.bandit)}
-
-
-def _plain(bandit: BanditSettings) -> dict[str, Any]:
-    return {**asdict(bandit), "base": list(bandit.base)}
+        return {**asdict(self), "possible": list(self.possible), "bandit": self.bandit.to_dict()}
 
 
 def options_of(kinds: Mapping[str, Any]) -> StrategyOptions:
@@ -277,7 +189,11 @@ def options_of(kinds: Mapping[str, Any]) -> StrategyOptions:
 
     search = dict(given.pop("search", {}))
     writing = made(StrategySettings, search.pop("writing", {}), "strategies.search.writing")
-    bandit = made(BanditSettings, given.pop("bandit", {}), "strategies.bandit")
+    bandit = BanditSettings()
+    try:
+        bandit = BanditSettings.from_dict(given.pop("bandit", {}), "strategies.bandit")
+    except InputError as error:
+        problems += error.problems
     found = made(SearchSettings, search | {"writing": writing}, "strategies.search")
     options = made(StrategyOptions, given | {"search": found, "bandit": bandit}, "strategies")
     if problems:
@@ -519,8 +435,16 @@ _NUMBERS = ("ran", "explored", "added", "own", "reward", "tokens", "seconds", "r
 
 
 def context_in(event: Event) -> FloatArray:
-    """The context that a question's event holds."""
+    """Return the context that a question's event holds."""
     return np.frombuffer(event.x, dtype=np.float32).astype(np.float64)
+
+
+def _numbers(given: Any, shape: tuple[int, ...], what: str) -> FloatArray:
+    """Return numbers of an event, finite and of the right shape."""
+    found = np.array(given, dtype=np.float64)
+    if found.shape != shape or not np.isfinite(found).all():
+        raise ValueError(f"{what} must be {shape} finite numbers")
+    return found
 
 
 def tally() -> dict[str, float]:
@@ -592,8 +516,17 @@ class Learned:
         Raises
         ------
         DataError
-            For an event of an unknown kind: it was written by a later release.
+            For an event that is damaged, or of an unknown kind: it was written by a later release.
         """
+        try:
+            self._fold(event, find)
+        except DataError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise DataError(f"event {event.seq}, a {event.kind}, is damaged: {error!r}") from error
+        self.seq = event.seq
+
+    def _fold(self, event: Event, find: Callable[[str, str], Event | None]) -> None:
         if event.kind == "question":
             self._question(event)
         elif event.kind == "feedback":
@@ -603,7 +536,9 @@ class Learned:
         elif event.kind == "prior":
             for name, theta in event.data["theta"].items():
                 if name in self.models:
-                    self.models[name].start_from(np.array(theta), event.data["weight"])
+                    self.models[name].start_from(
+                        _numbers(theta, (self.settings.dimensions,), "theta"), float(event.data["weight"])
+                    )
         elif event.kind == "pruned":
             region = _key(event.data["type"], event.data["strategy"])
             self.forced = [r for r in self.forced if r != region] + ([region] if event.data["on"] else [])
@@ -617,11 +552,12 @@ class Learned:
             raise DataError(
                 f"event {event.seq} is of the kind '{event.kind}', which this release does not know"
             )
-        self.seq = event.seq
 
     def _question(self, event: Event) -> None:
-        x, data = context_in(event), event.data
-        own: dict[str, float] = data["own"]
+        data = event.data
+        x = _numbers(context_in(event), (self.settings.dimensions,), "the context")
+        own = {name: float(value) for name, value in data["own"].items()}
+        _numbers(list(own.values()), (len(own),), "contributions")
         errors = []
         for name, value in own.items():
             if name not in self.models:
@@ -708,8 +644,9 @@ class Learned:
         for name, arrays in event.data["models"].items():
             if name in self.models:
                 model = self._model()
-                model.matrix = np.array(arrays["matrix"])
-                model.vector = np.array(arrays["vector"])
+                d = self.settings.dimensions
+                model.matrix = _numbers(arrays["matrix"], (d, d), "the matrix")
+                model.vector = _numbers(arrays["vector"], (d,), "the vector")
                 model.count, model.squares = int(arrays["count"]), float(arrays["squares"])
                 model.invert()
                 model.theta = model.inverse @ model.vector
@@ -799,7 +736,8 @@ class Learned:
             label = name.encode()
             file.write(len(label).to_bytes(4, "little") + label)
             np.save(file, np.ascontiguousarray(arrays[name]), allow_pickle=False)
-        return file.getvalue()
+        content = file.getvalue()
+        return _MAGIC + sha256(content).digest() + content
 
     def load(self, kept: bytes) -> bool:
         """Become what `dump` wrote; False, and nothing is done, where other settings or releases wrote it.
@@ -807,9 +745,14 @@ class Learned:
         Raises
         ------
         DataError
-            If it is damaged.
+            If it is damaged, which a digest shows to the bit.
         """
-        file, arrays = io.BytesIO(kept), {}
+        if not kept.startswith(_MAGIC):
+            return False  # of an earlier release, without a digest
+        digest, content = kept[len(_MAGIC) : len(_MAGIC) + 32], kept[len(_MAGIC) + 32 :]
+        if sha256(content).digest() != digest:
+            raise DataError("the snapshot is damaged: run `mio-rag strategies rebuild`")
+        file, arrays = io.BytesIO(content), {}
         try:
             while size := file.read(4):
                 name = file.read(int.from_bytes(size, "little")).decode()
@@ -836,7 +779,8 @@ class Learned:
         return True
 
 
-_FORM = 3  # of snapshots: those of another form are folded again
+_FORM = 4  # of snapshots: those of another form are replayed from the events
+_MAGIC = b"mio-rag bandit\n"
 _SHAPING = (
     "dimensions", "ridge", "ridge_embedding", "refresh", "second_price", "feedback", "change_tolerance",
     "change_threshold", "forget",

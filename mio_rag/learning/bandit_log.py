@@ -7,7 +7,6 @@ mode: what a killed process had written is there.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sqlite3
@@ -19,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mio_rag.errors import InputError, StateError
+from mio_rag.errors import DataError, InputError, StateError
+from mio_rag.learning.weights import json_text
+from mio_rag.reading import parse_json
 
 _SCHEMA = 2
 _APPLICATION = 0x6D696F62  # "miob": how the file is known as a bandit's
@@ -138,6 +139,8 @@ class EventLog:
                     raise
             except sqlite3.Error as error:
                 raise StateError(f"'{self.path}' cannot be read or written: {error}") from error
+            except DataError as error:
+                raise DataError([f"'{self.path}': {problem}" for problem in error.problems]) from error
 
     def _connected(self) -> sqlite3.Connection:
         """This process's connection: one that was opened before a fork must not be used after it."""
@@ -230,7 +233,10 @@ class Events:
 
     def append(self, kind: str, identity: str, at: float, data: Mapping[str, Any], x: bytes = b"") -> bool:
         """Add an event; False where there is one of that kind and id already, which stays as it is."""
-        text = json.dumps(data, allow_nan=False)
+        try:
+            text = json_text(dict(data))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"a {kind} event must be plain finite data: {error}") from error
         done = self._connection.execute(
             "INSERT OR IGNORE INTO events (kind, id, at, x, data) VALUES (?, ?, ?, ?, ?)",
             (kind, identity, at, x, text),
@@ -300,7 +306,10 @@ class Events:
 
 def _event(row: tuple[Any, ...]) -> Event:
     seq, kind, identity, at, x, data = row
-    return Event(int(seq), kind, identity, float(at), x or b"", json.loads(data))
+    found = parse_json(data, f"event {seq}", DataError)
+    if not isinstance(found, dict):
+        raise DataError(f"event {seq}, a {kind}, is damaged: it holds {found!r:.40}")
+    return Event(int(seq), kind, identity, float(at), x or b"", found)
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from mio_rag.control.bandit.context import TYPES
 from mio_rag.control.bandit.policy import mixture
 from mio_rag.control.bandit.programme import every_set, worths
 from mio_rag.control.bandit.strategist import admit, folded, known_settings
-from mio_rag.errors import InputError, require
+from mio_rag.errors import DataError, InputError, require
 from mio_rag.learning.bandit import BanditSettings, Learned, Ridge, context_in, net, pooled, rewarded, tally
 from mio_rag.learning.bandit_log import Event, EventLog, Events
 from mio_rag.learning.weights import Weights, read_weights, write_weights
@@ -173,7 +173,7 @@ def recalibrate(
         border = inside[cut] - 1
         for event in events.after(0, border):
             learned.fold(event, events.find)
-        window = Learned(replace(learned.settings, change_threshold=1e12), learned.strategies)
+        window = Learned(learned.settings.replace(change_threshold=1e12), learned.strategies)
         window.seq = start
         _fit(window, events, start, border)
         losses = _losses([learned.models, window.models], events, border)
@@ -329,6 +329,8 @@ def start_from(path: Path, weights: Path, weight: float) -> None:
     read = read_weights(weights, WEIGHTS_KIND, WEIGHTS_VERSION)
     log, learned = _opened(path)
     for name in ("embedder", "dimensions"):
+        if name not in read.about:
+            raise DataError(f"'{weights}' is damaged: {name} is missing; export it again")
         if str(read.about[name]) != log.about[name]:
             raise InputError(
                 f"'{weights}' was learned with {name} {read.about[name]}, and '{path}' has "

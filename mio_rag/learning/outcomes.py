@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.files import make_parent, replaced, write_atomically
+from mio_rag.learning.weights import json_text
 from mio_rag.lines import append_lines
 from mio_rag.reading import parse_json, read_text
 from mio_rag.types import Question
@@ -96,8 +97,12 @@ class Outcomes:
             array = np.array(given, dtype=np.float64)
             if array.shape != shape:
                 problems.append(f"'{name}' has shape {array.shape}: {shape} is questions by actions")
-            if np.isinf(array).any():
-                problems.append(f"'{name}' holds an infinite value: measures are finite, nan is undefined")
+            elif np.isinf(array).any():
+                row, column = np.argwhere(np.isinf(array))[0]
+                problems.append(
+                    f"'{name}' is infinite for '{self.ids[row]}', {self.actions[column]}: measures are "
+                    "finite, nan is undefined"
+                )
             array.setflags(write=False)
             kept[name] = array
         problems += [
@@ -105,6 +110,10 @@ class Outcomes:
             for name, entries in (("questions", self.questions), ("sets", self.sets))
             if entries and len(entries) != shape[0]
         ]
+        try:
+            json_text(dict(self.provenance))
+        except (TypeError, ValueError) as error:
+            problems.append(f"provenance must be plain finite data: {error}")
         if problems:
             raise InputError(problems)
         object.__setattr__(self, "values", kept)
@@ -163,7 +172,7 @@ class Outcomes:
         return cls(
             tuple(ids),
             tuple(order),
-            {m: np.array([[_number(cells[q, a].get(m)) for a in order] for q in ids]) for m in measures},
+            {m: np.array([[_number(cells[q, a], m) for a in order] for q in ids]) for m in measures},
             tuple(str(row["question"]) for row in first) if "question" in first[0] else (),
             tuple(str(row["set"]) for row in first) if first[0].get("set") is not None else (),
             dict(provenance or {}),
@@ -300,7 +309,7 @@ class Outcomes:
                 columns[name] = [text for text in texts for _ in range(m)]
         columns |= {name: arrow.array(v.ravel(), from_pandas=True) for name, v in self.values.items()}
         about = {"format": FORMAT, "version": VERSION, "provenance": dict(self.provenance)}
-        table = arrow.table(columns).replace_schema_metadata({FORMAT: json.dumps(about)})
+        table = arrow.table(columns).replace_schema_metadata({FORMAT: json_text(about)})
         make_parent(path)
         with replaced(path) as partial:
             parquet.write_table(table, partial)
@@ -372,8 +381,14 @@ def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
     return (other[1] - one[1]) / (other[0] - one[0])
 
 
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
+def _number(row: Mapping[str, Any], measure: str) -> float:
+    value = row.get(measure)
+    try:
+        return math.nan if value is None else float(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"'{measure}' of question '{row['question_id']}' must be a number, got {value!r:.40}"
+        ) from error
 
 
 def _repeated(entries: Sequence[str]) -> str | None:
@@ -413,6 +428,7 @@ MEASURES = (
     "dropped",
     "failed",
 )
+_NEEDED = ("question_id", "set", "question", "action", "steps")
 _ROWS, _ABOUT, _TABLE = "rows.jsonl", "settings.json", "outcomes.parquet"
 
 
@@ -613,10 +629,15 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     lines = read_text(path).splitlines()
     for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except json.JSONDecodeError as error:
             if number < len(lines):
-                raise DataError(f"{path}, line {number} is damaged: {error}") from error
+                raise DataError(f"'{path}', line {number} is damaged: {error}") from error
+            break
+        lacking = [name for name in _NEEDED if not isinstance(row, dict) or name not in row]
+        if lacking or not isinstance(row["steps"], list):
+            raise DataError(f"'{path}', line {number} is damaged: it lacks {', '.join(lacking) or 'steps'}")
+        rows.append(row)
     return rows
 
 

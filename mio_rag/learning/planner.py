@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
@@ -180,6 +181,8 @@ def experience_of(
 def _number(value: Any, name: str) -> float:
     if value is None:
         raise DataError(f"the outcomes hold no {name}: give prices to plan outcomes, or count tokens")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise DataError(f"an outcome is damaged: its {name} must be a finite number, got {value!r:.40}")
     return float(value)
 
 
@@ -204,6 +207,11 @@ def _path(tree: Tree, place: int) -> list[tuple[int, int]]:
 
 def _step(steps: Sequence[Any], tree: Tree, leaf: int, depth: int, question: str) -> Mapping[str, Any]:
     told = steps[leaf]
+    if depth < len(told) and not {"signature", "do", "signals", "dropped"} <= set(told[depth]):
+        raise DataError(
+            f"the outcome of question '{question}' with '{tree.workflows[leaf].name}' is damaged: step "
+            f"{depth + 1} is incomplete; run plan outcomes again, in a new folder"
+        )
     if depth >= len(told) or told[depth]["signature"] != tree.signatures[leaf][depth]:
         raise DataError(
             f"question '{question}' was answered by another workflow named '{tree.workflows[leaf].name}': "

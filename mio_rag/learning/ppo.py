@@ -19,87 +19,70 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
 
 from mio_rag.control.planner.policy import Network, RegressionScorer, network_input
 from mio_rag.errors import InputError, require
 from mio_rag.learning.planner import Experience, fit_regression
 from mio_rag.learning.weights import Weights, read_weights, write_weights
+from mio_rag.settings import Settings
 
 # -- settings -----------------------------------------------------------------------------------------------
 
-#: What training may set out from.
-STARTS = ("regression", "nothing")
+
+def _rising(values: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(sorted(float(value) for value in values))
 
 
-@dataclass(frozen=True)
-class PPOSettings:
-    """How a network is trained.
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
-    Parameters
-    ----------
-    start : {"regression", "nothing"}
-        What it sets out from: the regression's decisions, or every workflow alike.
-    alphas : tuple of float
-        Prices; each episode draws one, and the network sees it.
-    updates : int
-        Most rounds of collecting and learning.
-    episodes : int
-        Of a round.
-    patience : int
-        Rounds without a better held-out reward after which it ends.
-    held_out : float
-        Share of the questions that rewards are checked on.
-    gamma, lam : float
-        Discount over a cost of 1, and of advantages.
-    """
 
-    alphas: tuple[float, ...] = (0.1,)
-    hidden: int = 64
-    updates: int = 150
-    episodes: int = 512
-    epochs: int = 4
-    minibatch: int = 256
-    rate: float = 3e-3
-    clip: float = 0.2
-    entropy: float = 0.02
-    value: float = 0.5
-    gamma: float = 0.995
-    lam: float = 0.95
-    patience: int = 40
-    held_out: float = 0.2
-    decay: float = 0.1
-    seed: int = 0
-    start: str = "regression"
+class PPOSettings(Settings):
+    """How a network is trained."""
 
-    def __post_init__(self) -> None:
-        problems = []
-        if self.start not in STARTS:
-            problems.append(f"start={self.start!r} is unknown: choose {' or '.join(STARTS)}")
-        if not self.alphas or any(not 0 <= alpha < math.inf for alpha in self.alphas):
-            problems.append(f"alphas={self.alphas!r}: give at least one price, finite and >= 0")
-        for name in ("hidden", "updates", "episodes", "epochs", "minibatch", "patience"):
-            if getattr(self, name) < 1:
-                problems.append(f"{name}={getattr(self, name)!r} must be >= 1")
-        for name in ("rate", "clip"):
-            if not 0 < getattr(self, name) < math.inf:
-                problems.append(f"{name}={getattr(self, name)!r} must be > 0")
-        for name in ("entropy", "value", "decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                problems.append(f"{name}={getattr(self, name)!r} must be >= 0")
-        for name in ("gamma", "lam"):
-            if not 0 < getattr(self, name) <= 1:
-                problems.append(f"{name}={getattr(self, name)!r} must be in (0, 1]")
-        if not 0 <= self.held_out < 1:
-            problems.append(f"held_out={self.held_out!r} must be in [0, 1)")
-        if problems:
-            raise InputError(problems)
-        object.__setattr__(self, "alphas", tuple(sorted(float(alpha) for alpha in self.alphas)))
+    alphas: Annotated[tuple[NotNegative, ...], Field(min_length=1), AfterValidator(_rising)] = (0.1,)
+    """Prices; each episode draws one, and the network sees it."""
+    hidden: Count = 64
+    """Units of each hidden layer."""
+    updates: Count = 150
+    """Most rounds of collecting and learning."""
+    episodes: Count = 512
+    """Episodes of a round."""
+    epochs: Count = 4
+    """Times that a round's steps are learned from."""
+    minibatch: Count = 256
+    """Steps of a minibatch."""
+    rate: Positive = 3e-3
+    """Learning rate."""
+    clip: Positive = 0.2
+    """Largest change of a step's probability, as a ratio."""
+    entropy: NotNegative = 0.02
+    """Weight of the entropy bonus."""
+    value: NotNegative = 0.5
+    """Weight of the value loss."""
+    gamma: Share = 0.995
+    """Discount over a cost of 1."""
+    lam: Share = 0.95
+    """Discount of advantages."""
+    patience: Count = 40
+    """Rounds without a better held-out reward after which training ends."""
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    """Share of the questions that rewards are checked on."""
+    decay: NotNegative = 0.1
+    """Weight decay."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of everything drawn."""
+    start: Literal["regression", "nothing"] = "regression"
+    """What training begins with: the regression's decisions, or every workflow alike."""
 
 
 # -- training -----------------------------------------------------------------------------------------------
@@ -384,7 +367,7 @@ class _Trainer:
         for k, (weights, bias) in enumerate(self.best_network.layers):
             arrays[f"best.{k}.weights"], arrays[f"best.{k}.bias"] = weights, bias
         about = {
-            "settings": asdict(self.settings), "data": self._data(), "update": self.update,
+            "settings": self.settings.to_dict(), "data": self._data(), "update": self.update,
             "best": self.best, "best_at": self.best_at, "curve": self.curve,
             "rng": self.rng.bit_generator.state,
         }  # fmt: skip
@@ -405,7 +388,7 @@ class _Trainer:
 
         given = read_weights(path, _KIND, _VERSION)
         about = given.about
-        same = json.loads(json.dumps(asdict(self.settings)))
+        same = json.loads(json.dumps(self.settings.to_dict()))
         if about["settings"] != same or about["data"] != self._data():
             raise InputError(
                 f"'{path}' was kept by a training with other settings or another table: remove it, or name "

@@ -11,28 +11,29 @@ oracle.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import scipy  # loads scipy.special, an eighth of a second, where it is first used
 from numpy.typing import ArrayLike, NDArray
+from pydantic import BeforeValidator, Field, model_validator
 
 from mio_rag import __version__
-from mio_rag.control.router.features import FEATURES, SEARCH, Seen
-from mio_rag.control.router.model import KINDS, Router, row_of, terms
+from mio_rag.control.router.features import SEARCH, Seen
+from mio_rag.control.router.model import KINDS, REMOVED_KINDS, Router, row_of
 from mio_rag.control.router.settings import Utility
 from mio_rag.deciders.depth import Correction
-from mio_rag.errors import DataError, InputError, choose, require
+from mio_rag.errors import DataError, InputError, require
 from mio_rag.learning.outcomes import Outcomes, mixtures, read_outcomes
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 from mio_rag.session.tiers import Tier, tiers_of
+from mio_rag.settings import Settings
 from mio_rag.solvers.capabilities import versions_of
 
 # -- tables of outcomes -------------------------------------------------------------------------------------
@@ -365,55 +366,35 @@ def train_mlp(
 
 FOLDS = 5
 _STRENGTHS = (0.03, 0.2, 1.0, 5.0, 20.0)  # inverse regularisation
-_NEIGHBOURS = 15
-_RARE = 2  # questions that a term must be in
-_MOST_TERMS = 20_000
 
 
-@dataclass(frozen=True)
-class FitSettings:
-    """How a router is trained.
+def _kept_kind(value: Any) -> Any:
+    if value in REMOVED_KINDS:
+        raise ValueError(f"'{value}' was removed: choose {', '.join(KINDS)}")
+    return value
 
-    Parameters
-    ----------
-    kind, features : str
-        See `Router`.
-    seed : int
-        Of folds and of the network.
-    confidence : float
-        In (0, 1): how often the plausible tiers are to hold the right one.
-    correct_rate : float or None
-        Share of the training questions whose search is to be called weak, in (0, 1); their threshold is
-        learned. None: nothing is corrected, but for `correct_below`.
-    correct_below : float or None
-        That threshold, if it is given; .52 is published, for one embedder.
-    """
 
-    kind: str = "mlp"
-    features: str = "question"
-    seed: int = 0
-    confidence: float = 0.9
-    correct_rate: float | None = None
-    correct_below: float | None = None
+class FitSettings(Settings):
+    """How a router is trained."""
 
-    def __post_init__(self) -> None:
-        problems = []
-        if self.kind not in KINDS:
-            problems.append(f"kind={self.kind!r} is unknown: {choose(self.kind, KINDS)}")
-        if self.features not in FEATURES:
-            problems.append(f"features={self.features!r} are unknown: {choose(self.features, FEATURES)}")
-        if not 0 <= self.seed < 2**31:
-            problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
-        if not 0 < self.confidence < 1:
-            problems.append(f"confidence={self.confidence!r} must be above 0 and below 1")
-        if self.correct_rate is not None and not 0 < self.correct_rate < 1:
-            problems.append(f"correct_rate={self.correct_rate!r} must be above 0 and below 1")
-        if self.correct_below is not None and not -1 <= self.correct_below <= 1:
-            problems.append(f"correct_below={self.correct_below!r} is a cosine: it must be in [-1, 1]")
+    kind: Annotated[Literal["mlp", "logistic", "utility"], BeforeValidator(_kept_kind)] = "mlp"
+    """See `Router`."""
+    features: Literal["question", "question+search"] = "question"
+    """What it goes by."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of folds and of the network."""
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    """How often the plausible tiers are to hold the right one."""
+    correct_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the training questions whose search is called weak; their threshold is learned."""
+    correct_below: Annotated[float, Field(ge=-1, le=1)] | None = None
+    """That threshold, a cosine, if it is given; .52 is published, for one embedder."""
+
+    @model_validator(mode="after")
+    def _corrects_once(self) -> Self:
         if self.correct_rate is not None and self.correct_below is not None:
-            problems.append("correct_rate and correct_below exclude each other: give one of them")
-        if problems:
-            raise InputError(problems)
+            raise ValueError("correct_rate and correct_below exclude each other: give one of them")
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -440,29 +421,14 @@ def fit_once(table: Table, settings: FitSettings) -> Fitted:
     if len(table) < 2 * FOLDS:
         raise InputError(f"{len(table)} questions are too few to train a router: give at least {2 * FOLDS}")
     scale = _scale(table) if settings.features == "question+search" else {}
-    vocabulary: tuple[str, ...] = ()
-    if settings.kind == "tfidf-svm":
-        vocabulary, idf = _vocabulary([one.text for one in table.seen])
-        scale = {**scale, "idf": idf}
-    places = {term: k for k, term in enumerate(vocabulary)} if settings.kind == "tfidf-svm" else None
-    rows = np.array([row_of(one, places, settings.features, scale) for one in table.seen])
+    rows = np.array([row_of(one, settings.features, scale) for one in table.seen])
     history = None
     if settings.kind == "mlp":
         arrays, history = train_mlp(rows, labels, m, settings.seed)
-    elif settings.kind == "neighbours":
-        unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-        arrays = {
-            "rows": unit.astype(np.float32),
-            "labels": labels.astype(np.int64),
-            "k": np.array([_NEIGHBOURS]),
-            "tiers": np.array([m]),
-        }
     elif settings.kind == "utility":
         arrays = _success(rows, table.worked, settings.seed)
-    elif settings.kind == "logistic":
-        arrays = _logistic(rows, labels, m, settings.seed)
     else:
-        arrays = _machine(rows, labels, m, settings.seed)
+        arrays = _logistic(rows, labels, m, settings.seed)
     shares = np.bincount(labels, minlength=m) / len(table)
     router = Router(
         settings.kind,
@@ -474,7 +440,6 @@ def fit_once(table: Table, settings: FitSettings) -> Fitted:
         tuple(shares.tolist()),
         plausible=1 / m,
         confidence=settings.confidence,
-        vocabulary=vocabulary,
         correction=correction_at(table, settings),
         provenance=_provenance(table, settings),
     )
@@ -528,17 +493,6 @@ def _scale(table: Table) -> dict[str, NDArray[Any]]:
     return {"search_mean": search.mean(axis=0), "search_scale": np.where(width > 1e-12, width, 1.0)}
 
 
-def _vocabulary(texts: list[str]) -> tuple[tuple[str, ...], FloatArray]:
-    """Terms and their inverse document frequencies, smoothed as scikit-learn does."""
-    counts = Counter(term for text in texts for term in set(terms(text)))
-    kept = sorted((term for term, count in counts.items() if count >= _RARE), key=lambda t: (-counts[t], t))
-    kept = sorted(kept[:_MOST_TERMS])
-    if not kept:
-        raise InputError("no word is in two questions: there is nothing that words could tell")
-    idf = np.log((1 + len(texts)) / (1 + np.array([counts[term] for term in kept]))) + 1
-    return tuple(kept), idf
-
-
 def _logistic(rows: FloatArray, labels: NDArray[np.intp], m: int, seed: int) -> dict[str, NDArray[Any]]:
     """Multinomial logistic regression, its strength by log loss over folds."""
     found = np.unique(labels)
@@ -573,21 +527,6 @@ def _log_loss(said: FloatArray, classes: NDArray[Any], labels: NDArray[Any]) -> 
     places = {int(c): k for k, c in enumerate(classes)}
     chances = [said[i, places[int(c)]] if int(c) in places else 1e-6 for i, c in enumerate(labels)]
     return float(-np.log(np.maximum(chances, 1e-6)).sum())
-
-
-def _machine(rows: FloatArray, labels: NDArray[np.intp], m: int, seed: int) -> dict[str, NDArray[Any]]:
-    """A linear support vector machine, classes weighed alike; one against the others."""
-    svm: Any = require("sklearn.svm", "retrieval", "training a router")
-    found = np.unique(labels)
-    weights, bias = np.zeros((rows.shape[1], m)), np.full(m, -30.0)
-    if len(found) == 1:
-        bias[found] = 0.0
-        return {"weights": weights, "bias": bias}
-    made = svm.LinearSVC(class_weight="balanced", random_state=seed).fit(rows, labels)
-    coefficients = np.vstack([-made.coef_, made.coef_]) if len(found) == 2 else made.coef_
-    intercepts = np.append(-made.intercept_, made.intercept_) if len(found) == 2 else made.intercept_
-    weights[:, made.classes_], bias[made.classes_] = coefficients.T, intercepts
-    return {"weights": weights, "bias": bias}
 
 
 def _success(rows: FloatArray, worked: FloatArray, seed: int) -> dict[str, NDArray[Any]]:
@@ -640,7 +579,7 @@ def _provenance(table: Table, settings: FitSettings) -> dict[str, Any]:
         "sets": dict(Counter(table.outcomes.sets)),
         "by": list(table.by),
         "generators": sorted({str(one.get("generator")) for one in sources}),
-        "settings": dataclasses.asdict(settings),
+        "settings": settings.to_dict(),
         "versions": versions,
     }
 

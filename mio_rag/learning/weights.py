@@ -20,9 +20,27 @@ from numpy.typing import NDArray
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.files import make_parent, replaced
 from mio_rag.reading import parse_json
+from mio_rag.settings import plain
 
 FORMAT = "mio-rag-weights"
 _DIGEST = f"{FORMAT}-sha256"
+
+
+def json_text(data: Any) -> str:
+    """Return plain data as JSON with sorted keys: numpy values as plain ones, sets as sorted lists.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For anything else, and for numbers that are not finite.
+    """
+
+    def converted(value: Any) -> Any:
+        if (made := plain(value)) is value:
+            raise TypeError(f"{value!r:.40} is no plain data")
+        return made
+
+    return json.dumps(data, allow_nan=False, sort_keys=True, default=converted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,12 +95,12 @@ class Weights:
             "about": dict(self.about),
             "provenance": dict(self.provenance),
         }
-        return json.dumps(said, allow_nan=False, sort_keys=True)
+        return json_text(said)
 
     @property
     def sha256(self) -> str:
         """Of what decisions rest on: kind, version, what it is used with and the arrays, not provenance."""
-        digest = sha256(json.dumps([self.kind, self.version, dict(self.about)], sort_keys=True).encode())
+        digest = sha256(json_text([self.kind, self.version, dict(self.about)]).encode())
         for name in sorted(self.arrays):
             array = np.ascontiguousarray(self.arrays[name])
             digest.update(f"{name}{array.dtype}{array.shape}".encode() + array.tobytes())

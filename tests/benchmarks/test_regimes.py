@@ -1,7 +1,6 @@
 """Both regimes of the study of search strategies: without labels, and told the gold of what ran."""
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,7 +66,7 @@ def test_where_the_estimate_is_the_gold_both_regimes_are_one() -> None:
     cells = [line(number) for number in range(12)]
     order = order_of(range(12), 150, 3)
     for name, settings in POLICIES.items():
-        priced = replace(settings, token_price=PRICE)
+        priced = settings.replace(token_price=PRICE)
         assert live(cells, order, priced).actions == live(cells, order, priced, gold=True).actions, name
 
 

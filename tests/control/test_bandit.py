@@ -1,7 +1,6 @@
 """The bandit: what it chooses and with which probability, what it learns, and the defects that it mends."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +119,7 @@ def test_a_late_rating_weighs_what_is_left_of_its_question(tmp_path: Path) -> No
         found[late] = {name: model.vector.copy() for name, model in bandit.learned.models.items()}
         bandit._now = lambda: 100 * day
         lived(bandit, 80, {"hyde": 0.5, "query2doc": 0.3, "grounded": -0.2}, start=20)
-        assert recalibrate(path, replace(bandit.settings, holdout=0.25), now=100 * day).deployed
+        assert recalibrate(path, bandit.settings.replace(holdout=0.25), now=100 * day).deployed
         bandit.refresh()
         before = {name: model.vector.copy() for name, model in bandit.learned.models.items()}
         assert bandit.feedback(old[1].id, 1)

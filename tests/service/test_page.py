@@ -369,7 +369,7 @@ def test_an_answer_at_a_tier_shows_no_budget(page: Any, demo_index: CorpusIndex,
     made = table(30, embedder=embedder.fingerprint)
     width = embedder.encode(["Po"]).shape[1]
     seen = tuple(replace(one, embedding=np.resize(one.embedding, width)) for one in made.seen)
-    router = fit_once(replace(made, seen=seen), FitSettings("logistic")).router
+    router = fit_once(replace(made, seen=seen), FitSettings(kind="logistic")).router
     write_weights(router.weights(), tmp_path / "r.safetensors")
     for address in served(
         demo_index, routing=RouterSettings(router=str(tmp_path / "r.safetensors")).to_dict()

@@ -7,13 +7,11 @@ question that it was at.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -317,9 +315,8 @@ def known_settings(log: EventLog, settings: BanditSettings | None = None) -> tup
     """
     with log.reading() as events:
         last = events.latest("settings")
-    given = asdict(settings) if settings is not None else dict(last.data) if last else {}
-    known = {f.name for f in fields(BanditSettings)}  # a later release may have written more
-    given = {name: value for name, value in given.items() if name in known} | {
+    given = settings.to_dict() if settings is not None else dict(last.data) if last else {}
+    given = {name: value for name, value in given.items() if name in BanditSettings.model_fields} | {
         "dimensions": int(log.about["dimensions"]),
         "base": tuple(filter(None, log.about["base"].split("+"))),
     }
@@ -343,7 +340,7 @@ def open_strategist(options: StrategyOptions, index: CorpusIndex) -> Strategist:
 
 def _note_settings(events: Events, settings: BanditSettings, now: float) -> None:
     """Settings are part of the log: who looks at it later reads it as it was written."""
-    said = json.loads(json.dumps(asdict(settings)))
+    said = settings.to_dict()
     last = events.latest("settings")
     if last is None or last.data != said:
         events.append("settings", str(events.last() + 1), now, said)
@@ -354,7 +351,7 @@ def _credit(seen: Seen) -> dict[str, float]:
     shares: dict[str, float] = {}
     read = () if seen.selection is None else seen.selection.ids
     for identity in read:
-        finders = seen.searched.found.get(identity, {})
+        finders = seen.searched.found.get(identity.partition("#s")[0], {})  # a sentence is its passage's
         for name in finders:
             shares[name] = shares.get(name, 0.0) + 1 / (len(finders) * len(read))
     return shares

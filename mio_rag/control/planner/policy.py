@@ -270,7 +270,8 @@ def read_planner(path: str | Path) -> Planner:
             prior = RegressionScorer(Regression(mean, scale, weights, bias, gates, experts, tree.mask()))
         scorer: Scorer
         if about["method"] == "regression":
-            assert prior is not None
+            if prior is None:
+                raise DataError(f"'{path}' is damaged: its regression is missing")
             scorer = prior
         else:
             depth = sum(name.endswith(".weights") and name.startswith("network.") for name in given.arrays)
@@ -286,7 +287,7 @@ def read_planner(path: str | Path) -> Planner:
                 f"'{path}' was trained for other workflows or signals ({', '.join(changed) or 'signals'} "
                 "changed since): train it anew"
             )
-        return Planner(
+        planner = Planner(
             tree,
             features,
             scorer,
@@ -297,7 +298,24 @@ def read_planner(path: str | Path) -> Planner:
             str(about["cost"]),
             given.provenance,
         )
-    except (KeyError, TypeError, InputError) as error:
+        _try(planner)
+        return planner
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"'{path}' is damaged: {error}") from error
+
+
+def _try(planner: Planner) -> None:
+    """Decide once at every place, so that arrays that do not fit together are found when they are read."""
+    rising = list(planner.alphas) == sorted(planner.alphas) and all(0 <= a < math.inf for a in planner.alphas)
+    if not 0 < planner.unit < math.inf or planner.cost not in ("tokens", "dollars") or not rising:
+        raise ValueError(f"unit {planner.unit}, cost '{planner.cost}' or alphas {planner.alphas} cannot be")
+    features = planner.features
+    question = features.of(["?"], np.zeros((1, len(features.center))))
+    observed = np.hstack([question, np.zeros((1, len(SEEN) + 2))])
+    for place in planner.tree.decisions:
+        scores = planner.scorer.scores(planner.tree, observed, place, 0.1)
+        children = len(planner.tree.branches[place].children)
+        if scores.shape != (1, children) or np.isnan(scores).any():
+            raise ValueError(f"scores of place {place} have shape {scores.shape}, not (1, {children})")

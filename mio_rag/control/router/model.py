@@ -2,8 +2,6 @@
 
 mlp           the published network on the question's embedding: 256 and 64 hidden units, softmax over tiers
 logistic      multinomial logistic regression
-tfidf-svm     words and pairs of words, a linear support vector machine; its margins as a softmax
-neighbours    the nearest training questions, each with a vote
 utility       for each tier the calibrated probability that it does; the tier of largest utility
 
 All but the last say which tier is the cheapest that does. `utility` knows what failing costs, so that prices
@@ -12,11 +10,8 @@ may change without training.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,49 +27,31 @@ from mio_rag.learning.weights import Weights, read_weights
 from mio_rag.session.tiers import Tier, tiers_of
 from mio_rag.types import Question
 
-__all__ = ["KINDS", "VERSION", "Deciding", "Router", "read_router", "row_of", "terms"]
+__all__ = ["KINDS", "VERSION", "Deciding", "Router", "read_router", "row_of"]
 
 FloatArray = NDArray[np.float64]
 
-KINDS = ("mlp", "logistic", "tfidf-svm", "neighbours", "utility")
+KINDS = ("mlp", "logistic", "utility")
+REMOVED_KINDS = ("tfidf-svm", "neighbours")
 VERSION = 1
 _KIND = "router"
-_WORD = re.compile(r"\w\w+")  # as scikit-learn splits by default
 
 
-def terms(text: str) -> list[str]:
-    """Words of at least two characters, lower case, and pairs of neighbouring ones."""
-    words = _WORD.findall(text.lower())
-    return [*words, *(f"{a} {b}" for a, b in pairwise(words))]
-
-
-def row_of(
-    seen: Seen, places: Mapping[str, int] | None, features: str, arrays: Mapping[str, NDArray[Any]]
-) -> FloatArray:
-    """The numbers that a router goes by, shape (d,): embedding or words at length 1, then the search.
+def row_of(seen: Seen, features: str, arrays: Mapping[str, NDArray[Any]]) -> FloatArray:
+    """Return the numbers that a router goes by, shape (d,): the embedding at length 1, then the search.
 
     Parameters
     ----------
-    places : mapping of str to int, or None
-        Term -> its place among the words; None: the embedding is taken.
     features : str
         With "question+search", what the search showed in standard deviations, over the root of their number:
         at length 1 in the mean of squares.
     arrays : mapping
-        idf, search_mean and search_scale, as far as they are needed.
+        search_mean and search_scale, as far as they are needed.
     """
-    vector = seen.embedding
-    if places is not None:
-        vector = np.zeros(len(places))
-        for term, count in Counter(terms(seen.text)).items():
-            if term in places:
-                vector[places[term]] = count
-        vector *= arrays["idf"]
-        vector /= max(float(np.linalg.norm(vector)), 1e-12)
     if features == "question":
-        return vector
+        return seen.embedding
     standard = (seen.search - arrays["search_mean"]) / arrays["search_scale"]
-    return np.concatenate([vector, standard / len(SEARCH) ** 0.5])
+    return np.concatenate([seen.embedding, standard / len(SEARCH) ** 0.5])
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,8 +76,6 @@ class Router:
         Smallest probability at which a tier is plausible: the conformal threshold.
     confidence : float
         How often the plausible tiers were to hold the right one.
-    vocabulary : tuple of str
-        Of tfidf-svm.
     correction : Correction or None
         Learned with the router.
     measures : mapping
@@ -116,14 +91,15 @@ class Router:
     shares: tuple[float, ...]
     plausible: float
     confidence: float
-    vocabulary: tuple[str, ...] = ()
     correction: Correction | None = None
     measures: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         m, problems = len(self.tiers), []
-        if self.kind not in KINDS:
+        if self.kind in REMOVED_KINDS:
+            problems.append(f"kind '{self.kind}' was removed: train one of {', '.join(KINDS)}")
+        elif self.kind not in KINDS:
             problems.append(f"kind '{self.kind}' is unknown: choose {', '.join(KINDS)}")
         if self.features not in FEATURES:
             problems.append(f"features '{self.features}' are unknown: choose {', '.join(FEATURES)}")
@@ -133,14 +109,23 @@ class Router:
             problems.append(f"costs of {m} tiers have shape {self.costs.shape}: three numbers >= 0 for each")
         if len(self.shares) != m or abs(sum(self.shares) - 1) > 1e-6 or min(self.shares, default=-1) < 0:
             problems.append(f"shares {self.shares} are not those of {m} tiers")
+        if not 0 <= self.plausible <= 1 or not 0 < self.confidence < 1:
+            problems.append(
+                f"plausible={self.plausible!r} and confidence={self.confidence!r} must be probabilities"
+            )
         if problems:
             raise InputError([f"router: {problem}" for problem in problems])
-        object.__setattr__(self, "_places", {term: k for k, term in enumerate(self.vocabulary)})
 
     def row(self, seen: Seen) -> FloatArray:
         """The numbers that the router goes by, shape (d,)."""
-        places: Mapping[str, int] = self.__dict__["_places"]
-        return row_of(seen, places if self.kind == "tfidf-svm" else None, self.features, self.arrays)
+        row = row_of(seen, self.features, self.arrays)
+        expected = len(self.arrays["weights_0" if self.kind == "mlp" else "weights"])
+        if len(row) != expected:
+            raise InputError(
+                f"the router takes {expected} numbers of a question, and the embedder gives {len(row)}: use "
+                "the embedder that it was trained with"
+            )
+        return row
 
     def success(self, seen: Seen) -> FloatArray:
         """Probability that each tier does, shape (m,); of the kind `utility` alone."""
@@ -207,7 +192,6 @@ class Router:
             "shares": list(self.shares),
             "plausible": self.plausible,
             "confidence": self.confidence,
-            "vocabulary": list(self.vocabulary),
             "correction": None if self.correction is None else dict(vars(self.correction)),
             "measures": dict(self.measures),
         }
@@ -234,28 +218,15 @@ def _linear(arrays: Mapping[str, NDArray[Any]], row: FloatArray) -> FloatArray:
     return np.asarray(scipy.special.softmax(row @ arrays["weights"] + arrays["bias"]), dtype=np.float64)
 
 
-def _neighbours(arrays: Mapping[str, NDArray[Any]], row: FloatArray) -> FloatArray:
-    near = arrays["rows"] @ (row / max(float(np.linalg.norm(row)), 1e-12))
-    k = min(int(arrays["k"][0]), len(near))
-    votes = np.bincount(
-        arrays["labels"][np.argpartition(-near, k - 1)[:k]], minlength=int(arrays["tiers"][0])
-    )
-    return np.asarray((votes + 1.0) / (k + len(votes)), dtype=np.float64)  # none is impossible
-
-
 _PROBABILITIES: Mapping[str, Callable[[Mapping[str, NDArray[Any]], FloatArray], FloatArray]] = {
     "mlp": _mlp,
     "logistic": _linear,
-    "tfidf-svm": _linear,
-    "neighbours": _neighbours,
 }
 
 #: Arrays of each kind.
 _ARRAYS = {
     "mlp": ("weights_0", "bias_0", "weights_1", "bias_1", "weights_2", "bias_2"),
     "logistic": ("weights", "bias"),
-    "tfidf-svm": ("weights", "bias", "idf"),
-    "neighbours": ("rows", "labels", "k", "tiers"),
     "utility": ("weights", "bias", "slope", "shift"),
 }
 
@@ -268,11 +239,7 @@ def _shape_problems(router: Router) -> list[str]:
     if missing := [name for name in needed if name not in router.arrays]:
         return [f"arrays {', '.join(missing)} are missing"]
     arrays, m, problems = router.arrays, len(router.tiers), []
-    if router.kind == "neighbours":
-        rows, found = arrays["rows"], arrays["labels"]
-        if len(rows) != len(found) or len(rows) == 0 or not ((found >= 0) & (found < m)).all():
-            problems.append(f"{len(rows)} questions and {len(found)} labels of {m} tiers do not fit together")
-    elif router.kind == "mlp":
+    if router.kind == "mlp":
         sizes = [arrays[f"{name}_{k}"].shape for k in range(3) for name in ("weights", "bias")]
         chained = all(len(w) == 2 and b == w[1:] for w, b in zip(sizes[::2], sizes[1::2], strict=True))
         chained = chained and all(a[1] == b[0] for a, b in zip(sizes[0:4:2], sizes[2::2], strict=True))
@@ -280,8 +247,12 @@ def _shape_problems(router: Router) -> list[str]:
             problems.append(f"layers of shapes {sizes} do not lead to {m} tiers")
     elif arrays["weights"].ndim != 2 or arrays["weights"].shape[1] != m or arrays["bias"].shape != (m,):
         problems.append(f"weights of shape {arrays['weights'].shape} do not lead to {m} tiers")
-    if router.kind == "tfidf-svm" and arrays["idf"].shape != (len(router.vocabulary),):
-        problems.append(f"{len(router.vocabulary)} terms have weights of shape {arrays['idf'].shape}")
+    if router.kind == "utility" and not arrays["slope"].shape == arrays["shift"].shape == (m,):
+        problems.append(f"slope and shift do not have {m} numbers each")
+    if router.features == "question+search":
+        mean, scale = arrays["search_mean"], arrays["search_scale"]
+        if not mean.shape == scale.shape == (len(SEARCH),) or not (scale > 0).all():
+            problems.append(f"search_mean and search_scale do not have {len(SEARCH)} numbers, scales > 0")
     return problems
 
 
@@ -311,7 +282,6 @@ def read_router(path: str) -> Router:
             tuple(map(float, about["shares"])),
             float(about["plausible"]),
             float(about["confidence"]),
-            tuple(about["vocabulary"]),
             None if corrected is None else Correction(**corrected),
             about["measures"],
             held.provenance,

@@ -66,7 +66,7 @@ def test_an_answer_at_a_tier_is_given_again(folder: Path, tmp_path: Path) -> Non
     width = embedder.encode(["Po"]).shape[1]
     made = table(30, embedder=embedder.fingerprint)
     seen = tuple(dataclasses.replace(s, embedding=np.resize(s.embedding, width)) for s in made.seen)
-    router = fit_once(dataclasses.replace(made, seen=seen), FitSettings("utility")).router
+    router = fit_once(dataclasses.replace(made, seen=seen), FitSettings(kind="utility")).router
     write_weights(router.weights(), tmp_path / "r.safetensors")
     one = ("--cache", tmp_path / "a.sqlite", "--json", "--router", tmp_path / "r.safetensors")
     first = json.loads(ask(folder, "Where does the Po end?", *one).stdout)

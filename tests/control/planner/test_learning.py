@@ -180,7 +180,7 @@ def test_an_interrupted_training_comes_to_the_same_network(tmp_path: Path) -> No
         assert np.array_equal(a, c)
         assert np.array_equal(b, d)
     with pytest.raises(InputError, match="other settings or another table"):
-        train_ppo(train, dataclasses.replace(settings, seed=1), checkpoint=path)
+        train_ppo(train, settings.replace(seed=1), checkpoint=path)
 
 
 @pytest.mark.parametrize("method", ["regression", "ppo", "ppo from nothing"])

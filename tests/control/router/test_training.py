@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from mio_rag.control.router.features import SEARCH
-from mio_rag.control.router.model import KINDS, first_success, read_router, terms
+from mio_rag.control.router.model import KINDS, first_success, read_router
 from mio_rag.control.router.pictures import plot_frontier, plot_history
 from mio_rag.control.router.settings import Utility
 from mio_rag.control.router.worked import answer_worked, labels, row_worked
@@ -41,7 +41,7 @@ EASY = table()
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("features", ["question", "question+search"])
 def test_every_kind_learns_and_comes_back(kind: str, features: str, tmp_path: Path) -> None:
-    made, found = fit_and_validate(EASY, FitSettings(kind, features), Utility(beta=1e-4))
+    made, found = fit_and_validate(EASY, FitSettings(kind=kind, features=features), Utility(beta=1e-4))
     measures = made.router.measures
     assert measures["accuracy"] == pytest.approx(np.mean(found.choice == EASY.labels))
     assert measures["accuracy"] > 0.8 - 0.2 * (features != "question")  # this search tells nothing
@@ -74,32 +74,15 @@ def test_the_network_is_the_published_one() -> None:
     for k in range(3):
         x = x @ torch.tensor(arrays[f"weights_{k}"], dtype=torch.float64) + torch.tensor(arrays[f"bias_{k}"])
         x = torch.relu(x) if k < 2 else torch.softmax(x, dim=1)
-    router = fit_once(EASY, FitSettings("mlp", seed=1)).router
+    router = fit_once(EASY, FitSettings(kind="mlp", seed=1)).router
     said = np.array([router.probabilities(one) for one in EASY.seen])
     np.testing.assert_allclose(said, x.numpy(), atol=1e-6)  # and the same seed trains the same network
     with pytest.raises(InputError, match="9 questions are too few"):
         train_mlp(rows[:9], EASY.labels[:9], 3)
 
 
-def test_words_are_weighed_as_scikit_learn_does() -> None:
-    texts = pytest.importorskip("sklearn.feature_extraction.text")
-    router = fit_once(EASY, FitSettings("tfidf-svm")).router
-    made = texts.TfidfVectorizer(ngram_range=(1, 2), vocabulary=list(router.vocabulary))
-    expected = made.fit([one.text for one in EASY.seen]).transform([one.text for one in EASY.seen]).toarray()
-    np.testing.assert_allclose([router.row(one) for one in EASY.seen], expected, atol=1e-12)
-    assert terms("Who is A. Mozart's son?") == [
-        "who",
-        "is",
-        "mozart",
-        "son",
-        "who is",
-        "is mozart",
-        "mozart son",
-    ]
-
-
 def test_utility_changes_without_training() -> None:
-    router = fit_once(EASY, FitSettings("utility")).router
+    router = fit_once(EASY, FitSettings(kind="utility")).router
     seen, before = EASY.seen[2], None  # needs the dearest
     assert router.choose(seen, Utility(beta=0)).place == 2
     assert router.choose(seen, Utility(beta=1.0)).place == 0
@@ -112,12 +95,12 @@ def test_utility_changes_without_training() -> None:
     expected = 2 * router.success(seen) - 1e-3 * (np.array([110, 260, 510])) - 0.5 * np.array([0.1, 0.2, 0.3])
     np.testing.assert_allclose(list(scores.values()), expected)
     with pytest.raises(InputError, match="knows no success"):
-        fit_once(EASY, FitSettings("logistic")).router.success(seen)
+        fit_once(EASY, FitSettings(kind="logistic")).router.success(seen)
 
 
 def test_the_oracle_is_charged_what_routers_are() -> None:
     """Seconds count as tokens do: at half a success a second only what is needed is worth its time."""
-    found = out_of_fold(EASY, FitSettings("utility"))
+    found = out_of_fold(EASY, FitSettings(kind="utility"))
     for utility, tokens in (
         (Utility(), np.mean(TIERS_TOKENS)),  # the cheapest that does, of each third
         (Utility(gamma=4.0), (2 * TIERS_TOKENS[0] + TIERS_TOKENS[1]) / 3),  # .2 s more are .8, .1 s .4
@@ -150,7 +133,7 @@ def test_plausible_tiers_hold_the_right_one_as_often_as_wanted() -> None:
 
 
 def test_when_unsure_a_tier_up_and_it_says_so() -> None:
-    router = fit_once(EASY, FitSettings("logistic")).router
+    router = fit_once(EASY, FitSettings(kind="logistic")).router
     wide = dataclasses.replace(router, plausible=0.0)
     narrow = dataclasses.replace(router, plausible=0.999999)
     for seen in EASY.seen[:6]:
@@ -177,21 +160,21 @@ def test_a_fold_is_told_nothing_of_itself() -> None:
     random = np.eye(3)[rng.integers(3, size=240)]
     values = {**made.outcomes.values, "label": random}
     blind = dataclasses.replace(made, outcomes=dataclasses.replace(made.outcomes, values=values))
-    for kind in ("logistic", "neighbours"):
-        found = out_of_fold(blind, FitSettings(kind))
+    for kind in ("logistic", "utility"):
+        found = out_of_fold(blind, FitSettings(kind=kind))
         assert np.mean(found.choice == blind.labels) < 0.45
 
 
 def test_weak_searches_are_as_many_as_wanted() -> None:
-    found = fit_once(EASY, FitSettings("logistic", correct_rate=0.2)).router.correction
+    found = fit_once(EASY, FitSettings(kind="logistic", correct_rate=0.2)).router.correction
     assert found is not None
     best = np.array([one.search[SEARCH.index("best_cosine")] for one in EASY.seen])
     assert np.mean(best < found.below) == pytest.approx(0.2, abs=0.01)
     assert found.more == 5
-    published = fit_once(EASY, FitSettings("logistic", correct_below=0.52)).router.correction
+    published = fit_once(EASY, FitSettings(kind="logistic", correct_below=0.52)).router.correction
     assert published is not None
     assert published.below == 0.52
-    assert fit_once(EASY, FitSettings("logistic")).router.correction is None
+    assert fit_once(EASY, FitSettings(kind="logistic")).router.correction is None
 
 
 def test_calibration_is_of_each_tier() -> None:
@@ -213,13 +196,19 @@ def test_calibration_is_of_each_tier() -> None:
 
 def test_settings_that_make_no_sense() -> None:
     with pytest.raises(InputError) as caught:
-        FitSettings("forest", "answer", -1, 1.0, 2.0, 3.0)
-    assert len(caught.value.problems) == 7
+        FitSettings(
+            kind="forest", features="answer", seed=-1, confidence=1.0, correct_rate=2.0, correct_below=3.0
+        )
+    assert len(caught.value.problems) == 6
+    with pytest.raises(InputError, match="exclude each other"):
+        FitSettings(correct_rate=0.2, correct_below=0.5)
+    with pytest.raises(InputError, match="'neighbours' was removed: choose mlp, logistic, utility"):
+        FitSettings(kind="neighbours")
     with pytest.raises(InputError, match="9 questions are too few"):
-        fit_once(EASY.where(np.arange(9)), FitSettings("logistic"))
+        fit_once(EASY.where(np.arange(9)), FitSettings(kind="logistic"))
     with pytest.raises(InputError, match=r"12 questions are too few .* at least 13"):
-        out_of_fold(EASY.where(np.arange(12)), FitSettings("logistic"))
-    out_of_fold(EASY.where(np.arange(13)), FitSettings("logistic"))
+        out_of_fold(EASY.where(np.arange(12)), FitSettings(kind="logistic"))
+    out_of_fold(EASY.where(np.arange(13)), FitSettings(kind="logistic"))
 
 
 def test_labels_by_hand() -> None:
@@ -306,7 +295,7 @@ def test_tables_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_routers_that_cannot_be_used(tmp_path: Path) -> None:
-    router = fit_once(EASY, FitSettings("logistic")).router
+    router = fit_once(EASY, FitSettings(kind="logistic")).router
     path = tmp_path / "router.safetensors"
     weights = router.weights()
     write_weights(weights, path)
@@ -340,7 +329,7 @@ def test_routers_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_a_router_is_held_against_the_best_mixture_with_an_interval() -> None:
-    known = fit_and_validate(table(90), FitSettings("logistic"))[1]
+    known = fit_and_validate(table(90), FitSettings(kind="logistic"))[1]
     right = dataclasses.replace(known, choice=known.table.labels)
     # Of tiers that do for a third, two thirds and all, at 100, 250 and 500 tokens, a mixture at the 283
     # tokens of the right ones does for 2/3 + (283.3 - 250) / 250 / 3; the right ones do for all.
@@ -358,16 +347,16 @@ def test_only_one_tier_is_ever_needed() -> None:
     values = {**EASY.outcomes.values, "label": np.eye(3)[np.zeros(90, dtype=int)], "worked": np.ones((90, 3))}
     flat = dataclasses.replace(EASY, outcomes=dataclasses.replace(EASY.outcomes, values=values))
     for kind in KINDS:
-        router = fit_once(flat, FitSettings(kind)).router
+        router = fit_once(flat, FitSettings(kind=kind)).router
         assert router.choose(flat.seen[5], Utility()).place == 0
 
 
 def test_pictures(tmp_path: Path) -> None:
-    made, found = fit_and_validate(EASY, FitSettings("mlp"))
+    made, found = fit_and_validate(EASY, FitSettings(kind="mlp"))
     assert made.history is not None
     plot_history(made.history, tmp_path / "training.png")
     plot_frontier(found, tmp_path / "frontier.png")
-    _, useful = fit_and_validate(EASY, FitSettings("utility"))
+    _, useful = fit_and_validate(EASY, FitSettings(kind="utility"))
     plot_frontier(useful, tmp_path / "utility.svg")
     assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "utility.svg").read_text()
@@ -384,5 +373,5 @@ def test_the_picture_names_what_was_measured(
     monkeypatch.setattr(
         "mio_rag.control.router.pictures.save_figure", lambda figure, path: drawn.append(figure)
     )
-    plot_frontier(fit_and_validate(labelled, FitSettings("logistic"))[1], tmp_path / "frontier.png")
+    plot_frontier(fit_and_validate(labelled, FitSettings(kind="logistic"))[1], tmp_path / "frontier.png")
     assert drawn[0].axes[0].get_ylabel() == f"share of {named[by]}"

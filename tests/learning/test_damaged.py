@@ -1,0 +1,240 @@
+"""Files of learned parts that are damaged are refused, with the file and the place in it."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mio_rag.control.planner.policy import read_planner
+from mio_rag.control.router.model import read_router
+from mio_rag.errors import DataError, InputError
+from mio_rag.learning.bandit_log import EventLog
+from mio_rag.learning.bandit_report import export, rebuild, start_from
+from mio_rag.learning.outcomes import Outcomes, read_outcomes, read_rows
+from mio_rag.learning.ppo import PPOSettings
+from mio_rag.learning.weights import Weights, read_weights, write_weights
+from tests.control.bandits import lived, strategist
+from tests.control.composed.learned import planner_file, router_file
+
+TRUTH = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """The log of a bandit after 6 questions, with a snapshot."""
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path)
+    lived(bandit, 6, TRUTH)
+    bandit.log.close()
+    rebuild(path)
+    return path
+
+
+def changed(path: Path, statement: str, *values: Any) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute(statement, values)
+    connection.close()
+
+
+@pytest.mark.parametrize("place", [20, 60, 500, -1])
+def test_one_changed_byte_of_a_snapshot_is_found(log: Path, place: int) -> None:
+    with sqlite3.connect(log) as connection:
+        (state,) = connection.execute("SELECT state FROM snapshot").fetchone()
+    connection.close()
+    wrong = bytearray(state)
+    wrong[place] ^= 1
+    changed(log, "UPDATE snapshot SET state = ?", bytes(wrong))
+    with pytest.raises(
+        DataError, match=r"s\.sqlite': the snapshot is damaged: run `mio-rag strategies rebuild`"
+    ):
+        strategist(log)
+    rebuild(log)
+    assert strategist(log).learned.questions == 6
+
+
+def test_a_snapshot_of_an_earlier_release_is_replayed(log: Path) -> None:
+    changed(log, "UPDATE snapshot SET state = ?", b"\x05\x00\x00\x00model")
+    assert strategist(log).learned.questions == 6
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("{", "event 3 is not valid JSON"),
+        ("[1]", "event 3, a question, is damaged"),
+        ("{}", "event 3, a question, is damaged: KeyError('own')"),
+        ('{"own": {"hyde": "much"}}', "event 3, a question, is damaged"),
+        ('{"own": {"hyde": null}}', "event 3, a question, is damaged"),
+        ('{"own": {"hyde": NaN}}', "event 3"),
+    ],
+)
+def test_a_damaged_event_is_named(log: Path, data: str, expected: str) -> None:
+    changed(log, "DELETE FROM snapshot")
+    changed(log, "UPDATE events SET data = ? WHERE seq = 3", data)
+    with pytest.raises(DataError) as error:
+        strategist(log)
+    assert str(error.value).startswith(f"'{log}': event 3")
+    assert expected in str(error.value)
+
+
+def test_a_damaged_context_is_named(log: Path) -> None:
+    changed(log, "DELETE FROM snapshot")
+    for context in (b"abc", np.zeros(3, dtype=np.float32).tobytes(), np.full(40, np.nan, "f4").tobytes()):
+        changed(log, "UPDATE events SET x = ? WHERE seq = 3", context)
+        with pytest.raises(DataError, match=r"event 3, a question, is damaged"):
+            strategist(log)
+
+
+def test_events_are_plain_finite_data(log: Path) -> None:
+    with EventLog(log).transaction() as events:
+        assert events.append("strategy", "a", 0.0, {"n": np.int64(3), "set": {"b", "a"}, "v": np.ones(2)})
+        found = events.find("strategy", "a")
+        assert found is not None
+        assert found.data == {"n": 3, "set": ["a", "b"], "v": [1.0, 1.0]}
+        for wrong in (float("nan"), object()):
+            with pytest.raises(InputError, match="must be plain finite data"):
+                events.append("strategy", "b", 0.0, {"n": wrong})
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            lambda w: replace(w, about={k: v for k, v in w.about.items() if k != "embedder"}),
+            "embedder is missing",
+        ),
+        (lambda w: replace(w, arrays={k: v[:3] for k, v in w.arrays.items()}), "is damaged"),
+        (lambda w: replace(w, about={**w.about, "dimensions": 41}), "was learned with dimensions 41"),
+        (lambda w: replace(w, arrays={"theta/other": np.zeros(40)}), "knows nothing of the strategies"),
+    ],
+)
+def test_damaged_priors(
+    log: Path, tmp_path: Path, change: Callable[[Weights], Weights], expected: str
+) -> None:
+    prior = tmp_path / "prior.safetensors"
+    export(log, prior)
+    write_weights(change(read_weights(prior, "strategies", 1)), prior)
+    with pytest.raises(InputError, match=expected) as error:
+        start_from(log, prior, 1.0)
+    assert str(prior) in str(error.value)
+
+
+def test_a_prior_of_the_wrong_size_in_the_log_is_named(log: Path) -> None:
+    with EventLog(log).transaction() as events:
+        events.append("prior", "prior", 0.0, {"theta": {"hyde": [0.0] * 3}, "weight": 1.0})
+    with pytest.raises(DataError, match=r"s\.sqlite': event \d+, a prior, is damaged"):
+        strategist(log)
+
+
+def rewritten(
+    path: Path, kind: str, version: int, change: Callable[[dict[str, Any], dict[str, Any]], None]
+) -> None:
+    held = read_weights(path, kind, version)
+    about, arrays = json.loads(json.dumps(dict(held.about))), dict(held.arrays)
+    change(about, arrays)
+    write_weights(replace(held, about=about, arrays=arrays), path)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda about, arrays: about.update(kind="neighbours"), "kind 'neighbours' was removed"),
+        (lambda about, arrays: about.update(plausible=2), "must be probabilities"),
+        (lambda about, arrays: about.update(shares=[0.5, 0.2]), "shares"),
+        (lambda about, arrays: about.update(tiers=[]), "is damaged"),
+        (lambda about, arrays: about.update(correction={"over": 1}), "is damaged"),
+        (lambda about, arrays: about.pop("features"), "is damaged"),
+        (lambda about, arrays: arrays.pop("costs"), "is damaged"),
+        (lambda about, arrays: arrays.update(slope=np.ones(7)), "slope and shift"),
+        (lambda about, arrays: arrays.update(weights=np.ones((4, 3))), "do not lead to 2 tiers"),
+    ],
+)
+def test_damaged_routers(tmp_path: Path, change: Callable[..., None], expected: str) -> None:
+    path = router_file(tmp_path / "r.safetensors", "tfidf:x", 4)
+    rewritten(path, "router", 1, change)
+    with pytest.raises(DataError, match=expected) as error:
+        read_router(str(path))
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda about, arrays: arrays.update({"regression.weights": np.zeros((1, 2, 3, 4))}),
+        lambda about, arrays: arrays.update({"regression.mean": np.zeros((2, 2))}),
+        lambda about, arrays: arrays.update({"features.axes": np.zeros((9, 1))}),
+        lambda about, arrays: arrays.pop("regression.gates"),
+        lambda about, arrays: about.update(unit=0),
+        lambda about, arrays: about.update(cost="euros"),
+        lambda about, arrays: about.update(alphas=[2, 1]),
+        lambda about, arrays: about.update(alphas="no"),
+        lambda about, arrays: about.update(workflows=[{"nodes": 3}]),
+        lambda about, arrays: about.update(mode=None),
+        lambda about, arrays: about.update(inner=[1]),
+    ],
+)
+def test_damaged_planners(tmp_path: Path, change: Callable[..., None]) -> None:
+    path = planner_file(tmp_path / "p.safetensors")
+    rewritten(path, "planner", 2, change)
+    with pytest.raises(DataError) as error:
+        read_planner(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "line", ["[1]", "{}", '{"question_id": "q", "set": "s", "question": "", "action": "a", "steps": 3}']
+)
+def test_a_damaged_row_of_outcomes_is_named(tmp_path: Path, line: str) -> None:
+    good = {"question_id": "q", "set": "s", "question": "Who?", "action": "plain", "steps": []}
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(good)}\n{line}\n{json.dumps(good)}\n")
+    with pytest.raises(DataError, match=r"rows\.jsonl', line 2 is damaged"):
+        read_rows(tmp_path)
+
+
+def test_a_table_whose_measures_are_no_numbers_is_refused(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "t.parquet"
+    Outcomes(("q1", "q2"), ("a",), {"f1": np.ones((2, 1))}, provenance={"seed": np.int64(3)}).write(path)
+    assert read_outcomes(path).provenance == {"seed": 3}
+    table = parquet.read_table(path)
+    texts = table.set_column(2, "f1", arrow.array(["1", "much"])).replace_schema_metadata(
+        table.schema.metadata
+    )
+    parquet.write_table(texts, path)
+    with pytest.raises(DataError, match=r"t\.parquet': 'f1' of question 'q2' must be a number, got 'much'"):
+        read_outcomes(path)
+    with pytest.raises(InputError, match="'f1' is infinite for 'q1', a"):
+        Outcomes(("q1",), ("a",), {"f1": np.array([[np.inf]])})
+    with pytest.raises(InputError, match="provenance must be plain finite data"):
+        Outcomes(("q1",), ("a",), {"f1": np.ones((1, 1))}, provenance={"x": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"updates": 2.5}, "updates must be a whole number, got 2.5"),
+        ({"updates": True}, "updates must be a whole number, got True"),
+        ({"rate": float("nan")}, "rate must be a finite number, got nan"),
+        ({"gamma": float("inf")}, "gamma must be a finite number, got inf"),
+        ({"alphas": (0.1, float("nan"))}, "must be a finite number, got nan"),
+        ({"alphas": ()}, "alphas must be not empty"),
+        ({"seed": "1"}, "seed must be a whole number, got '1'"),
+        ({"start": "anywhere"}, "start must be regression or nothing, got 'anywhere'"),
+        ({"update": 3}, "did you mean 'updates'"),
+    ],
+)
+def test_bad_training_settings(wrong: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InputError) as error:
+        PPOSettings(**wrong)
+    assert expected in str(error.value)
+
+
+def test_training_settings_take_numpy_numbers_and_sets() -> None:
+    made = PPOSettings(updates=np.int64(3), alphas={0.6, 0.0, 0.1}, rate=np.float32(0.5))
+    assert (made.updates, made.alphas, made.rate) == (3, (0.0, 0.1, 0.6), 0.5)
+    assert json.loads(json.dumps(made.to_dict()))["alphas"] == [0.0, 0.1, 0.6]
