@@ -12,9 +12,8 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mio_rag.context import RegexCounter
 from mio_rag.control.controller import Setup
@@ -247,7 +246,7 @@ def evaluate(
             chunk = questions[first : first + size]
             open_pairs = {q.id: [p for p in pairs if (q.id, p[0].name, p[1]) not in done] for q in chunk}
             for rows in pipeline.rows([q for q in chunk if open_pairs[q.id]], open_pairs):
-                if mixture.is_mixed:
+                if len(mixture.datasets) > 1:
                     for row in rows:
                         row["dataset"] = mixture.datasets[mixture.set_of[row["question_id"]]].name
                 ledger.append(rows)
@@ -321,12 +320,14 @@ def _run_record(
     instruments: Instruments | None,
 ) -> dict[str, Any]:
     embedders = [index.embedder for index in mixture.indexes if index is not None]
-    questions = len(mixture.questions)
+    questions, sets = len(mixture.questions), mixture.datasets
+    hashes = [dataset.content_hash() for dataset in sets]
+    named = "\n".join(f"{dataset.name} {found}" for dataset, found in zip(sets, hashes, strict=True))
     return {
-        "dataset": mixture.name,
-        "data_sha256": mixture.content_hash(),
+        "dataset": ", ".join(dataset.name for dataset in sets),
+        "data_sha256": hashes[0] if len(sets) == 1 else hashlib.sha256(named.encode()).hexdigest(),
         "questions": questions,
-        "passages": mixture.passages,
+        "passages": len({p for dataset in sets for p in dataset.passages}),
         "generator": generator.name if generator is not None else None,
         "embedder": ", ".join(dict.fromkeys(e.name for e in embedders)) or None,
         "embedder_fingerprint": ", ".join(dict.fromkeys(e.fingerprint for e in embedders)) or None,
@@ -359,68 +360,23 @@ def _run_record(
 # The question sets of a run ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Mixture:
-    """Question sets that are asked in one stream, and the index of each.
+class Mixture(NamedTuple):
+    """Question sets that are asked in one stream.
 
     Parameters
     ----------
     indexes : tuple of CorpusIndex or None
         One for each set; the same object where they share one. None: closed book.
-    limit : int, optional
-        Use only the first questions of each set.
+    questions : tuple of Question
+        Spread evenly over the stream; of several sets with ids "set:id".
+    set_of : mapping
+        Question id -> position of its set.
     """
 
     datasets: tuple[Dataset, ...]
     indexes: tuple[CorpusIndex | None, ...]
-    limit: int | None = None
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether there are several sets."""
-        return len(self.datasets) > 1
-
-    @property
-    def name(self) -> str:
-        """Names of all sets."""
-        return ", ".join(dataset.name for dataset in self.datasets)
-
-    @cached_property
-    def _asked(self) -> tuple[tuple[Question, int], ...]:
-        """Questions and their sets, spread evenly: any tenth of the stream has a tenth of each."""
-        if not self.is_mixed:
-            return tuple((question, 0) for question in self.datasets[0].questions[: self.limit])
-        spread = []
-        for place, dataset in enumerate(self.datasets):
-            chosen = dataset.questions[: self.limit]
-            for k, question in enumerate(chosen):
-                named = replace(question, id=f"{dataset.name}:{question.id}")
-                spread.append(((k + 0.5) / len(chosen), place, named))
-        spread.sort(key=lambda one: one[:2])
-        return tuple((question, place) for _, place, question in spread)
-
-    @property
-    def questions(self) -> tuple[Question, ...]:
-        """Questions in the order in which they are asked; of several sets with ids "set:id"."""
-        return tuple(question for question, _ in self._asked)
-
-    @cached_property
-    def set_of(self) -> Mapping[str, int]:
-        """Question id -> position of its set."""
-        return {question.id: place for question, place in self._asked}
-
-    @property
-    def passages(self) -> int:
-        """Number of passages of all corpora, each counted once."""
-        return len({p for dataset in self.datasets for p in dataset.passages})
-
-    def content_hash(self) -> str:
-        """Return a digest of all data."""
-        hashes = [dataset.content_hash() for dataset in self.datasets]
-        if not self.is_mixed:
-            return hashes[0]
-        named = [f"{dataset.name} {found}" for dataset, found in zip(self.datasets, hashes, strict=True)]
-        return hashlib.sha256("\n".join(named).encode()).hexdigest()
+    questions: tuple[Question, ...]
+    set_of: Mapping[str, int]
 
 
 def mixture_of(
@@ -463,14 +419,23 @@ def mixture_of(
         if not dataset.questions:
             raise DataError(f"'{dataset.name}' has no questions to evaluate: it needs questions.jsonl[.gz]")
     own = len(found) == len(sets)
-    mixture = Mixture(sets, found if own else found * len(sets), limit)
-    if len(mixture.set_of) < len(mixture.questions):
+    spread: list[tuple[float, int, Question]] = []
+    for place, dataset in enumerate(sets):
+        chosen = dataset.questions[:limit]
+        for k, question in enumerate(chosen):
+            named = question if len(sets) == 1 else replace(question, id=f"{dataset.name}:{question.id}")
+            spread.append(((k + 0.5) / len(chosen), place, named))
+    spread.sort(key=lambda one: one[:2])  # any tenth of the stream has a tenth of each set
+    set_of = {question.id: place for _, place, question in spread}
+    if len(set_of) < len(spread):
         raise InputError(
-            f"questions of {mixture.name} cannot be told apart by 'set:id': rename a folder that has a colon"
+            f"questions of {', '.join(names)} cannot be told apart by 'set:id': rename a folder that has a "
+            "colon"
         )
     for part, index in zip(sets, found, strict=True) if own else [(sets, found[0])]:
         check_corpus(part, index)
-    return mixture
+    questions = tuple(question for *_, question in spread)
+    return Mixture(sets, found if own else found * len(sets), questions, set_of)
 
 
 def check_corpus(datasets: Dataset | Sequence[Dataset], index: CorpusIndex | None) -> None:

@@ -1,38 +1,57 @@
-"""Tuning: what a setting is worth, nested figures, resumption, and the file that commands read."""
+"""Tuning: what a setting is worth, nested figures, resumption after kills, the file of options."""
 
 from __future__ import annotations
 
 import json
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from mio_rag.candidates import Candidates
-from mio_rag.cli.app import app
 from mio_rag.cli.fit import _fit, _lines
 from mio_rag.cli.options import config_text, read_config
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.tune import Goal, Setting, TuneResult, TuneSettings, readings, tune, valued_pools
+from mio_rag.evaluation import tune as module
+from mio_rag.evaluation.tune import (
+    Goal,
+    Reading,
+    Setting,
+    TuneResult,
+    TuneSettings,
+    readings,
+    tune,
+    valued_pools,
+)
+from mio_rag.files import claimed
 from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
+from tests.cli.running import here, only_object
 
-optuna = pytest.importorskip("optuna")
+pytest.importorskip("optuna")
+
+World = tuple[list[Question], list[Candidates]]
 
 
-def world(count: int = 12, seed: int = 0) -> tuple[list[Question], list[Candidates]]:
+def copies(count: int = 12) -> World:
     """Decoys are copies of one gold passage, so that only a redundancy weight finds both."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     questions, pools = [], []
     for k in range(count):
         base = np.linalg.qr(rng.normal(size=(8, 8)))[0]
         vectors = np.vstack([base[0], base[0] + 0.05 * base[2], base[0] + 0.05 * base[3], base[1], base[4]])
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         questions.append(Question(f"q{k}", "Which?", ("x",), ("gold a", "gold b")))
         pools.append(
             Candidates(
@@ -40,23 +59,41 @@ def world(count: int = 12, seed: int = 0) -> tuple[list[Question], list[Candidat
                 texts=["t"] * 5,
                 relevance=np.array([0.9, 0.62, 0.61, 0.6, 0.05]),
                 tokens=np.array([50, 50, 50, 50, 20]),
-                embeddings=vectors,
+                embeddings=vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
                 question="Which?",
             )
         )
     return questions, pools
 
 
-def settings(**changes: Any) -> TuneSettings:
-    given: dict[str, Any] = {
-        "goal": Goal(100),
-        "start": Selector.raw(redundancy_weight=0.0, passage_penalty=0.0),
-        "vary": ["redundancy_weight", "passage_penalty"],
-        "trials": 8,
-        "patience": 8,
-        "folds": 2,
-    }
-    return TuneSettings(**{**given, **changes})
+def mixed() -> World:
+    """Sizes, relevance and gold at random, so that hardly two settings are worth the same."""
+    rng = np.random.default_rng(0)
+    questions, pools = [], []
+    for k in range(10):
+        vectors = rng.normal(size=(9, 3))
+        ids = [f"p{i}" for i in range(9)]
+        relevance = np.sort(rng.uniform(0.1, 0.9, 9))[::-1]
+        questions.append(Question(f"q{k}", "Which?", ("x",), tuple(ids[i] for i in rng.choice(7, 3, False))))
+        pools.append(
+            Candidates(
+                ids=ids,
+                texts=["t"] * 9,
+                relevance=relevance,
+                tokens=rng.integers(5, 60, 9),
+                embeddings=vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
+                question="Which?",
+            )
+        )
+    return questions, pools
+
+
+START = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0)
+FEW = TuneSettings(
+    Goal(100), START, vary=("redundancy_weight", "passage_penalty"), trials=8, patience=8, folds=2
+)
+#: Enough trials for draws that rest on earlier ones (the first ten do not) and for some that end early.
+MANY = replace(FEW, vary=("redundancy_weight", "passage_penalty", "token_price"), trials=16, patience=16)
 
 
 def test_what_a_setting_is_worth_by_hand() -> None:
@@ -64,54 +101,42 @@ def test_what_a_setting_is_worth_by_hand() -> None:
     goal = Goal(200, recall=0.9)
     assert goal.worth(0.95, 50) == pytest.approx(-0.25)
     assert goal.worth(0.8, 50) == pytest.approx(-0.25 - 1.0)
-    questions, pools = world(1)
-    start = Setting.of(Selector.raw(redundancy_weight=0.0, passage_penalty=0.0), 100)
-    assert (
-        readings(start, Selector.raw(), questions, pools)[0].recall == 0.5
-    )  # the golden passage and its copy
-    apart = Setting.of(Selector.raw(redundancy_weight=0.4, passage_penalty=0.0), 100)
-    found = readings(apart, Selector.raw(), questions, pools)[0]
-    assert (found.recall, found.tokens) == (1.0, 100.0)
-    nothing = Setting.of(Selector.raw(redundancy_weight=0.0), 10)  # below every passage
-    assert readings(nothing, Selector.raw(), questions, pools)[0].recall == 0.0
+    for selector, budget, recall, tokens in (
+        (START, 100, 0.5, 100),  # a gold passage and its copy
+        (START.replace(redundancy_weight=0.4), 100, 1.0, 100),
+        (START, 10, 0.0, 0),  # below every passage
+    ):
+        (found,) = readings(Setting.of(selector, budget), Selector.raw(), *copies(1))
+        assert (found.recall, found.tokens) == (recall, tokens)
 
 
 def test_it_finds_what_helps_and_reports_unseen_questions(tmp_path: Path) -> None:
-    questions, pools = world()
+    storage = tmp_path / "s.sqlite"
     told: list[int] = []
-    found = tune(questions, pools, settings(), tmp_path / "s.sqlite", progress=lambda n, text: told.append(n))
+    found = tune(*copies(), FEW, storage, progress=lambda n, text: told.append(n))
     assert found.setting.redundancy_weight > 0.02
-    assert found.start["recall"]["mean"] == 0.5
-    assert found.outer["recall"]["mean"] == 1.0
+    assert (found.start["recall"]["mean"], found.outer["recall"]["mean"]) == (0.5, 1.0)
     assert found.outer["gain"]["low"] > 0
-    assert len(found.folds) == 2
-    assert sum(told) == 3 * 8
-    # Going on: every search is finished, nothing is tried again, and the outcome is the same.
-    again = tune(questions, pools, settings(), tmp_path / "s.sqlite")
-    assert again.to_dict() == found.to_dict()
+    assert found.clearly_better
+    assert (len(found.folds), sum(told)) == (2, 3 * 8)
+    # Continued: every search is finished, and the outcome is the same.
+    assert tune(*copies(), FEW, storage).to_dict() == found.to_dict()
     # Other settings share the file and not the searches.
-    other = tune(questions, pools, settings(goal=Goal(120), trials=2), tmp_path / "s.sqlite")
-    assert other.trials <= 6
-
-
-def test_a_recall_is_reached_with_the_fewest_tokens(tmp_path: Path) -> None:
-    questions, pools = world()
-    found = tune(questions, pools, settings(goal=Goal(220, recall=0.5), trials=8), tmp_path / "s.sqlite")
-    assert found.outer["recall"]["mean"] >= 0.5
-    assert found.outer["tokens"]["mean"] < found.start["tokens"]["mean"]
-
-
-def test_a_search_without_progress_ends_early(tmp_path: Path) -> None:
-    questions, pools = world()
-    # Nothing that is varied changes anything: the first setting stays the best.
-    still = settings(vary=["redundancy_by_relevance"], trials=30, patience=3)
-    found = tune(questions, pools, still, tmp_path / "s.sqlite")
-    assert found.trials <= 3 * 5
-    assert found.outer["gain"]["mean"] == 0
+    assert tune(*copies(), replace(FEW, goal=Goal(120), trials=2), storage).trials <= 6
+    # A recall is reached with fewer tokens.
+    cheap = tune(*copies(), replace(FEW, goal=Goal(220, recall=0.5)), storage)
+    assert cheap.outer["recall"]["mean"] >= 0.5
+    assert cheap.outer["tokens"]["mean"] < cheap.start["tokens"]["mean"]
+    # Nothing that is varied changes anything: the search ends early, and the start stays the best.
+    still = tune(*copies(), replace(FEW, vary=("redundancy_by_relevance",), trials=30, patience=3), storage)
+    assert still.trials <= 3 * 5
+    assert (still.outer["gain"]["mean"], still.improved, still.clearly_better) == (0, False, False)
+    assert still.setting == Setting.of(START, 100)
+    assert _lines(still)[-1].startswith("nothing better was found")
 
 
 def test_relevance_fitted_within_the_folds_never_sees_its_questions(
-    demo: Dataset, demo_index: CorpusIndex
+    demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
 ) -> None:
     questions = [q for q in demo.questions if q.gold_ids]
     pools = Retriever(demo_index, pool=20).retrieve_many([q.text for q in questions])
@@ -119,127 +144,228 @@ def test_relevance_fitted_within_the_folds_never_sees_its_questions(
     valued = valued_pools("logistic", questions, pools, train, test, 0)
     assert sorted(valued) == sorted(train + test)
     # Labels of a question must not change its own values, only those of others.
-    spoiled = [*questions]
-    i = 3
+    spoiled, i = [*questions], 3
     spoiled[i] = Question("other", questions[i].text, ("x",), (pools[i].ids[-1],))
     changed = valued_pools("logistic", spoiled, pools, train, test, 0)
     np.testing.assert_array_equal(changed[i].relevance, valued[i].relevance)
     assert any(not np.array_equal(changed[j].relevance, valued[j].relevance) for j in train if j != i)
     assert not np.array_equal(changed[test[0]].relevance, valued[test[0]].relevance)
-
-
-def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="budget_tokens=0"):
-        Goal(0, 2.0)
-    with pytest.raises(InputError, match="'colour' cannot be varied"):
-        settings(vary=["colour"], folds=1)
-    with pytest.raises(InputError, match="without embedding uncertainty"):
-        settings(start=Selector.raw(radius=0.1))
-    questions, pools = world(9)
-    with pytest.raises(InputError, match="too few for 2 folds"):
-        tune(questions, pools, settings(), tmp_path / "s.sqlite")
-
-
-def test_configurations_come_back(tmp_path: Path) -> None:
-    path = tmp_path / "c.toml"
-    options = {"link_benefit": 0.2, "relevance": "m.json", "rerank": ["maxsim"], "max_per_source": None}
-    path.write_text(config_text(options, {"questions": 3}, "two\nlines"))
-    known = {"link_benefit", "relevance", "rerank"}
-    assert read_config(path, known) == {
-        "link_benefit": 0.2,
-        "relevance": str(tmp_path / "m.json"),
-        "rerank": ["maxsim"],
-    }
-    with pytest.raises(InputError, match="'rerank' is unknown"):
-        read_config(path, {"link_benefit", "relevance"})
-    path.write_text("[link_benefit]\na = 1\n")
-    with pytest.raises(InputError, match="not a table"):
-        read_config(path, known)
-    path.write_text("= 1")
-    with pytest.raises(InputError, match="not a readable TOML"):
-        read_config(path, known)
-
-
-def run(*arguments: object, code: int = 0) -> Any:
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return json.loads(result.stdout) if "--json" in arguments and code == 0 else result.output
-
-
-def test_relevance_fitted_while_tuning_lies_beside_the_file(
-    demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
-) -> None:
-    questions = [q for q in demo.questions if q.gold_ids]
-    pools = Retriever(demo_index, pool=10).retrieve_many([q.text for q in questions])
-    name = _fit(questions, pools, "logistic", tmp_path / "tuned.toml", 0, demo_index, "demo")
-    assert name == "tuned.relevance.json"
+    # Fitted while tuning, a model lies next to the file of options.
     path = tmp_path / "tuned.toml"
+    name = _fit(questions, pools, "logistic", path, 0, demo_index, "demo")
+    assert name == "tuned.relevance.json"
     path.write_text(config_text({"relevance": name}, {}, "x"))
     assert load_model(read_config(path, {"relevance"})["relevance"]) is not None
 
 
-def test_the_command_writes_what_select_and_evaluate_read(demo_index: CorpusIndex, tmp_path: Path) -> None:
-    index, out = demo_index.save(tmp_path / "index"), tmp_path / "tuned.toml"
-    small = ["--trials", 2, "--folds", 2, "--pool", 15, "--budget-tokens", 200, "--limit", 12]
-    evidence = ["--relevance", "ranks", "--link-hops", 1, "--link-benefit", 0.2]
-    found = run("tune", "demo", "--index", index, "--out", out, *small, *evidence, "--json")
-    assert found["outer"]["recall"]["mean"] > 0.3
-    assert found["trials"] <= 6
-    assert "outer_recall" in out.read_text()
-    question = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
-    chosen = run("select", index, question, "--config", out, "--json")
-    assert chosen["budget_tokens"] == 200
-    assert all(0 <= p["relevance"] <= 1 for p in chosen["passages"])
-    narrow = run("select", index, question, "--config", out, "--budget-tokens", 90, "--json")
-    assert narrow["budget_tokens"] == 90  # the command line wins
-    evaluated = run(
-        *("evaluate", "demo", "--index", index, "--out", tmp_path / "e", "--generator", "none"),
-        *("--methods", "topk,exact", "--limit", 2, "--config", out, "--json"),
+def test_unusable_searches_are_refused(tmp_path: Path) -> None:
+    for make, said in (
+        (lambda: Goal(0, 2.0), "budget_tokens=0"),
+        (lambda: replace(FEW, vary=("colour",), folds=1), "'colour' cannot be varied"),
+        (lambda: replace(FEW, start=Selector.raw(radius=0.1)), "without embedding uncertainty"),
+        (lambda: tune(*copies(9), FEW, tmp_path / "s.sqlite"), "too few for 2 folds"),
+    ):
+        with pytest.raises(InputError, match=said):
+            make()
+
+
+def test_the_outcome_is_shown() -> None:
+    figures = {
+        "recall": {"mean": 0.5, "low": 0.4, "high": 0.6},
+        "tokens": {"mean": 90.0, "low": 80.0, "high": 99.0},
+    }
+    saved = {"mean": -5.2, "low": -11.0, "high": 3.0}
+
+    def shown(**gain: float) -> list[str]:
+        outer = {**figures, "gain": gain, "saved": saved}
+        return _lines(TuneResult(Setting.of(START, 100), figures, outer, figures, [{}, {}], 20, 12, True))
+
+    lines = shown(mean=0.1, low=0.05, high=0.2)
+    assert (
+        lines[0] == "12 questions; 20 trials in 3 searches, one for each of 2 folds and one on all questions"
     )
-    assert evaluated["run"]["budgets"] == [200]
-    assert evaluated["run"]["settings"]["link_benefit"] == found["options"]["link_benefit"]
-    out.write_text("colour = 1\n")
-    assert "'colour' is unknown" in run("select", index, question, "--config", out, code=2)
-    assert "must be a file that ends in .toml" in run(
-        "tune", "demo", "--index", index, "--out", tmp_path / "x.json", code=2
-    )
-
-
-SPREAD = {"mean": 0.5, "low": 0.4, "high": 0.6}
-FIGURES = {"recall": SPREAD, "tokens": {"mean": 90.0, "low": 80.0, "high": 99.0}}
-GAIN, SAVED = {"mean": 0.1, "low": 0.05, "high": 0.2}, {"mean": -5.2, "low": -11.0, "high": 3.0}
-
-
-def outcome(gain: dict[str, float]) -> list[str]:
-    """What the command says of a search of two folds."""
-    outer = {**FIGURES, "gain": gain, "saved": SAVED}
-    setting = Setting.of(Selector.raw(), 100)
-    return _lines(TuneResult(setting, FIGURES, outer, FIGURES, [{}, {}], 20, 12, improved=True))
-
-
-def test_the_outcome_is_said_without_riddles() -> None:
-    said = outcome(GAIN)
-    assert said[0] == (
-        "12 questions; 20 trials in 3 searches, one for each of 2 folds and one on all questions"
-    )
-    assert "evidence found 50.0% (40.0% to 60.0%) with 90 tokens" in said[1]
-    assert said[-1].endswith("evidence found +10.0 points (+5.0 to +20.0), tokens +5 (-3 to +11)")
-    unclear = outcome({"mean": -0.0, "low": -0.01, "high": 0.01})
+    assert "evidence found 50.0% (40.0% to 60.0%) with 90 tokens" in lines[1]
+    assert lines[-1].endswith("evidence found +10.0 points (+5.0 to +20.0), tokens +5 (-3 to +11)")
+    unclear = shown(mean=-0.0, low=-0.01, high=0.01)
     assert unclear[-1].startswith("no clear improvement on questions not seen")
     assert "+0.0 points" in unclear[-2]
 
 
-def test_nothing_better_is_said(tmp_path: Path) -> None:
-    questions, pools = world()
-    still = settings(vary=["redundancy_by_relevance"], trials=3, patience=3)
-    found = tune(questions, pools, still, tmp_path / "s.sqlite")
-    assert found.improved is False
-    assert found.clearly_better is False
-    assert found.to_dict()["clearly_better"] is False
-    assert found.setting == Setting.of(still.start, 100)
-    assert _lines(found)[-1].startswith("nothing better was found")
-    better = tune(questions, pools, settings(), tmp_path / "s.sqlite")
-    assert better.improved is True
-    assert not any("nothing better" in line for line in _lines(better))
+def test_the_command_writes_what_select_and_evaluate_read(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    index, out = demo_index.save(tmp_path / "index"), tmp_path / "tuned.toml"
+    command = ("tune", "demo", "--index", index, "--out", out, "--trials", 2, "--folds", 2, "--limit", 12)
+    for more, said in (
+        ((), "another run is at work on"),
+        (("--storage", tmp_path / "other.sqlite"), "another run is at work on"),
+        (("--storage", out), "must be another file than --out"),
+        (("--out", tmp_path / "x.json"), "must be a file that ends in .toml"),
+    ):
+        with claimed(out), claimed(tmp_path / "other.sqlite"):
+            done = here(*command, *more)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert said in done.stderr
+    evidence = (
+        "--pool",
+        15,
+        "--budget-tokens",
+        200,
+        "--relevance",
+        "ranks",
+        "--link-hops",
+        1,
+        "--link-benefit",
+        0.2,
+    )
+    found = only_object(here(*command, *evidence, "--json"))
+    assert found["outer"]["recall"]["mean"] > 0.3
+    assert found["trials"] <= 6
+    assert "outer_recall" in out.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "tuned.sqlite", "tuned.toml"]
+    select = ("select", index, "Which tower is taller, Bell Rock Lighthouse or Skerryvore?", "--config", out)
+    chosen = only_object(here(*select, "--json"))
+    assert chosen["budget_tokens"] == 200
+    assert all(0 <= p["relevance"] <= 1 for p in chosen["passages"])
+    narrow = only_object(here(*select, "--budget-tokens", 90, "--json"))
+    assert narrow["budget_tokens"] == 90  # the command line wins
+    evaluate = ("evaluate", "demo", "--index", index, "--out", tmp_path / "e", "--generator", "none")
+    run = json.loads(
+        here(*evaluate, "--methods", "topk,exact", "--limit", 2, "--config", out, "--json").stdout
+    )["run"]
+    assert run["budgets"] == [200]
+    assert run["settings"]["link_benefit"] == found["options"]["link_benefit"]
+    out.write_text("colour = 1\n")
+    assert "'colour' is unknown" in here(*select).stderr
+
+
+# Resumption
+
+
+def search(storage: Path, settings: TuneSettings = MANY) -> TuneResult:
+    return tune(*mixed(), settings, storage, label="world")
+
+
+def tried(storage: Path) -> list[Any]:
+    """Everything that was read in trials."""
+    with closing(sqlite3.connect(storage)) as connection:
+        return sorted(connection.execute("SELECT * FROM readings"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuneResult, list[Any]]:
+    storage = tmp_path_factory.mktemp("whole") / "s.sqlite"
+    return search(storage), tried(storage)
+
+
+class Stop(BaseException):
+    """Nothing tidies up behind it."""
+
+
+def counting(
+    monkeypatch: pytest.MonkeyPatch, at: Callable[[int], None] = lambda count: None
+) -> list[Setting]:
+    """Settings that are read from now on; `at` is told how many there have been."""
+    seen: list[Setting] = []
+
+    def counted(setting: Setting, *rest: Any) -> list[Reading]:
+        seen.append(setting)
+        at(len(seen))
+        return readings(setting, *rest)
+
+    monkeypatch.setattr(module, "readings", counted)
+    return seen
+
+
+def test_wherever_it_is_stopped_it_ends_alike(
+    whole: tuple[TuneResult, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first in (1, 17, 80, 190):
+        storage = tmp_path / f"{first}.sqlite"
+        for after in (first, 9):  # stopped, and once more after it went on
+
+            def stop(count: int, last: int = after) -> None:
+                if count == last:
+                    raise Stop
+
+            counting(monkeypatch, stop)
+            with pytest.raises(Stop):
+                search(storage)
+        counting(monkeypatch)
+        assert search(storage).to_dict() == whole[0].to_dict(), first
+        assert tried(storage) == whole[1], first
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from mio_rag.evaluation import tune as module
+from tests.evaluation.test_tune import readings, search
+left = int(sys.argv[2])
+def counted(*given):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return readings(*given)
+module.readings = counted
+search(Path(sys.argv[1]))
+"""
+
+
+def test_killed_and_started_again_it_ends_alike(whole: tuple[TuneResult, list[Any]], tmp_path: Path) -> None:
+    storage = tmp_path / "s.sqlite"
+    for after in (60, 31):
+        killed = subprocess.run([sys.executable, "-c", KILLED, storage, str(after)], check=False)
+        assert killed.returncode == -signal.SIGKILL
+    assert search(storage).to_dict() == whole[0].to_dict()
+    assert tried(storage) == whole[1]
+    assert [path.name for path in tmp_path.iterdir()] == ["s.sqlite"]
+
+
+def test_more_trials_and_more_patience_continue_the_same_searches(
+    whole: tuple[TuneResult, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = tmp_path / "s.sqlite"
+    few = search(storage, replace(MANY, trials=6))
+    assert few.trials == 3 * 6
+    before = tried(storage)
+    assert search(storage, replace(MANY, patience=2)).trials < 3 * 16
+    seen = counting(monkeypatch)
+    assert search(storage).to_dict() == whole[0].to_dict()
+    assert tried(storage) == whole[1]
+    assert {key for key, _ in before} < {key for key, _ in whole[1]}
+    judged = 2 * 4 + 2  # of each fold start and choice, on either side; at the end start and choice
+    assert len(seen) <= len(whole[1]) - len(before) + judged
+    assert search(storage, replace(MANY, trials=6)).to_dict() == few.to_dict()  # fewer are what they were
+
+
+def test_a_full_disk_is_one_error_and_results_are_kept(
+    whole: tuple[TuneResult, list[Any]], tmp_path: Path
+) -> None:
+    storage = tmp_path / "s.sqlite"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in (1000, 20_000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            with pytest.raises(InputError, match=r"s\.sqlite' cannot hold the searches: [^\n]*$"):
+                search(storage)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert 0 < len(tried(storage)) < len(whole[1])
+    assert search(storage).to_dict() == whole[0].to_dict()
+
+
+def test_a_file_that_is_no_storage_is_refused(tmp_path: Path) -> None:
+    storage = tmp_path / "s.sqlite"
+    storage.write_text("years of work")
+    for path in (tmp_path, storage / "deeper"):
+        with pytest.raises(InputError, match="cannot"):
+            search(path)
+    with pytest.raises(InputError, match="cannot hold the searches: file is not a database"):
+        search(storage)
+    assert storage.read_text() == "years of work"
+    storage.unlink()
+    search(storage, replace(MANY, trials=1))
+    with closing(sqlite3.connect(storage)) as connection, connection:
+        connection.execute("UPDATE readings SET made = '[[1.0'")
+    with pytest.raises(InputError, match=r"is damaged .*: delete it"):
+        search(storage, replace(MANY, trials=1))
