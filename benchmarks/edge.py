@@ -26,7 +26,7 @@ from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.ledger import environment
 from mio_rag.evaluation.statistics import mean_interval
-from mio_rag.generation._spans import sentences
+from mio_rag.generation.extractive import sentences
 from mio_rag.retrieval.compact import VECTOR_KINDS, make_dense
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.mapped import open_vectors

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mio_rag.batch.asking.questions import read_questions
+from mio_rag.batch.ask import read_questions
 from mio_rag.candidates import Candidates
 from mio_rag.control.composed.controller import compose
 from mio_rag.control.composed.policy import policy_of

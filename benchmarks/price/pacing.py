@@ -41,7 +41,7 @@ from mio_rag import __version__
 from mio_rag.allocation import price_for
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.allocation.pacer_forecast import Forecast
-from mio_rag.allocation.question import PricedQuestion
+from mio_rag.allocation.workload import PricedQuestion
 from mio_rag.candidates import Candidates
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError

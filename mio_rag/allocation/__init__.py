@@ -6,7 +6,6 @@ is as high as the total asks for. Money is turned into that price.
 
 from __future__ import annotations
 
-from mio_rag.allocation.allocate import Allocation, allocate
-from mio_rag.allocation.price import PricePoint, WorkloadPrice, at_prices, price_for
+from mio_rag.allocation.allocate import Allocation, PricePoint, WorkloadPrice, allocate, at_prices, price_for
 
 __all__ = ["Allocation", "PricePoint", "WorkloadPrice", "allocate", "at_prices", "price_for"]

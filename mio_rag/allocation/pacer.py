@@ -14,25 +14,236 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from mio_rag.allocation.pacer_account import Account, Reservation, refusal
-from mio_rag.allocation.pacer_arrivals import GUESS, written
-from mio_rag.allocation.pacer_checks import WhenSpent, Window, count_problem, whole, window_seconds
-from mio_rag.allocation.pacer_clock import Windows
-from mio_rag.allocation.pacer_forecast import Seen, forecast_problem
-from mio_rag.allocation.pacer_learning import LARGEST_PRICE, arrivals, count, expected, following, kept
+from mio_rag.allocation.pacer_forecast import GUESS, Arrivals, Forecast, Seen, forecast_problem, written
 from mio_rag.allocation.pacer_state import State, Store, Transaction
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
-from mio_rag.errors import InputError
-from mio_rag.formulations.numbers import is_setting
+from mio_rag.errors import InputError, SpentError
+from mio_rag.formulations import rows
+from mio_rag.formulations.numbers import is_setting, plural
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 
-__all__ = ["FIRST_PRICE", "LARGEST_PRICE", "Pacer", "WhenSpent", "Window", "selected"]
+
+@dataclass(frozen=True)
+class Reservation:
+    """What one question may spend; unpacks into price and allowed tokens.
+
+    Parameters
+    ----------
+    id : int
+        By which `Pacer.spent` knows it.
+    price : float
+        What a token must be worth, in units of relevance: `token_price` of a `Selector`.
+    allowed : int
+        Tokens it may spend at most; 0 where nothing is left.
+    """
+
+    id: int
+    price: float
+    allowed: int
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.price
+        yield self.allowed
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where a window stands.
+
+    Parameters
+    ----------
+    total, spent, reserved, left : int
+        Tokens; total = spent + reserved + left, unless somebody spent more than was allowed.
+    lost : int
+        Tokens of questions that never told what they spent; part of `spent`.
+    price : float
+        Of the next token.
+    asked, finished, refused : int
+        Questions.
+    ends_in : float or None
+        Seconds until the next window; None: there is none.
+    """
+
+    total: int
+    spent: int
+    reserved: int
+    left: int
+    lost: int
+    price: float
+    asked: int
+    finished: int
+    refused: int
+    ends_in: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return dataclasses.asdict(self)
+
+
+def refusal(left: int, total: int, reserved: int, wanted: int, wait: float | None) -> SpentError:
+    """Why a question is turned away, and when to come back; `wait` in seconds, None: never."""
+    if wait is None and left + reserved >= wanted:  # what questions under way do not use is free again
+        wait = 1.0
+    when = "there will be no more" if wait is None else f"there are more in {math.ceil(wait)} s"
+    held = f", {plural(reserved, 'token')} held by questions under way" if reserved else ""
+    return SpentError(
+        f"{plural(left, 'token')} of {total} left{held}, and {wanted} wanted: {when}; ask for fewer, or "
+        "start a pacer with a higher total",
+        wait,
+    )
+
+
+Window = Literal["hour", "day"]
+WhenSpent = Literal["rest", "refuse"]
+
+_LARGEST_TOTAL = 10**15  # SQLite adds in 64 bits
+_SECONDS = {"hour": 3600.0, "day": 86400.0}
+
+
+def count_problem(name: str, value: Any, least: int) -> str | None:
+    """What is wrong with a count, in words."""
+    wrong = rows.count_problem(name, value) is not None or not least <= value <= _LARGEST_TOTAL
+    return f"{name}={value!r} must be a whole number from {least} to {_LARGEST_TOTAL:g}" if wrong else None
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """The count.
+
+    Raises
+    ------
+    InputError
+        If it is none, or below `least`.
+    """
+    if problem := count_problem(name, value, least):
+        raise InputError(problem)
+    return int(value)
+
+
+def window_seconds(window: Any) -> float | None:
+    """Its length; infinite without one, None where it is no window."""
+    if window is None:
+        return math.inf
+    if isinstance(window, str):
+        return _SECONDS.get(window)
+    return float(window) if is_setting(window) and window >= 1 else None
+
+
+_LATEST = 1e12  # seconds since 1970: what is beyond is no time
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of time, numbered from 1970 on.
+
+    Parameters
+    ----------
+    seconds : float
+        Length; infinite: there is only one, number 0.
+    clock : callable
+        Seconds since 1970.
+    """
+
+    seconds: float
+    clock: Callable[[], float]
+
+    def now(self) -> float:
+        """What the clock says.
+
+        Raises
+        ------
+        InputError
+            If that is no time.
+        """
+        now = self.clock()
+        if not is_setting(now) or now > _LATEST:
+            raise InputError(
+                f"clock() gave {now!r}: it must be seconds since 1970, a number from 0 to {_LATEST:g}"
+            )
+        return float(now)
+
+    def at(self, now: float) -> tuple[int, float]:
+        """Number of the window at a time, and when it began."""
+        if math.isinf(self.seconds):
+            return 0, now
+        number = int(now // self.seconds)
+        return number, number * self.seconds
+
+    def left(self, began: float, now: float) -> float | None:
+        """Seconds until a window ends, from 0 to its length; None: never."""
+        if math.isinf(self.seconds):
+            return None
+        return min(max(0.0, began + self.seconds - now), self.seconds)
+
+    def over(self, began: float, now: float) -> float:
+        """Share of a window that is over; 0 where there is only one."""
+        left = self.left(began, now)
+        return 0.0 if left is None else 1 - left / self.seconds
+
+    def __str__(self) -> str:
+        return "none" if math.isinf(self.seconds) else f"{self.seconds:g} s"
+
+
+#: No token is worth more than all of the evidence, and a price of 0 could never rise again.
+LARGEST_PRICE, _SMALLEST_PRICE = 1.0, 1e-7
+
+
+def expected(state: State) -> Forecast:
+    """The forecast of a window; where there is none, questions are taken to be like those so far."""
+    return Forecast(state.reference, state.usual or state.effort / max(1, state.finished - 1))
+
+
+def count(state: State, price: float, tokens: int | None, allowed: int) -> None:
+    """Count a question of a window that spent so many tokens at a price; None: it was given back."""
+    if tokens is None:
+        state.asked -= 1
+        state.logs -= expected(state).counted(price)
+        return
+    state.finished += 1
+    effort = expected(state).effort(price, tokens, allowed)
+    state.effort += effort
+    state.course += (state.finished - 1) * effort
+    state.squares += effort * effort
+
+
+def arrivals(state: State) -> Arrivals:
+    """When the questions of a window come."""
+    return Arrivals.read(state.usually, state.came, state.opened)
+
+
+def following(last: State, number: int, began: float, over: float) -> State:
+    """A window that begins with what the last one has shown.
+
+    Parameters
+    ----------
+    over : float
+        Share of it that is over. If it follows the last one, nobody asked in that; else nobody knows.
+    """
+    price = kept(math.exp(last.logs / last.asked) if last.asked else last.price)
+    told = Forecast.learned(last.reference, last.effort, last.finished, price)
+    if told is None:
+        told = Forecast(last.reference, last.usual)
+    return State(
+        number,
+        began,
+        price,
+        opened=0.0 if number == last.window + 1 else over,
+        usually=written(arrivals(last).taught()),
+        reference=told.price,
+        usual=told.mean_tokens,
+    )
+
+
+def kept(price: float) -> float:
+    """A price within its bounds."""
+    return min(LARGEST_PRICE, max(_SMALLEST_PRICE, price))
+
 
 #: Where nothing is known yet: a passage of 100 tokens is read if it is needed with more than 10 %.
 FIRST_PRICE = 1e-3

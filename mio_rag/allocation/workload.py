@@ -6,23 +6,381 @@ For every price mu >= 0 the sum of phi_q(mu), and mu T, bounds what any allocati
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mio_rag.allocation.question import Decided, PricedQuestion, Probe, selector_problems
 from mio_rag.candidates import Candidates
-from mio_rag.context import TokenCounter
+from mio_rag.context import TokenCounter, in_prompt_order
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting, plural
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram, with_token_price
 from mio_rag.formulations.rows import count_problem
+from mio_rag.merging import block_tokens
+from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
+from mio_rag.selection.solving import Choice, Solved
 from mio_rag.solvers.capabilities import one_blas_thread
 from mio_rag.solvers.many import batch_problems, solve_as_completed
+from mio_rag.solvers.registry import solve
+from mio_rag.solvers.result import SolveOptions, SolveResult, Status, conclude, relative_gap
 
-__all__ = ["Bracket", "Told", "Totals", "Workload", "price_problems", "workload_of"]
+#: Solvers to which tokens are a limit, and never a price.
+_RANKINGS = ("topk", "mmr", "density")
+#: Passages that are tried as the one less, or the one more, where side rows forbid the best.
+_FLIPS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """A decision, and the program that it comes from.
+
+    Parameters
+    ----------
+    x : ndarray of int8, or None
+        None: nothing is feasible, or nothing was found.
+    tokens : int
+    value : float
+        w V(x), recomputed from the decision; 0 without one.
+    price : float
+        Price of a token at which it was solved.
+    budget : int
+        Most tokens that the program allowed.
+    result : SolveResult
+        Of that program.
+    """
+
+    x: NDArray[np.int8] | None
+    tokens: int
+    value: float
+    price: float
+    budget: int
+    result: SolveResult
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """What is known at one price.
+
+    Parameters
+    ----------
+    price : float
+        mu >= 0.
+    decided : Decided
+        The best decision that is known at this price.
+    bound : float
+        Proven: phi(mu) is no larger. Infinite where nothing was proven.
+    """
+
+    price: float
+    decided: Decided
+    bound: float
+
+
+class PricedQuestion:
+    """The program of one pool, for every price of a token.
+
+    Parameters
+    ----------
+    selector : Selector
+        Without a token price of its own; see `selector_problems`.
+    candidates : Candidates
+    weight : float
+        w > 0.
+    floor, ceiling : int
+        Fewest and most tokens.
+    counter : TokenCounter, optional
+        The reader's tokenizer: with it, text that passages share is paid once (`Formulation`).
+
+    Raises
+    ------
+    InputError
+        If the pool is empty, lacks what the settings need, or shares text where there is a floor.
+    """
+
+    def __init__(
+        self,
+        selector: Selector,
+        candidates: Candidates,
+        weight: float,
+        floor: int,
+        ceiling: int,
+        counter: TokenCounter | None = None,
+    ) -> None:
+        if len(candidates) == 0:
+            raise InputError("there are no candidates to select from: retrieve a pool first")
+        self.selector, self.weight, self.floor, self.ceiling = selector, weight, floor, ceiling
+        self.candidates, self._counter = selector.valued(candidates), counter
+        formulation = Formulation(selector, self.candidates, counter)
+        base, self._penalty = formulation.program(ceiling), formulation.penalty(ceiling)
+        if counter is not None:  # parts may count more than the passages that they are of
+            self.ceiling = min(ceiling, max(1, math.ceil(base.all_costs.sum())))
+            base = replace(base, budget=self.ceiling)
+        self._base = self._with_floor(base)
+        self._built: tuple[tuple[float, int], SelectionProgram] | None = None
+        self._prices: list[float] = []
+        self._probes: list[Probe] = []
+
+    def _with_floor(self, program: SelectionProgram) -> SelectionProgram:
+        if self.floor == 0:
+            return program
+        if program.segments is not None:
+            raise InputError(
+                f"floor={self.floor} is for passages that are each read by themselves, and some here share "
+                "text that is paid once: read them apart (merge=False), or leave the floor out"
+            )
+        row = LinearConstraint(program.costs, lower=self.floor, name=f"at least {self.floor} tokens")
+        return replace(program, rows=(*program.rows, row))
+
+    @property
+    def probes(self) -> Sequence[Probe]:
+        """Everything that is known, by rising price."""
+        return self._probes
+
+    def program(self, price: float, budget: int | None = None) -> SelectionProgram:
+        """The program at a price of a token, in units of V."""
+        base, asked = self._base, (price, self.ceiling if budget is None else budget)
+        if self._built is None or self._built[0] != asked:
+            priced = base if price == 0 else with_token_price(base, price / self.weight)
+            same = asked[1] == base.budget
+            self._built = asked, priced if same else replace(priced, budget=asked[1])
+        return self._built[1]
+
+    def steep_price(self) -> float:
+        """A price above which no passage is worth its tokens, unless a row asks for it."""
+        base, shared = self._base, self._base.segments
+        gains = np.maximum(-base.pairwise, 0.0).sum(axis=1) + base.linear
+        costs = base.costs
+        if (
+            shared is not None
+        ):  # split among all that share it, so that no selection costs less than its parts
+            costs = costs + shared.needs @ (shared.costs / np.maximum(shared.needs.sum(axis=0), 1))
+        paid = costs > 0
+        steepest = float(np.max(gains[paid] / costs[paid], initial=0.0))
+        return self.weight * max(steepest, 0.0)
+
+    def forcing_price(self) -> float:
+        """A price above which fewer tokens are always better, whatever rows ask for: tokens are whole."""
+        base = self._base
+        return self.weight * float(2 * np.abs(base.linear).sum() + np.abs(base.pairwise).sum())
+
+    def known(self, price: float) -> Probe | None:
+        """What is known at a price, if it is proven there or follows from neighbours; kept from then on."""
+        place = bisect.bisect_left(self._prices, price)
+        if place < len(self._prices) and self._prices[place] == price:
+            return self._probes[place]
+        if place == 0:
+            return None
+        below = self._probes[place - 1]
+        bound = below.bound  # phi falls
+        if place < len(self._probes):
+            above = self._probes[place]
+            share = (price - below.price) / (above.price - below.price)
+            bound = min(bound, (1 - share) * below.bound + share * above.bound)
+        if not math.isfinite(bound):
+            return None
+        best = max(
+            (probe.decided for probe in self._probes if probe.decided.x is not None),
+            key=lambda decided: (decided.value - price * decided.tokens, -decided.tokens),
+            default=below.decided,  # infeasible at one price is infeasible at all
+        )
+        reached = best.value - price * best.tokens
+        scale = self._base.value_scale
+        if bound - reached > self.weight * self.selector.options.tolerance(reached / self.weight, scale):
+            return None
+        return self._keep(Probe(price, best, max(bound, reached)))
+
+    def learn(self, price: float, result: SolveResult) -> Probe:
+        """What a solve of `program(price)` has shown.
+
+        Raises
+        ------
+        SolverError
+            If the solver broke.
+        """
+        decided = self.decided(price, self.ceiling, result)
+        if result.status is Status.INFEASIBLE:
+            return self._keep(Probe(price, decided, 0.0))
+        bound = math.inf if result.bound is None else self.weight * result.bound
+        return self._keep(Probe(price, decided, bound))
+
+    def decided(self, price: float, budget: int, result: SolveResult) -> Decided:
+        """The decision of a result, with value and tokens recomputed from it.
+
+        Raises
+        ------
+        SolverError
+            If the solver broke.
+        """
+        if result.status is Status.ERROR:
+            raise SolverError(result.message)
+        if result.x is None:
+            return Decided(None, 0, 0.0, price, budget, result)
+        tokens = round(self._base.cost(result.x))
+        return Decided(result.x, tokens, self.weight * self._base.objective(result.x), price, budget, result)
+
+    def _keep(self, probe: Probe) -> Probe:
+        place = bisect.bisect_left(self._prices, probe.price)
+        self._prices.insert(place, probe.price)
+        self._probes.insert(place, probe)
+        return probe
+
+    def smallest_missing(self, decided: Decided) -> float:
+        """Fewest tokens that one passage more would take; infinite where a decision leaves none out."""
+        assert self._base.fixed is not None
+        n = len(self.candidates)
+        left, costs = self._base.fixed[:n] < 0, self._base.costs
+        if decided.x is not None:
+            left &= decided.x[:n] == 0
+            costs = self._steps(decided.x)
+        return float(np.min(costs[:n][left], initial=np.inf))
+
+    def _steps(self, x: NDArray[np.int8]) -> NDArray[np.float64]:
+        """Tokens that each item saves by going alone, or takes by coming; shape (items,)."""
+        shared = self._base.segments
+        if shared is None:
+            return self._base.costs
+        readers = shared.needs[x > 0].sum(axis=0)
+        alone = shared.needs & np.where(x[:, None] > 0, readers == 1, readers == 0)
+        return np.asarray(self._base.costs + alone @ shared.costs)
+
+    def neighbours(self, probe: Probe) -> tuple[Decided | None, Decided | None]:
+        """The decision of one passage less that loses least a token, and that of one more that gains most.
+
+        They cost no solve: beside an optimum, values of single passages follow from one product with the
+        matrix of pairs.
+
+        Returns
+        -------
+        (Decided or None, Decided or None)
+            Each feasible, with its own value and tokens; its result holds the bound at the probe's price.
+            None where no passage can go, or come and add something.
+        """
+        found = probe.decided
+        if found.x is None:
+            return None, None
+        base, n = self._base, len(self.candidates)
+        assert base.fixed is not None
+        marginal = (base.linear - base.pairwise @ found.x)[:n]
+        costs, chosen = self._steps(found.x)[:n], found.x[:n] > 0
+        free = (base.fixed[:n] < 0) & (costs > 0)
+        fewer = np.flatnonzero(free & chosen)
+        more = np.flatnonzero(free & ~chosen & (marginal > 0) & (costs <= self.ceiling - found.tokens))
+        return (
+            self._flipped(probe, fewer, -marginal[fewer], -costs[fewer]),
+            self._flipped(probe, more, marginal[more], costs[more]),
+        )
+
+    def _flipped(
+        self, probe: Probe, places: NDArray[np.int64], gains: NDArray[np.float64], costs: NDArray[np.float64]
+    ) -> Decided | None:
+        """The decision with one of these passages changed: the best of the first few that may be.
+
+        Parameters
+        ----------
+        gains, costs : ndarray, shape (places,)
+            What each change adds to V and to the tokens; both below 0 where passages go.
+        """
+        found = probe.decided
+        assert found.x is not None
+        program = self.program(probe.price)
+        for k in np.argsort(-gains / np.abs(costs), kind="stable")[: _FLIPS if program.rows else 1].tolist():
+            x = found.x.copy()
+            x[places[k]] = 1 - x[places[k]]
+            if program.rows and program.violations(x):  # else it keeps what there is to keep: the ceiling
+                continue
+            tokens = found.tokens + round(float(costs[k]))
+            value = found.value / self.weight + float(gains[k])
+            objective = value - probe.price / self.weight * tokens
+            bound = max(probe.bound / self.weight, objective)
+            proven = bound - objective <= self.selector.options.tolerance(objective, program.value_scale)
+            known = math.isfinite(bound)
+            result = SolveResult(
+                Status.OPTIMAL if proven else Status.FEASIBLE,
+                found.result.solver,
+                x,
+                objective,
+                bound if known else None,
+                relative_gap(objective, bound, program.value_scale) if known else None,
+                version=found.result.version,
+            )
+            return Decided(x, tokens, self.weight * value, probe.price, self.ceiling, result)
+        return None
+
+    def choice(self, decided: Decided) -> Choice:
+        """The choice that a decision is, of at most so many tokens as it sums up to.
+
+        Where a counter counts more for the assembled block than that, the program is solved again within
+        less, until the block keeps the tokens that the question was given.
+        """
+        price, counter = decided.price / self.weight, self._counter
+        selector = self.selector.replace(token_price=price)
+        formulation = Formulation(selector, self.candidates, counter, self._penalty)
+        program = self._with_floor(formulation.program(decided.budget))
+        result = _recomputed(program, selector.options, decided.result)
+        allowed = decided.budget
+        allotted = decided.tokens
+        merge = formulation.is_merged
+        while True:
+            picked = [i for i in result.selected if i < len(self.candidates)]
+            chosen = in_prompt_order(self.candidates, picked, selector.prompt_order)
+            used = summed = round(program.cost(result.x)) if result.x is not None else 0
+            if counter is not None:
+                used = block_tokens(self.candidates, chosen, counter, merge)
+            if used <= allotted:
+                break
+            # In proportion, but by no more than one passage, as `Selector.choose` does it.
+            optional = [round(program.alone[i]) for i in chosen if i in program.free]
+            allowed = max(summed * allotted // used, summed - max(optional, default=summed))
+            program = replace(program, budget=allowed)
+            result = solve(program, selector.solver, selector.options)
+            if result.status is Status.ERROR:
+                raise SolverError(result.message)
+        return Choice(
+            formulation, Solved(program, result), result, chosen, used, self.ceiling, allowed, merge
+        )
+
+    def value_of(self, choice: Choice) -> float:
+        """w V of a choice, from the choice itself."""
+        x = choice.result.x
+        return 0.0 if x is None else self.weight * self._base.objective(x)
+
+
+def _recomputed(program: SelectionProgram, options: SolveOptions, found: SolveResult) -> SolveResult:
+    """A result, held against the program as it is shown."""
+    if found.x is None:
+        return found
+    return conclude(
+        program,
+        options,
+        found.solver,
+        x=found.x,
+        bound=found.bound,
+        limit=found.limit,
+        wall_seconds=found.wall_seconds,
+        nodes=found.nodes,
+        version=found.version,
+        message=found.message,
+    )
+
+
+def selector_problems(selector: Selector) -> list[str]:
+    """What of a selector's settings has no place in a workload under one price, in words."""
+    problems = []
+    if selector.token_price > 0:
+        problems.append(f"token_price={selector.token_price:g} is what is looked for here: leave it at 0")
+    if selector.counterpart == "joint":
+        problems.append("counterpart='joint' has no bound over prices: use counterpart='termwise'")
+    if selector.units != "passages":
+        problems.append(f"units='{selector.units}' has no place in a workload yet: choose passages")
+    if selector.solver in _RANKINGS:
+        problems.append(f"solver '{selector.solver}' ranks without looking at a price: use auto")
+    return problems
+
 
 #: Told in words what was found at each price.
 Told = Callable[[str], None]

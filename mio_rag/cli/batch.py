@@ -28,7 +28,7 @@ from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.batch import AllocationSummary, Engine
-    from mio_rag.batch.asking.run import AskedSummary
+    from mio_rag.batch.ask import AskedSummary
     from mio_rag.control.composed.allocating import Allocating
     from mio_rag.control.composed.policy import Policy
 
@@ -133,8 +133,7 @@ def answer_batch(
     Replies are kept beside the ledger where the generator identifies its model (gguf:, openai:), so that what
     was paid for is never asked for again.
     """
-    from mio_rag.batch.asking.questions import read_questions
-    from mio_rag.batch.asking.run import ask_many, check_settings
+    from mio_rag.batch.ask import ask_many, check_settings, read_questions
     from mio_rag.cli.terminal import progress_bar
     from mio_rag.control.composed.read import read_policy
     from mio_rag.control.composed.states import read_states

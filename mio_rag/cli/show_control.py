@@ -20,7 +20,7 @@ from mio_rag.formulations.numbers import plural
 
 if TYPE_CHECKING:
     from mio_rag.batch import BatchSummary
-    from mio_rag.batch.stages import Progress
+    from mio_rag.batch.run import Progress
     from mio_rag.control.composed.policy import Policy
     from mio_rag.control.composed.states import States
     from mio_rag.control.router.model import Router

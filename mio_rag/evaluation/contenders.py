@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from mio_rag.allocation import allocate
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.allocation.question import selector_problems
+from mio_rag.allocation.workload import selector_problems
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.control.controller import Controller, Resuming, Setup

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.allocation.question import selector_problems
+from mio_rag.allocation.workload import selector_problems
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, in_prompt_order
 from mio_rag.errors import InputError, SolverError

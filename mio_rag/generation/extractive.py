@@ -29,20 +29,347 @@ It knows no synonyms and makes no inferences. It is meant for running everything
 
 from __future__ import annotations
 
+import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
 
 from mio_rag.context import RegexCounter
-from mio_rag.generation import _spans
-from mio_rag.generation._comparison import compare
-from mio_rag.generation._reading import Evidence, Reading
-from mio_rag.generation._spans import Span
 from mio_rag.generation.base import BaseGenerator, Chosen
 from mio_rag.generation.prompts import Prompt
-from mio_rag.types import Answer
+from mio_rag.sentences import sentence_spans
+from mio_rag.types import Answer, Passage
 
-__all__ = ["ExtractiveGenerator"]
+_MONTH = (
+    r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
+    r"|Jan\.?|Feb\.?|Mar\.?|Apr\.?|Jun\.?|Jul\.?|Aug\.?|Sept?\.?|Oct\.?|Nov\.?|Dec\.?)"
+)
+_YEARS = r"(?:1[0-9]{3}|20[0-9]{2})"
+_ERA = r"(?:\s?(?:BCE|BC|CE|AD)\b)"
+_DATES = re.compile(
+    rf"\b(?:[0-9]{{1,2}}(?:st|nd|rd|th)?\s+{_MONTH},?\s+{_YEARS}"
+    rf"|{_MONTH}\s+[0-9]{{1,2}}(?:st|nd|rd|th)?,?\s+{_YEARS}"
+    rf"|{_MONTH},?\s+{_YEARS}"
+    rf"|[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}"
+    rf"|[0-9]{{1,4}}{_ERA}|(?:AD\s)[0-9]{{1,4}}"
+    rf"|(?:[0-9]{{1,2}}(?:st|nd|rd|th)|[a-z]+teenth|twentieth|twenty-first)\s+century{_ERA}?"
+    # A bare number in the range of years is one unless it goes on, or counts something.
+    rf"|{_YEARS}s|{_YEARS}(?![0-9.,]*[0-9])(?!\s?(?:%|percent\b|k?m\b|kg\b|(?:kilo)?met(?:re|er)|people\b)))"
+)
+_WORD_NUMBER = (
+    r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen"
+    r"|seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|dozen)"
+)
+_SCALE = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
+# Kind -> units with their factor to the kind's base unit. Quantities of different kinds cannot be compared.
+_KINDS = {
+    "length": "mm .001 cm .01 centimetres .01 centimeters .01 inch .0254 inches .0254 ft .3048 feet .3048 "
+    "foot .3048 yards .9144 m 1 metre 1 metres 1 meter 1 meters 1 km 1e3 kilometre 1e3 kilometres 1e3 "
+    "kilometer 1e3 kilometers 1e3 mi 1609.344 mile 1609.344 miles 1609.344",
+    "mass": "g 1 grams 1 kg 1e3 kilograms 1e3 lb 453.592 pounds 453.592 tonnes 1e6 tons 1e6",
+    "time": "seconds 1 minutes 60 hours 3600 days 86400 weeks 604800 months 2.63e6 year 3.16e7 years 3.16e7",
+    "speed": "km/h 1 mph 1.609344",
+    "area": "acres 4047 hectares 1e4",
+    "volume": "litres 1 liters 1",
+    "share": "% 1 percent 1",
+    "angle": "degrees 1 °C 1 °F 1",
+    "count": "people 1 inhabitants 1",
+    "money": "dollars 1 euros 1",
+}
+_UNIT = {
+    unit.lower(): (kind, float(factor))
+    for kind, table in _KINDS.items()
+    for unit, factor in zip(table.split()[::2], table.split()[1::2], strict=True)
+}
+_UNITS = "|".join(re.escape(unit) for unit in sorted(_UNIT, key=len, reverse=True))
+_NUMBER = re.compile(
+    r"(?<![\w.])(?P<sign>[$€£]\s?)?"
+    rf"(?P<value>[0-9]{{1,3}}(?:,[0-9]{{3}})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\b{_WORD_NUMBER}\b(?!\sof\b))"
+    rf"(?P<scale>[\s-](?:{'|'.join(_SCALE)})\b)?"
+    rf"(?P<unit>[\s-]?(?:(?:square|cubic)\s)?(?:{_UNITS})(?![\w]))?(?![0-9])",
+    re.IGNORECASE,
+)
+_ONE_TO_NINETEEN = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_SMALL = {
+    **{word: n for n, word in enumerate(_ONE_TO_NINETEEN.split(), start=1)},
+    **{word: 10 * n for n, word in enumerate(_TENS.split(), start=2)},
+    "hundred": 100,
+    "dozen": 12,
+}
+
+_CAPITAL = r"(?:(?:[A-Z]\.\s?)+(?=[A-Z])|(?:St|Mt|Dr)\.\s|[A-ZÀ-ÖØ-Þ][\w’'&-]*)"
+_LINK = r"(?:(?:of|de|van|von|der|da|la|le|di|del|du|al|bin|ibn)\s(?:(?:la|der)\s)?)"
+_NAME = re.compile(rf"{_CAPITAL}(?:\s*(?<=[.\s])(?:{_LINK})?{_CAPITAL})*")
+_HEAD = re.compile(r"[\w’'-]+(?:\s+|$)")
+_STOP_WORDS = (
+    "a an the this that these those it its he she they his her their we our you your i my in on at of to "
+    "from by for with as and or but not no nor so if then than when where while which who whom whose what "
+    "why how is are was were be been being am do does did has have had can could will would shall should may "
+    "might must there here after before during since until although though because however also both all "
+    "some many most more such other another each every one about into over under between through"
+)
+_STOP = frozenset(_STOP_WORDS.split())
+_CALENDAR = re.compile(
+    rf"^(?:{_MONTH}|Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday)$|^(?:BCE?|CE|AD)$"
+)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of a sentence: characters [start, end), its text, and its value where it is a quantity.
+
+    Dates have the year as value (negative before the common era) and kind "date"; numbers have their amount
+    in the base unit of their kind, for instance metres for "length", and kind "" without a unit.
+    """
+
+    start: int
+    end: int
+    text: str
+    value: float | None = None
+    kind: str = ""
+
+
+def words(text: str) -> list[str]:
+    """Words in lower case, stop words left out."""
+    return [word for word in re.findall(r"[^\W_]+", text.lower()) if word not in _STOP and word != "s"]
+
+
+@cache
+def _stemmer() -> type[Any]:
+    # Its own class: the package's `stemmer()` takes PyStemmer where that is installed, of whatever version.
+    from snowballstemmer.english_stemmer import EnglishStemmer
+
+    return EnglishStemmer  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=65536)
+def stem(word: str) -> str:
+    """The stem of an English word in lower case, by Snowball's English stemmer ("Porter 2")."""
+    return str(
+        _stemmer()().stemWord(word)
+    )  # one a call: it keeps its place in the word, and threads share it
+
+
+def stems(text: str) -> set[str]:
+    """Stems of the words of a text."""
+    return {stem(word) for word in words(text)}
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences of a text, in order; initials and common abbreviations do not end one."""
+    return [text[start:end] for start, end in sentence_spans(text)]
+
+
+def year(text: str) -> float | None:
+    """The year of a date (of a century its first), negative before the common era; None without one."""
+    match = re.search(_YEARS, text)
+    if match is None:
+        match = re.search(r"[0-9]{1,4}", text)
+    if match is None:
+        return None
+    number = float(match.group())
+    if "century" in text:
+        number = (number - 1) * 100
+    return -number if re.search(r"BC", text) else number
+
+
+def dates(sentence: str) -> list[Span]:
+    """Dates, years, decades and centuries, in order."""
+    return [Span(m.start(), m.end(), m.group(), year(m.group()), "date") for m in _DATES.finditer(sentence)]
+
+
+def numbers(sentence: str) -> list[Span]:
+    """Numbers with their scale and unit, in order; those inside dates are left out."""
+    taken = [(d.start, d.end) for d in dates(sentence)]
+    spans = []
+    for m in _NUMBER.finditer(sentence):
+        if any(m.start() < end and start < m.end() for start, end in taken):
+            continue
+        raw, scale, unit = (
+            m["value"].lower(),
+            (m["scale"] or "").strip(" -").lower(),
+            (m["unit"] or "").strip(" -"),
+        )
+        amount = float(_SMALL[raw]) if raw in _SMALL else float(raw.replace(",", ""))
+        # "square km" and "km" are of different kinds; the word before the unit becomes part of the kind.
+        power, _, base = unit.lower().rpartition(" ")
+        kind, factor = _UNIT.get(base, ("", 1.0))
+        kind = "money" if m["sign"] else f"{power} {kind}".strip()
+        spans.append(
+            Span(m.start(), m.end(), m.group().strip(), amount * _SCALE.get(scale, 1) * factor, kind)
+        )
+    return spans
+
+
+def names(sentence: str, ordinary: frozenset[str] = frozenset()) -> list[Span]:
+    """Capitalised spans, in order: names of people, places and things.
+
+    Parameters
+    ----------
+    ordinary : frozenset of str
+        Words that the context also writes in lower case: alone at the start of a sentence they are no name.
+    """
+    spans = []
+    for m in _NAME.finditer(sentence):
+        start, text = m.start(), m.group()
+        while (head := _HEAD.match(text)) and head.group().strip().lower() in _STOP:
+            start, text = start + head.end(), text[head.end() :]
+        text = re.sub(r"(?:['’]s?|[-&])$", "", text.strip())
+        opening = not sentence[:start].strip(" \"'“‘([")
+        if (
+            not text
+            or not text[0].isupper()
+            or _CALENDAR.match(text)
+            or (opening and text.lower() in ordinary)
+        ):
+            continue
+        spans.append(Span(start, start + len(text), text))
+    return spans
+
+
+_LARGEST = (
+    "longer taller higher larger bigger greater deeper wider heavier faster more hotter farther further most"
+)
+_SMALLEST = "shorter smaller lower fewer less lighter slower shallower narrower closer nearer least"
+_LATEST = "later younger newer last recently recent latest"
+_EARLIEST = "earlier first older before earliest oldest"
+# word -> (compare dates?, take the larger?)
+_DIRECTION: dict[str, tuple[bool, bool]] = {
+    **dict.fromkeys(_LARGEST.split(), (False, True)),
+    **dict.fromkeys(_SMALLEST.split(), (False, False)),
+    **dict.fromkeys(_LATEST.split(), (True, True)),
+    **dict.fromkeys(_EARLIEST.split(), (True, False)),
+}
+_EITHER = re.compile(r"(?:^|[,:]|\bbetween\b)\s*(?P<a>[^,:]+?),?\s+(?:or|and)\s+(?P<b>[^,:]+?)\s*\?*$")
+_INLINE = re.compile(r"^(?:is|are|was|were|did|does|do)\s+(?P<a>.+?)\s+or\s+(?P<b>.+)$", re.I)
+
+
+def _options(question: str) -> tuple[str, str] | None:
+    """The two things compared, as the question writes them, without a leading article."""
+    inline = _INLINE.match(question)
+    if inline:
+        named = names(inline["b"])
+        pair = (inline["a"], named[0].text) if named and named[0].start <= 4 else None
+    elif (match := _EITHER.search(question)) and (" or " in match.group() or "between" in match.group()):
+        pair = (match["a"], match["b"])
+    else:
+        pair = None
+    if pair is None:
+        return None
+    a, b = (re.sub(r"^(?:the|a|an)\s+", "", option.strip(" ?."), flags=re.I) for option in pair)
+    return (a, b) if a and b else None
+
+
+def _quantity(option: str, asked: set[str], passages: Sequence[Passage], by_date: bool) -> Span | None:
+    """The quantity that the sentence closest to the question states about an option."""
+    own = stems(option)
+    best: tuple[tuple[int, int, int], Span] | None = None
+    order = 0
+    for passage in passages:
+        title = stems(passage.title)
+        for sentence in sentences(passage.text):
+            order += 1
+            held = stems(sentence)
+            if not own or not own <= held | title:
+                continue
+            found: list[Span] = dates(sentence) if by_date else numbers(sentence)
+            # A number with a unit says more about what it measures than one without.
+            stated = sorted((s for s in found if s.value is not None), key=lambda s: not s.kind)
+            if not stated:
+                continue
+            # Sentences that share words with the question first, then those that name the option themselves.
+            rank = (len(asked & held), len(own & held), -order)
+            if best is None or rank > best[0]:
+                best = (rank, stated[0])
+    return None if best is None else best[1]
+
+
+def compare(question: str, passages: Sequence[Passage]) -> str | None:
+    """The option that wins a comparison; None if it is none, or the passages lack one of the two quantities.
+
+    Dates are compared for words such as "first", "older", "later", numbers (brought to one unit) for words
+    such as "longer", "smaller". Of equal quantities the first option is given.
+    """
+    pair = _options(question)
+    if pair is None:
+        return None
+    cue = next((w for w in re.findall(r"[a-z]+", question.lower()) if w in _DIRECTION), None)
+    if cue is None:
+        return None
+    by_date, larger = _DIRECTION[cue]
+    asked = stems(question) - stems(pair[0]) - stems(pair[1])
+    a, b = (_quantity(option, asked, passages, by_date) for option in pair)
+    if a is None or b is None or a.value is None or b.value is None or a.kind != b.kind:
+        return None
+    return pair[0] if a.value == b.value or (a.value > b.value) == larger else pair[1]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A sentence of the context, with its support for the question (>= 0) and whose passage it is from."""
+
+    text: str
+    support: float
+    passage: int
+
+
+class Reading:
+    """The context of one question, weighed."""
+
+    def __init__(self, question: str, passages: Sequence[Passage]) -> None:
+        self.passages = passages
+        found = [(text, i) for i, p in enumerate(passages) for text in sentences(p.text)]
+        titles = [stems(p.title) for p in passages]
+        self.bags = [(stems(text), titles[i]) for text, i in found]
+        held = Counter(w for own, title in self.bags for w in own | title)
+        self.idf = {w: math.log(1 + len(found) / n) for w, n in held.items()}
+        self.unseen = math.log(1 + len(found))
+        self.asked = stems(question)
+        self.sentences = [Evidence(text, self.support(k, self.asked), i) for k, (text, i) in enumerate(found)]
+        self.ordinary = frozenset(re.findall(r"\b[a-z]+\b", " ".join(text for text, _ in found)))
+
+    def support(self, k: int, asked: set[str]) -> float:
+        """Idf of the stems of `asked` that sentence k holds; half where only its title does."""
+        own, title = self.bags[k]
+        whole = math.fsum(self.idf[w] for w in asked & own)
+        return whole + 0.5 * math.fsum(self.idf[w] for w in asked & (title - own))
+
+    def covered(self, k: int, asked: set[str]) -> float:
+        """Share of the idf of `asked` that sentence k and its title hold, in [0, 1]; 1 if none is asked."""
+        total = math.fsum(self.idf.get(w, self.unseen) for w in asked)
+        own, title = self.bags[k]
+        return math.fsum(self.idf[w] for w in asked & (own | title)) / total if total else 1.0
+
+    def ranked(self) -> list[Evidence]:
+        """Sentences with at least half the best support, best first, ties in prompt order."""
+        best = max(s.support for s in self.sentences)
+        return sorted((s for s in self.sentences if s.support >= best / 2), key=lambda s: -s.support)
+
+    def nearest(self, sentence: str, spans: Sequence[Span]) -> Span:
+        """The span closest to the question's words; the earliest of equals."""
+        tokens = list(re.finditer(r"[^\W_]+", sentence))
+        marks = [(t, stem(t.group().lower())) for t in tokens]
+
+        def closeness(span: Span) -> float:
+            inside = [i for i, (t, _) in enumerate(marks) if t.start() < span.end and t.end() > span.start]
+            if not inside:
+                return 0.0
+            return math.fsum(
+                self.idf[w] / max(1, inside[0] - i, i - inside[-1])
+                for i, (_, w) in enumerate(marks)
+                if w in self.asked and w in self.idf and i not in inside
+            )
+
+        return max(spans, key=lambda span: (closeness(span), -span.start))
+
 
 _YES_NO = re.compile(r"^(?:is|are|was|were|am|do|does|did|has|have|had|can|could|will|would|should)\b", re.I)
 _QUANTITY = re.compile(
@@ -99,10 +426,10 @@ class ExtractiveGenerator(BaseGenerator):
     def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
         """The option whose words, with the question's, one sentence supports best."""
         reading = Reading(f"{prompt.question.text} {' '.join(choices)}", prompt.passages)
-        asked = _spans.stems(prompt.question.text)
+        asked = stems(prompt.question.text)
 
         def support(choice: str) -> float:
-            own = _spans.stems(choice) - asked
+            own = stems(choice) - asked
             # An option is only as good as its own words: covered in part, it is supported in part.
             return (
                 max(
@@ -146,8 +473,8 @@ def _yes_no(question: str, reading: Reading) -> str:
     subjects: list[set[str]] = [set()]
     if both:
         first = both.group(1)
-        second = next((s.text for s in _spans.names(question[both.end() :])), "")
-        subjects = [_spans.stems(first), _spans.stems(second)]
+        second = next((s.text for s in names(question[both.end() :])), "")
+        subjects = [stems(first), stems(second)]
     said = reading.asked - set().union(*subjects) - {"both"}
     for subject in subjects:
         asked = said | subject
@@ -171,12 +498,12 @@ def _span(question: str, reading: Reading) -> str:
         return None
 
     def fresh(evidence: Evidence) -> list[Span]:
-        named = _spans.names(evidence.text, reading.ordinary)
+        named = names(evidence.text, reading.ordinary)
         title = reading.passages[evidence.passage].title.strip()
         if title and (pronoun := _PRONOUN.match(evidence.text)):
             # An opening "He" or "It" stands for what the passage is about.
             named = [Span(0, pronoun.end(), title), *named]
-        return [span for span in named if not _spans.stems(span.text) <= reading.asked]
+        return [span for span in named if not stems(span.text) <= reading.asked]
 
     def places(evidence: Evidence) -> list[Span]:
         return [span for span in fresh(evidence) if _LOCATIVE.search(evidence.text[: span.start])]
@@ -187,11 +514,11 @@ def _span(question: str, reading: Reading) -> str:
 
     found: str | None = None
     if _QUANTITY.search(question):
-        found = first(lambda evidence: _spans.numbers(evidence.text))
+        found = first(lambda evidence: numbers(evidence.text))
         if found and _MANY.search(question):
             found = re.sub(r"\s(?:people|inhabitants)$", "", found)
     elif _DATE.search(question):
-        found = first(lambda evidence: _spans.dates(evidence.text))
+        found = first(lambda evidence: dates(evidence.text))
         if found and _YEAR.search(question) and (match := re.search(r"\b[0-9]{3,4}\b", found)):
             found = match.group()
     elif _PLACE.search(question):
@@ -204,7 +531,7 @@ def _span(question: str, reading: Reading) -> str:
 def _clause(sentence: str, reading: Reading) -> str:
     """The shortest clause with a word that the question lacks, without copula and what precedes it."""
     clauses = [c.strip(" .!?\"'") for c in _CLAUSE.split(sentence)]
-    telling = [c for c in clauses if _spans.stems(c) - reading.asked]
+    telling = [c for c in clauses if stems(c) - reading.asked]
     clause = min(telling, key=len) if telling else sentence.strip(" .!?")
     match = _COPULA.search(clause)
     return clause[match.end() :] if match and clause[match.end() :].strip() else clause

@@ -18,9 +18,8 @@ from typing import Any
 
 from mio_rag.errors import InputError, require
 from mio_rag.files import sha256_of
-from mio_rag.generation._letters import option_logprobs
-from mio_rag.generation._tokenizer import chat_text, expanded, first_line, load_tokenizer
-from mio_rag.generation.base import BaseGenerator, Chosen
+from mio_rag.generation.base import BaseGenerator, Chosen, option_logprobs
+from mio_rag.generation.counters import chat_text, expanded, first_line, load_tokenizer
 from mio_rag.generation.prompts import LETTERS, Prompt
 from mio_rag.types import Answer, GenerationError
 

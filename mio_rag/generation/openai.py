@@ -18,9 +18,9 @@ from typing import Any, TypeGuard, TypeVar
 from urllib.parse import urlsplit
 
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.generation._counters import PromptCounter, find_counter, named_counter
-from mio_rag.generation._http import HttpFailure, JsonClient
 from mio_rag.generation.base import BaseGenerator, most_tokens, repeated
+from mio_rag.generation.counters import PromptCounter, find_counter, named_counter
+from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, GenerationError
 

@@ -20,7 +20,7 @@ import numpy as np
 from mio_rag.context import render_passage
 from mio_rag.errors import InputError, require
 from mio_rag.generation import make_generator
-from mio_rag.generation._spans import sentences, stems
+from mio_rag.generation.extractive import sentences, stems
 from mio_rag.generation.prompts import support_prompt
 from mio_rag.generation.protocol import ChoiceWeigher, Generator
 from mio_rag.measures.instruments import Judge

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mio_rag.generation._spans import sentences
+from mio_rag.generation.extractive import sentences
 from mio_rag.generation.prompts import question_prompt
 from mio_rag.measures.bert_score import bert_score
 from mio_rag.measures.instruments import Reading

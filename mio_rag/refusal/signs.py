@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import render_passage
-from mio_rag.generation._spans import sentences, stems
+from mio_rag.generation.extractive import sentences, stems
 from mio_rag.selection.result import Selection
 from mio_rag.types import Answer
 

@@ -7,8 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from mio_rag.allocation.pacer import Pacer
-from mio_rag.allocation.pacer_account import Account, Reservation
+from mio_rag.allocation.pacer import Account, Pacer, Reservation
 from mio_rag.errors import StateError
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.context import SEPARATOR, TokenCounter, passage_tokens, render_passage
 from mio_rag.errors import InfeasibleError, InputError, choose
-from mio_rag.generation._spans import sentences
+from mio_rag.generation.extractive import sentences
 from mio_rag.merging import APART, merged
 from mio_rag.reading import read_toml
 from mio_rag.retrieval.rerank import make_reranker, rescored, spec_problems

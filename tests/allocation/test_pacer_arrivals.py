@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.allocation.pacer_arrivals import PARTS, Arrivals, written
+from mio_rag.allocation.pacer_forecast import PARTS, Arrivals, written
 from mio_rag.errors import SpentError
 from tests.allocation.pacing import Clock
 

@@ -89,7 +89,7 @@ def test_a_sample_that_is_far_off_costs_another_round_and_never_the_total(tmp_pa
 
 def test_rows_take_one_solve_each_beside_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left, or missing, is made up for by rows that read one passage more, or less."""
-    import mio_rag.batch.options as options
+    import mio_rag.batch.job as options
 
     solves, solve = [0], options.solve
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from mio_rag.batch.asking.answering import Answered
-from mio_rag.batch.asking.ledger import Claim, Ledger
-from mio_rag.batch.asking.retrying import Retrying
-from mio_rag.batch.asking.run import AskedSummary, ask_many
-from mio_rag.batch.asking.workers import Died, Workers
+from mio_rag.batch.answering import Answered, Died, Workers
+from mio_rag.batch.ask import AskedSummary, ask_many
+from mio_rag.batch.ledger import Claim, Ledger
+from mio_rag.batch.retrying import Retrying
 from mio_rag.context import passage_tokens
 from mio_rag.control.composed.controller import compose
 from mio_rag.control.composed.parts import Price

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mio_rag.batch.asking.run import AskedSummary, ask_many
+from mio_rag.batch.ask import AskedSummary, ask_many
 from mio_rag.control.composed.policy import Policy, policy_of
 from mio_rag.control.planner.settings import Models
 from mio_rag.errors import InputError
@@ -79,7 +79,7 @@ def test_calls_of_a_model_that_a_workflow_names_are_repeated_and_counted(
         opened.append(spec)
         return ScriptedGenerator(cheap)
 
-    monkeypatch.setattr("mio_rag.batch.asking.run.make_reader", make)
+    monkeypatch.setattr("mio_rag.batch.ask.make_reader", make)
     nodes = {
         "w": {"do": "rewrite", "model": "cheap"},
         "f": {"do": "retrieve", "from": ["w"]},

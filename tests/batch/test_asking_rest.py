@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mio_rag.batch.asking.questions import read_questions
-from mio_rag.batch.asking.run import AskedSummary, ask_many
+from mio_rag.batch.ask import AskedSummary, ask_many, read_questions
 from mio_rag.cli.batch import _why_left
 from mio_rag.control.composed.policy import policy_of
 from mio_rag.corpora.load import Dataset

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 
 from mio_rag import Candidates, InputError, Selector
 from mio_rag.batch import select_batch as run_batch
-from mio_rag.batch.local import _marked
-from mio_rag.batch.work import DIED
+from mio_rag.batch.work import DIED, _marked
 from mio_rag.cli.app import app
 from mio_rag.formulations.program import SelectionProgram
 from tests.batch.deadly import Deadly

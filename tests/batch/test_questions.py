@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.batch.asking.questions import read_questions
+from mio_rag.batch.ask import read_questions
 from mio_rag.errors import DataError, InputError
 from mio_rag.types import Question
 

@@ -8,9 +8,9 @@ import pytest
 
 from mio_rag.batch import allocate_batch
 from mio_rag.batch import select_batch as run_batch
-from mio_rag.batch.asking.run import AskedSummary, ask_many
-from mio_rag.batch.cluster import joined
+from mio_rag.batch.ask import AskedSummary, ask_many
 from mio_rag.batch.job import Engine
+from mio_rag.batch.on_ray import joined
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import Question
 from tests.batch import test_allocate_batch

@@ -3,9 +3,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mio_rag.generation import ExtractiveGenerator, _spans, build_prompt
-from mio_rag.generation._comparison import compare
-from mio_rag.generation._reading import Reading
+from mio_rag.generation import ExtractiveGenerator, build_prompt, extractive
+from mio_rag.generation.extractive import Reading, compare
 from mio_rag.types import Passage, Question
 
 LIBRARY = [
@@ -130,7 +129,7 @@ def test_the_order_of_equal_evidence_decides_and_nothing_else() -> None:
 
 def test_sentences_end_where_they_end() -> None:
     text = "Dr. Smith met J. R. R. Tolkien in St. Louis. It rained (hard). Did it? Yes!\nA new line"
-    assert _spans.sentences(text) == [
+    assert extractive.sentences(text) == [
         "Dr. Smith met J. R. R. Tolkien in St. Louis.", "It rained (hard).", "Did it? Yes!", "A new line",
     ]  # fmt: skip
 
@@ -148,12 +147,12 @@ def test_sentences_end_where_they_end() -> None:
     ],
 )
 def test_dates(text: str, value: float) -> None:
-    assert [(d.text, d.value) for d in _spans.dates(f"It was {text}, they say.")] == [(text, value)]
-    assert _spans.numbers(f"It was {text}, they say.") == []
+    assert [(d.text, d.value) for d in extractive.dates(f"It was {text}, they say.")] == [(text, value)]
+    assert extractive.numbers(f"It was {text}, they say.") == []
 
 
 def test_numbers() -> None:
-    found = _spans.numbers(
+    found = extractive.numbers(
         "In 1999 it had 3.5 million people, twelve gates, 2000 kg, 80% and $5 in 30 square km."
     )
     assert [(n.text, n.value, n.kind) for n in found] == [
@@ -167,9 +166,11 @@ def test_numbers() -> None:
 
 
 def test_names() -> None:
-    found = _spans.names("The painter Leonardo da Vinci's home was Rome in May, near the University of Pisa.")
+    found = extractive.names(
+        "The painter Leonardo da Vinci's home was Rome in May, near the University of Pisa."
+    )
     assert [n.text for n in found] == ["Leonardo da Vinci", "Rome", "University of Pisa"]
-    assert _spans.names("Scientists agree.", frozenset({"scientists"})) == []
+    assert extractive.names("Scientists agree.", frozenset({"scientists"})) == []
 
 
 def test_forms_of_a_word_are_one_word() -> None:
@@ -179,8 +180,8 @@ def test_forms_of_a_word_are_one_word() -> None:
         ("nationally", "national"),
         ("directed", "directs", "directing"),
     ):
-        assert len({_spans.stem(form) for form in forms}) == 1, forms
-    assert _spans.stem("1887") == "1887"
+        assert len({extractive.stem(form) for form in forms}) == 1, forms
+    assert extractive.stem("1887") == "1887"
     passage = Passage("p", "The band stopped touring in 1998. It was founded in 1990.", "Band")
     asked = build_prompt(Question("q", "In which year did the band stop its tours?"), [passage])
     assert ExtractiveGenerator().generate(asked).text == "1998"
@@ -190,8 +191,8 @@ def test_threads_share_the_stems() -> None:
     words = [
         f"{start}{ending}" for start in ("talk", "runn", "stopp", "nation") for ending in ("ing", "ed", "s")
     ]
-    alone = [_spans.stem(word) for word in words]
+    alone = [extractive.stem(word) for word in words]
     for _ in range(5):
-        _spans.stem.cache_clear()
+        extractive.stem.cache_clear()
         with ThreadPoolExecutor(8) as pool:
-            assert list(pool.map(_spans.stem, words * 40)) == alone * 40
+            assert list(pool.map(extractive.stem, words * 40)) == alone * 40

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("httpx2")
 
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.batch.asking.run import ask_many
+from mio_rag.batch.ask import ask_many
 from mio_rag.control.composed.policy import policy_of
 from mio_rag.errors import InputError
 from mio_rag.generation import OpenAIGenerator, build_prompt, make_generator

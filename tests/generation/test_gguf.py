@@ -18,8 +18,8 @@ import pytest
 from mio_rag.context import passage_tokens, render_context
 from mio_rag.errors import InputError
 from mio_rag.generation import GGUFGenerator, build_prompt, make_generator
-from mio_rag.generation._gguf_file import trained_context
-from mio_rag.generation._http import HttpFailure, JsonClient
+from mio_rag.generation.gguf import trained_context
+from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.retrieval.rerank import make_reranker
 from mio_rag.types import GenerationError, Passage, Question
 

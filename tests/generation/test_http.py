@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("httpx2")
 
-from mio_rag.generation._http import HttpFailure, JsonClient
+from mio_rag.generation.http import HttpFailure, JsonClient
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.batch.asking.retrying import Retrying
+from mio_rag.batch.retrying import Retrying
 from mio_rag.errors import InputError
 from mio_rag.generation import (
     BaseGenerator,
@@ -22,8 +22,8 @@ from mio_rag.generation import (
     ScriptedGenerator,
     build_prompt,
     make_generator,
+    parse_file,
 )
-from mio_rag.generation._target import parse_file
 from mio_rag.generation.gguf import _among
 from mio_rag.generation.protocol import CHOICE_TOKENS, ChoiceWeigher, content_of
 from mio_rag.generation.replies import RememberingGenerator, _RememberingWriter

@@ -18,7 +18,7 @@ from mio_rag.generation import (
     build_prompt,
     make_generator,
 )
-from mio_rag.generation._letters import parse_choice
+from mio_rag.generation.base import parse_choice
 from mio_rag.types import GenerationError, Passage, Question
 
 QUESTION = Question("q1", "Where is the tower?")

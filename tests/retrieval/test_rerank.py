@@ -13,7 +13,7 @@ from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.contenders import make_methods
 from mio_rag.generation import ScriptedGenerator
-from mio_rag.generation._letters import option_logprobs
+from mio_rag.generation.base import option_logprobs
 from mio_rag.relevance import available_features, feature_matrix
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.rerank import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from mio_rag.allocation.pacer_checks import Window
+from mio_rag.allocation.pacer import Window
 from mio_rag.control.composed.means import READER, SHA256, Bounds, Model, is_whole
 from mio_rag.control.mdp.policies import POLICIES, make_policy
 from mio_rag.errors import InputError, choose

@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 from mio_rag.errors import InputError, StateError
 from mio_rag.types import Question
 
-__all__ = ["Account", "Claim", "Ledger"]
-
 T = TypeVar("T")
 
 _PATIENCE_SECONDS = 30.0
@@ -199,8 +197,8 @@ class Ledger:
 
     def _counts(self, connection: sqlite3.Connection) -> tuple[int, int, int]:
         """Spent, held and lost."""
-        row = connection.execute("SELECT spent, held, lost FROM account").fetchone() or ()
-        if len(row) != 3 or not all(isinstance(count, int) and count >= 0 for count in row):
+        row = connection.execute("SELECT spent, held, lost FROM account").fetchone() or (-1, -1, -1)
+        if not all(isinstance(count, int) and count >= 0 for count in row):
             raise StateError(
                 f"'{self.path}' is damaged: row 1 of account holds {row!r}, expected three counts >= 0. "
                 "Restore the file, or begin in another folder"

@@ -15,8 +15,6 @@ from mio_rag.generation.base import charged, repeated
 from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, content_of
 from mio_rag.types import Answer, GenerationError, Question
 
-__all__ = ["Retrying"]
-
 T = TypeVar("T")
 
 _REMEMBERED = 256  # prompts: those under way

@@ -1,18 +1,19 @@
-"""One question to its answer and its cost: what a thread of this process does, or a worker elsewhere."""
+"""The threads of a run: each claims a question, holds what it may cost, has it answered, and settles."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mio_rag.allocation.pacer import LARGEST_PRICE, Pacer
-from mio_rag.batch.asking.ledger import Claim
-from mio_rag.batch.asking.retrying import Retrying
-from mio_rag.batch.asking.unit import Unit
+from mio_rag.batch.ledger import Claim, Ledger
+from mio_rag.batch.retrying import Retrying
 from mio_rag.control.composed.controller import compose, pacer_of, specs_of
 from mio_rag.control.composed.parts import READER
 from mio_rag.control.composed.policy import Policy
@@ -24,12 +25,61 @@ from mio_rag.generation.protocol import content_of
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
+from mio_rag.session.costs import Prices
 from mio_rag.session.loop import Account
 from mio_rag.session.models import Models
-from mio_rag.session.trace import Outcome
-from mio_rag.types import Question
+from mio_rag.session.trace import Outcome, Trace
+from mio_rag.types import GenerationError, Question
 
-__all__ = ["TOLD", "Answered", "Answering", "Job", "Rest", "make_reader"]
+_NANO = 1e9  # dollars are counted in whole billionths, rounded up
+
+
+class Unit:
+    """Tokens, or billionths of a dollar, both as whole numbers.
+
+    Parameters
+    ----------
+    prices : Prices
+        By model, as a policy names them.
+    dollars : bool
+    """
+
+    def __init__(self, prices: Prices, dollars: bool) -> None:
+        self.prices, self.dollars = prices, dollars
+
+    @property
+    def name(self) -> str:
+        """As summaries have it."""
+        return "dollars" if self.dollars else "tokens"
+
+    def of(self, model: str, into: int, out: int) -> int:
+        """What tokens into and out of a model cost."""
+        if not self.dollars:
+            return into + out
+        cost = self.prices.of(model, into, out)
+        assert cost is not None
+        return math.ceil(cost * _NANO)
+
+    def spent(self, trace: Trace) -> int:
+        """Of everything that a question took; steps name the models."""
+        return sum(
+            self.of(step.model or READER, call.prompt_tokens, call.completion_tokens)
+            for step in trace.steps
+            for call in step.calls
+        )
+
+    def most(self, into: int, out: int) -> int:
+        """The most that so many tokens may cost, by whichever model."""
+        return max((self.of(name, into, out) for name in self.prices.dollars), default=into + out)
+
+    def given(self, total: float) -> int:
+        """A total as it is counted."""
+        return math.floor(total * _NANO) if self.dollars else int(total)
+
+    def told(self, cost: int) -> float:
+        """A cost as people read it."""
+        return cost / _NANO if self.dollars else float(cost)
+
 
 #: What the output says of every question: `_told`, and `cpu_seconds`.
 TOLD = (
@@ -304,3 +354,190 @@ def _told(found: Outcome) -> dict[str, Any]:
         "way": [step.why for step in trace.steps],
         "error": _why(found) or None,
     }
+
+
+_ABORT_AFTER = 20  # questions in a row that the model failed: the cause is not the question
+_POLL_SECONDS = 0.05
+_LIVES = 3  # workers that one question may take with it
+
+
+class Died(Exception):
+    """Whoever was to answer is gone, and nobody knows what was spent."""
+
+
+class Team(Protocol):
+    """Who answers; threads share it."""
+
+    def most(self, question: Question) -> int:
+        """The most that a question may cost."""
+        ...
+
+    def least(self, question: Question) -> int | None:
+        """With how little it can be asked, where it then reads less; None: not with less than the most."""
+        ...
+
+    def answer(self, claim: Claim) -> Answered:
+        """What came of a question.
+
+        Raises
+        ------
+        Died
+        """
+        ...
+
+
+class Workers:
+    """The threads of one run.
+
+    Parameters
+    ----------
+    total : int or None
+        What may be spent, in the unit of the ledger.
+    stop : Event
+        Once it is set, nothing more is begun.
+    count : int
+        Questions of the batch, for `progress`.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        team: Team,
+        total: int | None,
+        stop: threading.Event,
+        progress: Callable[[int, int], None] | None,
+        count: int,
+    ) -> None:
+        self.ledger, self.team, self.total, self.stop = ledger, team, total, stop
+        self.progress, self.count = progress, count
+        self.failure: Exception | None = None
+        #: The least that would have been held for a question, of those that what is left did not allow, and
+        #: whether that is with what is worth reading.
+        self.short: tuple[int, bool] | None = None
+        #: Questions for which what is worth reading had no room in what is left.
+        self.crowded = 0
+        self._lock = threading.Lock()
+        self._next, self._under_way, self._failing = -1, 0, 0
+
+    def tell(self, done: int) -> None:
+        """Say how many more are finished."""
+        if self.progress is not None and done:
+            self.progress(done, self.count)
+
+    def work(self, threads: int) -> None:
+        """Ask until nothing is left, or nothing more is allowed."""
+        with ThreadPoolExecutor(threads) as pool:
+            workers = [pool.submit(self._worker) for _ in range(threads)]
+            try:
+                for worker in workers:
+                    worker.result()
+            except BaseException:
+                self.stop.set()
+                raise
+
+    def _worker(self) -> None:
+        while not self.stop.is_set():
+            try:
+                claim = self._claimed()
+                if claim is None:
+                    return
+                try:
+                    self._answer(claim)
+                finally:
+                    with self._lock:
+                        self._under_way -= 1
+            except BaseException as error:
+                self.stop.set()
+                if not isinstance(error, Exception):
+                    raise
+                self.failure = self.failure or error
+                return
+
+    def _claimed(self) -> Claim | None:
+        """The next question, with the most that it may cost held; None: nothing more can be asked."""
+        with self._lock:
+            found = self.ledger.next_open(self._next)
+            if found is None:
+                return None
+            number, question = found
+            self._next = number
+        held = self._held(number, question)
+        return Claim(number, question, held) if held else None
+
+    def _held(self, number: int, question: Question) -> int:
+        """Hold the most that a question may cost, now or once others have told what they took.
+
+        Where nothing will be freed any more, it is asked with what is left, if that is enough; 0: it is not.
+        """
+        cost = self.team.most(question)
+        while not self.stop.is_set():
+            with self._lock:
+                last = not self._under_way
+                if held := self.ledger.hold(number, cost, self.total):
+                    self._under_way += 1
+                    return held
+            if last:
+                least = self.team.least(question)
+                with self._lock:
+                    if self._under_way:
+                        continue  # another question was begun meanwhile: what it leaves may do
+                    held = self.ledger.hold(number, cost, self.total, least)
+                    self._under_way += held > 0
+                    if not held:
+                        self._lack(cost if least is None else min(cost, least), reads=False)
+                return held
+            time.sleep(_POLL_SECONDS)
+        return 0
+
+    def _lack(self, needed: int, *, reads: bool) -> None:
+        """Note what a question would have needed."""
+        self.short = min(self.short or (needed, reads), (needed, reads))
+
+    def _answer(self, claim: Claim) -> None:
+        found = self._answered(claim)
+        if found is None:
+            return
+        self.ledger.settle(
+            claim, found.cost, found.told, failed=found.failed, unread=found.unread, short=found.short > 0
+        )
+        if found.short:
+            with self._lock:
+                self.crowded += 1
+                self._lack(found.short, reads=True)
+        if found.is_spent:
+            self.stop.set()
+        elif found.failed:
+            with self._lock:
+                self._failing += 1
+                if self._failing >= _ABORT_AFTER and self.failure is None:
+                    self.stop.set()
+                    self.failure = GenerationError(
+                        f"{self._failing} questions in a row failed, the last with: {found.why}. What is "
+                        "finished is kept: fix the cause and run the same again"
+                    )
+        else:
+            with self._lock:
+                self._failing = 0
+        if not found.unread:
+            self.tell(1)
+
+    def _answered(self, claim: Claim) -> Answered | None:
+        """What came of a question; None where too little is left to ask it again."""
+        for life in range(_LIVES):
+            try:
+                return self.team.answer(claim)
+            except Died as died:
+                if life == _LIVES - 1:
+                    why = f"{died}; so did {life} others with this question"
+                    self.ledger.abandon(claim, again=False)
+                    return Answered(0, {"error": why}, failed=True)
+                self.ledger.abandon(claim, again=True)
+                with self._lock:
+                    self._under_way -= 1
+                held = self._held(claim.number, claim.question)
+                if not held:
+                    with self._lock:
+                        self._under_way += 1  # the caller takes it off
+                    return None
+                claim = Claim(claim.number, claim.question, held)
+        raise AssertionError("unreachable")

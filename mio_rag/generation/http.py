@@ -10,8 +10,6 @@ from typing import Any
 
 from mio_rag.errors import InputError, require
 
-__all__ = ["HttpFailure", "JsonClient"]
-
 _LOCAL_SECONDS = 600.0  # for one reply of a server in this process, or for the turn on its connection
 _LARGEST_REPLY = 64 << 20  # bytes
 
