@@ -24,10 +24,9 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector, Units
-from mio_rag.service.asked import Asked
 from mio_rag.service.controlled import Controlled, Plans, Tiers
 from mio_rag.service.governed import Governed
-from mio_rag.service.pacing import Held, held_tokens
+from mio_rag.service.requests import Asked, Held, held_tokens
 from mio_rag.service.searching import Found, searching_of
 from mio_rag.service.settings import Planning, Strategies
 from mio_rag.text import is_text
@@ -82,6 +81,8 @@ class Answering:
         refusing: Refusal | None = None,
         planning: Planning | None = None,
     ) -> None:
+        if cache is not None and policy is not None:
+            raise InputError("a cache and a policy exclude each other: leave one of them out")
         deciding = {"router": routing, "policy": policy, "planner": planning}
         if refusing is not None:
             for name, given in deciding.items():

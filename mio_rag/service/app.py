@@ -28,7 +28,6 @@ from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.service import messages
 from mio_rag.service.answering import Answering
-from mio_rag.service.asked import Asked
 from mio_rag.service.edge import (
     CONNECTION_GUARD,
     BodyLimit,
@@ -44,8 +43,8 @@ from mio_rag.service.edge import (
     refusal,
 )
 from mio_rag.service.metrics import Metrics
-from mio_rag.service.pacing import standing
 from mio_rag.service.page import EXAMPLE_PRICE, HOW, Curve, example_of, example_questions, render_reference
+from mio_rag.service.requests import Asked, standing
 from mio_rag.service.settings import ConnectionLimits, Planning, ServiceLimits, Strategies
 from mio_rag.settings import Settings
 from mio_rag.text import clean

@@ -14,8 +14,7 @@ from mio_rag.errors import InfeasibleError
 from mio_rag.generation import Generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.selection.selector import Selector
-from mio_rag.service.asked import Asked
+from mio_rag.service.requests import Asked
 from mio_rag.service.settings import Planning
 from mio_rag.session.budget import Limits
 from mio_rag.session.loop import Session
@@ -39,7 +38,20 @@ class Controlled(Protocol):
         ...
 
 
-class Tiers:
+class _Decided:
+    """A controller by name, with the settings of its kind."""
+
+    def __init__(self, name: str, kinds: dict[str, Any], index: CorpusIndex, generator: Generator) -> None:
+        session = make_controller(name, Setup(ControlSettings(kinds=kinds), Retriever(index)))
+        assert isinstance(session, Session)
+        self.session, self.index, self.generator = session, index, generator
+
+    def close(self) -> None:
+        """Close the models that were opened for it."""
+        self.session.close()
+
+
+class Tiers(_Decided):
     """Answers at the tier that a router chooses; `routing` is `RouterSettings` as plain data.
 
     Raises
@@ -49,25 +61,19 @@ class Tiers:
     """
 
     def __init__(self, routing: Mapping[str, Any], index: CorpusIndex, generator: Generator) -> None:
-        setup = Setup(ControlSettings(kinds={KEY: dict(routing)}), Retriever(index))
-        made = make_controller("routed", setup)
-        assert isinstance(made, Session)
-        self._session, self._generator = made, generator
+        super().__init__("routed", {KEY: dict(routing)}, index, generator)
 
     def answer(self, question: Question, asked: Asked) -> tuple[Outcome, dict[str, Any]]:
         """As `Controlled.answer`; `InfeasibleError` if the deadline leaves no time to read anything."""
         selector = asked.timed()
-        session = replace(self._session, kit=replace(self._session.kit, selector=selector))
-        outcome = session.attempt(question, self._generator, _MOST).check()
+        session = replace(self.session, kit=replace(self.session.kit, selector=selector))
+        outcome = session.attempt(question, self.generator, _MOST).check()
         if outcome.selection is None:
             raise InfeasibleError("no time was left to read anything: give a later deadline")
         return outcome, in_force(outcome, selector)
 
-    def close(self) -> None:
-        """Nothing is open."""
 
-
-class Plans:
+class Plans(_Decided):
     """Answers by the workflow that a planner chooses.
 
     Raises
@@ -77,28 +83,20 @@ class Plans:
     """
 
     def __init__(self, planning: Planning, index: CorpusIndex, generator: Generator) -> None:
-        self._index, self._generator, self._limits = index, generator, Limits()
-        setup = Setup(ControlSettings(kinds=planning.kinds), Retriever(index), Selector())
-        made = make_controller("planner", setup)
-        assert isinstance(made, Session)
-        self._session = made
+        super().__init__("planner", planning.kinds, index, generator)
 
     def answer(self, question: Question, asked: Asked) -> tuple[Outcome, dict[str, Any]]:
         """As `Controlled.answer`."""
         left = max(_LEAST_SECONDS, _SHARE * asked.seconds_left())
-        retriever = Retriever(self._index, pool=asked.pool, counter=self._generator)
+        limits, retriever = Limits(), Retriever(self.index, pool=asked.pool, counter=self.generator)
         session = replace(
-            self._session,
-            kit=replace(self._session.kit, retriever=retriever, selector=asked.timed()),
-            limits=replace(self._limits, seconds=min(self._limits.seconds, left)),
+            self.session,
+            kit=replace(self.session.kit, retriever=retriever, selector=asked.timed()),
+            limits=replace(limits, seconds=min(limits.seconds, left)),
             max_tokens=asked.max_tokens,
         )
-        outcome = session.attempt(question, self._generator, asked.budget_tokens).check()
+        outcome = session.attempt(question, self.generator, asked.budget_tokens).check()
         return outcome, {"plan": _plan(outcome.trace)}
-
-    def close(self) -> None:
-        """Close the models that were opened for nodes of workflows."""
-        self._session.models.close()
 
 
 def _plan(trace: Trace) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from mio_rag.learning.bandit_log import EventLog
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
-from mio_rag.service.asked import Asked
+from mio_rag.service.requests import Asked
 from mio_rag.service.searching import Searching
 from mio_rag.session.costs import Costs
 from mio_rag.session.loop import Session

@@ -21,7 +21,7 @@ from mio_rag.learning.bandit_report import stats
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
-from mio_rag.service.pacing import held_tokens
+from mio_rag.service.requests import held_tokens
 from mio_rag.service.settings import Strategies
 from mio_rag.session.costs import Costs
 from mio_rag.types import Question

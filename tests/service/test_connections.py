@@ -22,7 +22,7 @@ pytest.importorskip("fastapi")
 from mio_rag import InputError
 from mio_rag.cli.serve import ConnectionOptions
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.service.edge import Connection, ConnectionGuard, SeldomLogged
+from mio_rag.service.edge import ConnectionGuard, SeldomLogged
 from mio_rag.service.metrics import Metrics
 from mio_rag.service.settings import ConnectionLimits
 
@@ -167,14 +167,14 @@ async def _client(port: int, number: int) -> list[int]:
 def test_real_clients_are_served_among_half_open_connections(index: Path, tmp_path: Path) -> None:
     async def go(served: Served) -> None:
         before, files = await _metrics(served.port), served.files()
-        flood = asyncio.create_task(_beset(served.port, 500))
-        clients = asyncio.gather(*(_client(served.port, k) for k in range(50)))
+        flood = asyncio.create_task(_beset(served.port, 250))
+        clients = asyncio.gather(*(_client(served.port, k) for k in range(20)))
         most = files
         while not (flood.done() and clients.done()):
             most = max(most, served.files())
             await asyncio.sleep(0.01)
-        assert most <= files + 300  # 200, and those just accepted that are about to be closed
-        assert await clients == [[200, 200, 200]] * 50
+        assert most <= files + 150  # 100, and those just accepted that are about to be closed
+        assert await clients == [[200, 200, 200]] * 20
         for stream in await flood:
             assert await _closed(stream) == b""
         after = await _metrics(served.port)
@@ -182,14 +182,14 @@ def test_real_clients_are_served_among_half_open_connections(index: Path, tmp_pa
             reason: _closings(after, reason) - _closings(before, reason)
             for reason in ("headers", "crowded", "refused")
         }
-        assert closed["headers"] + closed["crowded"] == 500
-        assert closed["crowded"] >= 300  # at most 200 are open at a time
+        assert closed["headers"] + closed["crowded"] == 250
+        assert closed["crowded"] >= 150  # at most 100 are open at a time
         assert closed["refused"] == 0
         assert after["mio_rag_connections"] == 1  # the one that asks
         assert served.files() <= files + 1
 
     # Long enough that on a slow machine, too, the limit on connections acts before the timeout.
-    with _serving(index, tmp_path / "log", "--max-connections", "200", "--header-timeout", "8") as one:
+    with _serving(index, tmp_path / "log", "--max-connections", "100", "--header-timeout", "5") as one:
         asyncio.run(asyncio.wait_for(go(one), 60))
         assert one.log.stat().st_size < 2_000
 
@@ -294,27 +294,6 @@ def test_whom_a_connection_is_counted_for() -> None:
     assert guard.client("2001:db8::1") == guard.client("2001:db8::ffff:2") != guard.client("2001:db8:0:1::1")
     assert guard.client("fe80::1%eth0") == "fe80::/64"
     assert guard.client("10.0.0.5") is guard.client("::ffff:10.0.0.5") is guard.client("fd00::1") is None
-
-
-def test_a_response_does_not_wait_for_its_head_to_be_confirmed() -> None:
-    seen: list[int] = []
-
-    class Visited(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.Transport)
-            assert Connection(ConnectionGuard(ConnectionLimits(), Metrics())).begin(transport)
-            peer = transport.get_extra_info("socket")
-            seen.append(peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-            transport.close()
-
-    async def go() -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        async with await asyncio.get_running_loop().create_server(Visited, sock=listener):
-            await _closed(await _connect(listener.getsockname()[1]))
-
-    asyncio.run(asyncio.wait_for(go(), 60))
-    assert len(seen) == 1
-    assert seen[0] != 0
 
 
 def test_a_message_that_repeats_is_logged_seldom() -> None:

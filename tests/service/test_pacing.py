@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +24,7 @@ from mio_rag.generation.extractive import ExtractiveGenerator
 from mio_rag.generation.prompts import Prompt
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.pacing import held_tokens, standing
+from mio_rag.service.requests import held_tokens, standing
 from mio_rag.service.run import check
 from mio_rag.service.settings import Pacing, ServiceSettings, make_pacing
 from mio_rag.types import Answer, GenerationError
@@ -58,12 +57,6 @@ def test_select_pays_the_pacers_price_and_tells_what_is_left(demo_index: CorpusI
         assert dear["selected_ids"] == []
 
 
-def test_ask_pays_for_what_the_reader_counts(demo_index: CorpusIndex) -> None:
-    with served(demo_index, Pacer(2000, window="day")) as client:
-        got = client.post("/ask", json={**BODY, "max_tokens": 24}).json()
-        assert got["pacing"]["spent"] == got["prompt_tokens"] + got["completion_tokens"] > got["tokens_used"]
-
-
 def test_without_anything_to_read_no_model_is_asked_and_nothing_is_charged(demo_index: CorpusIndex) -> None:
     reader = ScriptedGenerator(lambda prompt: "from memory")
     with TestClient(create_app(demo_index, reader, pacer=Pacer(2000, window="day"))) as client:
@@ -72,6 +65,40 @@ def test_without_anything_to_read_no_model_is_asked_and_nothing_is_charged(demo_
         assert got["notes"][0].startswith("nothing is chosen")
         assert (reader.prompts, got["pacing"]["spent"]) == ([], 0)
         assert client.post("/ask", json=BODY).json()["answer"] == "from memory"
+
+
+def test_where_the_count_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = tmp_path / "index"
+    index.mkdir()
+    assert make_pacing(None, None, None, index) is None
+    path = str(tmp_path / "index.tokens-per-day.sqlite")
+    assert make_pacing(1000, None, None, index) == Pacing(1000, "day", path)
+    named = make_pacing(None, 50, tmp_path / "state", index, price=0.002, mean_tokens=300)
+    assert named is not None
+    assert named.path == str(tmp_path / "state" / "index.tokens-per-hour.sqlite")
+    assert "at most 50 tokens each hour (UTC)" in named.explain()
+    assert "expected are 300 tokens a request at a price of 0.002" in named.explain()
+    other = tmp_path / "other"
+    wrong: tuple[tuple[str, tuple[Any, ...]], ...] = (
+        ("total tokens 1000 there, 2000 here", (2000, None, None)),
+        ("exclude each other", (1, 1, None)),
+        ("--pacer-state needs", (None, None, tmp_path)),
+        ("--start-price and --mean-tokens need --tokens-per-day or", (None, None, None, 0.001, 300)),
+        (r"--mean-tokens goes with .*: give --start-price > 0 as well", (1000, None, other, None, 300)),
+        (r"--start-price=2\.0 must be a number from 0 to 1", (1000, None, other, 2.0)),
+        ("--tokens-per-day=0 must be a whole number from 1", (0, None, other)),
+    )
+    for message, (per_day, per_hour, folder, *prices) in wrong:
+        with pytest.raises(InputError, match=message):
+            make_pacing(per_day, per_hour, folder, index, 1, *prices)
+    monkeypatch.setattr("mio_rag.service.settings.os.access", lambda *_: False)
+    memory = make_pacing(1000, None, None, index)
+    assert memory is not None
+    assert "in memory: a restart begins anew" in memory.explain()
+    with pytest.raises(InputError, match="2 workers must share the count"):
+        make_pacing(1000, None, None, index, workers=2)
+    with pytest.raises(InputError, match="2 workers must share the count"):
+        check(ServiceSettings(str(index), pacing=memory, workers=2), None, without_key=False)
 
 
 @pytest.mark.parametrize("path", ["/select", "/ask"])
@@ -188,47 +215,6 @@ def test_settings_of_a_service_in_a_file(demo_index: CorpusIndex, tmp_path: Path
         refused = here("serve", index, "--config", file)
         assert refused.returncode == 2
         assert wrong in " ".join(refused.stderr.split())
-
-
-def test_where_the_count_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = tmp_path / "index"
-    index.mkdir()
-    assert make_pacing(None, None, None, index) is None
-    beside = make_pacing(1000, None, None, index)
-    assert beside == Pacing(1000, "day", str(tmp_path / "index.tokens-per-day.sqlite"))
-    named = make_pacing(None, 50, tmp_path / "state", index)
-    assert named is not None
-    assert named.path == str(tmp_path / "state" / "index.tokens-per-hour.sqlite")
-    assert "at most 50 tokens each hour (UTC)" in named.explain()
-    with pytest.raises(InputError, match="total tokens 1000 there, 2000 here"):
-        make_pacing(2000, None, None, index)
-    with pytest.raises(InputError, match="exclude each other"):
-        make_pacing(1, 1, None, index)
-    with pytest.raises(InputError, match="--pacer-state needs"):
-        make_pacing(None, None, tmp_path, index)
-    with pytest.raises(InputError, match="--start-price and --mean-tokens need --tokens-per-day or"):
-        make_pacing(None, None, None, index, price=0.001, mean_tokens=300)
-    with pytest.raises(InputError, match=r"--mean-tokens goes with .*: give --start-price > 0 as well"):
-        make_pacing(1000, None, tmp_path / "other", index, mean_tokens=300)
-    with pytest.raises(InputError, match=r"--start-price=2\.0 must be a number from 0 to 1"):
-        make_pacing(1000, None, tmp_path / "other", index, price=2.0)
-    told = make_pacing(1000, None, tmp_path / "told", index, price=0.002, mean_tokens=300)
-    assert told is not None
-    assert "expected are 300 tokens a request at a price of 0.002" in told.explain()
-    assert (told.price, told.mean_tokens) == (0.002, 300)
-    with pytest.raises(InputError, match="--tokens-per-day=0 must be a whole number from 1"):
-        make_pacing(0, None, tmp_path / "other", index)
-    monkeypatch.setattr("mio_rag.service.settings.os.access", lambda *_: False)
-    memory = make_pacing(1000, None, None, index)
-    assert memory is not None
-    assert memory.path is None
-    assert "in memory: a restart begins anew" in memory.explain()
-    with pytest.raises(InputError, match="2 workers must share the count"):
-        make_pacing(1000, None, None, index, workers=2)
-    settings = ServiceSettings(str(index), pacing=memory)
-    check(settings, None, without_key=False)
-    with pytest.raises(InputError, match="2 workers must share the count"):
-        check(replace(settings, workers=2), None, without_key=False)
 
 
 def test_the_page_says_what_is_left_in_a_line_and_when_it_is_spent(

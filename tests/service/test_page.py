@@ -14,7 +14,6 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.learning.router import FitSettings, fit_once
 from mio_rag.learning.weights import write_weights
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
-from mio_rag.service.settings import Strategies
 from mio_rag.types import Passage
 from tests.browsing import layout_problems, served
 from tests.control.router.made import table
@@ -156,27 +155,6 @@ def test_a_merged_text_shows_the_borders_of_its_passages(page: Any) -> None:
     list(server)
 
 
-def test_who_found_a_passage_is_seen_at_a_glance(page: Any, demo_index: CorpusIndex) -> None:
-    words = [f"word{k}" for k in range(60)]
-    windows = [Passage(f"w{k}", " ".join(words[k * 10 : k * 10 + 20]), "Words", "w") for k in range(5)]
-    windowed = CorpusIndex.build(windows, TfidfEmbedder(dimensions=4), "windows")
-    for index, question in ((demo_index, QUESTION), (windowed, "word12 word25 word33")):
-        server = served(index, strategies=Strategies("strategies:raw"))
-        page.goto(next(server))
-        page.keyboard.type(question)
-        page.keyboard.press("Enter")
-        page.wait_for_selector(READY)
-        for read in page.query_selector_all("#in > li"):
-            finders = read.query_selector("summary .finders")  # nothing need be opened
-            assert finders.is_visible()
-            count = len(read.get_attribute("data-id").split("+"))
-            assert len(re.findall(r"raw (\d+|by a link)", finders.text_content())) == count
-        left = page.query_selector_all("#out > li[data-id]")
-        assert bool(left) == (index is demo_index)
-        assert all(one.query_selector("summary .finders").is_visible() for one in left)
-        list(server)
-
-
 def test_a_switch_chooses_sentences(page: Any) -> None:
     river = "The Arno rises in Tuscany. It is 241 kilometres long. Bread is sold on its banks."
     texts = [river, f"{river} Boats pass.", "The Tiber is long. Rome lies on it.", "Mountains."]
@@ -236,39 +214,6 @@ def test_an_example_is_asked_by_a_click_or_by_keyboard(page: Any, address: str, 
     assert tops(page, "#status", "#budget", "#read") == before, "the layout jumped"
 
 
-def test_on_a_small_screen_what_was_chosen_comes_into_view(browser: Any, address: str) -> None:
-    page = browser.new_page(viewport={"width": 390, "height": 800}, reduced_motion="reduce")
-    page.goto(address)
-    page.wait_for_selector("#examples button")
-    assert page.locator("#proof").bounding_box()["y"] > 800
-    page.click("#examples button >> nth=0")
-    page.wait_for_selector(READY)
-    assert 0 <= page.locator("#proof").bounding_box()["y"] < 800
-    page.close()
-
-
-def test_without_examples_there_is_no_empty_frame(page: Any) -> None:
-    index = CorpusIndex.build([Passage("a", "it rains."), Passage("b", "it snows.")], TfidfEmbedder())
-    serving = served(index)
-    page.goto(next(serving))
-    page.wait_for_selector("#examples", state="hidden")
-    next(serving, None)
-
-
-def test_reasons_open_by_keyboard_and_stay_open(page: Any, address: str) -> None:
-    page.goto(address)
-    page.keyboard.type(QUESTION)
-    page.keyboard.press("Enter")
-    page.wait_for_selector(READY)
-    whole_passages(page)
-    summary = page.locator("#in summary").first
-    summary.focus()
-    page.keyboard.press("Enter")
-    assert "relevance" in page.locator("#in .why").first.inner_text()
-    moved(page, "#budget", "ArrowRight", 8)  # a passage more, and the first one stays
-    assert page.locator("#in details[open]").count() == 1
-
-
 def test_answers_and_errors_are_shown(page: Any, address: str) -> None:
     page.goto(address)
     assert page.is_disabled("#ask")
@@ -295,23 +240,6 @@ def test_answers_and_errors_are_shown(page: Any, address: str) -> None:
     page.focus("#redundancy")
     page.keyboard.press("Home")
     page.wait_for_selector("#status.error:has-text('cannot be reached')")
-
-
-def test_the_answer_is_to_the_question_in_the_box(page: Any, address: str) -> None:
-    page.goto(address)
-    page.keyboard.type(QUESTION)
-    page.keyboard.press("Enter")
-    page.wait_for_selector(READY)
-    other = "Which metal melts at the higher temperature, rhenium or tungsten?"
-    page.fill("#question", other)
-    with page.expect_request("**/ask") as asked:
-        page.click("#ask")
-    assert asked.value.post_data_json["question"] == other
-    page.wait_for_selector("#answer:not([hidden])")
-    assert page.text_content("#more") == "\u2013"  # what more tokens would buy was told of the other question
-    page.fill("#question", " ")
-    page.click("#ask")
-    assert page.text_content("#status") == "The question is empty."
 
 
 def test_a_key_is_asked_for_and_kept_out_of_the_address(browser: Any, demo_index: CorpusIndex) -> None:

@@ -114,6 +114,16 @@ def test_a_change_while_the_policy_is_read_is_not_missed(
     governed.close()
 
 
+def test_a_workflow_that_reads_nothing_solves_no_program(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    path = tmp_path / "bare.toml"
+    path.write_text('[order]\nworkflow = "no-retrieval"\n')
+    with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(path))) as client:
+        got = client.post("/ask", json=ASKED).json()
+    assert got["answer"] == "Skerryvore"
+    assert got["selected_ids"] == got["passages"] == []
+    assert (got["status"], got["objective"], got["solver"]) == ("none", None, "none")
+
+
 @pytest.mark.parametrize("damage", ["bytes", "syntax", "folder", "gone", "router", "bandit"])
 def test_a_damaged_file_leaves_the_old_policy_in_force(client: TestClient, file: Path, damage: str) -> None:
     first = client.post("/ask", json=ASKED).json()["policy"]
@@ -163,16 +173,6 @@ def test_no_request_is_lost_while_a_file_changes(client: TestClient, file: Path)
     for thread in threads:
         thread.join()
     assert done == [200] * 18
-
-
-def test_a_workflow_that_reads_nothing_answers_too(demo_index: CorpusIndex, tmp_path: Path) -> None:
-    path = tmp_path / "bare.toml"
-    path.write_text('[order]\nworkflow = "no-retrieval"\n')
-    with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(path))) as client:
-        got = client.post("/ask", json=ASKED).json()
-    assert got["answer"] == "Skerryvore"
-    assert got["selected_ids"] == got["passages"] == []
-    assert (got["status"], got["objective"], got["solver"]) == ("none", None, "none")  # nothing was solved
 
 
 def test_a_total_refuses_when_it_is_spent(demo_index: CorpusIndex, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_the_service_survives_a_fuzzer_fed_by_its_own_description(demo_index: Co
                     continue
 
                 @settings(
-                    max_examples=25 if method == "POST" else 2,
+                    max_examples=12 if method == "POST" else 2,
                     deadline=None,
                     derandomize=True,
                     database=None,

@@ -71,15 +71,6 @@ def test_what_more_tokens_buy_is_the_difference_of_two_proofs(
     assert more["certified"]
 
 
-def test_more_tokens_never_buy_less(client: TestClient) -> None:
-    """The price of a passage adapts to the budget: a proof must not compare two prices."""
-    for question in ("At which town do the Breg and the Brigach join to form the Danube?", QUESTION):
-        for budget in (40, 60, 80, 120):
-            body = {"question": question, "budget_tokens": budget, "more_tokens": 100}
-            more = client.post("/select", json=body).json()["more"]
-            assert 0 <= more["low"] <= more["gain"] + 1e-9 <= more["high"] + 2e-9, (question, budget)
-
-
 def test_a_deadline_brings_the_best_found_with_its_gap(client: TestClient) -> None:
     body = {"question": QUESTION, "pool": 200, "budget_tokens": 2000, "redundancy_weight": 0.6}
     got = client.post("/select", json={**body, "passage_penalty": 0.0, "deadline_seconds": 1e-6}).json()
@@ -87,13 +78,6 @@ def test_a_deadline_brings_the_best_found_with_its_gap(client: TestClient) -> No
     assert got["bound"] >= got["objective"]
     assert got["gap"] == pytest.approx((got["bound"] - got["objective"]) / abs(got["objective"]), abs=1e-9)
     assert got["tokens_used"] == sum(p["tokens"] for p in got["passages"] if p["selected"]) <= 2000
-
-
-def test_ask_answers_from_what_was_selected(client: TestClient) -> None:
-    got = client.post("/ask", json={"question": QUESTION, "max_tokens": 24}).json()
-    assert got["answer"]
-    assert got["selected_ids"]
-    assert got["generator"] == "extractive"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +104,7 @@ def test_ask_answers_from_what_was_selected(client: TestClient) -> None:
             "zzz is not a setting: choose preset, redundancy_weight, passage_penalty,",
         ),
         ({"max_tokens": 9}, 422, "max_tokens is not a setting: did you mean 'more_tokens'?"),
-        ({"question": 7}, 422, "question must be a text, got 7"),
+        ({"question": 7, "query": "Who?"}, 422, "question must be a text, got 7; query is not a setting: "),
         ({"budget_tokens": "many"}, 422, "budget_tokens must be a whole number, got 'many'"),
         ({"max_passages": True}, 422, "max_passages must be a whole number, got True"),
         ({"preset": "frugle"}, 422, "thorough or raw, got 'frugle'; did you mean 'frugal'?"),
@@ -132,15 +116,6 @@ def test_what_cannot_be_used_is_refused_in_words(
     answer = client.post("/select", json={"question": QUESTION, **change})
     assert answer.status_code == status
     assert words in "; ".join(answer.json()["error"]["problems"])
-
-
-def test_a_field_that_is_missing_is_named(client: TestClient) -> None:
-    answer = client.post("/ask", json={"query": "Which tower is taller?", "max_token": 8})
-    assert answer.status_code == 422
-    missing, query, length = answer.json()["error"]["problems"]
-    assert missing == "question is missing"
-    assert query.startswith("query is not a setting: ")
-    assert length == "max_token is not a setting: did you mean 'max_tokens'?"
 
 
 @pytest.mark.parametrize("path", ["/select", "/ask"])
@@ -231,43 +206,15 @@ def test_examples_that_nobody_could_ask_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"\xff\xfe",
-        b'{"question": "\\ud800"}',
-        b'{"question": "a", "\\ud800": 1}',
-        b'{"question": "a", "radius": NaN}',
-        b'{"question": "a", "radius": 1e999}',
-        b'{"question": ' + b"[" * 5000 + b"]" * 5000 + b"}",
-    ],
-)
-def test_bytes_that_are_no_request_are_no_crash(client: TestClient, body: bytes) -> None:
-    answer = client.post("/select", content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code in (400, 422)
-    assert answer.json()["error"]["problems"]
-
-
-@pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b'{"question": ', "the body is not valid JSON (character 13"),
+        (b"", "send a JSON object"),
         (b"[]", "send a JSON object"),
         (b'"x"', "send a JSON object"),
-        (b"", "send a JSON object"),
-    ],
-)
-def test_a_body_that_is_no_object_is_refused_in_words(client: TestClient, body: bytes, words: str) -> None:
-    answer = client.post("/select", content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code == 422
-    assert words in answer.json()["error"]["problems"][0]
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
+        (b"\xff\xfe", "the body is not valid JSON"),
+        (b'{"question": ', "the body is not valid JSON (character 13"),
+        (b'{"question": "a", "\\ud800": 1}', "half of a surrogate pair"),
+        (b'{"question": "a", "radius": 1e999}', "larger than any"),
         (b'{"question": "a", "question": "b"}', "'question' is given twice"),
         (b'{"question": "a", "radius": NaN}', "NaN is not a JSON number"),
         (b'{"question": "a", "pool": 1' + b"0" * 400 + b"}", "larger than any"),
@@ -307,11 +254,6 @@ def test_the_key_is_asked_for_where_the_index_could_be_read(demo_index: CorpusIn
         right = [{"X-API-Key": KEY}, {"Authorization": f"Bearer {KEY}"}, {"Authorization": f"bearer {KEY}"}]
         for headers in right:
             assert client.post("/select", json=body, headers=headers).status_code == 200
-
-
-def test_names_of_other_hosts_do_not_lead_here(client: TestClient) -> None:
-    assert client.get("/health", headers={"Host": "evil.example"}).status_code == 400
-    assert client.get("/health", headers={"Host": "127.0.0.1:8000"}).status_code == 200
 
 
 @pytest.mark.parametrize(
