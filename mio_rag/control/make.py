@@ -183,7 +183,9 @@ def _make_tier(name: str, setup: Setup) -> Controller:
     if router is not None:
         router.check(setup.retriever.index.embedder.fingerprint)
     tiers = _tiers(given, router)
-    settings = {**given.to_dict(), "seed": int(setup.seed)}
+    # A router may have tiers of its own.
+    in_use = [one.to_dict() for one in tiers]
+    settings = {**given.to_dict(), "tiers": in_use, "seed": int(setup.seed)}
     stem, _, tier = name.partition(":")
 
     def at(

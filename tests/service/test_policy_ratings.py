@@ -237,7 +237,7 @@ def test_what_a_selection_asks_the_model_counts_in_the_total(demo_index: CorpusI
     )
     with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(file))) as client:
         told = []
-        for k in range(12):
+        for k in range(20):
             question = {**SELECTED, "question": f"How tall is number {k}?"}
             told.append(client.post("/select", json=question).json()["search"])
         spent = [one["prompt_tokens"] + one["completion_tokens"] for one in told]
