@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mio_rag.answer_cache import AnswerCache, CacheSettings, digest_of, normal_question
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
+from mio_rag.session.cache import AnswerCache, CacheSettings, digest_of, normal_question
 from mio_rag.types import Passage
 
 INDEX, OTHER = "aa" * 32, "bb" * 32
@@ -130,11 +130,12 @@ def test_other_databases_and_folders_are_refused(tmp_path: Path) -> None:
 
 def test_damage_costs_no_answer(tmp_path: Path) -> None:
     cache = opened(tmp_path)
-    cache.put("q", SCOPE, {"answer": "a"})
-    with closing(sqlite3.connect(cache.path)) as connection, connection:
-        connection.execute("UPDATE answers SET answer = '{'")
-    with pytest.warns(UserWarning, match="cannot be read"):
+    for damage in ("{", "[1]", "{}", None, 7):
+        cache.put("q", SCOPE, {"answer": "a"})
+        with closing(sqlite3.connect(cache.path)) as connection, connection:
+            connection.execute("UPDATE answers SET answer = ?", ("" if damage is None else damage,))
         assert cache.get("q", SCOPE) is None
+    assert len(cache) == 0  # what is damaged is gone
     cache.path.write_bytes(b"x" * 5000)
     with pytest.warns(UserWarning, match="cannot be written"):
         cache.put("q", SCOPE, {"answer": "a"})

@@ -6,13 +6,12 @@ import copy
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Self, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from mio_rag.generation import Generator, Prompt
-from mio_rag.generation.base import charged, repeated
-from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, content_of
+from mio_rag.generation.base import WrappedGenerator, charged, repeated
+from mio_rag.generation.protocol import CHOICE_TOKENS, Choice
 from mio_rag.types import Answer, GenerationError, Question
 
 T = TypeVar("T")
@@ -20,7 +19,7 @@ T = TypeVar("T")
 _REMEMBERED = 256  # prompts: those under way
 
 
-class Retrying:
+class Retrying(WrappedGenerator):
     """Asks again after a failure, and waits longer each time.
 
     Parameters
@@ -41,7 +40,8 @@ class Retrying:
         untold: Callable[[int, int], bool],
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._inner, self._retries, self._untold, self._wait = inner, retries, untold, wait
+        super().__init__(inner)
+        self._retries, self._untold, self._wait = retries, untold, wait
         self._barred: Callable[[], bool] = lambda: False
         self._counting = threading.Lock()  # fast tokenizers fail when two threads use them at once
         self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
@@ -57,26 +57,6 @@ class Retrying:
         other = copy.copy(self)
         other._untold, other._barred = untold, barred
         return other
-
-    @property
-    def name(self) -> str:
-        """Of the generator that answers."""
-        return self._inner.name
-
-    @property
-    def identity(self) -> str | None:
-        """Likewise."""
-        return self._inner.identity
-
-    @property
-    def content(self) -> str:
-        """Likewise."""
-        return content_of(self._inner)
-
-    @property
-    def context_window(self) -> int | None:
-        """Likewise."""
-        return self._inner.context_window
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """As the generator counts, one thread at a time, trying again."""
@@ -114,26 +94,6 @@ class Retrying:
         """Likewise."""
         return self._tried(prompt, CHOICE_TOKENS, lambda: self._inner.choose_scored(prompt, choices))
 
-    def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
-        """Likewise."""
-        return self.choose_scored(prompt, choices).index
-
-    def generate_many(
-        self, prompts: Sequence[Prompt], *, max_tokens: int = 64
-    ) -> list[Answer | GenerationError]:
-        """Each prompt in turn."""
-        results: list[Answer | GenerationError] = []
-        for prompt in prompts:
-            try:
-                results.append(self.generate(prompt, max_tokens=max_tokens))
-            except GenerationError as error:
-                results.append(error)
-        return results
-
-    def stream(self, prompt: Prompt, *, max_tokens: int = 64) -> Iterator[str]:
-        """The whole answer as one piece."""
-        yield self.generate(prompt, max_tokens=max_tokens).text
-
     def _tried(self, prompt: Prompt, max_tokens: int, ask: Callable[[], T]) -> T:
         """What the model said; a call that may have been charged without a reply is told."""
 
@@ -149,18 +109,6 @@ class Retrying:
         if self._barred():
             raise GenerationError("the total allows no further call: one before never told what it took")
         return repeated(ask, self._retries, allowed, self._wait)
-
-    def close(self) -> None:
-        """Close the generator."""
-        self._inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _untold(error: GenerationError) -> bool:

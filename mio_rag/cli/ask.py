@@ -54,7 +54,6 @@ from mio_rag.errors import InputError, SolverError, collect
 
 if TYPE_CHECKING:
     from mio_rag.allocation.money import Rate
-    from mio_rag.answer_cache import Hit
     from mio_rag.cli.terminal import Terminal
     from mio_rag.control.settings import ControlSettings
     from mio_rag.corpora.dataset import Dataset
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.selection.result import Selection
     from mio_rag.selection.selector import Selector
+    from mio_rag.session.cache import Hit
     from mio_rag.session.trace import Outcome, Trace
 
 
@@ -227,7 +227,6 @@ def ask(
     """
     import dataclasses
 
-    from mio_rag.answer_cache import digest_of
     from mio_rag.ask import ask as answer_question
     from mio_rag.cli.show import print_answer, print_selection, print_verdict
     from mio_rag.control.make import has_tiers
@@ -236,6 +235,7 @@ def ask(
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.selection.selector import check_ids
+    from mio_rag.session.cache import digest_of
 
     output = open_output(json_output)
     if workflow is not None:

@@ -14,7 +14,6 @@ import typer
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.answer_cache import AnswerCache, CacheSettings
     from mio_rag.control.composed.states import States
     from mio_rag.control.planner.settings import WorkflowSettings
     from mio_rag.control.router.settings import RouterSettings, Utility
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from mio_rag.refusal.model import Refusal
     from mio_rag.retrieval.embedders import Embedder
     from mio_rag.retrieval.index import CorpusIndex
+    from mio_rag.session.cache import AnswerCache, CacheSettings
 
 
 # -- control ---------------------------------------------------------------------------------------------
@@ -621,7 +621,7 @@ class CacheOptions:
             raise InputError(
                 f"--cache and the controller {controller} exclude each other: answers of agents are not kept"
             )
-        from mio_rag.answer_cache import CacheSettings
+        from mio_rag.session.cache import CacheSettings
 
         return CacheSettings(self.cache_entries, self.cache_days)
 
@@ -633,7 +633,7 @@ class CacheOptions:
         InputError
             If the file is something else.
         """
-        from mio_rag.answer_cache import AnswerCache
+        from mio_rag.session.cache import AnswerCache
 
         assert self.cache is not None
         return AnswerCache.of(self.cache, index, settings)

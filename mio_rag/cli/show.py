@@ -29,12 +29,12 @@ from mio_rag.measures import (
 from mio_rag.refusal.scores import Scores
 
 if TYPE_CHECKING:
-    from mio_rag.answer_cache import Hit
     from mio_rag.corpora.dataset import LeftOut
     from mio_rag.evaluation.harness import EvaluationResult
     from mio_rag.measures import Measure
     from mio_rag.refusal.model import Verdict
     from mio_rag.selection.result import Selection
+    from mio_rag.session.cache import Hit
     from mio_rag.solvers.result import SolveResult
     from mio_rag.types import Answer
 

@@ -437,3 +437,86 @@ class BaseGenerator(ABC):
                 f"{needed + max_tokens}, but the window of {self.name} holds {self._window}: "
                 "lower the token budget or max_tokens, or use a model with a larger window"
             )
+
+
+class WrappedGenerator:
+    """A generator in front of another one: whatever it does not do itself, that one does."""
+
+    def __init__(self, inner: Generator) -> None:
+        self._inner = inner
+
+    @property
+    def name(self) -> str:
+        """Of the generator that answers."""
+        return self._inner.name
+
+    @property
+    def identity(self) -> str | None:
+        """Of the generator that answers."""
+        return self._inner.identity
+
+    @property
+    def content(self) -> str:
+        """Of the generator that answers."""
+        return str(getattr(self._inner, "content", None) or self._inner.identity or self._inner.name)
+
+    @property
+    def context_window(self) -> int | None:
+        """Of the generator that answers."""
+        return self._inner.context_window
+
+    @property
+    def concurrency(self) -> int:
+        """Of the generator that answers; AttributeError where that states none."""
+        stated: int = self._inner.concurrency  # type: ignore[attr-defined]
+        return stated
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text."""
+        return self._inner.count(texts)
+
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        """Tokens of the whole prompt."""
+        return self._inner.prompt_tokens(prompt)
+
+    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
+        """Tokens that the window leaves for the context block."""
+        return self._inner.context_allowance(question, max_tokens=max_tokens)
+
+    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
+        """Answer one prompt."""
+        return self._inner.generate(prompt, max_tokens=max_tokens)
+
+    def generate_many(
+        self, prompts: Sequence[Prompt], *, max_tokens: int = 64
+    ) -> list[Answer | GenerationError]:
+        """Answer each prompt in turn; a failure takes the place of its answer."""
+        results: list[Answer | GenerationError] = []
+        for prompt in prompts:
+            try:
+                results.append(self.generate(prompt, max_tokens=max_tokens))
+            except GenerationError as error:
+                results.append(error)
+        return results
+
+    def stream(self, prompt: Prompt, *, max_tokens: int = 64) -> Iterator[str]:
+        """The whole answer as one piece."""
+        yield self.generate(prompt, max_tokens=max_tokens).text
+
+    def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
+        """Index of the option that the generator holds to be right."""
+        return self.choose_scored(prompt, choices).index
+
+    def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
+        """The option, how probable it is among all, and what it cost to choose."""
+        return self._inner.choose_scored(prompt, choices)
+
+    def close(self) -> None:
+        """Close the generator that answers."""
+        self._inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()

@@ -20,12 +20,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from mio_rag.errors import InputError, Notice
+from mio_rag.generation.base import WrappedGenerator
 from mio_rag.generation.prompts import Prompt, build_prompt
 from mio_rag.generation.protocol import Choice, ChoiceWeigher, Generator, GrammarWriter
-from mio_rag.types import Answer, GenerationError, Question
+from mio_rag.types import Answer, GenerationError
 
 __all__ = ["RememberingGenerator", "ReplyFile"]
 
@@ -76,7 +77,7 @@ class ReplyFile:
         )
 
 
-class RememberingGenerator:
+class RememberingGenerator(WrappedGenerator):
     """A generator that looks first whether the same was asked before.
 
     It can do what the generator behind it can: where that is a `ChoiceWeigher`, so is this, and where it is a
@@ -114,45 +115,8 @@ class RememberingGenerator:
             raise InputError(
                 f"replies={path} is a folder: give the path of a file, for instance replies.sqlite"
             )
-        self._inner, self._identity, self.file = generator, identity, file
-
-    @property
-    def name(self) -> str:
-        """Of the generator that answers."""
-        return self._inner.name
-
-    @property
-    def identity(self) -> str | None:
-        """Of the generator that answers."""
-        return self._identity
-
-    @property
-    def content(self) -> str:
-        """Of the generator that answers."""
-        return str(getattr(self._inner, "content", None) or self._identity)
-
-    @property
-    def context_window(self) -> int | None:
-        """Of the generator that answers."""
-        return self._inner.context_window
-
-    @property
-    def concurrency(self) -> int:
-        """Of the generator that answers; AttributeError where that states none."""
-        stated: int = self._inner.concurrency  # type: ignore[attr-defined]
-        return stated
-
-    def count(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text."""
-        return self._inner.count(texts)
-
-    def prompt_tokens(self, prompt: Prompt) -> int:
-        """Tokens of the whole prompt."""
-        return self._inner.prompt_tokens(prompt)
-
-    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
-        """Tokens that the window leaves for the context block."""
-        return self._inner.context_allowance(question, max_tokens=max_tokens)
+        super().__init__(generator)
+        self._identity, self.file = identity, file
 
     def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
         """The kept answer, or a new one, which is kept."""
@@ -182,10 +146,6 @@ class RememberingGenerator:
         found = self._answer(self.file.get(self._key("generate", prompt, max_tokens)))
         return self._inner.stream(prompt, max_tokens=max_tokens) if found is None else iter([found.text])
 
-    def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
-        """Index of the option that the generator holds to be right."""
-        return self.choose_scored(prompt, choices).index
-
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
         """The kept choice, or a new one, which is kept."""
         if prompt.question.choices != tuple(choices):  # as the generator does: the key needs what is asked
@@ -199,16 +159,6 @@ class RememberingGenerator:
             self.file.put(key, asdict(choice))
             return choice
         return Choice(index, kept.get("probability"), answer)
-
-    def close(self) -> None:
-        """Close the generator that answers."""
-        self._inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _key(self, kind: str, prompt: Prompt, max_tokens: int, options: Sequence[str] | None = None) -> bytes:
         among = list(prompt.question.choices if options is None else options)

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.answer_cache import AnswerCache, digest_of
 from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
@@ -29,6 +28,7 @@ from mio_rag.service.governed import Governed
 from mio_rag.service.requests import Asked, Held, held_tokens
 from mio_rag.service.searching import Found, searching_of
 from mio_rag.service.settings import Planning, Strategies
+from mio_rag.session.cache import AnswerCache, digest_of
 from mio_rag.text import is_text
 from mio_rag.types import Answer, GenerationError, Passage, Question
 

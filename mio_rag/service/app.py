@@ -20,7 +20,6 @@ from starlette.exceptions import HTTPException
 from mio_rag import __version__
 from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.answer_cache import AnswerCache
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, SpentError
 from mio_rag.evaluation.markup import plain
 from mio_rag.generation import Generator
@@ -46,6 +45,7 @@ from mio_rag.service.metrics import Metrics
 from mio_rag.service.page import EXAMPLE_PRICE, HOW, Curve, example_of, example_questions, render_reference
 from mio_rag.service.requests import Asked, standing
 from mio_rag.service.settings import ConnectionLimits, Planning, ServiceLimits, Strategies
+from mio_rag.session.cache import AnswerCache
 from mio_rag.settings import Settings
 from mio_rag.text import clean
 

@@ -20,8 +20,8 @@ from mio_rag.settings import Settings
 from mio_rag.text import is_text
 
 if TYPE_CHECKING:
-    from mio_rag.answer_cache import AnswerCache
     from mio_rag.retrieval.index import CorpusIndex
+    from mio_rag.session.cache import AnswerCache
 
 #: Environment variable with the API key; worker processes get it in no other way.
 KEY = "MIO_RAG_API_KEY"
@@ -154,7 +154,7 @@ class Kept:
 
     def opened(self, index: CorpusIndex) -> AnswerCache:
         """Open the cache for an index; `InputError` if the file is something else."""
-        from mio_rag.answer_cache import AnswerCache, CacheSettings
+        from mio_rag.session.cache import AnswerCache, CacheSettings
 
         return AnswerCache.of(self.path, index, CacheSettings(self.entries, self.days))
 

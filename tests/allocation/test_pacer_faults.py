@@ -27,6 +27,17 @@ def test_a_file_that_can_no_longer_be_written_is_no_fault_of_the_question(tmp_pa
         pacer.ask()
 
 
+@pytest.mark.parametrize("damage", ["settled = 'x'", "price = 'dear'", "usually = 7", "window = 1.5"])
+def test_damaged_state_is_refused_with_file_and_row(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "pacer.sqlite"
+    pacer = Pacer(1000, horizon=8, path=path)
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE state SET {damage}")
+    for asked in (pacer.ask, pacer.account):
+        with pytest.raises(StateError, match=r"pacer.sqlite' is damaged: row 1 of state holds \w+="):
+            asked()
+
+
 @pytest.mark.parametrize("now", [math.nan, math.inf, -math.inf, -1.0, 1e13, None, "noon", True])
 def test_a_clock_that_gives_no_time_is_refused_and_nothing_is_lost(now: Any) -> None:
     clock = Clock()

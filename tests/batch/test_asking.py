@@ -1,8 +1,10 @@
 """Many questions under a policy: each answered once and charged once, and no total ever exceeded."""
 
 import json
+import sqlite3
 import threading
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -303,6 +305,28 @@ def test_nobody_is_charged_twice(tmp_path: Path) -> None:
     (tmp_path / "other.sqlite").write_bytes(b"something else, and long enough to be no database at all")
     with pytest.raises(InputError, match="cannot be used as a ledger"):
         Ledger(tmp_path / "other.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("damage", "row"),
+    [
+        ("questions SET choices = '{'", "row 0 of questions"),
+        ("questions SET choices = '[1]'", "row 0 of questions"),
+        ("questions SET question = ' '", "row 0 of questions"),
+        ("questions SET told = '7', state = 'answered'", "row 23 of questions"),
+        ("account SET spent = 'much'", "row 1 of account"),
+    ],
+)
+def test_a_damaged_ledger_is_refused_with_file_and_row(
+    damage: str, row: str, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    stop = threading.Event()
+    stop.set()
+    run(river_index, tmp_path, stop=stop)
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection, connection:
+        connection.execute(f"UPDATE {damage}")
+    with pytest.raises(StateError, match=f"ledger.sqlite' is damaged: {row} holds"):
+        run(river_index, tmp_path)
 
 
 def test_other_questions_or_another_policy_do_not_mix(river_index: CorpusIndex, tmp_path: Path) -> None:

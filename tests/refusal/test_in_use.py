@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mio_rag.answer_cache import AnswerCache, CacheSettings
 from mio_rag.cli.app import app
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
@@ -16,6 +15,7 @@ from mio_rag.evaluation.rows import refusal_scores
 from mio_rag.generation import ExtractiveGenerator, ScriptedGenerator
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.cache import AnswerCache, CacheSettings
 from mio_rag.types import Question
 from tests.evaluation.runs import run
 from tests.refusal.test_model import MODEL

@@ -13,12 +13,12 @@ pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.answer_cache import AnswerCache
 from mio_rag.errors import InputError
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
 from mio_rag.service.settings import Kept, Planning, Strategies
+from mio_rag.session.cache import AnswerCache
 from tests.control.composed.learned import planner_file
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"

@@ -203,9 +203,16 @@ class AnswerCache:
         ).fetchone()
         if row is None:
             return None
+        try:
+            answer, made = json.loads(row[1]), float(row[2])
+        except (ValueError, TypeError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict) or not isinstance(answer.get("answer"), str):  # damaged: asked anew
+            connection.execute("DELETE FROM answers WHERE key = ?", (key,))
+            return None
         now = self._clock()
         connection.execute("UPDATE answers SET used = ? WHERE key = ?", (now, key))
-        return Hit(json.loads(row[1]), row[0], max(0.0, now - row[2]))
+        return Hit(answer, str(row[0]), max(0.0, now - made))
 
     def _oldest(self) -> float:
         return self._clock() - self.settings.days * _DAY
