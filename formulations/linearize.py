@@ -29,8 +29,6 @@ from numpy.typing import NDArray
 
 from mio_rag.formulations.program import SelectionProgram, precedence_program
 
-__all__ = ["Linearization", "MilpArrays", "linearize"]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 Linearization = Literal["mccormick", "glover"]

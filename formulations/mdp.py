@@ -1,4 +1,4 @@
-"""Finite Markov decision processes as arrays.
+"""Finite Markov decision processes as arrays, and the one of retrieve, reason or stop.
 
 States 0..n-1, actions 0..m-1. Action a in state s pays r(s, a), takes tau(s, a) units of time and leads to
 state j with probability P(j | s, a). With discount gamma the Bellman equation is
@@ -8,6 +8,19 @@ state j with probability P(j | s, a). With discount gamma the Bellman equation i
 without a horizon a fixed point, for which gamma < 1 is needed; with a horizon of T decisions the recursion
 V_t from V_{t+1}, with V_T the terminal rewards. Durations other than 1 make it a semi-Markov process; they
 affect only the discount; a horizon counts decisions, not time.
+
+`RetrievalMDP` is a process over the uncertainty level U in [0, 1]: at 1 nothing is known, 0 is certain.
+Retrieving costs c_r and lowers U by delta_r with probability p_s, otherwise U stays; reasoning costs c_p and
+lowers U by delta_p; U never falls below 0. An answer given at U has the quality Q(U):
+
+    linear  1 - U        log  1 - log2(1 + U)        exp  1 - exp(-k (1 - U))
+
+*With stop* (a horizon of T decisions, the default), actions cost on the way and Q(U) is paid once, at the
+stop or after the last decision. *As published* (no horizon), Q(U) - C(a) is paid at every step for ever;
+there is no stop action, so it acts, and pays, even at U = 0. Values between the points of the grid are
+interpolated linearly. For constant parameters values fall as U rises, so rounding every successor to the next
+lower or next higher point gives an upper and a lower bound of the continuous process
+(`RetrievalMDP.rounded`).
 
 Source: Puterman, Markov Decision Processes (1994), chapters 4, 6 and 11.
 """

@@ -8,20 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "FEASIBILITY_TOLERANCE",
-    "LARGEST_NUMBER",
-    "LARGEST_SETTING",
-    "feasibility_tolerance",
-    "is_setting",
-    "is_whole",
-    "number",
-    "numeric",
-    "plural",
-    "row_size",
-    "size_of",
-]
-
 FloatArray = NDArray[np.float64]
 
 #: Largest magnitude of any number of a program: a hundred thousand of them still add up within float64.

@@ -1,15 +1,19 @@
-"""The deterministic selection program: a 0-1 quadratic knapsack with linear side rows.
+"""The deterministic selection program: a 0-1 quadratic knapsack with linear side rows and shared segments.
 
-    maximise    linear . x  -  1/2 x' pairwise x
-    subject to  costs . x <= budget
+    maximise    linear . x  -  prices . y  -  1/2 x' pairwise x
+    subject to  costs . x  +  segment_costs . y  <=  budget
                 lower_r <= coefficients_r . x <= upper_r      for every row r
+                y_s = max of x_i over the items i that need segment s
                 x in {0, 1}^n,  x_i = fixed_i where fixed_i >= 0
 
-A positive pairwise entry is a penalty for choosing both items, a negative one a benefit. Text that items
-share is a segment, which is paid once (`segments`). Every solver of `mio_rag.solvers` takes this one type;
-every robust counterpart with a closed form returns it.
+A positive pairwise entry is a penalty for choosing both items, a negative one a benefit. Windows that
+overlap, passages below one title and versions of one document repeat the same words: such a segment is paid
+once. Every solver of `mio_rag.solvers` takes this one type; every robust counterpart with a closed form
+returns it. `precedence_program` writes segments as items with a row x_i - y_s <= 0 for every need, which is
+the tight form: without pairs and budget its linear relaxation is integral.
 
-Source: the quadratic knapsack problem of Gallo, Hammer and Simeone (1980), with side rows.
+Sources: the quadratic knapsack problem of Gallo, Hammer and Simeone (1980), with side rows; the closure
+problem of Rhys (1970) and Balinski (1970), here with a budget and pairs.
 """
 
 from __future__ import annotations

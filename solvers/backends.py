@@ -1,4 +1,18 @@
-"""Back ends: enumeration, HiGHS, OR-Tools CP-SAT and Pyomo."""
+"""Back ends: enumeration, HiGHS, OR-Tools CP-SAT and Pyomo, on the scale that general solvers work on.
+
+Their tolerances are absolute, those of a program relative to its numbers. So values are divided by a power of
+two, which rounds nothing, until the largest coefficient is about 1,000; so are rows of small fractions and of
+far larger numbers. Rows of whole numbers get whole bounds, since a solver may exceed a bound by its
+tolerance. A penalty above all that could be gained only says what not to choose; it is cut down to that, so
+that values next to it are not lost.
+
+CP-SAT takes integers only. Costs and rows must be exact decimals with at most six places; they are multiplied
+by a power of ten, so that feasibility is exact. The objective is multiplied by a power of two and rounded;
+the sum of all rounding errors is added to the bound.
+
+Pyomo builds the program as a readable model and opens every solver that it supports: ``pyomo:gurobi``,
+``pyomo:scip``, ``pyomo:cbc`` and so on.
+"""
 
 from __future__ import annotations
 
@@ -448,17 +462,10 @@ def solve_highs(
 
 
 def _without_items(program: SelectionProgram, options: SolveOptions, name: str, version: str) -> SolveResult:
-    empty = np.zeros(0, dtype=np.int8)
-    feasible = not program.violations(empty)
+    x = None if program.violations([]) else np.zeros(0, dtype=np.int8)
+    bound = None if x is None else 0.0
     return conclude(
-        program,
-        options,
-        name,
-        x=empty if feasible else None,
-        bound=0.0 if feasible else None,
-        proven_infeasible=not feasible,
-        version=version,
-        nodes=0,
+        program, options, name, x=x, bound=bound, proven_infeasible=x is None, version=version, nodes=0
     )
 
 
@@ -662,16 +669,7 @@ def solve_pyomo(program: SelectionProgram, options: SolveOptions, backend: str =
     pyo = require("pyomo.environ", "solvers", "solver='pyomo'")
     start = time.perf_counter()
     if program.n == 0:
-        broken = bool(program.violations([]))
-        return conclude(
-            program,
-            options,
-            name,
-            x=None if broken else np.zeros(0),
-            bound=None if broken else 0.0,
-            proven_infeasible=broken,
-            version=version,
-        )
+        return _without_items(program, options, name, version)
     given = scaled(program)
     if given.contradiction:
         return conclude(program, options, name, x=None, bound=None, proven_infeasible=True, version=version)

@@ -303,11 +303,7 @@ def _tiny(shared: bool) -> tuple[SelectionProgram, Root]:
 
 
 def _solve(
-    program: SelectionProgram,
-    options: SolveOptions,
-    max_nodes: int | None,
-    warm: WarmStart,
-    start: float,
+    program: SelectionProgram, options: SolveOptions, max_nodes: int | None, warm: WarmStart, start: float
 ) -> SolveResult:
     closing = _CLOSING_SECONDS_PER_SQUARE * program.n**2
     deadline = math.inf

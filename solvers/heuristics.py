@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers.result import SolveOptions, SolveResult, conclude, upper_bound
 
-__all__ = ["HEURISTICS", "solve"]
-
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]

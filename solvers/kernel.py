@@ -45,10 +45,10 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import Notice
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BitArray = NDArray[np.int8]
-BoolArray = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bits = NDArray[np.int8]
+Bools = NDArray[np.bool_]
 
 VERSION = f"numba {numba.__version__}"
 
@@ -202,12 +202,12 @@ class Needs(NamedTuple):
 class Data(NamedTuple):
     """Items and rows of a program: own values and costs, without segments."""
 
-    p: FloatArray
-    A: FloatArray
-    c: FloatArray
+    p: Floats
+    A: Floats
+    c: Floats
     room: float
-    W: FloatArray
-    w: FloatArray
+    W: Floats
+    w: Floats
 
 
 class Tree(NamedTuple):
@@ -219,23 +219,23 @@ class Tree(NamedTuple):
     halves it. `paid` says which segments are paid for, `share` who bears how much of the others.
     """
 
-    ids: IntArray
-    P: FloatArray
-    X: FloatArray
-    GX: FloatArray
-    size: IntArray
-    room: FloatArray
-    base: FloatArray
-    lag: FloatArray
-    activity: FloatArray
-    chosen: IntArray
-    count: IntArray
-    bound: FloatArray
-    delta: FloatArray
-    measured: IntArray
-    weight: FloatArray
-    paid: BoolArray
-    share: FloatArray
+    ids: Ints
+    P: Floats
+    X: Floats
+    GX: Floats
+    size: Ints
+    room: Floats
+    base: Floats
+    lag: Floats
+    activity: Floats
+    chosen: Ints
+    count: Ints
+    bound: Floats
+    delta: Floats
+    measured: Ints
+    weight: Floats
+    paid: Bools
+    share: Floats
 
 
 # The relaxation.
@@ -243,14 +243,14 @@ class Tree(NamedTuple):
 
 @compiled
 def relax(
-    q: FloatArray,
-    G: FloatArray,
+    q: Floats,
+    G: Floats,
     delta: float,
-    ids: IntArray,
-    c: FloatArray,
+    ids: Ints,
+    c: Floats,
     b: float,
-    x: FloatArray,
-    g: FloatArray,
+    x: Floats,
+    g: Floats,
     m: int,
     steps: int,
     stop: float,
@@ -363,9 +363,7 @@ def relax(
 
 
 @compiled
-def is_positive_definite(
-    G: FloatArray, ids: IntArray, m: int, delta: float, L: FloatArray, column: FloatArray
-) -> bool:
+def is_positive_definite(G: Floats, ids: Ints, m: int, delta: float, L: Floats, column: Floats) -> bool:
     """Whether G - delta I on the items has a factorization whose pivots are far from rounding.
 
     L and column are room to work in: the factor, and one over its diagonal.
@@ -392,20 +390,20 @@ def is_positive_definite(
 
 @compiled
 def probe(
-    A: FloatArray,
-    G: FloatArray,
-    q: FloatArray,
-    c: FloatArray,
-    cr: FloatArray,
+    A: Floats,
+    G: Floats,
+    q: Floats,
+    c: Floats,
+    cr: Floats,
     room: float,
     extra: float,
     base: float,
-    x: FloatArray,
-    g: FloatArray,
-    order: IntArray,
+    x: Floats,
+    g: Floats,
+    order: Ints,
     steps: int,
     stop: float,
-    out: BitArray,
+    out: Bits,
 ) -> tuple[float, int]:
     """Probe the items of `order` in turn: with the item selected, could anything above `stop` be reached?
 
@@ -460,14 +458,7 @@ def probe(
 
 @compiled
 def _share_out(
-    ids: IntArray,
-    m: int,
-    start: IntArray,
-    segment: IntArray,
-    paid: BoolArray,
-    share: FloatArray,
-    total: FloatArray,
-    users: IntArray,
+    ids: Ints, m: int, start: Ints, segment: Ints, paid: Bools, share: Floats, total: Floats, users: Ints
 ) -> None:
     """Let the open users of every unpaid segment bear all of it, in the proportions of their shares.
 
@@ -495,21 +486,21 @@ def _share_out(
 
 @compiled
 def _charge(
-    ids: IntArray,
+    ids: Ints,
     m: int,
-    P: FloatArray,
-    G: FloatArray,
+    P: Floats,
+    G: Floats,
     delta: float,
-    c: FloatArray,
-    start: IntArray,
-    segment: IntArray,
-    cost: FloatArray,
-    price: FloatArray,
-    paid: BoolArray,
-    share: FloatArray,
+    c: Floats,
+    start: Ints,
+    segment: Ints,
+    cost: Floats,
+    price: Floats,
+    paid: Bools,
+    share: Floats,
     room: float,
-    q: FloatArray,
-    cc: FloatArray,
+    q: Floats,
+    cc: Floats,
 ) -> tuple[float, float]:
     """Write the data of the relaxation into q and cc: with shares of what is not paid, and no cost of zero.
 
@@ -547,7 +538,7 @@ def _charge(
 
 
 @compiled
-def _unpaid(i: int, start: IntArray, segment: IntArray, weight: FloatArray, paid: BoolArray) -> float:
+def _unpaid(i: int, start: Ints, segment: Ints, weight: Floats, paid: Bools) -> float:
     """Cost (or price) of what item i needs and is not paid for."""
     total = 0.0
     if start is not None:
@@ -559,18 +550,18 @@ def _unpaid(i: int, start: IntArray, segment: IntArray, weight: FloatArray, paid
 
 @compiled
 def _promise(
-    ids: IntArray,
+    ids: Ints,
     m: int,
-    x: FloatArray,
-    start: IntArray,
-    segment: IntArray,
-    cost: FloatArray,
-    price: FloatArray,
-    paid: BoolArray,
-    share: FloatArray,
+    x: Floats,
+    start: Ints,
+    segment: Ints,
+    cost: Floats,
+    price: Floats,
+    paid: Bools,
+    share: Floats,
     mu: float,
-    most: FloatArray,
-    borne: FloatArray,
+    most: Floats,
+    borne: Floats,
 ) -> float:
     """How much the point x would lose if each segment cost what its largest fraction says.
 
@@ -594,19 +585,19 @@ def _promise(
 
 @compiled
 def _move_shares(
-    ids: IntArray,
+    ids: Ints,
     m: int,
-    x: FloatArray,
-    start: IntArray,
-    segment: IntArray,
-    cost: FloatArray,
-    price: FloatArray,
-    paid: BoolArray,
-    share: FloatArray,
+    x: Floats,
+    start: Ints,
+    segment: Ints,
+    cost: Floats,
+    price: Floats,
+    paid: Bools,
+    share: Floats,
     mu: float,
     length: float,
-    mean: FloatArray,
-    users: IntArray,
+    mean: Floats,
+    users: Ints,
 ) -> bool:
     """A step of the subgradient: users with a larger fraction than the others bear more.
 
@@ -646,7 +637,7 @@ def _move_shares(
 
 
 @compiled
-def _within(x: FloatArray, g: FloatArray, c: FloatArray, m: int, b: float) -> None:
+def _within(x: Floats, g: Floats, c: Floats, m: int, b: float) -> None:
     """Shrink x, and g with it, to what fits."""
     used = 0.0
     for t in range(m):
@@ -659,17 +650,17 @@ def _within(x: FloatArray, g: FloatArray, c: FloatArray, m: int, b: float) -> No
 
 @compiled
 def spread(
-    P: FloatArray,
-    G: FloatArray,
-    c: FloatArray,
+    P: Floats,
+    G: Floats,
+    c: Floats,
     room: float,
     base: float,
-    start: IntArray,
-    segment: IntArray,
-    cost: FloatArray,
-    price: FloatArray,
-    share: FloatArray,
-    x: FloatArray,
+    start: Ints,
+    segment: Ints,
+    cost: Floats,
+    price: Floats,
+    share: Floats,
+    x: Floats,
     stop: float,
     goal: float,
     rounds: int,
@@ -729,7 +720,7 @@ def spread(
 
 
 @compiled
-def _remove(ids: IntArray, P: FloatArray, x: FloatArray, g: FloatArray, G: FloatArray, m: int, t: int) -> int:
+def _remove(ids: Ints, P: Floats, x: Floats, g: Floats, G: Floats, m: int, t: int) -> int:
     """Take item t out of a node's list (its x goes to 0); returns the new length."""
     if x[t] != 0.0:
         i = ids[t]
@@ -744,7 +735,7 @@ def _remove(ids: IntArray, P: FloatArray, x: FloatArray, g: FloatArray, G: Float
 
 
 @compiled
-def _rows_hold(activity: FloatArray, W: FloatArray, w: FloatArray, i: int) -> bool:
+def _rows_hold(activity: Floats, W: Floats, w: Floats, i: int) -> bool:
     """Whether all rows hold after adding item i (-1: as they are)."""
     for r in range(w.size):
         a = activity[r]
@@ -757,15 +748,15 @@ def _rows_hold(activity: FloatArray, W: FloatArray, w: FloatArray, i: int) -> bo
 
 @compiled
 def _propagate(
-    W: FloatArray,
-    w: FloatArray,
-    most: FloatArray,
-    activity: FloatArray,
-    ids: IntArray,
-    P: FloatArray,
-    x: FloatArray,
-    g: FloatArray,
-    G: FloatArray,
+    W: Floats,
+    w: Floats,
+    most: Floats,
+    activity: Floats,
+    ids: Ints,
+    P: Floats,
+    x: Floats,
+    g: Floats,
+    G: Floats,
     m: int,
 ) -> tuple[int, int, bool]:
     """Drop what the rows forbid; find one item that they demand.
@@ -793,9 +784,7 @@ def _propagate(
 
 
 @compiled
-def _record(
-    numbers: FloatArray, best: BitArray, chosen: IntArray, count: int, value: float, item: int
-) -> None:
+def _record(numbers: Floats, best: Bits, chosen: Ints, count: int, value: float, item: int) -> None:
     """Take a node's selection (and one more item, if >= 0) as the incumbent."""
     numbers[INCUMBENT] = value
     for i in range(best.size):
@@ -808,15 +797,15 @@ def _record(
 
 @compiled
 def _fix(
-    G: FloatArray,
-    h: FloatArray,
+    G: Floats,
+    h: Floats,
     here: float,
     stop: float,
-    numbers: FloatArray,
-    ids: IntArray,
-    P: FloatArray,
-    x: FloatArray,
-    g: FloatArray,
+    numbers: Floats,
+    ids: Ints,
+    P: Floats,
+    x: Floats,
+    g: Floats,
     m: int,
     force: int,
 ) -> tuple[int, int, int, bool]:
@@ -846,20 +835,20 @@ def _fix(
 
 @compiled
 def _drop_useless(
-    A: FloatArray,
-    G: FloatArray,
-    c: FloatArray,
-    start: IntArray,
-    segment: IntArray,
-    cost: FloatArray,
-    shift: FloatArray,
-    harmless: BoolArray,
-    paid: BoolArray,
+    A: Floats,
+    G: Floats,
+    c: Floats,
+    start: Ints,
+    segment: Ints,
+    cost: Floats,
+    shift: Floats,
+    harmless: Bools,
+    paid: Bools,
     room: float,
-    ids: IntArray,
-    P: FloatArray,
-    x: FloatArray,
-    g: FloatArray,
+    ids: Ints,
+    P: Floats,
+    x: Floats,
+    g: Floats,
     m: int,
     force: int,
 ) -> tuple[int, bool]:
@@ -886,16 +875,16 @@ def _drop_useless(
 
 @compiled
 def _best_single(
-    W: FloatArray,
-    w: FloatArray,
-    start: IntArray,
-    segment: IntArray,
-    price: FloatArray,
-    shift: FloatArray,
-    paid: BoolArray,
-    activity: FloatArray,
-    ids: IntArray,
-    P: FloatArray,
+    W: Floats,
+    w: Floats,
+    start: Ints,
+    segment: Ints,
+    price: Floats,
+    shift: Floats,
+    paid: Bools,
+    activity: Floats,
+    ids: Ints,
+    P: Floats,
     m: int,
 ) -> tuple[int, float]:
     """The best item that may be added alone (-1: none), and its gain."""
@@ -914,36 +903,36 @@ def _best_single(
 
 @compiled
 def search(
-    A: FloatArray,
-    G: FloatArray,
-    c: FloatArray,
-    W: FloatArray,
-    w: FloatArray,
-    harmless: BoolArray,
-    shift: FloatArray,
-    start: IntArray,
-    segment: IntArray,
-    cost: FloatArray,
-    price: FloatArray,
-    ids: IntArray,
-    P: FloatArray,
-    X: FloatArray,
-    GX: FloatArray,
-    size: IntArray,
-    room: FloatArray,
-    base: FloatArray,
-    lag: FloatArray,
-    activity: FloatArray,
-    chosen: IntArray,
-    count: IntArray,
-    bound: FloatArray,
-    delta: FloatArray,
-    measured: IntArray,
-    weight: FloatArray,
-    paid: BoolArray,
-    share: FloatArray,
-    best: BitArray,
-    numbers: FloatArray,
+    A: Floats,
+    G: Floats,
+    c: Floats,
+    W: Floats,
+    w: Floats,
+    harmless: Bools,
+    shift: Floats,
+    start: Ints,
+    segment: Ints,
+    cost: Floats,
+    price: Floats,
+    ids: Ints,
+    P: Floats,
+    X: Floats,
+    GX: Floats,
+    size: Ints,
+    room: Floats,
+    base: Floats,
+    lag: Floats,
+    activity: Floats,
+    chosen: Ints,
+    count: Ints,
+    bound: Floats,
+    delta: Floats,
+    measured: Ints,
+    weight: Floats,
+    paid: Bools,
+    share: Floats,
+    best: Bits,
+    numbers: Floats,
     max_nodes: int,
     max_work: float,
 ) -> None:
@@ -1131,7 +1120,7 @@ def search(
 
 
 @compiled
-def _holds(W: FloatArray, w: FloatArray, activity: FloatArray, add: int, drop: int) -> bool:
+def _holds(W: Floats, w: Floats, activity: Floats, add: int, drop: int) -> bool:
     """Whether all rows hold after adding one item and dropping another (-1: none)."""
     for r in range(w.size):
         a = activity[r]
@@ -1145,9 +1134,7 @@ def _holds(W: FloatArray, w: FloatArray, activity: FloatArray, add: int, drop: i
 
 
 @compiled
-def _used_by(
-    i: int, count: int, start: IntArray, segment: IntArray, weight: FloatArray, users: IntArray
-) -> float:
+def _used_by(i: int, count: int, start: Ints, segment: Ints, weight: Floats, users: Ints) -> float:
     """Cost (or price) of what item i needs and `count` chosen items use: 0, no one; 1, i alone if chosen."""
     total = 0.0
     if start is not None:
@@ -1158,7 +1145,7 @@ def _used_by(
 
 
 @compiled
-def _use(i: int, by: int, start: IntArray, segment: IntArray, users: IntArray) -> None:
+def _use(i: int, by: int, start: Ints, segment: Ints, users: Ints) -> None:
     """Count item i as a user of what it needs, or no longer (`by` = -1)."""
     if start is not None:
         for k in range(start[i], start[i + 1]):
@@ -1167,17 +1154,17 @@ def _use(i: int, by: int, start: IntArray, segment: IntArray, users: IntArray) -
 
 @compiled
 def _local_search(
-    p: FloatArray,
-    A: FloatArray,
-    c: FloatArray,
+    p: Floats,
+    A: Floats,
+    c: Floats,
     room: float,
-    W: FloatArray,
-    w: FloatArray,
-    start: IntArray,
-    segment: IntArray,
-    cost: FloatArray,
-    price: FloatArray,
-    x: BitArray,
+    W: Floats,
+    w: Floats,
+    start: Ints,
+    segment: Ints,
+    cost: Floats,
+    price: Floats,
+    x: Bits,
 ) -> float:
     """Best add, drop or swap until none improves; the feasible x is changed in place. Returns the value."""
     n = p.size
@@ -1256,19 +1243,19 @@ def _local_search(
 
 @compiled
 def _greedy(
-    p: FloatArray,
-    A: FloatArray,
-    c: FloatArray,
+    p: Floats,
+    A: Floats,
+    c: Floats,
     room: float,
-    W: FloatArray,
-    w: FloatArray,
-    start: IntArray,
-    segment: IntArray,
-    cost: FloatArray,
-    price: FloatArray,
-    x: BitArray,
+    W: Floats,
+    w: Floats,
+    start: Ints,
+    segment: Ints,
+    cost: Floats,
+    price: Floats,
+    x: Bits,
     power: float,
-    banned: IntArray,
+    banned: Ints,
 ) -> bool:
     """Add to x what repairs most of the broken rows, then the best gain / cost^power until nothing gains.
 
@@ -1345,14 +1332,8 @@ def _greedy(
 
 
 def incumbent(
-    data: Data,
-    needs: Needs,
-    point: FloatArray,
-    starts: int,
-    rounds: int,
-    known: BitArray,
-    seed: int,
-) -> tuple[bool, float, BitArray]:
+    data: Data, needs: Needs, point: Floats, starts: int, rounds: int, known: Bits, seed: int
+) -> tuple[bool, float, Bits]:
     """Local optima from greedy starts, then from the best one with part of it taken out and banned.
 
     Starts are a `known` feasible selection, or, where that is empty, three scores and `starts` forced first
@@ -1373,23 +1354,23 @@ def incumbent(
 
 @compiled
 def local_optima(
-    p: FloatArray,
-    A: FloatArray,
-    c: FloatArray,
+    p: Floats,
+    A: Floats,
+    c: Floats,
     room: float,
-    W: FloatArray,
-    w: FloatArray,
-    start: IntArray,
-    segment: IntArray,
-    cost: FloatArray,
-    price: FloatArray,
-    first: IntArray,
-    point: FloatArray,
-    order: IntArray,
+    W: Floats,
+    w: Floats,
+    start: Ints,
+    segment: Ints,
+    cost: Floats,
+    price: Floats,
+    first: Ints,
+    point: Floats,
+    order: Ints,
     rounds: int,
-    known: BitArray,
+    known: Bits,
     seed: int,
-) -> tuple[bool, float, BitArray]:
+) -> tuple[bool, float, Bits]:
     """Do the work of `incumbent`, with the forced first items and the order of fractions given."""
     n = p.size
     found = False
@@ -1450,7 +1431,7 @@ def local_optima(
 # Programs without interactions and rows.
 
 
-def knapsack_search(p: FloatArray, c: FloatArray, room: float, limit: int) -> tuple[bool, BitArray]:
+def knapsack_search(p: Floats, c: Floats, room: float, limit: int) -> tuple[bool, Bits]:
     """0-1 knapsack by depth-first search with Dantzig's bound (Horowitz and Sahni, 1974); any costs >= 0.
 
     Returns (whether the search was over within `limit` fillings, the best selection found).
@@ -1461,8 +1442,8 @@ def knapsack_search(p: FloatArray, c: FloatArray, room: float, limit: int) -> tu
 
 @compiled
 def dantzig_search(
-    p: FloatArray, c: FloatArray, room: float, density: FloatArray, order: IntArray, limit: int
-) -> tuple[bool, BitArray]:
+    p: Floats, c: Floats, room: float, density: Floats, order: Ints, limit: int
+) -> tuple[bool, Bits]:
     """What `knapsack_search` does, with value per cost and its falling order given."""
     n = p.size
     last = 0  # items before this place gain something
@@ -1516,7 +1497,7 @@ def dantzig_search(
         j += 1
 
 
-def knapsack_table(p: FloatArray, c: IntArray, capacity: int) -> BitArray:
+def knapsack_table(p: Floats, c: Ints, capacity: int) -> Bits:
     """0-1 knapsack by dynamic programming over whole costs; O(n capacity) time and bytes."""
     value = np.zeros(capacity + 1)
     taken = np.zeros((p.size, capacity + 1), np.bool_)

@@ -1,7 +1,7 @@
 """The compiled part of the solvers of finite Markov decision processes.
 
 A process comes as compressed rows: row s * m + a holds the successors of action a in state s,
-``next_state[start[row] : start[row + 1]]`` with their probabilities; ``reward[row]`` is minus infinity where
+``after[start[row] : start[row + 1]]`` with their probabilities; ``reward[row]`` is minus infinity where
 the action is not allowed, ``factor[row]`` is gamma^tau. Indices are unsigned where it counts: signed ones are
 checked for counting from the end.
 """
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from mio_rag.solvers.kernel import compiled
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
 
 #: Places in the array `numbers` that kernels fill.
 LOW, HIGH, SWEEPS, SCALE = range(4)
@@ -23,19 +23,19 @@ _LEAVE = 0.3  # a policy is left when its own bounds are that much closer than t
 
 @compiled
 def sweep(
-    start: IntArray,
-    next_state: IntArray,
-    probability: FloatArray,
-    reward: FloatArray,
-    factor: FloatArray,
+    start: Ints,
+    after: Ints,
+    chance: Floats,
+    reward: Floats,
+    factor: Floats,
     m: int,
-    values: FloatArray,
-    improved: FloatArray,
-    policy: IntArray,
+    values: Floats,
+    improved: Floats,
+    policy: Ints,
     fixed: bool,
-    q: FloatArray,
+    q: Floats,
     tie: float,
-    numbers: FloatArray,
+    numbers: Floats,
 ) -> None:
     """One Bellman backup of all states, from `values` into `improved`.
 
@@ -56,11 +56,11 @@ def sweep(
                 k, end = np.uint64(start[row]), np.uint64(start[row + 1])
                 even = odd = 0.0  # two sums: in one, each addition would wait for the one before it
                 while k + one < end:
-                    even += probability[k] * values[np.uint64(next_state[k])]
-                    odd += probability[k + one] * values[np.uint64(next_state[k + one])]
+                    even += chance[k] * values[np.uint64(after[k])]
+                    odd += chance[k + one] * values[np.uint64(after[k + one])]
                     k += two
                 if k < end:
-                    even += probability[k] * values[np.uint64(next_state[k])]
+                    even += chance[k] * values[np.uint64(after[k])]
                 value += factor[row] * (even + odd)
                 if value > best:
                     best = value
@@ -91,21 +91,21 @@ def beyond(low: float, high: float, least: float, greatest: float) -> tuple[floa
 
 @compiled
 def iterate(
-    start: IntArray,
-    next_state: IntArray,
-    probability: FloatArray,
-    reward: FloatArray,
-    factor: FloatArray,
+    start: Ints,
+    after: Ints,
+    chance: Floats,
+    reward: Floats,
+    factor: Floats,
     m: int,
-    values: FloatArray,
-    policy: IntArray,
+    values: Floats,
+    policy: Ints,
     evaluations: int,
     least: float,
     greatest: float,
     epsilon: float,
     max_sweeps: int,
-    numbers: FloatArray,
-) -> FloatArray:
+    numbers: Floats,
+) -> Floats:
     """Value iteration, or modified policy iteration with at most `evaluations` sweeps under each policy.
 
     Stops once the bounds of MacQueen lie within `epsilon` of their midpoint, which is returned. `least` and
@@ -115,45 +115,17 @@ def iterate(
     q = np.empty((0, m))
     done = 0
     while True:
-        sweep(
-            start,
-            next_state,
-            probability,
-            reward,
-            factor,
-            m,
-            values,
-            improved,
-            policy,
-            False,
-            q,
-            0.0,
-            numbers,
-        )
+        sweep(start, after, chance, reward, factor, m, values, improved, policy, False, q, 0.0, numbers)
         done += 1
         below, above = beyond(numbers[LOW], numbers[HIGH], least, greatest)
         if 0.5 * (above - below) <= epsilon or done >= max_sweeps:
             numbers[SWEEPS] = done
-            middle: FloatArray = improved + 0.5 * (above + below)
+            middle: Floats = improved + 0.5 * (above + below)
             return middle
         values, improved = improved, values
         enough = max(epsilon, _LEAVE * 0.5 * (above - below))
         for _ in range(min(evaluations, max_sweeps - done - 1)):
-            sweep(
-                start,
-                next_state,
-                probability,
-                reward,
-                factor,
-                m,
-                values,
-                improved,
-                policy,
-                True,
-                q,
-                0.0,
-                numbers,
-            )
+            sweep(start, after, chance, reward, factor, m, values, improved, policy, True, q, 0.0, numbers)
             values, improved = improved, values
             done += 1
             below, above = beyond(numbers[LOW], numbers[HIGH], least, greatest)
@@ -163,13 +135,7 @@ def iterate(
 
 @compiled
 def one_pass(
-    start: IntArray,
-    next_state: IntArray,
-    probability: FloatArray,
-    reward: FloatArray,
-    factor: FloatArray,
-    m: int,
-    values: FloatArray,
+    start: Ints, after: Ints, chance: Floats, reward: Floats, factor: Floats, m: int, values: Floats
 ) -> None:
     """Exact values where no action leads to a higher state, by substitution from state 0 upwards.
 
@@ -184,12 +150,12 @@ def one_pass(
                 continue
             k, end = np.uint64(start[row]), np.uint64(start[row + 1])
             staying = 0.0
-            if next_state[end - np.uint64(1)] == s:
+            if after[end - np.uint64(1)] == s:
                 end -= np.uint64(1)
-                staying = probability[end]
+                staying = chance[end]
             following = 0.0
             while k < end:
-                following += probability[k] * values[np.uint64(next_state[k])]
+                following += chance[k] * values[np.uint64(after[k])]
                 k += np.uint64(1)
             value = reward[row] + factor[row] * following
             if staying > 0.0:  # a division costs more than all the rest

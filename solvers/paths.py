@@ -1,4 +1,19 @@
-"""Sequences of related programs: sweeps over one pool, robust cuts, and conflicts of infeasible programs."""
+"""Sequences of related programs: sweeps over one pool, robust cuts, and conflicts of infeasible programs.
+
+**Cuts** solve the joint robust counterpart: maximise W(x) = min_s f_s(x) over scenarios s, each a selection
+program (`mio_rag.formulations.robust`). For weights w >= 0 that sum to 1, max_x sum_s w_s f_s(x) is one
+selection program, and its proven bound lies above every W. Each round solves that program, evaluates the
+selection's certified worst case, adds the scenario that is worst for it, and takes for w the weights that
+make the largest of the values of all selections so far smallest (a linear program). The bound may stay above
+the best worst case, since mixtures can be safer than any one selection; the remaining gap is reported.
+
+**Conflicts** are found by the deletion filter: budget, rows and fixed items are dropped one after another
+while what remains is still infeasible; no part of what is left conflicts. The budget is dropped first. If it
+stays, the smallest sufficient budget is the cost of the cheapest selection that satisfies everything else.
+
+Sources: Kelley (1960) and Bertsimas, Dunning and Lubin, Reformulation versus cutting-planes for robust
+optimization (2016), for the cuts; Chinneck and Dravnieks (1991) for the deletion filter.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +33,15 @@ from mio_rag.formulations.program import SelectionProgram, with_token_price
 from mio_rag.formulations.robust import JointProblem
 from mio_rag.solvers.registry import check_name, resolve, solve
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status, relative_gap
+
+if TYPE_CHECKING:
+    from mio_rag.solvers.branch_and_bound import WarmStart
+
+FloatArray = NDArray[np.float64]
+
+MAX_CUTS = 20  # rounds of cuts, each an exact solve
+_IDLE, _PROGRESS = 3, 1e-5  # stop after so many rounds that lower the bound by less than this share of it
+_SECONDS = 2.0  # for each of the small programs of a conflict
 
 
 def solve_path(
@@ -95,16 +119,6 @@ def path_solver(solver: str, options: SolveOptions) -> PathSolver:
         return branch_and_bound.solve(program, left, warm=warm)
 
     return run
-
-
-if TYPE_CHECKING:
-    from mio_rag.solvers.branch_and_bound import WarmStart
-
-FloatArray = NDArray[np.float64]
-#: Rounds, each an exact solve, at most.
-MAX_CUTS = 20
-#: ... and no more once so many in a row have lowered the bound by less than this share of it.
-_IDLE, _PROGRESS = 3, 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,10 +280,6 @@ def _weights(values: FloatArray) -> FloatArray:
     if found.x is None:  # any weights are valid; equal ones always exist
         return np.full(rows, 1.0 / rows)
     return np.maximum(np.asarray(found.x[:rows], dtype=np.float64), 0.0)
-
-
-#: Seconds for each of the small programs.
-_SECONDS = 2.0
 
 
 @dataclass(frozen=True)

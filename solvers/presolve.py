@@ -1,4 +1,18 @@
-"""Presolve: a selection program -> the part of it that needs a search."""
+"""Presolve: a selection program -> the part of it that needs a search; and shares of segments.
+
+A segment s costs c_s once, however many of its users are chosen. With shares u_is >= 0 that add up to at most
+1 over its users,
+
+    sum over chosen i of u_is c_s  <=  c_s  if any user is chosen,  and  0  otherwise,
+
+so items that cost  c_i + sum_s u_is c_s  each never cost more together than they really do: a program
+without segments, and a relaxation of the one with them. Prices of segments lower values in the same way. With
+the best shares its linear relaxation is as tight as that of the rows x_i <= y_s. A segment of one user is the
+user's own; those that the same items need are one.
+
+Source: multipliers of precedence rows, as in Lagrangian bounds of the precedence-constrained knapsack (Park
+and Park, 1997).
+"""
 
 from __future__ import annotations
 
@@ -62,11 +76,7 @@ class Sharing:
     def scaled(self, values: float, costs: float) -> Sharing:
         """In other units."""
         return replace(
-            self,
-            p=self.p / values,
-            price=self.price / values,
-            c=self.c / costs,
-            cost=self.cost / costs,
+            self, p=self.p / values, price=self.price / values, c=self.c / costs, cost=self.cost / costs
         )
 
     def keep(self, k: IntArray) -> Sharing:
@@ -250,18 +260,7 @@ def presolve(program: SelectionProgram) -> Problem | None:
     scale = max(float(np.abs(p).max(initial=0.0)), largest_penalty) or 1.0
     cr = _relaxed_costs(c)
     problem = Problem(
-        free[k],
-        p / scale,
-        A / scale,
-        c,
-        cr,
-        W,
-        w,
-        harmless[k],
-        room,
-        float((cr - c).sum()),
-        base,
-        scale,
+        free[k], p / scale, A / scale, c, cr, W, w, harmless[k], room, float((cr - c).sum()), base, scale
     )
     if sharing is None or sharing.cost.size == 0:
         return problem

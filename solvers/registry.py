@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from mio_rag.errors import InputError, choose
 from mio_rag.solvers.capabilities import check_installed, is_usable
+from mio_rag.solvers.heuristics import HEURISTICS
+from mio_rag.solvers.heuristics import solve as solve_heuristic
 from mio_rag.solvers.result import SolveOptions, SolveResult
 
 if TYPE_CHECKING:
     from mio_rag.formulations.program import SelectionProgram
 
-__all__ = ["SolverInfo", "available_solvers", "check_name", "resolve", "solve", "solvers"]
 
 _Solve = Callable[["SelectionProgram", SolveOptions], SolveResult]
 
@@ -69,10 +70,7 @@ _EXACT = (
     ),
     SolverInfo("cpsat", True, "OR-Tools CP-SAT", ("ortools",)),
     SolverInfo(
-        "pyomo",
-        True,
-        "HiGHS through Pyomo; pyomo:NAME for any solver Pyomo knows",
-        ("pyomo", "highspy"),
+        "pyomo", True, "HiGHS through Pyomo; pyomo:NAME for any solver Pyomo knows", ("pyomo", "highspy")
     ),
 )
 _HEURISTIC = (
@@ -158,7 +156,9 @@ def solve(
     MissingExtraError
         If its package is not installed.
     """
-    options = options or SolveOptions()
+    options = SolveOptions() if options is None else options
+    if not isinstance(options, SolveOptions):
+        raise InputError(f"options is {options!r}, expected SolveOptions: SolveOptions(time_limit_seconds=5)")
     check_name(solver)
     name = resolve(program, solver)
     info = _by_name(name)
@@ -170,27 +170,20 @@ def solve(
 
 
 def _load(name: str) -> _Solve:
-    """The solve function; imported here, so that only the solver in use is loaded."""
-    if name == "exhaustive":
-        from mio_rag.solvers.backends import solve_exhaustive
-
-        return solve_exhaustive
-    if name == "branch_and_bound":
+    """The solve function; imported here, so that only what the solver needs is loaded."""
+    kind, _, backend = name.partition(":")
+    if kind == "branch_and_bound":
         from mio_rag.solvers import branch_and_bound
 
         return branch_and_bound.solve
-    if name in ("highs", "highs-glover"):
-        from mio_rag.solvers.backends import solve_highs
+    if kind in HEURISTICS:
+        return lambda p, o: solve_heuristic(p, o, kind)
+    from mio_rag.solvers import backends
 
-        return lambda p, o: solve_highs(p, o, "glover" if name.endswith("glover") else "mccormick")
-    if name == "cpsat":
-        from mio_rag.solvers.backends import solve_cpsat
-
-        return solve_cpsat
-    if name.startswith("pyomo"):
-        from mio_rag.solvers.backends import solve_pyomo
-
-        return lambda p, o: solve_pyomo(p, o, name.partition(":")[2] or "highs")
-    from mio_rag.solvers import heuristics
-
-    return lambda p, o: heuristics.solve(p, o, name)
+    return {
+        "exhaustive": backends.solve_exhaustive,
+        "highs": backends.solve_highs,
+        "highs-glover": lambda p, o: backends.solve_highs(p, o, "glover"),
+        "cpsat": backends.solve_cpsat,
+        "pyomo": lambda p, o: backends.solve_pyomo(p, o, backend or "highs"),
+    }[kind]

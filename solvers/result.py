@@ -1,8 +1,18 @@
-"""What a solver is asked, and what it answers.
+"""What a solver is asked, what it answers, and a simple bound for any program.
 
-A result always says three things apart: what was found (`x`, `objective`), what was proven (`bound`, `gap`)
-and why the solver stopped (`status`, `limit`). Objective and feasibility are recomputed from `x` in float64
-by `conclude`, whatever the back end claimed.
+A result states three things apart: what was found (`x`, `objective`), what was proven (`bound`, `gap`) and
+why the solver stopped (`status`, `limit`). `conclude` recomputes objective and feasibility from `x` in
+float64, whatever the back end claimed.
+
+The simple bound fixes the number t of selected items. Each selected i then has t - 1 partners, and half of
+every pair's penalty can be charged to either end, so i is worth at most
+
+    v_i(t) = p_i - 1/2 (sum of the t - 1 smallest P_ij, j != i),
+
+whatever the partners are. The bound for t is the smaller of the t largest v_i(t) and the fractional knapsack
+over them; the bound is its maximum over every t that the budget (t cheapest items) and the count rows allow.
+It is valid for negative pairs and with fixed items; other rows are relaxed. The cost and price of a segment
+are charged in equal shares to the items that need it.
 """
 
 from __future__ import annotations
@@ -18,6 +28,7 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.linearize import knapsack_bound
+from mio_rag.formulations.numbers import number
 from mio_rag.formulations.program import SelectionProgram
 
 FloatArray = NDArray[np.float64]
@@ -130,16 +141,21 @@ class SolveOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        problems = []
-        limit = self.time_limit_seconds
-        if limit is not None and not (limit > 0):
-            problems.append(f"time_limit_seconds={limit!r} must be > 0, or None for no limit")
-        if not (0 <= self.relative_gap < math.inf):
-            problems.append(f"relative_gap={self.relative_gap!r} must be >= 0 and finite")
-        if not self.threads >= 1 or self.threads != int(self.threads):
-            problems.append(f"threads={self.threads!r} must be a whole number >= 1")
-        if not 0 <= self.seed < 2**31 or self.seed != int(self.seed):
-            problems.append(f"seed={self.seed!r} must be a whole number between 0 and 2^31 - 1")
+        problems: list[str] = []
+        for name, kind, holds, wanted in (
+            ("time_limit_seconds", float, lambda v: v > 0, "> 0, or None for no limit"),
+            ("relative_gap", float, lambda v: 0 <= v < math.inf, ">= 0 and finite"),
+            ("threads", int, lambda v: 1 <= v < 2**31 and v % 1 == 0, "a whole number >= 1"),
+            ("seed", int, lambda v: 0 <= v < 2**31 and v % 1 == 0, "a whole number from 0 to 2^31 - 1"),
+        ):
+            given, before = getattr(self, name), len(problems)
+            if given is None and name == "time_limit_seconds":
+                continue
+            value = number(name, given, problems)
+            if len(problems) == before and not holds(value):
+                problems.append(f"{name}={given!r} must be {wanted}")
+            elif len(problems) == before:
+                object.__setattr__(self, name, kind(value))
         if problems:
             raise InputError(problems)
 
@@ -286,13 +302,19 @@ def conclude(
     A back end that a limit stopped early may have proven little or nothing; then the bound of
     `mio_rag.solvers.result.upper_bound` stands in where it is lower.
     """
-    common: dict[str, Any] = {
-        "solver": solver,
-        "limit": limit,
-        "wall_seconds": wall_seconds,
-        "nodes": nodes,
-        "version": version,
-    }
+
+    def made(status: Status, text: str = message, stopped: str | None = limit, **found: Any) -> SolveResult:
+        return SolveResult(
+            status,
+            solver,
+            limit=stopped,
+            wall_seconds=wall_seconds,
+            nodes=nodes,
+            version=version,
+            message=text,
+            **found,
+        )
+
     known = None if bound is None or not math.isfinite(bound) else float(bound)
     if limit is not None:
         simple = upper_bound(program)
@@ -300,51 +322,26 @@ def conclude(
             known = simple if known is None else min(known, simple)
     if x is None:
         if proven_infeasible:
-            return SolveResult(
-                Status.INFEASIBLE, message=message or "no selection satisfies the constraints", **common
-            )
+            return made(Status.INFEASIBLE, message or "no selection satisfies the constraints")
         status = Status.ERROR if broken else Status.NO_SOLUTION
-        return SolveResult(
-            status, bound=known, message=message or "no feasible selection was found", **common
-        )
-    decision = (np.asarray(x) > 0.5).astype(np.int8)
-    violations = program.violations(decision)
+        return made(status, message or "no feasible selection was found", bound=known)
+    x = (np.asarray(x) > 0.5).astype(np.int8)
+    violations = program.violations(x)
     if violations:
-        return SolveResult(
-            Status.ERROR,
-            message=f"{solver} returned an infeasible selection: {'; '.join(violations)}",
-            **common,
-        )
-    objective = program.objective(decision)
+        return made(Status.ERROR, f"{solver} returned an infeasible selection: {'; '.join(violations)}")
+    objective, scale = program.objective(x), program.value_scale
     if proven_infeasible:
-        return SolveResult(
-            Status.ERROR,
-            x=decision,
-            objective=objective,
-            message=f"{solver} claims infeasibility, but returned a feasible selection",
-            **common,
-        )
+        text = f"{solver} claims infeasibility, but returned a feasible selection"
+        return made(Status.ERROR, text, x=x, objective=objective)
     if known is None:
-        return SolveResult(Status.FEASIBLE, x=decision, objective=objective, message=message, **common)
-    tolerance = options.tolerance(objective, program.value_scale)
+        return made(Status.FEASIBLE, x=x, objective=objective)
     # A back end works to 1e-6 feasibility and may report a bound that far below what it found; more is a
     # contradiction.
-    if known < objective - 1e-5 * max(min(1.0, program.value_scale), abs(objective)):
-        return SolveResult(
-            Status.ERROR,
-            x=decision,
-            objective=objective,
-            message=f"{solver} claims the bound {known:.9g} below its own objective {objective:.9g}",
-            **common,
-        )
+    if known < objective - 1e-5 * max(min(1.0, scale), abs(objective)):
+        text = f"{solver} claims the bound {known:.9g} below its own objective {objective:.9g}"
+        return made(Status.ERROR, text, x=x, objective=objective)
     known = max(known, objective)
-    status = Status.OPTIMAL if known - objective <= tolerance else Status.FEASIBLE
-    return SolveResult(
-        status,
-        x=decision,
-        objective=objective,
-        bound=known,
-        gap=relative_gap(objective, known, program.value_scale),
-        message=message,
-        **{**common, "limit": None if status is Status.OPTIMAL else limit},
-    )
+    gap = relative_gap(objective, known, scale)
+    if known - objective <= options.tolerance(objective, scale):
+        return made(Status.OPTIMAL, stopped=None, x=x, objective=objective, bound=known, gap=gap)
+    return made(Status.FEASIBLE, x=x, objective=objective, bound=known, gap=gap)

@@ -11,7 +11,7 @@ from mio_rag.formulations import LinearConstraint, SelectionProgram
 from mio_rag.formulations.numbers import LARGEST_NUMBER
 from mio_rag.solvers import SolveOptions, Status, solve, solvers
 from mio_rag.solvers.backends import scaled
-from mio_rag.testing import SCALES, known_cases, random_program
+from mio_rag.testing import known_cases, random_program
 
 EXACT = [info.name for info in solvers() if info.exact]
 NOTHING = np.zeros((3, 3))
@@ -26,10 +26,6 @@ ROUNDED = {
     "a row beyond all",
     "costs next to nothing",
 }
-
-
-def test_solvers_are_asked_at_eleven_scales() -> None:
-    assert (len(SCALES), SCALES[0], SCALES[-1]) == (11, 1e-10, 1e10)
 
 
 def test_whole_numbers_are_exact_and_fractions_have_a_tolerance_of_their_own_size() -> None:
@@ -81,15 +77,6 @@ def test_numbers_that_would_overflow_are_refused() -> None:
     for name in EXACT:
         result = solve(edge, name, SolveOptions(time_limit_seconds=5))
         assert result.objective == 2 * LARGEST_NUMBER
-        json.dumps(result.to_dict(), allow_nan=False)
-
-
-def test_an_unresolvable_mixture_is_not_called_optimal() -> None:
-    """A benefit of 10^12 that is always there hides values of 10^-6: whoever proves less says so."""
-    program = SelectionProgram([1e12, 3e-6, 4e-6], NOTHING, [0, 3, 4], 4)
-    for name in EXACT:
-        result = solve(program, name)
-        assert result.bound >= program.objective(result.x)
         json.dumps(result.to_dict(), allow_nan=False)
 
 

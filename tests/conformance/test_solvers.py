@@ -10,7 +10,6 @@ import pytest
 from mio_rag.errors import InputError
 from mio_rag.formulations import LinearConstraint, SelectionProgram
 from mio_rag.solvers import SolveOptions, Status, solve, solvers
-from mio_rag.solvers.result import upper_bound
 from mio_rag.testing import check_solver, hard_program, known_cases, random_program
 from mio_rag.testing.known import knapsack
 
@@ -24,13 +23,12 @@ def of(linear, costs, budget, rows=(), fixed=None) -> SelectionProgram:
 
 
 @pytest.mark.parametrize("info", solvers(), ids=lambda info: info.name)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_every_solver_passes_the_suite(info, seed: int) -> None:
+def test_every_solver_passes_the_suite(info) -> None:
     check_solver(
         lambda program, options: solve(program, info.name, options),
         name=info.name,
         exact=info.exact,
-        seed=seed,
+        programs=25 if info.name == "pyomo" else 100,
         max_free=info.max_free,
         may_refuse=info.name == "cpsat",  # refuses what it would round
         segments=True,
@@ -42,13 +40,6 @@ def test_every_solver_passes_the_suite(info, seed: int) -> None:
 def test_heuristics_find_a_selection_where_there_is_one(case, solver: str) -> None:
     if solve(case.program, "exhaustive").x is not None:
         assert solve(case.program, solver).status in (Status.OPTIMAL, Status.FEASIBLE)
-
-
-def test_the_simple_bound_holds_on_random_programs() -> None:
-    for seed in range(300):
-        given = random_program(np.random.default_rng([7, seed]), 9)
-        truth = solve(given, "exhaustive")
-        assert truth.objective is None or upper_bound(given) >= truth.objective - 1e-9
 
 
 def test_enumeration_itself_against_a_plain_loop() -> None:
@@ -82,16 +73,6 @@ def test_a_time_limit_leaves_a_valid_bound(solver: str, seconds: float) -> None:
     assert result.objective is None or result.gap == pytest.approx(
         (result.bound - result.objective) / abs(result.objective or 1e-9)
     )
-
-
-def test_enumeration_stopped_early_has_a_valid_bound() -> None:
-    rng = np.random.default_rng(2)
-    raw = rng.normal(size=(20, 20))
-    given = SelectionProgram(rng.random(20), np.triu(raw, 1) + np.triu(raw, 1).T, np.ones(20), 10)
-    result = solve(given, "exhaustive", SolveOptions(time_limit_seconds=1e-9))
-    assert result.status is Status.FEASIBLE
-    assert result.limit == "time"
-    assert result.bound >= solve(given, "highs-glover").objective
 
 
 def test_more_than_twenty_free_items_are_not_enumerated() -> None:

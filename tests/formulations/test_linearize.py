@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from mio_rag.formulations import LinearConstraint, MilpArrays, SelectionProgram, linearize
+from mio_rag.formulations import MilpArrays, SelectionProgram, linearize
 from mio_rag.formulations.linearize import knapsack_bound
 from mio_rag.testing.programs import random_program
 
@@ -62,15 +62,6 @@ def test_sizes_and_kinds_of_columns() -> None:
         assert arrays.col_upper[:4].tolist() == [1, 0, 1, 1]
 
 
-@pytest.mark.parametrize("form", ["mccormick", "glover"])
-def test_no_pairs_and_no_items(form: str) -> None:
-    row = LinearConstraint([1, 1], lower=1, name="one")
-    plain = linearize(SelectionProgram([1, 2], np.zeros((2, 2)), [3, 4], 5, (row,)), form)
-    assert plain.matrix.toarray().tolist() == [[3, 4], [1, 1]]
-    assert plain.objective.tolist() == [1, 2]
-    assert linearize(SelectionProgram([], np.zeros((0, 0)), [], 5), form).matrix.shape == (1, 0)
-
-
 def test_glover_takes_u_over_the_whole_budget() -> None:
     """Over B - c_i it would be 0 here, and item 1 would pay for a partner that is not selected."""
     program = SelectionProgram([1.0, 10.0], [[0, 5], [5, 0]], [4, 4], 4)
@@ -103,8 +94,3 @@ def test_glover_keeps_items_that_fit_up_to_rounding(costs, budget, x, value) -> 
 )
 def test_knapsack_bound_by_hand(values, costs, budget, bound) -> None:
     assert knapsack_bound(np.array(values, float), np.array(costs, float), budget) == pytest.approx(bound)
-
-
-def test_recover_rounds() -> None:
-    arrays = linearize(SelectionProgram([1, 1], np.zeros((2, 2)), [1, 1], 1), "mccormick")
-    assert arrays.recover(np.array([0.9999999, 1e-7])).tolist() == [1, 0]

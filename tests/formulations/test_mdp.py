@@ -36,11 +36,6 @@ def test_durations_discount_and_masks_exclude() -> None:
     assert FiniteMDP(STAY, [[0.0], [1.0]], 0.5).never_rises
 
 
-def test_rows_are_scaled_to_sum_to_one() -> None:
-    mdp = FiniteMDP(STAY * (1 + 5e-9), [[1.0], [1.0]], 0.9)
-    assert mdp.transitions.sum(axis=1).tolist() == [1.0, 1.0]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -73,9 +68,3 @@ def test_malformed_processes_are_refused(changes: dict[str, object], message: st
     given = {"transitions": STAY, "rewards": [[0.0], [1.0]], "discount": 0.9} | changes
     with pytest.raises(InputError, match=message):
         FiniteMDP(**given)
-
-
-def test_all_problems_are_told_at_once() -> None:
-    with pytest.raises(InputError) as found:
-        FiniteMDP(STAY * 0.5, [[np.nan], [0.0]], 2.0)
-    assert len(found.value.problems) == 4  # one reward, the discount, two rows

@@ -168,12 +168,6 @@ def test_programs_survive_json() -> None:
     assert infinite > 5
 
 
-def test_from_dict_leaves_out_what_is_optional() -> None:
-    program = SelectionProgram.from_dict({"linear": [1, 2], "costs": [1, 1], "budget": 1})
-    assert not program.pairwise.any()
-    assert program.free.tolist() == [0, 1]
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -193,8 +187,3 @@ def test_from_dict_leaves_out_what_is_optional() -> None:
 def test_from_dict_says_what_is_wrong(data: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         SelectionProgram.from_dict(data)
-
-
-def test_from_json_names_the_place() -> None:
-    with pytest.raises(InputError, match="line 2, column 1"):
-        SelectionProgram.from_json('{"linear": [1],\n}')

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mio_rag.errors import InputError
-from mio_rag.formulations.mdp import RetrievalMDP, quality_of
+from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.solvers.mdp import solve_mdp
 
 
@@ -48,23 +48,6 @@ def test_values_by_hand() -> None:
     assert solution.values[1, 3] == pytest.approx(0.79)
 
 
-def test_the_answer_is_paid_once() -> None:
-    # Acting can add no more than the quality that is missing.
-    for horizon in (1, 5, 50):
-        values = solve_mdp(RetrievalMDP(horizon=horizon, discount=1.0).to_finite()).values
-        assert values.max() <= 1 + 1e-12
-        assert values[0, 0] == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("horizon", [10, None])
-def test_grids_agree_where_drops_fall_on_their_points(horizon: int | None) -> None:
-    coarse, fine = (solve_mdp(RetrievalMDP(horizon=horizon, grid=g).to_finite()).values for g in (101, 1001))
-    if horizon is None:
-        assert coarse == pytest.approx(fine[::10], abs=1e-9)
-    else:
-        assert coarse[:, :-1] == pytest.approx(fine[:, :-1:10], abs=1e-12)
-
-
 @pytest.mark.parametrize("horizon", [8, None])
 @pytest.mark.parametrize("quality", ["linear", "log", "exp"])
 def test_rounding_brackets_the_continuous_process(horizon: int | None, quality: Any) -> None:
@@ -99,15 +82,6 @@ def test_parameters_by_bins() -> None:
     assert np.array_equal(solve_mdp(same.to_finite()).values, solve_mdp(RetrievalMDP().to_finite()).values)
 
 
-def test_quality_runs_from_certain_to_nothing() -> None:
-    u = np.linspace(0, 1, 11)
-    for name, k in (("linear", 1.0), ("log", 1.0), ("exp", 0.5), ("exp", 8.0)):
-        q = quality_of(u, name, k)
-        assert np.all(np.diff(q) < 0)
-        assert q[-1] == pytest.approx(0)
-        assert q[0] == pytest.approx(1 if name != "exp" else 1 - np.exp(-k))
-
-
 def test_bad_parameters_are_told_together() -> None:
     with pytest.raises(InputError) as found:
         RetrievalMDP(1.5, -0.1, (0.5, 2.0), float("nan"), (), 1.0, None, "best", 0, 1)
@@ -130,9 +104,3 @@ def test_bad_parameters_are_told_together() -> None:
         RetrievalMDP(horizon=10**20)
     with pytest.raises(InputError, match=r"retrieve_cost=1e.308"):
         RetrievalMDP(retrieve_cost=1e308)
-
-
-def test_whole_numbers_and_arrays_are_taken_as_they_are_meant() -> None:
-    model = RetrievalMDP(horizon=10.0, grid=101.0, success=np.array([0.1, 0.2]))
-    assert model == RetrievalMDP(horizon=10, grid=101, success=(0.1, 0.2))
-    assert solve_mdp(model.to_finite()).values.shape == (11, 102)

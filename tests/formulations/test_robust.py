@@ -75,15 +75,6 @@ def test_no_perturbation_beats_the_certificate(norm: str, per_passage: bool) -> 
     assert closest < 0.05  # the attack is a real one: it comes close to the bound somewhere
 
 
-def test_the_certificate_of_one_passage_is_attained() -> None:
-    rng = np.random.default_rng(4)
-    mu, q = unit(rng, 1, 5), unit(rng, 5)
-    for norm in NORMS:
-        program = termwise_program(mu @ q, mu, q, [10], 100, NormBall(0.3, norm), **WEIGHTS)
-        worst = mu + 0.3 * worst_direction(q[None], norm)
-        assert true_objective(worst, q, [10], [1]) == pytest.approx(program.objective([1]))
-
-
 def test_two_passages_by_hand() -> None:
     """mu_1 = (1, 0), mu_2 = (0.6, 0.8), q = (1, 0), l2 radius 0.1 and 0.2."""
     program = termwise_program(
@@ -111,21 +102,6 @@ def test_radius_zero_is_nominal_and_any_other_is_below(norm: str) -> None:
         optimum = solve(robust).objective
         assert optimum <= last + 1e-9
         last = optimum
-
-
-def test_nominal_by_hand() -> None:
-    program = nominal_program(
-        [1.0, 0.5],
-        [[1, 0.3], [0.3, 1]],
-        [10, 20],
-        25,
-        redundancy_weight=2,
-        passage_penalty=0.1,
-        token_price=0.01,
-    )
-    assert program.linear == pytest.approx([0.8, 0.2])
-    assert program.pairwise.tolist() == [[0, 0.6], [0.6, 0]]
-    assert program.budget == 25
 
 
 def test_rounding_of_float32_products_is_not_asymmetry() -> None:

@@ -41,14 +41,6 @@ def test_what_two_windows_share_costs_once() -> None:
     assert given.violations([1, 0, 1]) == ["cost 120 exceeds the budget of 90"]
 
 
-def test_prices_count_once_against_the_objective() -> None:
-    given = windows(prices=[0.5, 0.25, 0, 1])
-    assert given.objective([1, 0, 0]) == 3 - 0.75
-    assert given.objective([1, 1, 0]) == 5 - 0.75
-    assert given.objective([1, 1, 1]) == 7 - 1.75
-    assert given.objective([0, 0, 0]) == 0
-
-
 def test_a_price_of_a_token_is_a_price_of_what_is_read() -> None:
     given = windows(prices=[0.1, 0, 0, 0])
     priced = with_token_price(SelectionProgram.from_dict({**given.to_dict(), "costs": [1, 2, 3]}), 0.01)
@@ -80,27 +72,6 @@ def test_the_form_in_rows_has_the_same_best_value_for_every_choice_of_items() ->
                 if not any("needs" in text for text in rows.violations(whole)):
                     assert rows.objective(whole) <= given.objective(x) + 1e-12
                     assert rows.cost(whole) >= given.cost(x) - 1e-12
-
-
-def test_rows_of_the_form_name_who_needs_what() -> None:
-    names = [row.name for row in precedence_program(windows()).rows]
-    assert names[:2] == ["item 0 needs segment 0", "item 0 needs segment 1"]
-    assert len(names) == 6
-
-
-def test_a_matrix_and_lists_say_the_same() -> None:
-    matrix = np.array([[1, 1, 0], [0, 1, 0], [0, 0, 0]], dtype=bool)
-    one, other = Segments([1, 2, 3], matrix), Segments([1, 2, 3], [[0, 1], [1], []])
-    assert np.array_equal(one.needs, other.needs)
-    matrix[2, 2] = True
-    assert not one.needs[2, 2]  # a copy
-    with pytest.raises(ValueError, match="read-only"):
-        one.needs[0, 0] = False
-
-
-def test_overlap_is_what_both_need() -> None:
-    shared = Segments([1, 2, 4], [[0, 1], [1, 2], [0, 1, 2]])
-    assert shared.overlap(shared.costs).tolist() == [[0, 2, 3], [2, 0, 6], [3, 6, 0]]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -108,11 +108,6 @@ def test_a_price_is_what_breaking_costs(solver: str) -> None:
         assert result.objective == pytest.approx(program.objective(result.x[:n]) - paid)
 
 
-def test_no_soft_rows_change_nothing() -> None:
-    program = SelectionProgram([1.0], [[0.0]], [1], 1)
-    assert with_soft_rows(program, []) is program
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -125,10 +120,6 @@ def test_no_soft_rows_change_nothing() -> None:
 def test_malformed_rows(make, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
-
-
-def test_a_need_that_is_listed_twice_counts_once() -> None:
-    assert len(need_rows(["a", "b"], {"a": ["b", "b"]})) == 1
 
 
 def test_a_constant_is_in_every_objective() -> None:

@@ -13,13 +13,13 @@ from mio_rag.testing.programs import random_program
 
 def test_never_below_the_optimum_and_minus_infinity_only_for_infeasible_programs() -> None:
     refuted = 0
-    for seed in range(1500):
+    for seed in range(500):
         program = random_program(np.random.default_rng([13, seed]), 9)
         bound, optimum = upper_bound(program), solve(program, "exhaustive").objective
         if optimum is not None:
             assert bound >= optimum - 1e-9, seed
         refuted += bound == -math.inf
-    assert refuted > 50
+    assert refuted > 15
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The exact kernel: equal to enumeration, and certified wherever it is stopped."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -19,8 +18,6 @@ from mio_rag.solvers.relaxation import (
     core_matrix,
     core_size,
     first_matrix,
-    improved,
-    nearly_shifted,
     relax_root,
     relaxation_matrix,
 )
@@ -139,17 +136,6 @@ def test_a_loose_gap_never_makes_the_bound_wrong(seed: int, gap: float) -> None:
     assert result.bound >= truth - 1e-9 * max(1.0, abs(truth))
 
 
-@pytest.mark.parametrize("gap", [0.02, 0.1, 0.3])
-def test_a_loose_gap_keeps_the_bound_above_the_optimum_of_large_programs(gap: float) -> None:
-    for seed in range(8):
-        program = _gram_program(seed, 45, 0.3, 800)
-        exact = branch_and_bound.solve(program, EXACT).objective
-        loose = branch_and_bound.solve(program, SolveOptions(relative_gap=gap))
-        assert exact is not None
-        assert loose.bound is not None
-        assert loose.bound >= exact - 1e-9
-
-
 def _root_bound(problem: Problem, G: np.ndarray) -> float:
     nothing = Incumbent(-math.inf, None)
     start = Root(problem, G, np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
@@ -196,96 +182,6 @@ def test_matrices_of_the_relaxation_are_valid_and_worth_their_price(weight: floa
     assert max(conic, core) < diagonal <= uniform
     if weight >= 0.3:
         assert conic < 0.6 * uniform  # pairs cannot be negative: the point of the doubly non-negative bound
-
-
-@pytest.mark.parametrize("m", [300, 301])
-@pytest.mark.parametrize("kind", ["similar", "random", "alone", "concave", "two values"])
-def test_large_matrices_are_shifted_by_little_more_than_needed(m: int, kind: str) -> None:
-    rng = np.random.default_rng(m)
-    vectors = rng.normal(size=(m, 40)) + 0.5
-    M = {
-        "similar": vectors @ vectors.T / 40,
-        "random": rng.normal(size=(m, m)),
-        "alone": np.zeros((m, m)),
-        "concave": 2 * np.eye(m) - np.ones((m, m)) / (2 * m),
-        "two values": np.ones((m, m)),
-    }[kind]
-    M = M + M.T
-    if kind != "concave":
-        np.fill_diagonal(M, 0.0)
-    if kind == "alone":
-        M[3, 7] = M[7, 3] = 0.5
-    least, raised = np.linalg.eigvalsh(M)[0], nearly_shifted(M)
-    assert np.linalg.eigvalsh(raised)[0] >= 0
-    assert np.array_equal(raised - np.diag(np.diagonal(raised)), M - np.diag(np.diagonal(M)))
-    shift = np.diagonal(raised - M)
-    assert np.allclose(shift, shift[0])
-    assert max(0.0, -least) <= shift[0] <= max(0.0, -1.011 * least) + 1e-8
-
-
-def _splitting(problem: Problem) -> Splitting:
-    return Splitting.of(problem, np.full(problem.m, 0.25), first_matrix(problem.A))
-
-
-def test_a_start_near_the_relaxation_saves_steps() -> None:
-    ahead = 0
-    for seed in range(6):
-        problem = presolve(_gram_program(seed, 40, 0.5, 700))
-        assert problem is not None
-        G = first_matrix(problem.A)
-        root = Root(problem, G, np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
-        x = relax_root(root, Incumbent(-math.inf, None), 1e-9, EXACT).x
-        bounds = []
-        for start in (Splitting.of(problem, x, G), Splitting.of(problem, 0 * x, 0 * G)):
-            matrix = relaxation_matrix(problem, np.zeros(0), 8, math.inf, start)
-            assert matrix is not None
-            bounds.append(_root_bound(problem, matrix))
-        ahead += bounds[0] < bounds[1]
-    assert ahead >= 5
-
-
-def test_a_relaxation_matrix_is_resumed_where_it_stopped_and_for_fewer_items() -> None:
-    problem = presolve(_gram_program(1, 40, 0.3, 700))
-    assert problem is not None
-    nothing = np.zeros(0)
-    straight = relaxation_matrix(problem, nothing, 30, math.inf, _splitting(problem))
-    state = _splitting(problem)
-    relaxation_matrix(problem, nothing, 12, math.inf, state)
-    resumed = relaxation_matrix(problem, nothing, 18, math.inf, state)
-    assert straight is not None
-    assert resumed is not None
-    assert np.allclose(resumed, straight, atol=1e-9)
-    k = np.arange(0, problem.m, 2)
-    part = problem.keep(k)
-    matrix = relaxation_matrix(part, nothing, 2, math.inf, state.keep(k))
-    from_nothing = Splitting.of(part, np.zeros(part.m), np.zeros((part.m, part.m)))
-    cold = relaxation_matrix(part, nothing, 2, math.inf, from_nothing)
-    assert matrix is not None
-    assert cold is not None
-    assert np.linalg.eigvalsh(matrix)[0] >= -1e-14
-    assert np.all((part.A - matrix)[~np.eye(part.m, dtype=bool)] >= 0)
-    assert _root_bound(part, matrix) < _root_bound(part, cold)
-
-
-def test_a_relaxation_matrix_is_not_begun_without_time() -> None:
-    problem = presolve(_gram_program(0, 40, 0.3, 700))
-    assert problem is not None
-    assert relaxation_matrix(problem, np.zeros(0), 30, time.perf_counter(), _splitting(problem)) is None
-
-
-@pytest.mark.parametrize(("weight", "incumbent"), [(0.05, True), (1.0, False)])  # a diagonal; a whole matrix
-def test_no_better_matrix_is_begun_without_time(weight: float, incumbent: bool) -> None:
-    program = _gram_program(0, 40, weight, 700)
-    problem = presolve(program)
-    assert problem is not None
-    value = branch_and_bound.solve(program, EXACT).objective if incumbent else None
-    best = Incumbent(-math.inf, None)
-    if value is not None:
-        best = Incumbent((value - problem.base) / problem.scale - 1e-3, np.zeros(program.n, dtype=np.int8))
-    start = Root(problem, first_matrix(problem.A), np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
-    root = relax_root(start, best, 1e-9, EXACT)
-    assert improved(root, best, 1e-9, EXACT, 0, math.inf)[0] is not None
-    assert improved(root, best, 1e-9, EXACT, 0, time.perf_counter() + 1e-3)[0] is None
 
 
 def test_rows_that_demand_worthless_items_are_met() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from mio_rag.formulations import LinearConstraint, SelectionProgram, passage_count
 from mio_rag.solvers import Status, solve
@@ -39,22 +38,13 @@ def test_what_no_budget_mends_is_said_without_the_budget() -> None:
     assert found.smallest_budget is None
 
 
-def test_fixed_items_are_parts() -> None:
-    program = SelectionProgram(
-        [1.0] * 3, np.zeros((3, 3)), [5, 5, 5], 100,
-        (LinearConstraint([1, 1, 1], lower=3, name="all"),), [1, 0, -1],
-    )  # fmt: skip
-    assert find_conflict(program, names(3)).parts == ("all", "'p1' out")
-
-
 def test_a_feasible_program_has_no_conflict() -> None:
     assert find_conflict(SelectionProgram([1.0], [[0]], [1], 1), ["a"]) is None
 
 
-@pytest.mark.parametrize("first", [0, 200])
-def test_random_conflicts_are_minimal_and_budgets_smallest(first: int) -> None:
+def test_random_conflicts_are_minimal_and_budgets_smallest() -> None:
     seen = 0
-    for seed in range(first, first + 200):
+    for seed in range(200):
         program = random_program(np.random.default_rng([23, seed]), 8)
         if solve(program, "exhaustive").status is not Status.INFEASIBLE:
             continue
@@ -94,22 +84,3 @@ def test_a_budget_of_nothing_is_not_minus_nothing() -> None:
     conflict = find_conflict(SelectionProgram([1.0], [[0.0]], [0], -1), ["a"])
     assert conflict is not None
     assert "a budget of 0 tokens would do" in conflict.explain()
-
-
-@pytest.mark.parametrize("solver", ["highs", "cpsat", "exhaustive", "branch_and_bound", "pyomo"])
-def test_every_back_end_says_infeasibility_in_the_same_words(solver: str) -> None:
-    pytest.importorskip({"cpsat": "ortools", "pyomo": "pyomo"}.get(solver, "numpy"))
-    program = SelectionProgram(
-        np.ones(3), np.zeros((3, 3)), np.full(3, 2.0), 5.0, tuple(passage_count(3, minimum=3))
-    )
-    assert solve(program, solver).message == "no selection satisfies the constraints"
-
-
-def test_one_is_a_singular() -> None:
-    program = SelectionProgram(
-        np.ones(2), np.zeros((2, 2)), np.full(2, 1.0), 0.5, tuple(passage_count(2, minimum=1))
-    )
-    found = find_conflict(program, ["a", "b"])
-    assert found is not None
-    assert found.parts == ("at most 0.5 tokens", "at least 1 passage")
-    assert found.explain().endswith("a budget of 1 token would do")

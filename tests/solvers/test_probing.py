@@ -1,13 +1,12 @@
 """Probing: what is dropped must be hopeless, by enumeration; and it must drop more than reduced costs do."""
 
 import math
-import time
 
 import numpy as np
 import pytest
 
 from mio_rag.formulations import LinearConstraint, SelectionProgram
-from mio_rag.solvers import SolveOptions, branch_and_bound, kernel
+from mio_rag.solvers import SolveOptions, kernel
 from mio_rag.solvers.backends import solve_exhaustive
 from mio_rag.solvers.presolve import presolve
 from mio_rag.solvers.relaxation import Incumbent, Root, first_matrix, probed, relax_root
@@ -110,27 +109,3 @@ def test_the_bound_of_a_probe_holds_wherever_it_stops() -> None:
                 )
                 assert bound >= reach - 1e-9
                 assert (stayed, int(out.sum())) == (0, 1)
-
-
-def test_probing_drops_items_of_a_large_program_and_changes_no_result() -> None:
-    dropped = 0
-    for seed in range(3):
-        program = _program(seed + 1, rows=False, links=False, n=90)
-        exact = branch_and_bound.solve(program, EXACT)
-        problem = presolve(program)
-        assert problem is not None
-        assert exact.objective is not None
-        assert exact.x is not None
-        best = Incumbent((exact.objective - problem.base) / problem.scale - 1e-6, exact.x)
-        root = _root(program, best)
-        after = probed(root, best.value, math.inf, fewest=0)
-        dropped += root.problem.m - after.problem.m
-        assert set(np.flatnonzero(exact.x)) <= set(after.problem.items)
-    assert dropped > 0
-
-
-def test_nothing_is_probed_without_time() -> None:
-    program = _program(1, rows=False, links=False, n=90)
-    root = _root(program, Incumbent(-math.inf, None))
-    assert probed(root, math.inf, time.perf_counter()) is root
-    assert probed(root, math.inf, math.inf).problem.m < root.problem.m

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
-from mio_rag.solvers import SolveOptions, Status
+from mio_rag.solvers import SolveOptions, Status, solve
 from mio_rag.solvers.result import conclude, relative_gap
 
 PROGRAM = SelectionProgram([3.0, 2.0], [[0, 1], [1, 0]], [1, 1], 2)  # optimum 4 with both
@@ -46,12 +47,6 @@ def test_a_limit_is_named_only_where_it_left_a_gap() -> None:
     open_gap = result([1, 1, 0], 17.0, program=loose, limit="time")
     assert (open_gap.status, open_gap.bound, open_gap.limit) == (Status.FEASIBLE, 17.0, "time")
     assert result([1, 1, 0], 16.0, program=loose, limit="time").limit is None
-
-
-def test_large_objectives_have_a_tolerance_of_their_own_size() -> None:
-    large = SelectionProgram([4e9], [[0.0]], [1], 1)
-    assert result([1], 4e9 + 1.0, program=large).is_optimal
-    assert not result([1], 4e9 + 100.0, program=large).is_optimal
 
 
 def test_a_selection_that_breaks_something_is_an_error() -> None:
@@ -110,38 +105,43 @@ def test_relative_gap() -> None:
     assert relative_gap(0.0, 1e-19, 1e-10) == pytest.approx(1.0)
 
 
-def test_certificate_of_a_gap() -> None:
-    text = result([1, 0], 3.75, limit="time").certificate()
-    assert text.startswith(
-        "feasible, not proven optimal: objective 3, no selection can exceed 3.75 (gap 25.00%"
-    )
-    assert "stopped by the time limit" in text
+@pytest.mark.parametrize(("bound", "shown"), [(3.0001, "(gap < 0.01%, "), (3.001, "(gap 0.03%, ")])
+def test_an_open_gap_never_reads_as_zero(bound: float, shown: str) -> None:
+    assert shown in result([1, 0], bound, limit="time").certificate()
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"time_limit_seconds": 0}, "time_limit_seconds=0 must be > 0"),
-        ({"time_limit_seconds": math.nan}, "time_limit_seconds=nan"),
-        ({"relative_gap": -0.1}, "relative_gap=-0.1"),
-        ({"relative_gap": math.inf}, "relative_gap=inf"),
+        ({"time_limit_seconds": math.nan}, "time_limit_seconds=nan must be > 0"),
+        ({"time_limit_seconds": "5"}, "time_limit_seconds is '5', expected a number"),
+        ({"time_limit_seconds": {5}}, "time_limit_seconds is {5}, expected a number"),
+        ({"time_limit_seconds": True}, "time_limit_seconds is True, expected a number"),
+        ({"relative_gap": -0.1}, "relative_gap=-0.1 must be >= 0 and finite"),
+        ({"relative_gap": math.inf}, "relative_gap=inf must be >= 0 and finite"),
+        ({"relative_gap": None}, "relative_gap is None, expected a number"),
         ({"threads": 0}, "threads=0 must be a whole number >= 1"),
         ({"threads": 1.5}, "threads=1.5 must be a whole number >= 1"),
         ({"seed": -1}, "seed=-1 must be a whole number"),
         ({"seed": 2**31}, "seed=2147483648"),
+        ({"seed": math.nan}, "seed=nan must be a whole number"),
     ],
 )
 def test_options_are_checked(settings, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=re.escape(message)):
         SolveOptions(**settings)
 
 
-def test_options_report_everything() -> None:
+def test_options_report_every_problem_and_convert_numpy_numbers() -> None:
     with pytest.raises(InputError) as caught:
-        SolveOptions(time_limit_seconds=-1, relative_gap=-1, threads=0, seed=-1)
+        SolveOptions(time_limit_seconds=-1, relative_gap="small", threads=0, seed=-1)
     assert len(caught.value.problems) == 4
+    options = SolveOptions(np.float32(2), np.float64(0.1), np.int64(2), 3.0)
+    assert options == SolveOptions(2.0, 0.1, 2, 3)
+    assert [type(value) for value in vars(options).values()] == [float, float, int, int]
 
 
-@pytest.mark.parametrize(("bound", "shown"), [(3.0001, "(gap < 0.01%, "), (3.001, "(gap 0.03%, ")])
-def test_an_open_gap_never_reads_as_zero(bound: float, shown: str) -> None:
-    assert shown in result([1, 0], bound, limit="time").certificate()
+def test_other_than_options_is_refused() -> None:
+    with pytest.raises(InputError, match="options is 5, expected SolveOptions"):
+        solve(PROGRAM, options=5)

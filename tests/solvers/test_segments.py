@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from mio_rag.errors import InputError
-from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram, linearize
+from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram
 from mio_rag.frontier.budget import budget_path
 from mio_rag.solvers import SolveOptions, Status, solve, solvers
-from mio_rag.solvers.backends import scaled
 from mio_rag.solvers.paths import find_conflict
 from mio_rag.solvers.result import upper_bound
 from mio_rag.testing.claims import disagreement
@@ -26,39 +25,9 @@ def halves(budget: float) -> SelectionProgram:
     return SelectionProgram([3, 1, 2.5], np.zeros((3, 3)), np.zeros(3), budget, segments=shared)
 
 
-def plainly(program: SelectionProgram) -> float:
-    """The optimum by a plain loop; -inf where nothing is feasible."""
-    assert program.fixed is not None
-    best = -np.inf
-    x = (program.fixed == 1).astype(np.int8)
-    for code in range(1 << program.free.size):
-        x[program.free] = (code >> np.arange(program.free.size)) & 1
-        if not program.violations(x):
-            best = max(best, program.objective(x))
-    return best
-
-
-@pytest.mark.parametrize("info", solvers(), ids=lambda info: info.name)
-def test_every_solver_pays_once(info) -> None:
-    result = solve(halves(120), info.name)
-    assert result.selected == (0, 1, 2)
-    assert result.objective == 6.5
-    if info.exact:
-        assert solve(halves(119), info.name).selected == (0, 1)
-        assert solve(halves(59), info.name).objective == 0
-
-
-def test_enumeration_against_a_plain_loop() -> None:
-    for seed in range(120):
-        given = random_shared_program(np.random.default_rng([21, seed]), 7)
-        found, truth = solve(given, "exhaustive"), plainly(given)
-        assert (found.objective is None) == (truth == -np.inf)
-        assert found.objective is None or found.objective == pytest.approx(truth, abs=1e-9)
-
-
 @pytest.mark.parametrize("info", solvers(), ids=lambda info: info.name)
 def test_no_solver_is_refuted_by_enumeration(info) -> None:
-    for seed in range(25 if info.name == "pyomo" else 60):
+    for seed in range(8 if info.name == "pyomo" else 30):
         given = random_shared_program(np.random.default_rng([22, seed]), 8)
         try:
             claim = solve(given, info.name)
@@ -100,17 +69,6 @@ def test_the_staircase_of_budgets_counts_what_is_shared_once() -> None:
     assert [(s.tokens, s.value) for s in steps] == [(0, 0), (60, 3), (90, 4), (120, 6.5)]
     with pytest.raises(InputError, match="whole numbers"):
         budget_path(replace(halves(150), segments=Segments([30.5], [[0], [0], []])))
-
-
-def test_linear_arrays_have_a_column_for_every_segment() -> None:
-    arrays = linearize(halves(100))
-    assert arrays.n == 7
-    assert arrays.integral.sum() == 7
-
-
-def test_scaling_takes_the_form_in_rows_only() -> None:
-    with pytest.raises(InputError, match="precedence_program"):
-        scaled(halves(100))
 
 
 @pytest.mark.parametrize("solver", [info.name for info in EXACT])

@@ -11,9 +11,9 @@ import scipy.optimize
 
 from benchmarks.trust.command import check_program
 from mio_rag.formulations import Segments, SelectionProgram, precedence_program, with_token_price
-from mio_rag.solvers import SolveOptions, branch_and_bound, kernel, solve, solve_path
+from mio_rag.solvers import SolveOptions, branch_and_bound, kernel, solve
 from mio_rag.solvers.presolve import presolve
-from mio_rag.solvers.relaxation import Incumbent, Root, first_matrix, relax_root, unevenly_shifted
+from mio_rag.solvers.relaxation import Incumbent, Root, first_matrix, relax_root
 from mio_rag.testing.shared_programs import random_shared_program
 
 EXACT = SolveOptions(time_limit_seconds=None)
@@ -76,18 +76,6 @@ def test_shares_never_overstate_a_cost_nor_understate_a_value() -> None:
             for x in decisions(rng, p.size, 10):
                 assert c @ x <= one.cost_of(x) * (1 + 1e-12)
                 assert p @ x >= one.value_of(x) - 1e-12
-
-
-def test_what_one_item_needs_is_its_own_and_equal_needs_are_one() -> None:
-    shared_by = Segments([5, 7, 11, 13, 17, 1], [[0, 1, 2], [1, 2, 3], [4], []], [0, 0.5, 0, 0, 0.25, 9])
-    given = SelectionProgram([3, 3, 3, 3], np.zeros((4, 4)), [1, 1, 1, 1], 100, segments=shared_by)
-    problem = presolve(given)
-    assert problem is not None
-    assert problem.sharing is not None
-    assert problem.sharing.c.tolist() == [6, 14, 18, 1]
-    assert (problem.scale * problem.sharing.p).tolist() == [3, 3, 2.75, 3]
-    assert problem.sharing.cost.tolist() == [18]
-    assert problem.sharing.needs.ravel().tolist() == [True, True, False, False]
 
 
 def test_without_anything_shared_it_is_the_program_with_costs_of_its_own() -> None:
@@ -163,45 +151,19 @@ def test_no_shares_make_a_bound_below_the_optimum() -> None:
         assert problem.base + problem.scale * bound >= truth.objective - 1e-7 * problem.scale, seed
 
 
-@pytest.mark.parametrize("k", range(40))
+@pytest.mark.parametrize("k", range(12))
 def test_every_certificate_holds_wherever_it_stops(k: int) -> None:
     assert check_program(5, k, Counter(), shared=True) == []
 
 
 def test_large_programs_agree_with_the_form_in_rows() -> None:
-    for seed in range(6):
+    for seed in range(3):
         given = windows(40, 500, seed)
         ours, rows = solve(given, "branch_and_bound", EXACT), solve(given, "highs-glover")
         assert ours.is_optimal
         assert rows.bound is not None
         assert rows.bound >= ours.objective - 1e-6
         assert ours.objective >= rows.objective - 1e-6
-
-
-def test_a_path_over_budgets_and_prices_starts_from_the_one_before() -> None:
-    base = windows(40, 500)
-    programs = [with_token_price(replace(base, budget=b), t) for t in (0, 0.0003) for b in (200, 350, 500)]
-    for one, alone in zip(
-        solve_path(programs, "branch_and_bound", EXACT),
-        [solve(p, "branch_and_bound", EXACT) for p in programs],
-        strict=True,
-    ):
-        assert one.is_optimal
-        assert one.objective == pytest.approx(alone.objective, abs=1e-6)
-
-
-def test_the_uneven_diagonal_is_semidefinite_and_no_larger() -> None:
-    for seed in range(40):
-        rng = np.random.default_rng(seed)
-        problem = presolve(windows(30, 400, seed) if seed % 2 else shared(seed))
-        if problem is None or problem.m == 0:
-            continue
-        A = problem.A * (1 - 2 * (rng.random(problem.A.shape) < 0.1))
-        A = np.triu(A, 1) + np.triu(A, 1).T
-        G = unevenly_shifted(A)
-        assert np.linalg.eigvalsh(G)[0] >= -1e-14 * max(1.0, np.abs(A).max())
-        assert np.all((G <= A + 1e-12) | np.eye(problem.m, dtype=bool))
-        assert np.trace(G) <= np.trace(first_matrix(A)) + 1e-9
 
 
 @pytest.mark.parametrize("method", ["greedy", "local_search", "density"])

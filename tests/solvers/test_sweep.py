@@ -40,7 +40,7 @@ def test_a_path_equals_single_solves_and_searches_less() -> None:
     assert sum(r.nodes or 0 for r in warm) < sum(r.nodes or 0 for r in alone)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**31 - 1))
 def test_a_warm_start_from_any_other_program_is_harmless(seed: int) -> None:
     rng = np.random.default_rng(seed)

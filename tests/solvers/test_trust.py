@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.trust.checks import check_all, check_path, complaint, forced_stages, weak_starts
 from benchmarks.trust.oracle import enumerate_all
 from mio_rag.formulations import LinearConstraint, SelectionProgram
-from mio_rag.solvers import (
-    SolveOptions,
-    Status,
-    branch_and_bound,
-    kernel,
-    relaxation,
-    solve_many,
-    solve_path,
-)
+from mio_rag.solvers import SolveOptions, Status, branch_and_bound, kernel, relaxation, solve_many
 from mio_rag.solvers.branch_and_bound import WarmStart
 from mio_rag.solvers.presolve import presolve
 from mio_rag.solvers.relaxation import (
@@ -199,15 +191,6 @@ def test_matrices_are_semidefinite_and_below_the_penalties(
         assert np.all((G - A)[~np.eye(len(G), dtype=bool)] <= 0)
 
 
-@pytest.mark.parametrize("excess", [0.9e-6, 1e-6, 1.1e-6])
-def test_rounding_at_the_edge_of_the_tolerance_is_no_error(excess: float) -> None:
-    program = SelectionProgram([1.0, 2.0, 0.5], np.zeros((3, 3)), [7, 12, 4], 19 - excess)
-    interacting = SelectionProgram([1.0, 2.0, 0.5], 0.1 - 0.1 * np.eye(3), [7, 12, 4], 19 - excess)
-    for given_program in (program, interacting):
-        result = branch_and_bound.solve(given_program, SolveOptions())
-        assert complaint(given_program, enumerate_all(given_program), result, SolveOptions(), True) is None
-
-
 @pytest.mark.parametrize("size", [1e-320, 1e-300, 1e-150, 1e-20, 1e20, 1e150, 1e300])
 @pytest.mark.parametrize("what", ["costs", "some costs", "row", "penalties"])
 def test_numbers_of_any_size(size: float, what: str) -> None:
@@ -274,41 +257,6 @@ def test_threads_side_by_side_search_as_one_does() -> None:
     for one, other in zip(alone, together, strict=True):
         assert (one.nodes, one.objective, one.bound) == (other.nodes, other.objective, other.bound)
         assert one.selected == other.selected
-
-
-def test_a_near_deadline_buys_no_perturbations(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    real = kernel.incumbent
-
-    def spy(*arguments):
-        asked.append(arguments[4])  # rounds
-        return real(*arguments)
-
-    raw = np.triu(np.random.default_rng(0).random((60, 60)), 1)
-    program = SelectionProgram(np.ones(60), raw + raw.T, np.ones(60), 20)
-    branch_and_bound.warmup()
-    monkeypatch.setattr(kernel, "incumbent", spy)
-    branch_and_bound.solve(program, SolveOptions(time_limit_seconds=1e-5))
-    assert asked == [0]
-    branch_and_bound.solve(program, SolveOptions(time_limit_seconds=None), max_nodes=1)
-    assert asked[1] == branch_and_bound._PERTURBATIONS + 60 // branch_and_bound._ITEMS_PER_PERTURBATION
-
-
-def test_a_path_that_turns_infeasible_and_back_is_solved_like_its_programs() -> None:
-    rng = np.random.default_rng(5)
-    raw = np.triu(rng.normal(size=(13, 13)), 1)
-    base = raw + raw.T
-    linear, costs = rng.random(13), rng.integers(1, 9, 13)
-    path = [
-        SelectionProgram(linear, weight * base, costs, budget)
-        for weight, budget in ((1, 30), (1, -1), (0, 30), (5, 30), (5, 0), (1e6, 30), (1, 30))
-    ]
-    with forced_stages(0, 0.0, (3, 6)):
-        results = list(solve_path(path, "branch_and_bound"))
-    for program, result in zip(path, results, strict=True):
-        assert complaint(program, enumerate_all(program), result, SolveOptions(), True) is None
-    assert results[1].status is Status.INFEASIBLE
-    assert results[0].objective == pytest.approx(results[-1].objective, abs=1e-9)
 
 
 def test_sizes_that_float64_cannot_resolve_are_told_and_not_called_optimal() -> None:
