@@ -98,13 +98,13 @@ class Answering:
         if not hasattr(generator, "concurrency"):
             self.counter = counter = _OneAtATime(generator)
             self._turn = counter.lock
-        self.governed = None if policy is None else Governed(policy, index, generator, self.counter)
+        self.governed = None if policy is None else Governed(policy, index, generator)
         self._controlled: Controlled | None = self.governed
         if routing is not None:
             self._controlled = Tiers(routing, index, generator)
         elif policy is None and planning is not None:
             self._controlled = Plans(planning, index, generator)
-        made = None if strategies is None else searching_of(strategies, index, generator, self.counter)
+        made = None if strategies is None else searching_of(strategies, index, generator)
         self.searching = made
         self.learning = made if self.governed is None else self.governed
         self._pools: OrderedDict[tuple[str, int, str], Found] = OrderedDict()

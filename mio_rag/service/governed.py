@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.context import TokenCounter
 from mio_rag.control.bandit.pipeline import SearchPipeline
 from mio_rag.control.bandit.strategist import Strategist, rate
 from mio_rag.control.composed.controller import compose, with_limits
@@ -94,8 +93,6 @@ class Governed:
     ----------
     name : str
         Preset or file.
-    counter : TokenCounter
-        For searches without an answer.
 
     Raises
     ------
@@ -105,10 +102,9 @@ class Governed:
 
     learns = True  # a policy that does not may be replaced by one that does
 
-    def __init__(self, name: str, index: CorpusIndex, generator: Generator, counter: TokenCounter) -> None:
+    def __init__(self, name: str, index: CorpusIndex, generator: Generator) -> None:
         self._name, self._index, self._generator = name, index, generator
-        self._counter, self._logs = counter, Logs()
-        self._lock = threading.Lock()
+        self._logs, self._lock = Logs(), threading.Lock()
         self._problem: str | None = None
         self._tried: Policy | None = None
         policy, seen = _read(name)
@@ -197,7 +193,7 @@ class Governed:
         pipeline = SearchPipeline(chooser, Retriever(self._index), self._generator, Selector(), each)
         if isinstance(chooser, Strategist):
             self._logs.add(chooser.log.path)
-        return Searching(pipeline, self._counter, pacer if isinstance(pacer, Pacer) else None)
+        return Searching(pipeline, pacer if isinstance(pacer, Pacer) else None)
 
     def _refresh(self) -> None:
         """Put a changed policy in force; report one that cannot be used."""

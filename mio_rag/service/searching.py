@@ -10,7 +10,6 @@ from typing import Any
 
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.candidates import Candidates
-from mio_rag.context import TokenCounter
 from mio_rag.control.bandit.pipeline import PipelineResult, SearchPipeline
 from mio_rag.control.bandit.strategist import Strategist
 from mio_rag.control.make import make_pipeline
@@ -44,8 +43,8 @@ class Searching:
         Counts what strategies ask the model, and sets the token price that a bandit goes by.
     """
 
-    def __init__(self, pipeline: SearchPipeline, counter: TokenCounter, pacer: Pacer | None = None) -> None:
-        self._pipeline, self._counter, self._pacer = pipeline, counter, pacer
+    def __init__(self, pipeline: SearchPipeline, pacer: Pacer | None = None) -> None:
+        self._pipeline, self._pacer = pipeline, pacer
         priced = pacer is not None and isinstance(pipeline.chooser, Strategist)
         # The bandit keeps the price of the question that it decides: then one at a time.
         self._turn: Any = threading.Lock() if priced else nullcontext()
@@ -68,6 +67,7 @@ class Searching:
             Of the request, by `time.monotonic`: strategies that would take most of it are left out.
         """
         chooser, how, costs = self._pipeline.chooser, self._pipeline.settings, Costs()
+        reader = self._pipeline.generator
         count = len(chooser.possible)
         with self._turn, held_tokens(self._pacer, count * how.tokens, count) as held:
             if held.reservation is not None:
@@ -75,12 +75,10 @@ class Searching:
                 if isinstance(chooser, Strategist):
                     chooser.price_tokens(held.reservation.price)
             how = how.within(deadline - time.monotonic())
-            retriever = Retriever(self._pipeline.retriever.index, pool=size, counter=self._counter)
-            pipeline = SearchPipeline(chooser, retriever, self._pipeline.generator, selector, how)
+            retriever = Retriever(self._pipeline.retriever.index, pool=size, counter=reader)
+            pipeline = SearchPipeline(chooser, retriever, reader, selector, how)
             try:
-                result = pipeline.run(
-                    Question("question", question), budget_tokens, self._counter, costs=costs
-                )
+                result = pipeline.run(Question("question", question), budget_tokens, reader, costs=costs)
             except InfeasibleError:  # the response reports why; there was nothing to learn
                 return Found(retriever.retrieve(question))
             finally:
@@ -115,14 +113,10 @@ class Searching:
             self._pipeline.chooser.close()
 
 
-def searching_of(
-    given: Strategies, index: CorpusIndex, generator: Generator, counter: TokenCounter
-) -> Searching:
+def searching_of(given: Strategies, index: CorpusIndex, generator: Generator) -> Searching:
     """Return what searches by these strategies; `InputError` if they cannot be used here."""
     settings = ControlSettings(kinds=given.kinds)
-    return Searching(
-        make_pipeline(given.controller, settings, Retriever(index), generator, Selector()), counter
-    )
+    return Searching(make_pipeline(given.controller, settings, Retriever(index), generator, Selector()))
 
 
 def _report(result: PipelineResult) -> dict[str, Any]:

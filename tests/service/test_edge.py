@@ -133,6 +133,17 @@ def test_a_foreign_generator_gets_one_call_at_a_time(demo_index: CorpusIndex, po
     assert generator.most == 1
 
 
+def test_strategies_may_count_while_a_foreign_generator_is_asked(demo_index: CorpusIndex) -> None:
+    generator: Any = Foreign()
+    app = create_app(demo_index, generator, strategies=Strategies("strategies:raw+hyde+multi-query"))
+    with TestClient(app) as client, ThreadPoolExecutor(4) as threads:
+        bodies = [{**ASKED, "question": f"How tall is tower {k}?"} for k in range(8)]
+        answers = list(threads.map(lambda body: client.post("/ask", json=body), bodies))
+    assert {answer.status_code for answer in answers} == {200}
+    notes = [note for answer in answers for note in answer.json()["search"]["notes"]]
+    assert not any("took longer" in note for note in notes)
+
+
 class _Bug(ExtractiveGenerator):
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
         raise RuntimeError("a bug in /home/somebody/model.py")

@@ -108,8 +108,7 @@ def test_a_change_while_the_policy_is_read_is_not_missed(
         return found
 
     monkeypatch.setattr("mio_rag.service.governed.read_policy", late)
-    counter = ScriptedGenerator(said)
-    governed = Governed(str(file), demo_index, counter, counter)
+    governed = Governed(str(file), demo_index, ScriptedGenerator(said))
     assert governed.state()["sha256"] == read_states(read_policy("thorough")).sha256
     governed.close()
 
