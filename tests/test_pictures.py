@@ -15,7 +15,7 @@ from mio_rag.frontier.plot import plot_data, plot_query
 from mio_rag.learning.mdp import solve_plan
 from mio_rag.measures import Measure, register, unregister
 from mio_rag.relevance import reliability, reliability_plot
-from mio_rag.relevance.calibration import share_interval
+from mio_rag.relevance.fitting import share_interval
 
 figures: Any = pytest.importorskip("matplotlib.figure")
 texts: Any = pytest.importorskip("matplotlib.text")

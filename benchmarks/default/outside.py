@@ -19,7 +19,7 @@ from benchmarks.default.models import Pools
 from benchmarks.default.study import BUDGETS
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.relevance import RelevanceModel
-from mio_rag.relevance.answerable import SIGNALS, Answerable, pool_signals
+from mio_rag.relevance.model import SIGNALS, Answerable, pool_signals
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions

@@ -13,7 +13,7 @@ from benchmarks.fuzz.claims import check_result
 from benchmarks.fuzz.endings import Wrong, strict
 from benchmarks.fuzz.odd import TEXTS, Odd, built, chance, number, pick, placed, scaled, simpler, value
 from mio_rag.adapters.plain import select
-from mio_rag.relevance.pool import given as came_with
+from mio_rag.relevance.features import given as came_with
 from mio_rag.selection.result import Selection
 from mio_rag.solvers import SolveOptions
 

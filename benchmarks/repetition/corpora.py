@@ -19,7 +19,7 @@ from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
 from mio_rag.files import write_atomically
 from mio_rag.relevance import RelevanceModel
-from mio_rag.relevance.amounts import answer_figures
+from mio_rag.relevance.sentences import answer_figures
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Passage, Question
 

@@ -33,8 +33,7 @@ from mio_rag.files import write_atomically
 from mio_rag.measures.answers import normalize_answer
 from mio_rag.merging import block_tokens, merged, shared_characters
 from mio_rag.relevance import RelevanceModel
-from mio_rag.relevance.amounts import answer_figures, figures
-from mio_rag.relevance.sentences import shipped_sentences
+from mio_rag.relevance.sentences import answer_figures, figures, shipped_sentences
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions

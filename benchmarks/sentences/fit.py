@@ -22,8 +22,8 @@ from scipy.special import expit
 from mio_rag.candidates import Candidates
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.measures.answers import normalize_answer
+from mio_rag.relevance.model import relevance_of
 from mio_rag.relevance.sentences import SENTENCE_FEATURES, SentenceModel, sentence_features
-from mio_rag.relevance.source import relevance_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Question
 

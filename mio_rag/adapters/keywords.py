@@ -12,8 +12,7 @@ import numpy as np
 from mio_rag.context import PromptOrder
 from mio_rag.errors import InputError, choose
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
-from mio_rag.relevance.model import RelevanceModel
-from mio_rag.relevance.source import Relevance
+from mio_rag.relevance.model import Relevance, RelevanceModel
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Counterpart, NearDuplicates, Penalty, Selector, Units
 from mio_rag.settings import Settings

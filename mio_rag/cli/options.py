@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mio_rag.context import PromptOrder
     from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.formulations.uncertainty import Norm, UncertaintySet
-    from mio_rag.relevance.source import Relevance
+    from mio_rag.relevance.model import Relevance
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import Embedder
     from mio_rag.retrieval.settings import Mode, RetrievalSettings

@@ -21,18 +21,18 @@ from mio_rag.files import make_parent, write_atomically
 from mio_rag.measures import evidence_found
 from mio_rag.measures.answers import normalize_answer
 from mio_rag.relevance import Labelled, RelevanceModel, fit, reliability_plot
-from mio_rag.relevance.amounts import answer_figures, figures
 from mio_rag.relevance.complete import SIGNALS, Completeness, adapt, shipped, signals
-from mio_rag.relevance.model import Kind
-from mio_rag.relevance.pool import is_common
+from mio_rag.relevance.features import is_common
+from mio_rag.relevance.model import Kind, relevance_of
 from mio_rag.relevance.sentences import (
     SENTENCE_FEATURES,
     SentenceModel,
+    answer_figures,
+    figures,
     log_odds,
     sentence_features,
     shipped_sentences,
 )
-from mio_rag.relevance.source import relevance_of
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector

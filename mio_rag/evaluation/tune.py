@@ -41,8 +41,7 @@ from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.files import claimed, make_parent
 from mio_rag.measures import evidence_found
 from mio_rag.relevance import Labelled, RelevanceModel, fit
-from mio_rag.relevance.model import Kind
-from mio_rag.relevance.source import Relevance
+from mio_rag.relevance.model import Kind, Relevance
 from mio_rag.selection.program import LINK_BENEFIT
 from mio_rag.selection.selector import Penalty, Selector
 from mio_rag.solvers.registry import solve

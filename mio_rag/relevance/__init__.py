@@ -1,8 +1,7 @@
 """What relevance means: the calibrated probability that a passage holds evidence which the answer needs."""
 
-from mio_rag.relevance.calibration import calibration_measures, reliability, reliability_plot
 from mio_rag.relevance.features import BASE_FEATURES, LINK_FEATURES, available_features, feature_matrix
-from mio_rag.relevance.fitting import Labelled, fit
+from mio_rag.relevance.fitting import Labelled, calibration_measures, fit, reliability, reliability_plot
 from mio_rag.relevance.model import RelevanceModel, Stage, load_model
 
 __all__ = [

@@ -3,14 +3,44 @@
 A model is one or more logistic stages; each later stage also sees the probabilities of the stage before
 through the evidence links of the pool (`mio_rag.relevance.features`). An isotonic model bends the last
 stage's probability by a monotone curve. All of it is a handful of numbers in JSON, evaluated with numpy.
+
+The probability that the collection holds an answer at all.
+
+Relevance is fitted on questions whose answers are in the collection, so it is the probability that a passage
+is needed *if* there is an answer. Whether there is one is told by how much of the question the pool holds:
+
+    cover          largest share of the question's words that one passage holds; rare words weigh more
+    first_cover    the same of the best passage by fused score
+    top_cover      the mean of the three best by fused score
+    cosine         the best cosine, where the embedder is known
+
+and a logistic regression on them, fitted on questions of public sets: asked of their own collection, and of
+the collections of other sets, which hold no answer. Both count the same there; `OUTSIDE` says how many
+questions are thought to be of the second kind. `python -m benchmarks default` made the weights and measures
+what they bring on sets that they were not fitted on. They do not recognise a question whose passages are
+about the same thing, but do not answer it.
+
+Where relevance comes from: a model that is given, one that ships and fits the candidates, or neither.
+
+"auto" goes by what the candidates bring:
+
+    fitted weights   scores of a `Retriever` by an embedder that shipped weights were fitted on, within the
+                     range that was seen in fitting
+    ranks            such scores by any other embedder: ranks, gaps and shares, which have no scale
+    scores           nothing but one score for each passage, or a relevance that somebody put in place of the
+                     Retriever's: its order and gaps
+
+Each gives probabilities that a passage is needed, so that prices mean the same whatever the scores were.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,26 +50,37 @@ from numpy.typing import ArrayLike, NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError
 from mio_rag.reading import read_json
-from mio_rag.relevance.answerable import Answerable
 from mio_rag.relevance.features import (
+    GIVEN,
     LINK_FEATURES,
+    MADE,
+    best_fused,
     cosine_slopes,
     feature_matrix,
+    given,
     is_monotone,
+    lacking,
+    logistic,
     product_problem,
+    question_cover,
 )
-from mio_rag.relevance.logistic import logistic
-from mio_rag.relevance.pool import GIVEN, MADE, given
 from mio_rag.relevance.sentences import SentenceModel
 
-__all__ = ["FORMAT", "SHIPPED", "VERSION", "Kind", "RelevanceModel", "Stage", "load_model"]
+# -- model -----------------------------------------------------------------------------------------------
 
 FORMAT = "mio-rag-relevance"
+
+
 VERSION = 1
-#: Weights in this folder: the older set, and those that `mio_rag.relevance.source` chooses from.
+
+
+#: Weights in this folder: the older set, and those that `mio_rag.relevance.model` chooses from.
 SHIPPED = ("default", "minilm", "tfidf", "ranks", "scores")
 
+
 FloatArray = NDArray[np.float64]
+
+
 Kind = Literal["logistic", "isotonic"]
 
 
@@ -152,7 +193,7 @@ class RelevanceModel:
             else replace(self, stages=tuple(kept), kind="logistic", knots=())
         )
 
-    @property
+    @functools.cached_property
     def features(self) -> tuple[str, ...]:
         """Every feature that it uses."""
         return tuple(dict.fromkeys(name for stage in self.stages for name in stage.features))
@@ -354,3 +395,235 @@ def load_model(name: str | Path) -> RelevanceModel | None:
         return RelevanceModel.from_dict(data)
     except InputError as error:
         raise DataError([f"'{path}': {problem}" for problem in error.problems]) from error
+
+
+# -- answerable ------------------------------------------------------------------------------------------
+
+#: Share of questions that the collection is not about, as far as nothing is known of them.
+OUTSIDE = 0.1
+
+
+#: Names of the numbers that a pool gives.
+SIGNALS = ("cover", "first_cover", "top_cover", "cosine")
+
+
+_TOP = 3  # passages of `top_cover`
+
+
+_FARTHEST = 30.0  # log-odds are held so far from 0
+
+
+def pool_signals(candidates: Candidates) -> dict[str, float] | None:
+    """What a pool tells, by the names of `SIGNALS`; None without a question or the scores of a search."""
+    found = _signals(candidates)
+    return None if found is None else dict(zip(SIGNALS, found, strict=True))
+
+
+@lru_cache(maxsize=4)
+def _signals(candidates: Candidates) -> tuple[float, ...] | None:
+    scores = candidates.scores
+    if len(candidates) == 0 or not candidates.question.strip() or not {"dense", "fused"} <= set(scores):
+        return None
+    best = best_fused(candidates)
+    cover = question_cover(candidates)[best]
+    cosines = np.asarray(scores["dense"], dtype=np.float64)
+    if candidates.embeddings is not None and candidates.query_embedding is not None:
+        # Of this question: in a pool that another query has added to, scores are those of either.
+        cosines = np.asarray(candidates.embeddings @ candidates.query_embedding, dtype=np.float64)
+    head = float(cover[0]), float(cover[:_TOP].mean())
+    return float(cover.max()), *head, float(cosines[best].max())
+
+
+@dataclass(frozen=True)
+class Answerable:
+    """The regression.
+
+    Parameters
+    ----------
+    weights : mapping of str to float
+        Names of `SIGNALS` -> weights; on questions of both kinds alike.
+    intercept : float
+
+    Raises
+    ------
+    InputError
+        For a name that is not one of `SIGNALS`, or a number that is not finite.
+    """
+
+    weights: Mapping[str, float]
+    intercept: float
+
+    def __post_init__(self) -> None:
+        problems = []
+        if strange := sorted(set(self.weights) - set(SIGNALS)):
+            problems.append(f"unknown signals {', '.join(strange)}: choose from {', '.join(SIGNALS)}")
+        if not all(math.isfinite(value) for value in (*self.weights.values(), self.intercept)):
+            problems.append("weights and intercept must be finite")
+        if problems:
+            raise InputError(problems)
+
+    @property
+    def by_cosine(self) -> bool:
+        """Whether the best cosine counts, for an embedder that is known: only then prices go by this.
+
+        By words alone too many questions of filings and reports look as if they were about something else.
+        """
+        return "cosine" in self.weights
+
+    def probability(self, candidates: Candidates) -> float | None:
+        """That the collection which this pool comes from holds an answer, in (0, 1); None if nothing tells.
+
+        Parameters
+        ----------
+        candidates : Candidates
+            A pool of a `Retriever`, with its question.
+        """
+        signals = pool_signals(candidates)
+        if signals is None:
+            return None
+        odds = self.intercept + sum(weight * signals[name] for name, weight in self.weights.items())
+        odds += math.log((1 - OUTSIDE) / OUTSIDE)
+        return 1 / (1 + math.exp(-min(_FARTHEST, max(-_FARTHEST, odds))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"intercept": self.intercept, "weights": dict(self.weights)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Answerable:
+        """What `to_dict` wrote."""
+        weights = {str(name): float(weight) for name, weight in data["weights"].items()}
+        return cls(weights, float(data["intercept"]))
+
+
+# -- source ----------------------------------------------------------------------------------------------
+
+#: A model, or who chooses one: "auto" by what candidates bring, "given" and None nobody.
+Relevance = RelevanceModel | Literal["auto", "given"] | None
+
+
+SourceKind = Literal["given", "model", "fitted weights", "ranks", "scores"]
+
+
+#: Weights for one embedder each, which they name by the beginning of its fingerprint.
+_FITTED = ("minilm", "tfidf")
+
+
+_SAME = 1e-5  # of two cosines, one of which may have been kept in single precision
+
+
+@dataclass(frozen=True)
+class RelevanceSource:
+    """Where relevance comes from.
+
+    Parameters
+    ----------
+    kind : {"given", "model", "fitted weights", "ranks", "scores"}
+        given: as the candidates have it. model: a model that was given. Otherwise what "auto" found.
+    why : str
+        One sentence for a person.
+    unused : tuple of str
+        Scores of the candidates that change nothing: those of re-rankers that the model was not fitted with.
+    """
+
+    kind: SourceKind
+    why: str
+    unused: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain data for JSON."""
+        return {"kind": self.kind, "why": self.why}
+
+
+_REPLACED = RelevanceSource(
+    "scores",
+    "probabilities by the order and the gaps of the relevance given, which is not what the Retriever gave",
+)
+
+
+_GIVEN = RelevanceSource("given", "as the candidates have it")
+
+
+_RANKS = "probabilities by ranks and gaps: no weights that ship were fitted on this embedder"
+
+
+_SCORES = RelevanceSource("scores", "probabilities by the order and the gaps of the scores given")
+
+
+_ONE = RelevanceSource(
+    "scores", "that of the best passage of a pool in the mean: one score alone has no order and no gaps"
+)
+
+
+_EQUAL = RelevanceSource(
+    "scores", "one probability for all: the scores given are equal, and tell no passage from another"
+)
+
+
+@functools.cache
+def _shipped(name: str, links: bool) -> RelevanceModel:
+    """Weights that ship; without links, the stages that need none."""
+    model = load_model(name)
+    assert model is not None
+    return model if links else model.without_links()
+
+
+def answerable_for(fingerprint: str) -> Answerable | None:
+    """What ships to tell whether a collection holds an answer, for cosines of an embedder; blank: of any."""
+    for name in _FITTED:
+        fitted = _shipped(name, True)
+        if fingerprint and fingerprint.startswith(fitted.embedder):
+            return fitted.answerable
+    return _shipped("ranks", True).answerable
+
+
+@functools.cache
+def _beyond(name: str, links: bool) -> RelevanceModel:
+    """For scores beyond what weights were fitted on: ranks, which have no scale. A cosine that is lower than
+    any in fitting says all the more that there is no answer."""
+    return replace(_shipped("ranks", links), answerable=_shipped(name, links).answerable)
+
+
+def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceModel | None, RelevanceSource]:
+    """The model that gives these candidates their relevance, and why that one.
+
+    Parameters
+    ----------
+    wanted : RelevanceModel, "auto", "given" or None
+        See `mio_rag.selection.selector.Selector`.
+
+    Raises
+    ------
+    InputError
+        If a model is given that was fitted on another embedder than the candidates'.
+    """
+    unused = tuple(sorted(set(candidates.scores) - {"dense", "bm25", "fused", GIVEN, MADE}))
+    if isinstance(wanted, RelevanceModel):
+        if misfit := wanted.misfit(candidates.embedder):
+            raise InputError(misfit)
+        known = {part.partition(":")[2] for name in wanted.features for part in name.split("*")}
+        ignored = tuple(name for name in unused if name not in known)
+        return wanted, RelevanceSource("model", f"probabilities by the model '{wanted.name}'", ignored)
+    if wanted != "auto":
+        return None, replace(_GIVEN, unused=unused)
+    links = candidates.links is not None
+    by_ranks = _shipped("ranks", links)
+    if lacking(candidates, [name for name in by_ranks.features if name not in LINK_FEATURES]):
+        scores = given(candidates)
+        alike = len(candidates) > 1 and bool((scores == scores[0]).all())
+        source = _ONE if len(candidates) == 1 else _EQUAL if alike else _SCORES
+        return _shipped("scores", links), replace(source, unused=unused)
+    if not np.allclose(given(candidates), candidates.scores["dense"], rtol=0, atol=_SAME):
+        return _shipped("scores", links), replace(_REPLACED, unused=unused)
+    besides = f" (without {', '.join(unused)}: fit a model to use it)" if unused else ""
+    for name in _FITTED:
+        fitted = _shipped(name, links)
+        if not candidates.embedder.startswith(fitted.embedder):
+            continue
+        if (outside := fitted.outside(candidates)) is not None:
+            beyond = _beyond(name, links)
+            why = f"probabilities by ranks and gaps: {outside}{besides}"
+            return beyond, RelevanceSource("ranks", why, unused)
+        why = f"probabilities by weights fitted on '{name}'{besides}"
+        return fitted, RelevanceSource("fitted weights", why, unused)
+    return by_ranks, RelevanceSource("ranks", _RANKS + besides, unused)

@@ -16,7 +16,7 @@ sentences` fits and measures it).
 | mentions | the largest relevance of another passage of the pool whose title it names |
 | number | 1 where the question asks for a number or a date, and it holds a digit |
 | log_words | log of its number of words |
-| amount | 1 where the question asks for an amount (`mio_rag.relevance.amounts`), and it holds one |
+| amount | 1 where the question asks for an amount (`mio_rag.relevance.sentences`), and it holds one |
 | no_amount | 1 where the question asks for one, and it holds none |
 
 Weights that are fitted on questions of one's own (`mio-rag calibrate --sentences`) also weigh the log-odds of
@@ -25,6 +25,12 @@ far as they were right.
 
 A spread is the standard deviation of the cosines of the best sentences of the pool. Where nobody embedded the
 sentences, the two features by cosine are 0, and weights apply that were fitted without them.
+
+Amounts: which questions ask for one, and which texts hold one.
+
+A question asks for an amount with "how much" and the like, or with a word that names something measured or
+counted in money: a price, revenue, a population. Which words these are was decided by hand. What a sentence
+with an amount is then worth was fitted (`python -m benchmarks sentences`). Years and days are no amounts.
 """
 
 from __future__ import annotations
@@ -44,20 +50,13 @@ from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
-from mio_rag.relevance.amounts import asks_amount, holds_amount
-from mio_rag.relevance.logistic import logistic, logit
-from mio_rag.relevance.pool import asked_names, asked_words, spread
+from mio_rag.relevance.features import asked_names, asked_words, logistic, logit, spread
+from mio_rag.types import Question
 
-__all__ = [
-    "SENTENCE_FEATURES",
-    "SentenceModel",
-    "log_odds",
-    "sentence_features",
-    "sentence_model",
-    "shipped_sentences",
-]
+# -- sentences -------------------------------------------------------------------------------------------
 
 FloatArray = NDArray[np.float64]
+
 
 SENTENCE_FEATURES = (
     "log_count",
@@ -72,15 +71,27 @@ SENTENCE_FEATURES = (
     "amount",
     "no_amount",
 )
+
+
 _WORDS = "words"  # the name of the weights for sentences that nobody embedded
+
+
 _SURE = 1e-6  # a probability that is not told from 0
+
+
 _FURTHEST = 4.0  # spreads: what lies further apart is apart
+
+
 _WORD = re.compile(r"\w+")
+
+
 _ASKS_NUMBER = re.compile(
     r"\b(?:when|how (?:many|much|long|old|far|tall|large|big|high|often)|(?:what|which|in what|in which) "
     r"(?:year|date|day|century|decade|percentage|number|age)|percent)\b",
     re.IGNORECASE,
 )
+
+
 _ASIDE = re.compile(r"\s*\([^)]*\)\s*$")  # "Mercury (planet)" is named "Mercury"
 
 
@@ -306,3 +317,71 @@ def _mentions(candidates: Candidates, owners: NDArray[np.int64], texts: list[str
                 if title in said:
                     found[row] = max(found[row], float(candidates.relevance[other]))
     return np.clip(found, 0.0, 1.0)
+
+
+# -- amounts ---------------------------------------------------------------------------------------------
+
+_MEASURED = """
+amount area capacity density depth distance growth height length mass number percent percentage population
+proportion rate ratio size speed sum temperature total value weight width
+"""
+
+
+_MONEY = """
+asset budget cash cost debt dividend earnings expense expenditure fee income inventory liability loan loss
+margin pay price profit revenue salary sales spending tax wage
+"""
+
+
+_UNITS = "thousand|million|billion|trillion|percent|per cent"
+
+
+def _either_number(word: str) -> str:
+    """The word, and its plural."""
+    if word.endswith("y") and word != "pay":
+        return f"{word[:-1]}(?:y|ies)"
+    return f"{word}(?:es|s)?" if word.endswith(("s", "x")) and word != "sales" else f"{word}s?"
+
+
+_ASKS = re.compile(
+    r"\bhow (?:many|much|long|old|far|tall|large|big|high|deep|fast|heavy|often)\b|\b(?:"
+    + "|".join(map(_either_number, (*_MEASURED.split(), *_MONEY.split())))
+    + r")\b",
+    re.IGNORECASE,
+)
+
+
+_HOLDS = re.compile(
+    rf"[$€£¥]\s*\d|\d[\d,]*\.\d|\d{{1,3}}(?:,\d{{3}})+|\d\s*%|\b\d+\s*(?:{_UNITS})\b", re.IGNORECASE
+)
+
+
+def asks_amount(question: str) -> bool:
+    """Whether a question asks for an amount, or is about something that is told in amounts."""
+    return _ASKS.search(question) is not None
+
+
+def holds_amount(text: str) -> bool:
+    """Whether a text holds a sum of money, a share in percent, a decimal or a number of thousands or more."""
+    return _HOLDS.search(text) is not None
+
+
+_FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+_OF_A_DATE = re.compile(r"[12]?\d|3[01]|(?:19|20)\d\d")
+
+
+def figures(text: str) -> frozenset[str]:
+    """The numbers of a text, as they are written."""
+    return frozenset(figure.rstrip(",") for figure in _FIGURE.findall(text))
+
+
+def answer_figures(question: Question) -> frozenset[str]:
+    """The numbers of two digits or more in a question's answers that it does not name itself.
+
+    Days and years are none: every page of a report holds some of them.
+    """
+    found = frozenset().union(*map(figures, question.answers)) - set(_FIGURE.findall(question.text))
+    told = {figure for figure in found if not _OF_A_DATE.fullmatch(figure)}
+    return frozenset(figure for figure in told if sum(map(str.isdigit, figure)) > 1)

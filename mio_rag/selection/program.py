@@ -37,8 +37,7 @@ from mio_rag.formulations.robust import (
 from mio_rag.formulations.rows import fixed_values
 from mio_rag.formulations.uncertainty import DeviationBudget, NormBall, ScaledSet, UncertaintySet
 from mio_rag.merging import APART, documents, runs, shared_characters
-from mio_rag.relevance.model import RelevanceModel
-from mio_rag.relevance.source import RelevanceSource
+from mio_rag.relevance.model import RelevanceModel, RelevanceSource
 from mio_rag.selection.constraints import Side, side_of
 from mio_rag.selection.units import Cut, cut_into_sentences, may_cut, outdated
 from mio_rag.text import clean
@@ -121,7 +120,7 @@ class Formulation:
         penalty: float | None = None,
     ) -> None:
         if isinstance(pool, Candidates):
-            from mio_rag.relevance.source import relevance_of
+            from mio_rag.relevance.model import relevance_of
 
             pool = Read(pool, *relevance_of(settings.relevance_model, pool))
         self.settings, self.pool, self._counter = settings, pool, counter

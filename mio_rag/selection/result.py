@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mio_rag.formulations.program import SelectionProgram
     from mio_rag.formulations.robust import JointProblem
     from mio_rag.formulations.uncertainty import UncertaintySet
-    from mio_rag.relevance.source import RelevanceSource
+    from mio_rag.relevance.model import RelevanceSource
     from mio_rag.selection.explain import Attack
     from mio_rag.solvers.paths import Conflict
     from mio_rag.solvers.result import SolveResult
@@ -119,7 +119,7 @@ class Selection:
     relevance_source : RelevanceSource or None
         Where the candidates' relevance comes from, and why from there.
     answerable : float or None
-        The probability that the collection holds an answer at all, see `mio_rag.relevance.answerable`; None
+        The probability that the collection holds an answer at all, see `mio_rag.relevance.model`; None
         where nothing tells.
     is_merged : bool
         Whether passages of one document are read as one text (`mio_rag.merging`).

@@ -34,8 +34,7 @@ from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.merging import block_tokens
-from mio_rag.relevance.model import RelevanceModel
-from mio_rag.relevance.source import relevance_of
+from mio_rag.relevance.model import RelevanceModel, relevance_of
 from mio_rag.selection.constraints import Amount, Count, Name, Names, SideConstraints
 from mio_rag.selection.program import Formulation, Read, resolved_benefit
 from mio_rag.selection.result import Selection
@@ -151,7 +150,7 @@ class Selector(Settings):
     """Limits and tolerances of the solver."""
     relevance_model: Annotated[Any, BeforeValidator(_relevance)] = "auto"
     """Replaces the candidates' relevance by the probability that each passage is needed. A `RelevanceModel`;
-    "auto": by what the candidates bring (`mio_rag.relevance.source`); "given": relevance stays as it is."""
+    "auto": by what the candidates bring (`mio_rag.relevance.model`); "given": relevance stays as it is."""
     link_benefit: Amount | Literal["auto"] = "auto"
     """w: choosing two passages of which one mentions the other gains w max(r_i, r_j) times the weight of the
     link; so does choosing two of the m passages that a source has in the pool, times 1 / (m - 1). "auto": 0.2

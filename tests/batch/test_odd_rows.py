@@ -11,8 +11,7 @@ import pytest
 from mio_rag import InputError, Selector
 from mio_rag.batch import select_batch
 from mio_rag.batch.rows import _candidates
-from mio_rag.relevance.answerable import pool_signals
-from mio_rag.relevance.source import relevance_of
+from mio_rag.relevance.model import pool_signals, relevance_of
 
 arrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")

@@ -19,9 +19,8 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
-from mio_rag.relevance.amounts import answer_figures
-from mio_rag.relevance.sentences import SentenceModel
-from mio_rag.relevance.source import relevance_of
+from mio_rag.relevance.model import relevance_of
+from mio_rag.relevance.sentences import SentenceModel, answer_figures
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.repetition import find_spans
 from mio_rag.types import Passage, Question

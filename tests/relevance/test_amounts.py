@@ -2,7 +2,7 @@
 
 import pytest
 
-from mio_rag.relevance.amounts import answer_figures, asks_amount, figures, holds_amount
+from mio_rag.relevance.sentences import answer_figures, asks_amount, figures, holds_amount
 from mio_rag.types import Question
 
 

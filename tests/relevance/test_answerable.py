@@ -12,9 +12,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
 from mio_rag.relevance import RelevanceModel, load_model
-from mio_rag.relevance.answerable import OUTSIDE, Answerable, pool_signals
-from mio_rag.relevance.model import Stage
-from mio_rag.relevance.source import answerable_for, relevance_of
+from mio_rag.relevance.model import OUTSIDE, Answerable, Stage, answerable_for, pool_signals, relevance_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 from tests.selection.pools import replace
 

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import special
 
-from mio_rag.relevance.logistic import logistic, logit
+from mio_rag.relevance.features import logistic, logit
 
 
 def test_they_are_those_of_scipy() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mio_rag.candidates import Candidates
-from mio_rag.relevance.pool import asked_names, asked_words, question_cover, question_names
+from mio_rag.relevance.features import asked_names, asked_words, question_cover, question_names
 
 # Letters that make words long and short, begin and end them, or change their number in lower case.
 TEXTS = st.text(alphabet="abAB1_ -.'İßéΣς²", max_size=24)

@@ -9,10 +9,8 @@ from mio_rag import Candidates, Retriever, select
 from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
 from mio_rag.relevance import feature_matrix, load_model
-from mio_rag.relevance.features import cosine_slopes
-from mio_rag.relevance.model import SHIPPED, RelevanceModel, Stage
-from mio_rag.relevance.pool import given
-from mio_rag.relevance.source import relevance_of
+from mio_rag.relevance.features import cosine_slopes, given
+from mio_rag.relevance.model import SHIPPED, RelevanceModel, Stage, relevance_of
 from mio_rag.selection.program import Read
 from mio_rag.selection.selector import PRESETS, Selector
 from tests.selection.pools import replace
@@ -213,7 +211,7 @@ def test_presets_refuse_what_they_exclude(call, message: str) -> None:
 
 def test_a_configuration_names_every_set_of_weights_that_ships() -> None:
     """Any other name is a file beside the configuration."""
-    from mio_rag.cli.options import config
+    from mio_rag.cli import options as config
 
     assert set(config._NAMED_RELEVANCE) == {"auto", "given", "cosine", *SHIPPED}
 

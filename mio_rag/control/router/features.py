@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
-from mio_rag.relevance.pool import pool_facts
+from mio_rag.relevance.features import pool_facts
 from mio_rag.selection.selector import Selector
 
 __all__ = ["FEATURES", "SEARCH", "Seen", "look"]
