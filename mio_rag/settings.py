@@ -170,7 +170,6 @@ def _is_tag(annotation: Any) -> bool:
     return get_origin(annotation) is Literal and len(get_args(annotation)) == 1
 
 
-@cache
 def field_help(settings: type[Any]) -> Mapping[str, str]:
     """Return the docstring below each field of a class and its bases, as one line each."""
     texts: dict[str, str] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, TYPE_CHECKING, cast
 
 import typer
 
@@ -196,8 +196,8 @@ def train_command(
 
     settings, prices, table, _ = collect(
         lambda: FitSettings(
-            kind=kind,
-            features=features,
+            kind=cast("Any", kind),
+            features=cast("Any", features),
             seed=seed,
             confidence=confidence,
             correct_rate=correct_rate,

@@ -460,7 +460,7 @@ class SideOptions:
             max_similarity=self.max_similarity,
             conflicts=_pairs("--conflict", self.conflict),
             needs=needs,
-            prices=prices,
+            prices=cast("dict[Any, float]", prices),
         )
 
     def _radii(self) -> dict[str, float]:

@@ -266,8 +266,6 @@ def logit(probability: NDArray[np.float64]) -> NDArray[np.float64]:
 
 # -- features --------------------------------------------------------------------------------------------
 
-FloatArray = NDArray[np.float64]
-
 
 LINK_FEATURES = ("best_mentioning", "best_mentioned", "mention_weight", "is_mentioned", "does_mention")
 
