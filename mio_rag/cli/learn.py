@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
