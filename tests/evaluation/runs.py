@@ -62,3 +62,8 @@ def failing(*ids: str) -> ScriptedGenerator:
         return SCRIPT.get(prompt.question.id, "x")
 
     return ScriptedGenerator(answer)
+
+
+def never(prompt: Prompt) -> str:
+    """For runs of which nothing is left to be asked."""
+    raise AssertionError(f"asked about '{prompt.question.id}'")

@@ -19,8 +19,7 @@ from mio_rag.retrieval import CorpusIndex, RetrievalSettings
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.types import GenerationError, Passage, Question
-from tests.control.scripted import never
-from tests.evaluation.runs import SCRIPT, check_rows, failing, ledger, run
+from tests.evaluation.runs import SCRIPT, check_rows, failing, ledger, never, run
 
 PROMISED = {
     "question_id", "method", "budget_tokens", "selected_ids", "tokens_used", "prompt_tokens", "gold_recall",

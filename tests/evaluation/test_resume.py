@@ -224,26 +224,30 @@ def test_two_runs_never_work_in_one_folder(rivers: Dataset, river_index: CorpusI
     run(rivers, river_index, ScriptedGenerator(SCRIPT), leftover)
 
 
-def test_a_refused_run_leaves_its_folder_as_it_was(
+def test_a_run_that_fails_before_its_first_row_leaves_its_folder_as_it_was(
     rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    # The first two leave traces; the last cannot use this reader at all.
-    refused: dict[str, Any] = {
-        "methods": (),
-        "controllers": ("fixed-1", "fixed-2", "planner-lm"),
-        "budgets": (30,),
-    }
-    few = refused | {"controllers": ("fixed-1",), "limit": 2}
-    reader = ExtractiveGenerator()
+    asked: list[str] = []
+
+    def answer(prompt: Prompt) -> str:
+        asked.append(prompt.question.id)
+        if asked.count(asked[-1]) > 1:  # the first controller has left its trace
+            raise Crash
+        return "sand"
+
+    two: dict[str, Any] = {"methods": (), "controllers": ("fixed-1", "fixed-2"), "budgets": (30,)}
+    one = two | {"controllers": ("fixed-1",), "limit": 2}
     for out in (tmp_path / "new" / "run", tmp_path):
-        with pytest.raises(InputError, match="grammar"):
-            run(rivers, river_index, reader, out, **refused)
+        asked.clear()
+        with pytest.raises(Crash):
+            run(rivers, river_index, ScriptedGenerator(answer), out, **two)
         assert list(tmp_path.iterdir()) == []
-    run(rivers, river_index, reader, tmp_path, **few)
+    asked.clear()
+    run(rivers, river_index, ScriptedGenerator(answer), tmp_path, **one)
     before = content(tmp_path)
     assert before["traces.jsonl"]
-    with pytest.raises(InputError, match="grammar"):
-        run(rivers, river_index, reader, tmp_path, resume=True, limit=4, **refused)
+    with pytest.raises(Crash):
+        run(rivers, river_index, ScriptedGenerator(answer), tmp_path, resume=True, **two)
     assert content(tmp_path) == before
 
 

@@ -37,7 +37,7 @@ def test_totals_are_kept_and_an_interrupted_run_ends_alike(
         return [r for r in whole.rows if (r["method"], r["budget_tokens"]) == (method, budget)]
 
     def mass(method: str, budget: int) -> float:
-        return sum(d["relevance"] for r in of(method, budget) for d in r["decisions"] if d["selected"])
+        return float(sum(d["relevance"] for r in of(method, budget) for d in r["decisions"] if d["selected"]))
 
     for budget in BUDGETS:
         for method in ("allocated", "paced"):
