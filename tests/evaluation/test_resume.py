@@ -232,21 +232,21 @@ def test_a_run_that_fails_before_its_first_row_leaves_its_folder_as_it_was(
     def answer(prompt: Prompt) -> str:
         asked.append(prompt.question.id)
         if asked.count(asked[-1]) > 1:  # the first controller has left its trace
-            raise Crash
+            raise KeyboardInterrupt
         return "sand"
 
     two: dict[str, Any] = {"methods": (), "controllers": ("fixed-1", "fixed-2"), "budgets": (30,)}
     one = two | {"controllers": ("fixed-1",), "limit": 2}
     for out in (tmp_path / "new" / "run", tmp_path):
         asked.clear()
-        with pytest.raises(Crash):
+        with pytest.raises(KeyboardInterrupt):
             run(rivers, river_index, ScriptedGenerator(answer), out, **two)
         assert list(tmp_path.iterdir()) == []
     asked.clear()
     run(rivers, river_index, ScriptedGenerator(answer), tmp_path, **one)
     before = content(tmp_path)
     assert before["traces.jsonl"]
-    with pytest.raises(Crash):
+    with pytest.raises(KeyboardInterrupt):
         run(rivers, river_index, ScriptedGenerator(answer), tmp_path, resume=True, **two)
     assert content(tmp_path) == before
 
