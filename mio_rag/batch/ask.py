@@ -278,7 +278,6 @@ def ask_many(
                 left = total_tokens - account.spent - account.lost
                 price, asked = None, max(1, min(unread, left // mean))
                 ledger.reopen()
-        _export(ledger, folder / "answers.jsonl")
         answered, failed, unread = (
             account.states.get(state, 0) for state in ("answered", "failed", "unread")
         )
@@ -298,7 +297,7 @@ def ask_many(
             None if run.short is None else unit.told(run.short[0]),
             None if run.short is None or run.short[1] else _lower(policy, unit, run.short[0]),
         )
-        write_atomically(folder / "summary.json", json.dumps(summary.to_dict(), indent=1))
+        _export(ledger, summary)
     if run.failure is not None:
         raise run.failure
     return summary
@@ -443,13 +442,15 @@ def _digest(questions: Sequence[Question]) -> str:
     return digest.hexdigest()
 
 
-def _export(ledger: Ledger, path: Path) -> None:
-    """All questions in order, as lines of JSON with the same keys; what is not known is null."""
+def _export(ledger: Ledger, summary: AskedSummary) -> None:
+    """Write all questions in order, as lines of JSON with the same keys, and the summary."""
+    path = summary.out / "answers.jsonl"
     try:
         with replaced(path) as partial, partial.open("w", encoding="utf-8", errors="replace") as file:
             for row in ledger.rows():
                 line = {**row, **{key: row.get(key) for key in TOLD}}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        write_atomically(summary.out / "summary.json", json.dumps(summary.to_dict(), indent=1))
     except OSError as error:
         raise StateError(
             f"'{path}' cannot be written ({error}). Every answer is kept in '{ledger.path}': make room, and "

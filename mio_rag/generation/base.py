@@ -13,6 +13,8 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from threading import BoundedSemaphore, Lock, RLock, local
 from types import TracebackType
@@ -139,6 +141,31 @@ def repeated(
             usual = min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0 ** min(attempt, 20))
             wait(max(told, usual * (0.5 + random.random() / 2)))
     raise AssertionError("unreachable")
+
+
+_ALLOWED: ContextVar[Callable[[int, int], bool] | None] = ContextVar("allowed", default=None)
+
+
+@contextmanager
+def allowance(allowed: Callable[[int, int], bool]) -> Iterator[None]:
+    """Within it, a call that may have been charged is repeated only where this account allows it.
+
+    Parameters
+    ----------
+    allowed : callable
+        (prompt tokens, longest reply) of one attempt more -> whether the account holds them.
+    """
+    token = _ALLOWED.set(allowed)
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
+
+
+def may_repeat(spent: Answer) -> bool:
+    """Whether the account, if there is one, allows an attempt more like one that may have been charged."""
+    allowed = _ALLOWED.get()
+    return allowed is None or allowed(spent.prompt_tokens, spent.completion_tokens)
 
 
 def most_tokens(generator: Generator, prompt: Prompt) -> int:

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard, TypeVar
 from urllib.parse import urlsplit
 
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.generation.base import BaseGenerator, most_tokens, repeated
+from mio_rag.generation.base import BaseGenerator, may_repeat, most_tokens, repeated
 from mio_rag.generation.counters import PromptCounter, find_counter, named_counter
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.generation.prompts import Prompt
@@ -209,13 +209,12 @@ class OpenAIGenerator(BaseGenerator):
 
         def lost(error: GenerationError) -> bool:
             nonlocal into, out
-            if error.spent is not None:
-                into, out = into + error.spent.prompt_tokens, out + error.spent.completion_tokens
-                seconds = time.perf_counter() - start
-                error.spent = Answer("", into, out, seconds, self.name)
-            elif into or out:
+            attempt = error.spent
+            if attempt is not None:
+                into, out = into + attempt.prompt_tokens, out + attempt.completion_tokens
+            if into or out:
                 error.spent = Answer("", into, out, time.perf_counter() - start, self.name)
-            return True
+            return attempt is None or may_repeat(attempt)
 
         answer = repeated(lambda: self._once(prompt, max_tokens), self._retries, lost)
         return replace(

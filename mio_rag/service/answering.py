@@ -15,7 +15,7 @@ from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
-from mio_rag.generation.base import charged
+from mio_rag.generation.base import allowance, charged
 from mio_rag.generation.protocol import content_of
 from mio_rag.generation.window import context_budget
 from mio_rag.refusal.model import Refusal
@@ -234,7 +234,8 @@ class Answering:
             else:
                 with self._turn:
                     try:
-                        answer = self.generator.generate(prompt, max_tokens=asked.max_tokens)
+                        with allowance(held.again):
+                            answer = self.generator.generate(prompt, max_tokens=asked.max_tokens)
                     except GenerationError as error:  # what it may have cost counts also without an answer
                         lost = charged(error, self.generator, prompt, asked.max_tokens)
                         if lost is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation import Generator, Prompt
-from mio_rag.generation.base import charged
+from mio_rag.generation.base import allowance, charged
 from mio_rag.generation.protocol import CHOICE_TOKENS, GrammarWriter
 from mio_rag.session.costs import Call, Costs, Spent
 from mio_rag.types import Answer
@@ -299,14 +299,28 @@ class Branch:
 
     @contextmanager
     def _held(self, part: str, into: int, max_tokens: int, final: bool) -> Iterator[None]:
-        self.budget.hold(into + max_tokens, final=final)
+        self.budget.hold(held := into + max_tokens, final=final)
         before = self.tokens
         self._asking, self._known = (part, into, max_tokens, time.perf_counter()), 0.0
+
+        def again(more: int, out: int) -> bool:
+            """Hold an attempt more: the one before may have been charged."""
+            nonlocal held
+            try:
+                self.budget.hold(more + out, final=final)
+            except LimitReached:
+                return False
+            held += more + out
+            if (asking := self._asking) is not None:
+                self._asking = (part, asking[1] + more, asking[2] + out, asking[3])
+            return True
+
         try:
-            yield
+            with allowance(again):
+                yield
         finally:
             self._asking = None
-            self.budget.settle(into + max_tokens, self.tokens - before, self._known)
+            self.budget.settle(held, self.tokens - before, self._known)
 
     def _charge(self, part: str, said: Answer | None, waited: float) -> None:
         """Record a call: what it said, or the time that it took to fail."""

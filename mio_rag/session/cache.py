@@ -171,9 +171,12 @@ class AnswerCache:
     def put(self, question: str, scope: str, answer: Mapping[str, Any]) -> None:
         """Keep an answer, and let go of what is too old or too much."""
         now = self._clock()
-        text = json.dumps(dict(answer), allow_nan=False)
-        make_parent(self.path)
-        with self._warned("written"), self._connected() as connection:
+        with self._warned("written"):
+            make_parent(self.path)
+            self._written(now, question, scope, json.dumps(dict(answer), allow_nan=False))
+
+    def _written(self, now: float, question: str, scope: str, text: str) -> None:
+        with self._connected() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (self._key(question, scope), bytes.fromhex(scope), self._corpus, question, text, now, now),

@@ -183,6 +183,30 @@ def test_a_service_counts_at_least_what_it_is_billed(
     assert account.spent <= 1.5 * sum(mixed.charged)
 
 
+@pytest.mark.parametrize("policy", [False, True])
+def test_repetitions_never_exceed_the_total_of_a_service(
+    policy: bool, demo_index: CorpusIndex, tmp_path: Path
+) -> None:
+    pytest.importorskip("fastapi")
+    from fastapi.testclient import TestClient
+
+    from mio_rag.service.app import create_app
+
+    total, file, state = 700, tmp_path / "paced.toml", tmp_path / "s.sqlite"
+    file.write_text(
+        f'[price]\ntotal = {total}\nquestions = 5\nstate = "{state}"\n[limits]\nevidence_tokens = 60\n'
+    )
+    with served(lambda k: "504") as server, make_generator(f"openai:{server.url}#m?retries=9") as generator:
+        pacer = None if policy else Pacer(total, window="day", price=1e-4)
+        made = create_app(demo_index, generator, pacer=pacer, policy=str(file) if policy else None)
+        with TestClient(made, raise_server_exceptions=False) as client:
+            body = {"question": "Which tower is taller, Bell Rock or Skerryvore?", "budget_tokens": 60}
+            codes = [client.post("/ask", json=body).status_code for _ in range(8)]
+        assert codes[0] == 502
+        assert codes[-1] == 429
+        assert 0 < sum(server.charged) <= total
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
