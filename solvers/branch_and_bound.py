@@ -138,7 +138,7 @@ class Search:
             lag=zeros(depth),
             activity=zeros((depth, max(rows, 1))),
             chosen=zeros((depth, m), whole),
-            count=zeros(depth, whole),
+            length=zeros(depth, whole),
             bound=np.full(depth, np.inf),
             delta=zeros(depth),
             measured=np.full(depth, 2 * m, whole),
@@ -295,7 +295,8 @@ def _tiny(shared: bool) -> tuple[SelectionProgram, Root]:
     """A program of three items, and its root."""
     segments = Segments(np.full(2, 0.5), np.tri(3, 3, 0)[:, 1:] > 0) if shared else None
     penalties = np.array([[0, 0.1, 0.2], [0.1, 0, 0.3], [0.2, 0.3, 0]])
-    program = SelectionProgram([1.0, 1.1, 1.2], penalties, [1.0, 2.0, 3.0], 4, segments=segments)
+    value, cost = np.array([1.0, 1.1, 1.2]), np.array([1.0, 2.0, 3.0])
+    program = SelectionProgram(value, penalties, cost, 4, segments=segments)
     problem = presolve(program)
     assert problem is not None
     G = dominated(problem.A)

@@ -99,7 +99,7 @@ def compiled(function: _Function) -> _Function:
     except RuntimeError:  # numba found no place for its cache
         dispatcher = numba.njit(**flags)(function)
     cache = getattr(dispatcher, "_cache", None)
-    if hasattr(cache, "_load_overload"):
+    if cache is not None and hasattr(cache, "_load_overload"):
         cache.load_overload = partial(_load, cache)
     return cast(_Function, dispatcher)
 
@@ -214,9 +214,10 @@ class Tree(NamedTuple):
     """The state of a search, one row a depth.
 
     The open items `ids[: size]` with their marginal values P (multipliers subtracted), the relaxed point X,
-    G X, and the state of what is chosen. `delta` is what was taken off the diagonal of G; `measured` items
-    were open when more could not be. `weight` is the share of the tree that is left, if every branching
-    halves it. `paid` says which segments are paid for, `share` who bears how much of the others.
+    G X, and the items `chosen[: length]` with what follows from them. `delta` is what was taken off the
+    diagonal of G; `measured` items were open when more could not be. `weight` is the share of the tree that
+    is left, if every branching halves it. `paid` says which segments are paid for, `share` who bears how much
+    of the others.
     """
 
     ids: Ints
@@ -229,7 +230,7 @@ class Tree(NamedTuple):
     lag: Floats
     activity: Floats
     chosen: Ints
-    count: Ints
+    length: Ints
     bound: Floats
     delta: Floats
     measured: Ints
@@ -1508,8 +1509,8 @@ def knapsack_table(p: Floats, c: Ints, capacity: int) -> Bits:
         value[c[i] :] = np.where(better, with_i, value[c[i] :])
     x = np.zeros(p.size, np.int8)
     left = capacity
-    for i in range(p.size - 1, -1, -1):
-        if taken[i, left]:
-            x[i] = 1
-            left -= int(c[i])
+    for t in range(p.size - 1, -1, -1):
+        if taken[t, left]:
+            x[t] = 1
+            left -= int(c[t])
     return x

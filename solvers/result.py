@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -102,6 +103,15 @@ SMALLEST_RELATIVE_GAP = 1e-9
 _SMALLEST_SHARE = 1e-11
 
 
+_Check = tuple[str, type[float] | type[int], Callable[[float], bool], str]
+_OPTIONS: tuple[_Check, ...] = (  # name, type, what holds, and that in words
+    ("time_limit_seconds", float, lambda v: v > 0, "> 0, or None for no limit"),
+    ("relative_gap", float, lambda v: 0 <= v < math.inf, ">= 0 and finite"),
+    ("threads", int, lambda v: 1 <= v < 2**31 and v % 1 == 0, "a whole number >= 1"),
+    ("seed", int, lambda v: 0 <= v < 2**31 and v % 1 == 0, "a whole number from 0 to 2^31 - 1"),
+)
+
+
 class Status(StrEnum):
     """What is known about the program."""
 
@@ -142,12 +152,7 @@ class SolveOptions:
 
     def __post_init__(self) -> None:
         problems: list[str] = []
-        for name, kind, holds, wanted in (
-            ("time_limit_seconds", float, lambda v: v > 0, "> 0, or None for no limit"),
-            ("relative_gap", float, lambda v: 0 <= v < math.inf, ">= 0 and finite"),
-            ("threads", int, lambda v: 1 <= v < 2**31 and v % 1 == 0, "a whole number >= 1"),
-            ("seed", int, lambda v: 0 <= v < 2**31 and v % 1 == 0, "a whole number from 0 to 2^31 - 1"),
-        ):
+        for name, kind, holds, wanted in _OPTIONS:
             given, before = getattr(self, name), len(problems)
             if given is None and name == "time_limit_seconds":
                 continue

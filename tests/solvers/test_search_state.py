@@ -73,7 +73,7 @@ def _recompute(search: Search, root: Root) -> int:
     # The shares of the tree that are over and those that are open make the whole.
     assert search.numbers[kernel.DONE] + s.weight[: depth + 1].sum() == pytest.approx(1, abs=1e-12)
     for d in range(depth + 1):
-        m, taken = s.size[d], s.chosen[d, : s.count[d]]
+        m, taken = s.size[d], s.chosen[d, : s.length[d]]
         ids, x = s.ids[d, :m], s.X[d, :m]
         own = G[np.ix_(ids, ids)] - s.delta[d] * np.eye(m)
         assert np.intersect1d(ids, taken).size == 0
