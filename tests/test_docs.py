@@ -140,26 +140,6 @@ def test_the_readme_links_to_what_is_there() -> None:
             assert heading in {re.sub(r"[^\w\- ]", "", h).lower().replace(" ", "-") for h in headings}, target
 
 
-def test_every_name_of_policies_is_in_the_reference() -> None:
-    """A line ``::: module`` shows all of it, one with `members` these, ``::: module.name`` that."""
-    text = (PAGES / "api.md").read_text(encoding="utf-8")
-    shown: dict[str, set[str]] = {}
-    for found in re.finditer(r"^::: (\S+)(?:\n +options: \{ members: \[(.*?)\] \})?$", text, re.M):
-        shown.setdefault(found[1], set()).update(re.split(r",\s*", found[2]) if found[2] else {"*"})
-    folder = ROOT / "mio_rag" / "control" / "composed"
-    shown_elsewhere = ("READER", "Bounds", "Model")  # with the file that defines them
-    for path in sorted(folder.glob("[a-z]*.py")):
-        module = f"mio_rag.control.composed.{path.stem}"
-        said = re.search(r"^__all__ = \[(.*?)\]", path.read_text(encoding="utf-8"), re.M | re.S)
-        assert said is not None, path
-        for name in re.findall(r'"(\w+)"', said[1]):
-            listed = shown.get(module, set())
-            shown_elsewhere = module.endswith("parts") and name in ("READER", "Bounds", "Model")
-            assert name == "KIND" or shown_elsewhere or listed & {"*", name} or f"{module}.{name}" in shown, (
-                f"{module}.{name}"
-            )
-
-
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("material")
     pytest.importorskip("mkdocstrings")

@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.control.mdp.plot import plot_plan
-from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.frontier.plot import plot_data, plot_query
-from mio_rag.learning.mdp import solve_plan
 from mio_rag.measures import Measure, register, unregister
 from mio_rag.relevance import reliability, reliability_plot
 from mio_rag.relevance.fitting import share_interval
@@ -165,12 +162,6 @@ def test_a_data_frontier_of_a_measure_with_a_long_name(drawn: list[Any], tmp_pat
     labels = [axes.get_ylabel() for axes in drawn[0].axes]
     assert labels[0] == "Evidence found"
     assert all(axes.get_ylim() == (-0.05, 1.05) for axes in drawn[0].axes)
-
-
-@pytest.mark.parametrize("horizon", [None, 1, 10, 40])
-def test_a_decision_process(drawn: list[Any], tmp_path: Path, horizon: int | None) -> None:
-    plot_plan(solve_plan(RetrievalMDP(horizon=horizon, quality="exp", k=3)), tmp_path / "m.png")
-    assert problems(drawn[0]) == []
 
 
 @pytest.mark.parametrize(

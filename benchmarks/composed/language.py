@@ -36,13 +36,13 @@ from mio_rag.control.composed.trace import PolicyTrace
 
 from benchmarks.composed.study import TIERS, Source
 from mio_rag.control.composed.controller import compose
-from mio_rag.control.composed.policy import policy_of
 from mio_rag.control.controller import Failure, Setup
 from mio_rag.control.planner.policy import write_planner
 from mio_rag.generation import Generator, make_generator
 from mio_rag.learning.planner import read_table, train_planner
 from mio_rag.lines import append_lines
 from mio_rag.measures import evidence_found, token_f1
+from mio_rag.policy import policy_of
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.types import GenerationError, Question
 

@@ -30,7 +30,6 @@ from mio_rag.control.composed.trace import PolicyTrace
 
 from mio_rag.candidates import Candidates
 from mio_rag.control.composed.controller import Composed, compose
-from mio_rag.control.composed.policy import policy_of
 from mio_rag.control.controller import Failure, Setup
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
@@ -39,6 +38,7 @@ from mio_rag.generation import ScriptedGenerator
 from mio_rag.learning.router import FitSettings, fit_once, joined
 from mio_rag.learning.weights import write_weights
 from mio_rag.measures import evidence_found
+from mio_rag.policy import policy_of
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.tiers import Tier

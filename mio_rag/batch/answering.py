@@ -15,14 +15,13 @@ from mio_rag.allocation.pacer import LARGEST_PRICE, Pacer
 from mio_rag.batch.ledger import Claim, Ledger
 from mio_rag.batch.retrying import Retrying
 from mio_rag.control.composed.controller import compose, pacer_of, specs_of
-from mio_rag.control.composed.parts import READER
-from mio_rag.control.composed.policy import Policy
-from mio_rag.control.composed.states import States
 from mio_rag.control.controller import Setup
 from mio_rag.errors import SpentError
 from mio_rag.generation import Generator, make_generator
 from mio_rag.generation.protocol import content_of
 from mio_rag.generation.replies import RememberingGenerator
+from mio_rag.policy import READER, Policy
+from mio_rag.policy_files import Resolved
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.costs import Prices
@@ -118,7 +117,7 @@ class Job:
     ----------
     folder : Path
         Of the batch.
-    states : States
+    states : Resolved
         What the files of the policy hold.
     total : int or None
         As `Unit` counts it.
@@ -128,7 +127,7 @@ class Job:
 
     folder: Path
     policy: Policy
-    states: States
+    states: Resolved
     unit: Unit
     retries: int
     total: int | None
@@ -136,7 +135,11 @@ class Job:
 
     def pacer(self) -> Pacer | None:
         """Who keeps the total of tokens; None: the price is fixed."""
-        return pacer_of(self.policy) if self.rest is None else self.rest.pacer(self.policy.limits.tokens)
+        return (
+            pacer_of(self.policy)
+            if self.rest is None
+            else self.rest.pacer(self.policy.limits.max_total_tokens)
+        )
 
 
 @dataclass(frozen=True)
@@ -259,7 +262,7 @@ class Answering:
         shared = replace(index, embedder=_Locked(index.embedder))
         setup = Setup(retriever=Retriever(shared, counter=self._reader))
         models = Models(specs_of(job.policy), lambda spec: tried(make(spec)))
-        self._evidence = job.policy.limits.evidence_tokens
+        self._evidence = job.policy.limits.budget
         self._session = compose(job.policy, setup, states=job.states, pacer=pacer, models=models)
         #: What answers depend on beside the policy.
         self.about = {"index": index.digest(), "reader": content_of(generator)}

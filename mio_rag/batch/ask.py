@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,14 +17,12 @@ from mio_rag.batch.answering import TOLD, Answering, Job, Rest, Unit, Workers, m
 from mio_rag.batch.ask_on_ray import RayTeam, ray_problems, ray_team
 from mio_rag.batch.job import Engine, open_parquet
 from mio_rag.batch.ledger import Claim, Ledger
-from mio_rag.control.composed.parts import READER, Price
-from mio_rag.control.composed.policy import Policy
-from mio_rag.control.composed.read import PRESETS
-from mio_rag.control.composed.states import States, read_states
 from mio_rag.corpora.load import load_questions
 from mio_rag.errors import DataError, InputError, StateError
 from mio_rag.files import locked, replaced, write_atomically
 from mio_rag.generation import Generator
+from mio_rag.policy import PRESETS, READER, FixedPrice, Policy, Total
+from mio_rag.policy_files import Resolved, resolve
 from mio_rag.reading import parse_json
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.types import Question
@@ -233,11 +231,11 @@ def ask_many(
     if not dollars and total_tokens is None and policy.price.state is None:
         total_tokens = policy.price.total
     if total_tokens is not None:
-        policy = replace(policy, price=Price(total=total_tokens, questions=len(questions)))
+        policy = policy.replace(price=Total(total=total_tokens, questions=len(questions)))
     unit = Unit(policy.prices, dollars)
     given = total_dollars if dollars else total_tokens
     total = None if given is None else unit.given(given)
-    states = read_states(policy)
+    states = resolve(policy)
     with locked(folder), ExitStack() as opened:
         ledger = Ledger(folder / "ledger.sqlite")
         opened.callback(ledger.close)
@@ -326,11 +324,11 @@ def _here(
         yield made
 
 
-def _about(policy: Policy, states: States, questions: Sequence[Question], unit: Unit) -> dict[str, str]:
+def _about(policy: Policy, states: Resolved, questions: Sequence[Question], unit: Unit) -> dict[str, str]:
     """What the answers depend on; a total may be raised."""
     paced = policy.price.total is not None
     return {
-        "policy": states.digest(replace(policy, price=Price(token=0.0)) if paced else policy),
+        "policy": states.digest(policy.replace(price=FixedPrice(token=0.0)) if paced else policy),
         "questions": _digest(questions),
         "unit": unit.name,
     }
@@ -338,9 +336,9 @@ def _about(policy: Policy, states: States, questions: Sequence[Question], unit: 
 
 def _lower(policy: Policy, unit: Unit, held: int) -> str:
     """The limit that decides what is held for a question."""
-    if held == unit.most(policy.limits.tokens, policy.limits.tokens):
-        return "limits.tokens"
-    return "limits.evidence_tokens" if unit.dollars else "limits.answer_tokens"  # tokens: evidence shrinks
+    if held == unit.most(policy.limits.max_total_tokens, policy.limits.max_total_tokens):
+        return "limits.max_total_tokens"
+    return "limits.budget" if unit.dollars else "limits.max_tokens"  # tokens: evidence shrinks
 
 
 def check_settings(
@@ -398,7 +396,7 @@ def _problems(policy: Policy, count: int, total_tokens: int | None, total_dollar
         )
     if total_tokens is not None and count:
         try:
-            replace(policy, price=Price(total=total_tokens, questions=count))
+            policy.replace(price=Total(total=total_tokens, questions=count))
         except InputError as error:
             problems += error.problems
     if total_dollars is not None:

@@ -18,10 +18,10 @@ from mio_rag.allocation.pacer import Reservation
 from mio_rag.batch.answering import Answered, Answering, Died, Job, make_reader
 from mio_rag.batch.ledger import Claim, Ledger
 from mio_rag.batch.on_ray import joined
-from mio_rag.control.composed.policy import Policy
 from mio_rag.errors import InputError, SolverError, StateError, require
 from mio_rag.generation import Generator
 from mio_rag.generation.replies import ReplyFile
+from mio_rag.policy import Policy
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.types import Question
 

@@ -29,8 +29,8 @@ from mio_rag.errors import InputError, collect
 if TYPE_CHECKING:
     from mio_rag.batch import AllocationSummary, Engine
     from mio_rag.batch.ask import AskedSummary
-    from mio_rag.control.composed.allocating import Allocating
-    from mio_rag.control.composed.policy import Policy
+    from mio_rag.policy import Policy
+    from mio_rag.policy_files import Allocating
 
 
 # -- batch -----------------------------------------------------------------------------------------------
@@ -135,9 +135,9 @@ def answer_batch(
     """
     from mio_rag.batch.ask import ask_many, check_settings, read_questions
     from mio_rag.cli.terminal import progress_bar
-    from mio_rag.control.composed.read import read_policy
-    from mio_rag.control.composed.states import read_states
     from mio_rag.generation import check_generator
+    from mio_rag.policy import read_policy
+    from mio_rag.policy_files import resolve
     from mio_rag.retrieval.index import check_index
 
     output = open_output(json_output, lambda: f"what is answered is kept in '{out}': run the same to resume")
@@ -148,7 +148,7 @@ def answer_batch(
 
     def checked() -> Policy:
         held = read_policy(policy)
-        read_states(held)
+        resolve(held)
         return held
 
     found, asked, *_ = collect(
@@ -213,7 +213,7 @@ def _why_left(done: AskedSummary) -> str:
         rest, most = f"{left:,.0f} tokens of the total are", f"take up to {done.needs:,.0f}"
     if done.lower is None:
         return f"{rest} left, and one question may {most} with what is worth reading: raise the total"
-    reading = ", even if it reads next to nothing" if done.lower == "limits.answer_tokens" else ""
+    reading = ", even if it reads next to nothing" if done.lower == "limits.max_tokens" else ""
     return f"{rest} left, and one question may {most}{reading}: raise the total, or lower {done.lower}"
 
 
@@ -342,13 +342,12 @@ def _of_policy(
     total_tokens: int | None,
 ) -> Allocating:
     """The allocation of a policy, with everything that is wrong about it."""
-    from mio_rag.control.composed.allocating import allocating
-    from mio_rag.control.composed.read import read_policy
-    from mio_rag.control.composed.states import read_states
+    from mio_rag.policy import read_policy
+    from mio_rag.policy_files import allocating, resolve
 
     check_beside(policy, context, _BESIDE)
     found = read_policy(policy)
-    _, base = collect(lambda: read_states(found), lambda: make_selector(program, solving))
+    _, base = collect(lambda: resolve(found), lambda: make_selector(program, solving))
     return allocating(found, base, total_tokens)
 
 

@@ -14,12 +14,12 @@ import typer
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.control.composed.states import States
     from mio_rag.control.planner.settings import WorkflowSettings
     from mio_rag.control.router.settings import RouterSettings, Utility
     from mio_rag.control.settings import ControlSettings
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.measures import Instruments
+    from mio_rag.policy_files import Resolved
     from mio_rag.refusal.model import Refusal
     from mio_rag.retrieval.embedders import Embedder
     from mio_rag.retrieval.index import CorpusIndex
@@ -383,11 +383,11 @@ def _on_command_line(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _states(name: str) -> States:
-    from mio_rag.control.composed.read import read_policy
-    from mio_rag.control.composed.states import read_states
+def _states(name: str) -> Resolved:
+    from mio_rag.policy import read_policy
+    from mio_rag.policy_files import resolve
 
-    return read_states(read_policy(name))
+    return resolve(read_policy(name))
 
 
 def kinds_of(names: Sequence[str]) -> dict[str, Any]:

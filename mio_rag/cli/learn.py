@@ -177,9 +177,6 @@ def train_command(
         typer.Option("--correct-below", help="The same below this cosine; .52 is published."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of folds and network.")] = 0,
-    plots: Annotated[
-        Path | None, typer.Option("--plots", help="Folder for pictures of training and frontier.")
-    ] = None,
     json_output: Json = False,
 ) -> None:
     """Train a router, and measure it on questions that it has not seen."""
@@ -208,23 +205,13 @@ def train_command(
         where,
     )
     with progress_bar("folds", FOLDS) as advance:
-        made, found = fit_and_validate(table, settings, prices, advance)
+        made, _ = fit_and_validate(table, settings, prices, advance)
     write_weights(made.router.weights(), out)
-    drawn = []
-    if plots is not None:
-        from mio_rag.control.router.pictures import plot_frontier, plot_history
-
-        plots.mkdir(parents=True, exist_ok=True)
-        drawn = [plots / "frontier.png"]
-        plot_frontier(found, drawn[0])
-        if made.history is not None:
-            drawn.append(plots / "training.png")
-            plot_history(made.history, drawn[-1])
     if json_output:
-        output.json({"out": str(out), "plots": [str(path) for path in drawn], **router_json(made.router)})
+        output.json({"out": str(out), **router_json(made.router)})
         return
     print_router(output.console, made.router)
-    output.console.print(", ".join(map(str, [out, *drawn])), soft_wrap=True)
+    output.console.print(str(out), soft_wrap=True)
 
 
 @route_app.command("show")

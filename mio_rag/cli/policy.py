@@ -39,12 +39,12 @@ _Index = Annotated[
 def check_command(policy: _Named, index: _Index = None, json_output: Json = False) -> None:
     """Find everything that is wrong with a policy. With its files, too; no model is loaded, nothing spent."""
     from mio_rag.cli.options import load_index
-    from mio_rag.control.composed.read import read_policy
-    from mio_rag.control.composed.states import read_states
+    from mio_rag.policy import read_policy
+    from mio_rag.policy_files import resolve
 
     output = open_output(json_output)
     found = read_policy(policy)
-    states, corpus = collect(lambda: read_states(found), lambda: None if index is None else load_index(index))
+    states, corpus = collect(lambda: resolve(found), lambda: None if index is None else load_index(index))
     if corpus is not None:
         states.check(corpus.embedder.fingerprint)
     if json_output:
@@ -99,7 +99,6 @@ def show_command(
     policy: Annotated[
         str, typer.Argument(metavar="FILE|PRESET", help="TOML file or preset; nothing: list the presets.")
     ] = "",
-    picture: Annotated[Path | None, typer.Option("--picture", help="Draw it: .png, .svg or .pdf.")] = None,
     toml: Annotated[
         bool, typer.Option("--toml", help="Print the file of a preset, to begin one's own with.")
     ] = False,
@@ -108,15 +107,13 @@ def show_command(
     """Show who decides what, at which price, within which limits."""
     from mio_rag.cli.show_control import print_policy, print_presets
     from mio_rag.control.composed.describe import policy_json
-    from mio_rag.control.composed.draw import draw_policy
-    from mio_rag.control.composed.read import PRESETS, preset_text, read_policy
-    from mio_rag.control.composed.states import read_states
-    from mio_rag.pictures import check_figure
+    from mio_rag.policy import PRESETS, preset_text, read_policy
+    from mio_rag.policy_files import resolve
 
     output = open_output(json_output)
     if not policy:
-        if picture is not None or toml:
-            raise InputError("--picture and --toml need a policy: give its name")
+        if toml:
+            raise InputError("--toml needs a policy: give its name")
         if json_output:
             output.json({"presets": dict(PRESETS)})
         else:
@@ -125,18 +122,12 @@ def show_command(
     if toml:
         output.console.print(preset_text(policy), end="", soft_wrap=True, markup=False, highlight=False)
         return
-    found, _ = collect(
-        lambda: read_policy(policy), lambda: None if picture is None else check_figure(picture)
-    )
-    states = read_states(found)
-    if picture is not None:
-        draw_policy(found, states, picture)
+    found = read_policy(policy)
+    states = resolve(found)
     if json_output:
         output.json(policy_json(found, states))
         return
     print_policy(output.console, found, states)
-    if picture is not None:
-        output.console.print(f"\npicture: {picture}", soft_wrap=True)
 
 
 # -- plan ------------------------------------------------------------------------------------------------
@@ -172,19 +163,15 @@ def plan_show_command(
     workflow: Annotated[
         str, typer.Argument(help="Name of a workflow, its JSON file, or a planner's file; nothing: list all.")
     ] = "",
-    picture: Annotated[Path | None, typer.Option("--picture", help="Draw it: .png, .svg or .pdf.")] = None,
     json_output: Json = False,
 ) -> None:
     """Show a workflow or a planner. Without a name: list all workflows."""
     from mio_rag.cli.show_control import print_named, print_planner
-    from mio_rag.control.planner.draw import draw_workflow, workflow_text
+    from mio_rag.control.planner.draw import workflow_text
     from mio_rag.deciders.workflow import NAMED, find_workflow, workflow_problems
-    from mio_rag.pictures import check_figure
 
     output = open_output(json_output)
     if not workflow:
-        if picture is not None:
-            raise InputError("--picture needs a workflow to draw: give its name")
         if json_output:
             output.json({"workflows": [found.to_dict() for found in NAMED.values()]})
         else:
@@ -193,28 +180,20 @@ def plan_show_command(
     if workflow.endswith(".safetensors"):
         from mio_rag.control.planner.policy import planner_about, read_planner
 
-        if picture is not None:
-            raise InputError("--picture draws a workflow: give the name of one that the planner chooses from")
         planner = read_planner(workflow)
         if json_output:
             output.json(planner_about(planner))
         else:
             print_planner(output.console, planner_about(planner))
         return
-    found, _ = collect(
-        lambda: find_workflow(workflow), lambda: None if picture is None else check_figure(picture)
-    )
+    found = find_workflow(workflow)
     # Which models there are, and what they cost, is known where it runs.
     if problems := workflow_problems(found, models=found.models, prices=found.models):
         raise InputError(problems)
-    if picture is not None:
-        draw_workflow(found, picture)
     if json_output:
         output.json(found.to_dict())
         return
     output.console.print(workflow_text(found), soft_wrap=True, markup=False, highlight=False)
-    if picture is not None:
-        output.console.print(f"\npicture: {picture}", soft_wrap=True)
 
 
 @plan_app.command("outcomes")
@@ -511,11 +490,6 @@ Config = Annotated[
 ]
 
 
-PlotFile = Annotated[
-    Path | None, typer.Option("--plot", help="Draw quality, value and policy over U: .png, .svg or .pdf.")
-]
-
-
 @mdp_app.command("solve")
 def solve_command(
     config: Config = None,
@@ -530,7 +504,6 @@ def solve_command(
     gamma: Annotated[float | None, typer.Option("--gamma", help="Discount, in (0, 1]. [0.98]")] = None,
     grid: Annotated[int | None, typer.Option("--grid", help="Points of the grid over U. [1001]")] = None,
     json_output: Json = False,
-    plot: PlotFile = None,
 ) -> None:
     """Solve the decision process and describe its policy."""
     from mio_rag.cli.show_control import print_plan
@@ -540,11 +513,6 @@ def solve_command(
     given: dict[str, Any] = {"quality": quality, "k": k, "discount": gamma, "grid": grid}
     if horizon is not None:
         given["horizon"] = _horizon(horizon)
-    if plot is not None:
-        from mio_rag.control.mdp.plot import plot_plan
-        from mio_rag.pictures import check_figure
-
-        check_figure(plot)
     model = model_of(config, {name: value for name, value in given.items() if value is not None})
     if k is not None and model.quality != "exp":
         raise InputError(f"--k={k:g} is the steepness of exp, but the quality is {model.quality}")
@@ -552,14 +520,10 @@ def solve_command(
     plan = solve_plan(model)
     shape, changes = structure(plan), sensitivity(plan)
     seconds = time.perf_counter() - start
-    if plot is not None:
-        plot_plan(plan, plot)
     if json_output:
         output.json(to_json(plan, shape, changes, seconds))
         return
     print_plan(output.console, plan, shape, changes)
-    if plot is not None:
-        output.console.print(f"\nplot: {plot}", soft_wrap=True)
 
 
 Traces = Annotated[Path, typer.Argument(help="traces.jsonl, or the folder of an evaluation that holds it.")]

@@ -108,7 +108,7 @@ class PacingOptions:
 
 def _policy_file(policy: str | None) -> str | None:
     """A policy as worker processes find it, wherever they start."""
-    from mio_rag.control.composed.read import PRESETS
+    from mio_rag.policy import PRESETS
 
     return policy if policy is None or policy in PRESETS else str(Path(policy).absolute())
 

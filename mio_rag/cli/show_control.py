@@ -21,8 +21,6 @@ from mio_rag.formulations.numbers import plural
 if TYPE_CHECKING:
     from mio_rag.batch import BatchSummary
     from mio_rag.batch.run import Progress
-    from mio_rag.control.composed.policy import Policy
-    from mio_rag.control.composed.states import States
     from mio_rag.control.router.model import Router
     from mio_rag.deciders.workflow import Workflow
     from mio_rag.evaluation.tiers import Labelled
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
     from mio_rag.learning.mdp_calibration import Calibration, Estimate
     from mio_rag.learning.outcomes import Outcomes
     from mio_rag.learning.planner import Point
+    from mio_rag.policy import Policy
+    from mio_rag.policy_files import Resolved
     from mio_rag.session.trace import Trace
 
 
@@ -389,7 +389,7 @@ def print_presets(console: Terminal, presets: Mapping[str, str]) -> None:
     console.print(lines)
 
 
-def print_policy(console: Terminal, policy: Policy, states: States) -> None:
+def print_policy(console: Terminal, policy: Policy, states: Resolved) -> None:
     """Who decides what, the price, the limits, models and files."""
     console.print(policy.name, style="bold")
     if policy.about:
@@ -402,7 +402,7 @@ def print_policy(console: Terminal, policy: Policy, states: States) -> None:
     lines.add_row(
         "limits",
         "every question",
-        f"{limits.tokens:,} tokens, {limits.steps} steps of a model, {limits.seconds:g} s",
+        f"{limits.max_total_tokens:,} tokens, {limits.max_steps} steps of a model, {limits.timeout:g} s",
     )
     console.print()
     console.print(lines)

@@ -23,15 +23,14 @@ from mio_rag.allocation.pacer import Pacer
 from mio_rag.control.bandit.pipeline import SearchPipeline
 from mio_rag.control.bandit.strategist import Strategist, rate
 from mio_rag.control.composed.controller import compose, with_limits
-from mio_rag.control.composed.policy import Policy
-from mio_rag.control.composed.read import PRESETS, read_policy
-from mio_rag.control.composed.states import read_states
 from mio_rag.control.controller import Setup
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, MioRagError, StateError
 from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
 from mio_rag.learning.bandit_log import EventLog
+from mio_rag.policy import PRESETS, Policy, read_policy
+from mio_rag.policy_files import resolve
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
@@ -62,7 +61,7 @@ def policy_problems(name: str, workers: int) -> list[str]:
             problems.append(
                 f"{workers} workers must share the count of the policy's total: give price.state, a file"
             )
-        read_states(policy)
+        resolve(policy)
     except InputError as error:
         problems = [*error.problems, *problems]
     return problems
@@ -237,9 +236,9 @@ def _look(name: str, *policies: Policy | None) -> _Seen:
     """Return size and time of the files of policies, except of logs and counts, which keep changing."""
     files = [] if name in PRESETS else [name]
     for policy in filter(None, policies):
-        amount, again = policy.amount, policy.repetition
-        files += filter(None, (policy.order.file, amount.file, amount.tiers, again.calibration))
-        if policy.order.workflow.endswith(".json"):
+        depth, again = policy.depth, policy.repeat
+        files += filter(None, (policy.order.file, depth.file, depth.tiers, again.calibration))
+        if policy.order.by == "workflow" and policy.order.workflow.endswith(".json"):
             files.append(policy.order.workflow)
 
     def state(file: str) -> tuple[int, int] | None:

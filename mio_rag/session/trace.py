@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -359,7 +360,9 @@ def trace_of(
                 found_by[identity] = {**ranks, **found_by.get(identity, {})}
             left_out += [one for one in result.facts.get("left_out", ()) if one not in left_out]
         read = () if selection is None else selection.ids
-        search |= {"notes": left_out, "found_by": {i: found_by.get(i, {}) for i in read}}
+        shown = () if selection is None else (passage.id for passage in selection.passages)
+        ranks_of = {i: _finders(i, found_by) for i in (*read, *shown)}
+        search |= {"notes": left_out, "found_by": ranks_of}
     reached = state.limit_reached
     return Trace(
         question_id=state.question.id,
@@ -601,3 +604,11 @@ def read_traces(source: Path, has: Sequence[str] = (), what: str = "") -> list[T
     if not found:
         raise InputError(f"'{path}' holds no traces: run evaluate with --controllers, or ask with --trace")
     return list(found.values())
+
+
+def _finders(identity: str, found_by: Mapping[str, dict[str, int]]) -> dict[str, int]:
+    """Return which strategies found what was read: a passage, its sentences, or merged texts."""
+    if identity in found_by:
+        return found_by[identity]
+    parts = [re.sub(r"#s\d+$", "", part) for part in identity.split("+")]
+    return {name: rank for part in parts for name, rank in found_by.get(part, {}).items()}

@@ -5,7 +5,6 @@ import sqlite3
 import threading
 from collections import Counter
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from mio_rag.batch.ledger import Claim, Ledger
 from mio_rag.batch.retrying import Retrying
 from mio_rag.context import passage_tokens
 from mio_rag.control.composed.controller import compose
-from mio_rag.control.composed.parts import Price
-from mio_rag.control.composed.policy import Policy, policy_of
 from mio_rag.control.controller import Setup
 from mio_rag.errors import InputError, StateError
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator, build_prompt
+from mio_rag.policy import Policy, Total, policy_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Answer, GenerationError, Question
 from tests.cli.running import here
@@ -157,7 +155,7 @@ def test_what_is_left_of_a_total_is_spent_on_reading_less(
     assert left >= 0
     assert all(row["selected_ids"] for row in rows(tmp_path) if row["state"] == "answered")
     reader = ScriptedGenerator(Shaky())
-    paced = replace(policy, price=Price(total=total, questions=24))
+    paced = policy.replace(price=Total(total=total, questions=24))
     controller = compose(paced, Setup(retriever=Retriever(river_index, counter=reader)))
     most = sum(controller.most_tokens(QUESTIONS[0], reader))
     least = controller.least_tokens(QUESTIONS[0], reader)  # with one token of evidence

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mio_rag.batch.ask import AskedSummary, ask_many
-from mio_rag.control.composed.policy import Policy, policy_of
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.policy import Policy, policy_of
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.models import Models
 from mio_rag.types import GenerationError, Question

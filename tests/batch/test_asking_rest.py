@@ -8,9 +8,9 @@ import pytest
 
 from mio_rag.batch.ask import AskedSummary, ask_many, read_questions
 from mio_rag.cli.batch import _why_left
-from mio_rag.control.composed.policy import policy_of
 from mio_rag.corpora.load import Dataset
 from mio_rag.generation import make_generator
+from mio_rag.policy import policy_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 

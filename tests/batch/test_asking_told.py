@@ -8,10 +8,9 @@ import pytest
 
 from mio_rag.batch.ask import AskedSummary, ask_many
 from mio_rag.cli.batch import _why_left
-from mio_rag.control.composed.policy import Policy, policy_of
-from mio_rag.control.composed.read import read_policy
 from mio_rag.errors import InputError
 from mio_rag.generation import ScriptedGenerator
+from mio_rag.policy import Policy, policy_of, read_policy
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import Question
 
@@ -28,12 +27,12 @@ def run(index: CorpusIndex, out: Path, policy: Policy, **more: Any) -> AskedSumm
 @pytest.mark.parametrize(
     ("said", "total", "lower"),
     [
-        (PRICED, {"total_dollars": 0.2}, "limits.evidence_tokens"),
-        (SAID, {"total_tokens": 2000}, "limits.answer_tokens"),
+        (PRICED, {"total_dollars": 0.2}, "limits.budget"),
+        (SAID, {"total_tokens": 2000}, "limits.max_tokens"),
         (
             PRICED | {"order": {"workflow": "rewrite-first"}, "limits": SAID["limits"] | {"tokens": 900}},
             {"total_dollars": 0.6},
-            "limits.tokens",
+            "limits.max_total_tokens",
         ),
     ],
 )

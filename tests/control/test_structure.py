@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.control.mdp.plot import plot_plan
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.mdp import (
@@ -126,19 +125,6 @@ def test_models_travel_as_plain_data(tmp_path: Path) -> None:
             read_model(file)
     with pytest.raises(InputError, match="sets delta_r: known are retrieve_drop"):
         model_from_mapping({"delta_r": 0.2}, "it")
-
-
-@pytest.mark.parametrize("ending", [".png", ".svg"])
-def test_plots_are_pictures(stopping: Plan, published: Plan, tmp_path: Path, ending: str) -> None:
-    for plan in (stopping, published):
-        path = tmp_path / f"plan{ending}"
-        plot_plan(plan, path)
-        assert path.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml")
-    assert [p.name for p in tmp_path.iterdir()] == [f"plan{ending}"]
-    with pytest.raises(InputError, match="the ending names the format"):
-        plot_plan(stopping, tmp_path / "plan.txt")
-    with pytest.raises(InputError, match="could not be written"):
-        plot_plan(stopping, tmp_path / "missing" / "plan.png")
 
 
 def test_json_holds_segments(stopping: Plan) -> None:

@@ -11,11 +11,10 @@ pytest.importorskip("fastapi")
 
 from fastapi.testclient import TestClient
 
-from mio_rag.control.composed.policy import Policy
-from mio_rag.control.composed.read import preset_text, read_policy
-from mio_rag.control.composed.states import read_states
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.policy import Policy, preset_text, read_policy
+from mio_rag.policy_files import resolve
 from mio_rag.relevance.complete import shipped
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
@@ -77,7 +76,7 @@ def test_a_changed_file_is_taken_over_and_a_wrong_one_is_not(client: TestClient,
     assert third["sha256"] == second["sha256"]
     problem = client.get("/health").json()["policy"]["problem"]
     assert "'colour' is unknown" in problem
-    assert "token = 7" in problem
+    assert "price.token must be <= 1, got 7" in problem
     changed(file, preset_text("frugal"))
     assert client.post("/ask", json=ASKED).json()["policy"]["sha256"] == first["sha256"]
     assert client.get("/health").json()["policy"]["problem"] is None
@@ -109,7 +108,7 @@ def test_a_change_while_the_policy_is_read_is_not_missed(
 
     monkeypatch.setattr("mio_rag.service.governed.read_policy", late)
     governed = Governed(str(file), demo_index, ScriptedGenerator(said))
-    assert governed.state()["sha256"] == read_states(read_policy("thorough")).sha256
+    assert governed.state()["sha256"] == resolve(read_policy("thorough")).sha256
     governed.close()
 
 

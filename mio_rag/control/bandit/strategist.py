@@ -351,7 +351,7 @@ def _credit(seen: Seen) -> dict[str, float]:
     shares: dict[str, float] = {}
     read = () if seen.selection is None else seen.selection.ids
     for identity in read:
-        finders = seen.searched.found.get(identity.partition("#s")[0], {})  # a sentence is its passage's
+        finders = seen.searched.found.get(identity, {})
         for name in finders:
             shares[name] = shares.get(name, 0.0) + 1 / (len(finders) * len(read))
     return shares

@@ -10,10 +10,6 @@ from mio_rag.allocation.pacer import FIRST_PRICE, Pacer
 from mio_rag.control.bandit.chooser import Chooser, Fixed
 from mio_rag.control.bandit.pipeline import StrategyLearner
 from mio_rag.control.bandit.strategist import open_strategist
-from mio_rag.control.composed.parts import READER
-from mio_rag.control.composed.policy import Policy
-from mio_rag.control.composed.read import read_policy
-from mio_rag.control.composed.states import States, alpha_of, read_states
 from mio_rag.control.controller import Kind, Setup
 from mio_rag.control.mdp.policies import make_policy
 from mio_rag.control.router.model import Deciding
@@ -27,6 +23,8 @@ from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.bandit import BanditSettings, StrategyOptions
+from mio_rag.policy import READER, Policy, read_policy
+from mio_rag.policy_files import Resolved, alpha_of, resolve
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.loop import Account, Session
 from mio_rag.session.models import Models
@@ -40,14 +38,14 @@ def pacer_of(policy: Policy) -> Pacer | None:
     if price.total is None:
         return None
     path = None if price.state is None else Path(price.state)
-    return Pacer(price.total, price.questions, price.per, path=path, most=policy.limits.tokens)
+    return Pacer(price.total, price.questions, price.per, path=path, most=policy.limits.max_total_tokens)
 
 
 def compose(
     policy: Policy,
     setup: Setup,
     name: str | None = None,
-    states: States | None = None,
+    states: Resolved | None = None,
     pacer: Account | None = None,
     models: Models | None = None,
 ) -> Session:
@@ -60,7 +58,7 @@ def compose(
         limits lower those of the policy, except where they are the defaults; the policy decides the rest.
     name : str, optional
         As the ledger shows it; by default that of the policy.
-    states : States, optional
+    states : Resolved, optional
         What its files hold, where they have been read.
     pacer : Account, optional
         Keeps the policy's total, where it is not to be opened here.
@@ -70,10 +68,10 @@ def compose(
     Raises
     ------
     InputError
-        As `read_states`; also for an index that does not fit what was learned, or lacks links that a strategy
+        As `resolve`; also for an index that does not fit what was learned, or lacks links that a strategy
         needs.
     """
-    found = read_states(policy, setup.retriever is None) if states is None else states
+    found = resolve(policy, closed_book=setup.retriever is None) if states is None else states
     fixed = policy.fixed_price
     retriever: Retriever | None = None
     chooser: Chooser | None = None
@@ -92,7 +90,7 @@ def compose(
     kit = Equipment(
         retriever,
         program,
-        policy.reading.by,  # type: ignore[arg-type]
+        policy.selection.by,
         judges=True,
         completeness=found.completeness,
     )
@@ -100,7 +98,7 @@ def compose(
     depth = _depth(policy, found)
     repeat = _repeat(policy, setup.seed)
     search = [] if chooser is None else [Search(chooser)]
-    longest = max((tier.new_tokens for tier in found.tiers), default=policy.limits.answer_tokens)
+    longest = max((tier.new_tokens for tier in found.tiers), default=policy.limits.max_tokens)
     return Session(
         name or f"policy:{policy.name}",
         (plan, *search, *repeat, Price(), *depth),
@@ -109,7 +107,7 @@ def compose(
         0.0 if fixed is None else fixed,
         lambda selector, price: policy.selector(price, setup.selector),
         policy.ends.lowered(setup.settings.limits),
-        policy.limits.evidence_tokens,
+        policy.limits.budget,
         longest,
         None,
         Models(specs_of(policy)) if models is None else models,
@@ -120,7 +118,7 @@ def compose(
     )
 
 
-def _plan(policy: Policy, found: States, setup: Setup) -> Any:
+def _plan(policy: Policy, found: Resolved, setup: Setup) -> Any:
     planner = found.planner
     if planner is None:
         return Order(found.workflows[0])
@@ -128,18 +126,18 @@ def _plan(policy: Policy, found: States, setup: Setup) -> Any:
     return Planner(planner, lambda price: alpha_of(policy, planner, price), encoder, policy.prices)
 
 
-def _depth(policy: Policy, found: States) -> list[Depth]:
-    if policy.amount.by == "price":
+def _depth(policy: Policy, found: Resolved) -> list[Depth]:
+    if policy.depth.by == "price":
         return []
-    by_program = policy.reading.by == "program"
+    by_program = policy.selection.by == "program"
     if found.router is None:
         return [Depth(found.tiers, OneTier(), None, by_program)]
-    chooser = Deciding(found.router, None, policy.amount.unsure)
+    chooser = Deciding(found.router, None, policy.depth.unsure)
     return [Depth(found.tiers, chooser, found.router.correction, by_program)]
 
 
 def _repeat(policy: Policy, seed: int) -> list[Repeat]:
-    again = policy.repetition
+    again = policy.repeat
     rule: Rule
     if again.by == "never":
         return []
@@ -148,15 +146,15 @@ def _repeat(policy: Policy, seed: int) -> list[Repeat]:
     elif again.by == "process":
         rule = ByProcess(again.finds, again.most, again.signal)
     else:
-        rule = Published(make_policy(again.by, RetrievalMDP(), seed=seed))
+        rule = Published(make_policy(again.rule, RetrievalMDP(), seed=seed))
     return [Repeat(rule, again.signal, again.query, again.finds, again.most, seed=seed)]
 
 
-def _asks_more(policy: Policy, found: States, chooser: Chooser | None) -> bool:
+def _asks_more(policy: Policy, found: Resolved, chooser: Chooser | None) -> bool:
     """Whether a question may ask a model for anything but its answer."""
     steps = {node.do for workflow in found.workflows for node in workflow.nodes}
-    repeats = policy.repetition.by != "never" and policy.repetition.query == "model"
-    thinks = policy.repetition.by not in ("never", "price", "process")
+    repeats = policy.repeat.by != "never" and policy.repeat.query == "model"
+    thinks = policy.repeat.by == "rule"
     return bool(steps - {"retrieve", "select", "answer"}) or chooser is not None or repeats or thinks
 
 
@@ -187,7 +185,7 @@ def with_limits(session: Session, seconds: float, base: Any, policy: Policy) -> 
 
 
 def _check(name: str, settings: ControlSettings, closed_book: bool) -> None:
-    read_states(read_policy(_given(name)), closed_book)
+    resolve(read_policy(_given(name)), closed_book=closed_book)
 
 
 def _make(name: str, setup: Setup) -> Session:

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mio_rag.control.composed.policy import Policy
-from mio_rag.control.composed.states import States
 from mio_rag.deciders.workflow import searches_within
+from mio_rag.policy import Policy
+from mio_rag.policy_files import Resolved
 from mio_rag.session.trace import share
 
 __all__ = ["Line", "described", "policy_json", "price_in_words"]
@@ -21,7 +21,7 @@ class Line:
     Parameters
     ----------
     decision : str
-        price, order, search, amount, reading or repetition.
+        price, order, search, depth, selection or repeat.
     who : str
         Who takes it.
     how : str
@@ -52,7 +52,7 @@ def price_in_words(policy: Policy) -> str:
     return said + (f", since complete evidence is worth ${price.worth:g}" if price.worth is not None else "")
 
 
-def described(policy: Policy, states: States) -> list[Line]:
+def described(policy: Policy, states: Resolved) -> list[Line]:
     """Every decision, in the order in which a question meets them."""
     return [
         _order(policy, states),
@@ -63,7 +63,7 @@ def described(policy: Policy, states: States) -> list[Line]:
     ]
 
 
-def _order(policy: Policy, states: States) -> Line:
+def _order(policy: Policy, states: Resolved) -> Line:
     names = [workflow.name for workflow in states.workflows]
     if states.planner is not None:
         listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
@@ -74,7 +74,7 @@ def _order(policy: Policy, states: States) -> Line:
     return Line("order", f"workflow {names[0]}", f"{steps}{_within(policy, states)}", "fixed")
 
 
-def _within(policy: Policy, states: States) -> str:
+def _within(policy: Policy, states: Resolved) -> str:
     """What holds for sub-questions, where a workflow has any: not all of it is as for the question."""
     if not any(searches_within(node) for workflow in states.workflows for node in workflow.nodes):
         return ""
@@ -94,37 +94,37 @@ def _search(policy: Policy) -> Line:
     return Line("search", who, depth, "fixed")
 
 
-def _amount(policy: Policy, states: States) -> Line:
-    most = f"at most {policy.limits.evidence_tokens:,} tokens of evidence"
+def _amount(policy: Policy, states: Resolved) -> Line:
+    most = f"at most {policy.limits.budget:,} tokens of evidence"
     names = ", ".join(tier.name for tier in states.tiers)
     if states.router is not None:
         sees = "" if states.router.kind == "utility" else "; it keeps its own signal, not the price"
-        who = f"router {_file(policy.amount.file)}"
-        return Line("amount", who, f"chooses among {names}; {most}{sees}", "learned")
+        who = f"router {_file(policy.depth.file)}"
+        return Line("depth", who, f"chooses among {names}; {most}{sees}", "learned")
     if states.tiers:
         tier = states.tiers[0]
         said = f"{tier.depth} passages, {tier.context:,} {tier.unit}, {tier.new_tokens} tokens of answer"
-        return Line("amount", f"tier {tier.name}", said, "fixed")
-    said = f"{most}, {policy.limits.answer_tokens} of answer"
-    fills = policy.reading.by == "ranking"
-    return Line("amount", "the limit" if fills else "the price", said, "fixed" if fills else "priced")
+        return Line("depth", f"tier {tier.name}", said, "fixed")
+    said = f"{most}, {policy.limits.max_tokens} of answer"
+    fills = policy.selection.by == "ranking"
+    return Line("depth", "the limit" if fills else "the price", said, "fixed" if fills else "priced")
 
 
 def _reading(policy: Policy) -> Line:
-    reading = policy.reading
+    reading = policy.selection
     if reading.by == "ranking":
-        return Line("reading", "ranking", "reciprocal rank fusion, until the limit is reached", "fixed")
+        return Line("selection", "ranking", "reciprocal rank fusion, until the limit is reached", "fixed")
     if reading.by == "tier":
-        return Line("reading", "the tier's rule", "its order and its compression", "fixed")
+        return Line("selection", "the tier's rule", "its order and its compression", "fixed")
     changed = ", ".join(f"{name} {value}" for name, value in reading.settings.items())
     how = f"preset {reading.preset}" + (f", {changed}" if changed else "")
-    return Line("reading", "the exact program", how, "priced")
+    return Line("selection", "the exact program", how, "priced")
 
 
 def _again(policy: Policy) -> Line:
-    repetition = policy.repetition
+    repetition = policy.repeat
     if repetition.by == "never":
-        return Line("repetition", "never", "one search", "fixed")
+        return Line("repeat", "never", "one search", "fixed")
     by = (
         "the question with the best passage read"
         if repetition.query == "feedback"
@@ -135,14 +135,14 @@ def _again(policy: Policy) -> Line:
     how = f"{more}, by {by}; what is missing is judged by {signal}"
     named = {"price": "the price", "process": "decision process at the price"}
     kind = "priced" if repetition.by in named else "fixed"
-    return Line("repetition", named.get(repetition.by, f"rule {repetition.by}"), how, kind)
+    return Line("repeat", named.get(repetition.by, f"rule {repetition.rule}"), how, kind)
 
 
 def _file(path: str | None) -> str:
     return "" if path is None else Path(path).name
 
 
-def policy_json(policy: Policy, states: States) -> dict[str, Any]:
+def policy_json(policy: Policy, states: Resolved) -> dict[str, Any]:
     """Plain data of `described`, with the settings and all hashes."""
     return {
         "name": policy.name,

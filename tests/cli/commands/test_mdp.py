@@ -52,10 +52,9 @@ def test_solve_with_a_stop(gamma: str, last: float) -> None:
 def test_solve_reads_a_file_and_options_win(tmp_path: Path) -> None:
     file = tmp_path / "model.toml"
     file.write_text("retrieve_cost = 0.1\ndiscount = 0.9\ngrid = 101\nhorizon = 3\n")
-    data = run("mdp", "solve", "--config", file, "--gamma", "0.5", "--plot", tmp_path / "p.png")
+    data = run("mdp", "solve", "--config", file, "--gamma", "0.5")
     model = data["model"]
     assert (model["retrieve_cost"], model["discount"], model["grid"], model["horizon"]) == (0.1, 0.5, 101, 3)
-    assert (tmp_path / "p.png").stat().st_size > 10_000
     assert len(data["segments"]) == 3
 
 

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from mio_rag.control.composed.trace import PolicyTrace
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex
@@ -22,18 +21,20 @@ def index(river_index: CorpusIndex, tmp_path_factory: pytest.TempPathFactory) ->
 def test_show_says_who_decides_what(tmp_path: Path) -> None:
     listed = here("policy", "show")
     assert {"frugal", "balanced", "thorough"} <= set(listed.stdout.split())
-    done = here("policy", "show", "balanced", "--picture", tmp_path / "b.svg")
+    done = here("policy", "show", "balanced")
     assert done.returncode == 0, done.stderr
     assert "a passage of 100 tokens must add .05" in done.stdout
-    assert (tmp_path / "b.svg").read_text().lstrip().startswith("<?xml")
     told = json.loads(here("policy", "show", "balanced", "--json").stdout)
     assert [line["decision"] for line in told["decisions"]] == [
-        "order", "search", "amount", "reading", "repetition",
+        "order", "search", "depth", "selection", "repeat",
     ]  # fmt: skip
     toml = here("policy", "show", "frugal", "--toml").stdout
     (tmp_path / "mine.toml").write_text(toml)
     mine = json.loads(here("policy", "show", tmp_path / "mine.toml", "--json").stdout)
     assert mine["sha256"] == json.loads(here("policy", "show", "frugal", "--json").stdout)["sha256"]
+
+
+WRONG = ("price.token must be <= 1, got 9", "order.by must be", "limits.max_steps must be >= 0, got -1")
 
 
 def test_check_tells_everything_at_once(tmp_path: Path, index: Path) -> None:
@@ -42,9 +43,8 @@ def test_check_tells_everything_at_once(tmp_path: Path, index: Path) -> None:
     path.write_text('[price]\ntoken = 9\n[order]\nby = "nobody"\n[limits]\nsteps = -1\n')
     done = here("policy", "check", path)
     assert done.returncode == 2
-    assert all(said in done.stderr for said in ("token = 9", "'nobody' is unknown", "steps = -1"))
-    assert here("policy", "show", "--picture", tmp_path / "x.png").returncode == 2
-    assert here("policy", "show", "balanced", "--picture", tmp_path / "x.gif").returncode == 2
+    assert all(said in done.stderr for said in WRONG)
+    assert here("policy", "show", "--toml").returncode == 2
 
 
 def test_ask_tells_the_way(index: Path, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_ask_tells_the_way(index: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "1. searched for the question" in done.stdout
     assert "the evidence is complete with ." in done.stdout
-    (read,) = read_traces(trace, PolicyTrace)
+    (read,) = read_traces(trace)
     assert read.explain().splitlines()[0] == "1. searched for the question"
     for other in (["--controller", "mdp"], ["--strategies", "raw"], ["--workflow", "plain"]):
         both = here("ask", index, "How long is the Tiber?", "--policy", "balanced", *other)
@@ -85,8 +85,8 @@ def test_what_is_wrong_with_the_file_is_told_beside_what_excludes_it(index: Path
         "--policy excludes --strategies and --router",
         "--policy excludes --budget-tokens",
     ]
-    assert "token = -1" in problems[2]
-    assert "evidence_tokens = 0" in problems[3]
+    assert "price.token must be >= 0, got -1" in problems[2]
+    assert "limits.budget must be >= 1, got 0" in problems[3]
 
 
 def test_evaluate_compares_policies(index: Path, rivers: Dataset, tmp_path: Path) -> None:

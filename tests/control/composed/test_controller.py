@@ -1,6 +1,5 @@
 """A question under a policy: who decided what, at which price, and what it all cost."""
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -11,8 +10,6 @@ import pytest
 from mio_rag.control.composed.trace import PolicyTrace, per_token
 
 from mio_rag.control.composed.controller import Composed, compose
-from mio_rag.control.composed.policy import policy_of
-from mio_rag.control.composed.read import read_policy
 from mio_rag.control.controller import Failure, Outcome, Setup, answered
 from mio_rag.control.make import make_controller
 from mio_rag.control.settings import ControlSettings
@@ -20,6 +17,7 @@ from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError, SpentError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.planner import observation, seen
+from mio_rag.policy import policy_of, read_policy
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.budget import Limits
 from mio_rag.session.trace import append_traces, read_traces, wrong_totals
@@ -197,7 +195,7 @@ def test_strategies_search_and_a_bandit_learns_at_the_price(river_index: CorpusI
     assert read_traces(tmp_path / "t.jsonl", PolicyTrace) == [trace]
     assert chooser.settings.token_price == 0.003
     controller.close()
-    other = dataclasses.replace(policy_of({"search": state}, "x", tmp_path))
+    other = policy_of({"search": state}, "x", tmp_path)
     again = compose(other, Setup(retriever=Retriever(river_index)))
     assert again.equipment.chooser.learned.questions == 2  # type: ignore[union-attr]
     again.close()

@@ -8,12 +8,11 @@ from mio_rag.control.composed.repeat import ByPrice, ByProcess, Looked, Rule, ru
 from mio_rag.control.composed.trace import PolicyTrace
 
 from mio_rag.control.composed.controller import compose
-from mio_rag.control.composed.parts import Repetition
-from mio_rag.control.composed.policy import policy_of
 from mio_rag.control.controller import Setup, answered
 from mio_rag.control.mdp.policies import State
 from mio_rag.corpora.load import Dataset
 from mio_rag.generation import ScriptedGenerator
+from mio_rag.policy import Repetition, policy_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 
 _OPEN = ("stop", "retrieve")

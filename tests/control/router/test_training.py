@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import safetensors.numpy
 
 from mio_rag.control.router.features import SEARCH
 from mio_rag.control.router.model import KINDS, first_success, read_router
-from mio_rag.control.router.pictures import plot_frontier, plot_history
 from mio_rag.control.router.settings import Utility
 from mio_rag.control.router.worked import answer_worked, labels, row_worked
 from mio_rag.errors import DataError, InputError
@@ -349,29 +347,3 @@ def test_only_one_tier_is_ever_needed() -> None:
     for kind in KINDS:
         router = fit_once(flat, FitSettings(kind=kind)).router
         assert router.choose(flat.seen[5], Utility()).place == 0
-
-
-def test_pictures(tmp_path: Path) -> None:
-    made, found = fit_and_validate(EASY, FitSettings(kind="mlp"))
-    assert made.history is not None
-    plot_history(made.history, tmp_path / "training.png")
-    plot_frontier(found, tmp_path / "frontier.png")
-    _, useful = fit_and_validate(EASY, FitSettings(kind="utility"))
-    plot_frontier(useful, tmp_path / "utility.svg")
-    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / "utility.svg").read_text()
-
-
-@pytest.mark.parametrize("by", ["answers", "evidence"])
-def test_the_picture_names_what_was_measured(
-    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    named = {"answers": "questions that are answered", "evidence": "questions whose evidence is read"}
-    about = dict(EASY.outcomes.provenance) | {"by": by}
-    labelled = dataclasses.replace(EASY, outcomes=dataclasses.replace(EASY.outcomes, provenance=about))
-    drawn: list[Any] = []
-    monkeypatch.setattr(
-        "mio_rag.control.router.pictures.save_figure", lambda figure, path: drawn.append(figure)
-    )
-    plot_frontier(fit_and_validate(labelled, FitSettings(kind="logistic"))[1], tmp_path / "frontier.png")
-    assert drawn[0].axes[0].get_ylabel() == f"share of {named[by]}"
