@@ -97,8 +97,6 @@ def select(
     Where passages that are wanted do not fit, single sentences are chosen. Tokens are counted by an
     approximation; `ask` uses the tokenizer of its model.
     """
-    from mio_rag.cli.show import print_selection
-    from mio_rag.cli.show_control import print_searched
     from mio_rag.generation import check_generator
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
@@ -137,6 +135,9 @@ def select(
         cost = {} if rate is None else {"dollars": rate.cost(selection.tokens_used)}
         output.json({"question": question, **cost, **selection.to_dict(), **searched})
         return
+    from mio_rag.cli.show import print_selection
+    from mio_rag.cli.show_control import print_searched
+
     print_selection(output.console, selection, explain=explain)
     if searched:
         print_searched(output.console, searched)

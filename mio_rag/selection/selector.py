@@ -168,7 +168,7 @@ class Selector(Settings):
     """Robust counterpart. termwise: each term is charged its own worst perturbation; one program,
     conservative. joint: one perturbation of each embedding serves all terms; a few programs, certified from
     both sides."""
-    side: SideConstraints = SideConstraints()
+    side: SideConstraints = Field(default_factory=SideConstraints)
     """Shares, coverage, conflicts, needs, changes, and prices for what may be broken."""
     merge: bool = True
     """Read passages of one document as one text where their spans are known: shared text once, the title
