@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mio_rag import files
+from mio_rag import storage as files
 
 __all__ = ["replaced", "write_json"]
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.retrieval.compact import VECTOR_KINDS, make_dense, why_not
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.vectors import VECTOR_KINDS, make_dense, why_not
 from mio_rag.session.costs import peak_memory_mb
 from mio_rag.session.tiers import Tier, tiers_of
 
@@ -58,7 +58,7 @@ class Fit:
     Parameters
     ----------
     vectors : str
-        See `mio_rag.retrieval.compact`.
+        See `mio_rag.retrieval.vectors`.
     mapped : bool
         Whether vectors (but product codes), texts and the lexical index stay on disk.
     recall : float
@@ -193,8 +193,8 @@ def _work(told: dict[str, Any]) -> dict[str, float]:
     state: dict[str, Any] = {}
 
     def embedder() -> None:
-        from mio_rag.reading import read_json
         from mio_rag.retrieval.embedders import make_embedder
+        from mio_rag.storage import read_json
 
         folder = Path(told["index"])
         state["embedder"] = make_embedder(read_json(folder / "manifest.json")["embedder"], folder)

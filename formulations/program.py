@@ -37,7 +37,7 @@ from mio_rag.formulations.numbers import (
     numeric,
     size_of,
 )
-from mio_rag.reading import parse_json
+from mio_rag.storage import parse_json
 
 FloatArray = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.generation.window import context_budget
 from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.retrieval.reranker import Reranker
+from mio_rag.retrieval.rerank import Reranker
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import Mode
 from mio_rag.selection.result import Selection

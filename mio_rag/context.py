@@ -1,16 +1,30 @@
-"""The context block: how chosen passages are laid out for the reader, and what they cost in tokens.
+"""The context block: how passages are laid out, merged and counted.
+
+The context block: how chosen passages are laid out for the reader, and what they cost in tokens.
 
 A token budget bounds this block, counted by the tokenizer of the model that reads it. Retrieval prices single
 passages with it, selection checks the assembled block, generation puts it in the prompt: all three use this
 one rendering.
+
+Merged reading: passages of one document are read as one text, what they share once.
+
+Chosen passages whose spans are known (`Candidates.spans`) are laid out by document: its title once, their
+texts in document order. What overlaps is written once, and what touches goes on. Where one or two characters
+lie between passages, the next one begins a line: mostly a splitter stripped white space there, but it may
+have been a comma in a number, so nothing is put in its place. Between sentences it was white space, and is
+again: that of their passage. What lies further apart is parted by a line with an ellipsis. Every passage's
+text is in the result word for word. Where two texts say different things at the same place, nobody knows
+which version of the document the others are of: then all of them are read by themselves, as are those without
+a span.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,21 +32,7 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.entries import not_numbers
 from mio_rag.errors import InputError
-from mio_rag.text import clean
-from mio_rag.types import Passage
-
-__all__ = [
-    "SEPARATOR",
-    "PromptOrder",
-    "RegexCounter",
-    "TokenCounter",
-    "counted",
-    "in_prompt_order",
-    "passage_tokens",
-    "render_context",
-    "render_passage",
-    "text_tokens",
-]
+from mio_rag.types import Passage, clean
 
 #: best_first: by relevance. document: as the corpus has them.
 PromptOrder = Literal["best_first", "document"]
@@ -185,3 +185,217 @@ def in_prompt_order(candidates: Candidates, chosen: Iterable[int], order: Prompt
             "positions, or choose best_first"
         )
     return tuple(sorted(best_first, key=lambda i: int(positions[i])))
+
+
+#: Between texts of one document that do not touch.
+APART = "\n\u2026\n"
+
+#: Characters between two passages -> what is read for them; and between sentences, where it is white space.
+_SEAMS = {0: "", 1: "\n", 2: "\n"}
+_SENTENCE_SEAMS = {0: "", 1: " ", 2: "\n"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a passage's text lies in the block that it is read in: characters [start, end)."""
+
+    id: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """One text as the reader gets it.
+
+    Parameters
+    ----------
+    passage : Passage
+        Its id joins those of the parts by "+".
+    parts : tuple of Part
+        The passages in it, by where they begin. One: the passage as it is.
+    """
+
+    passage: Passage
+    parts: tuple[Part, ...]
+
+
+class Run(NamedTuple):
+    """Text of a document without a gap.
+
+    Parameters
+    ----------
+    start : int
+        Place of its first character in the document.
+    text : str
+    rows : tuple of int
+        Candidates that lie in it, by their start.
+    """
+
+    start: int
+    text: str
+    rows: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        """Place behind its last character."""
+        return self.start + len(self.text)
+
+
+def by_itself(name: str) -> str:
+    """The name of a document that is one passage alone, which no source has."""
+    return f"\0{name}"
+
+
+def documents(candidates: Candidates) -> NDArray[np.int64]:
+    """Which candidates are read together, shape (n,): the number of their document; -1 for one by itself.
+
+    Those of one number have the same source and title, and texts that agree wherever their spans overlap.
+    Where two of them contradict each other, every one of that source and title is by itself.
+    """
+    blank = [""] * len(candidates)
+    if candidates.spans is None:
+        return np.full(len(candidates), -1, dtype=np.int64)
+    named = zip(candidates.documents or blank, candidates.sources or blank, strict=True)
+    names = [document or source for document, source in named]
+    return numbered(candidates.spans, names, candidates.titles or blank, candidates.texts)
+
+
+def numbered(
+    spans: NDArray[np.int64], sources: Sequence[str], titles: Sequence[str], texts: Sequence[str]
+) -> NDArray[np.int64]:
+    """`documents` of texts that lie at `spans` of their sources; (-1, -1) where that is unknown."""
+    number = np.full(len(texts), -1, dtype=np.int64)
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i in np.flatnonzero(spans[:, 0] >= 0).tolist():
+        groups.setdefault((sources[i], titles[i]), []).append(i)
+    for k, group in enumerate(groups.values()):
+        if _agree(spans, texts, group):
+            number[group] = k
+    return number
+
+
+def _agree(spans: NDArray[np.int64], texts: Sequence[str], rows: Sequence[int]) -> bool:
+    """Whether texts say the same wherever they overlap."""
+    start, text = 0, ""  # what is known of the document around here
+    for i in _in_order(spans, rows):
+        at, own = int(spans[i, 0]), texts[i]
+        if at >= start + len(text):
+            start, text = at, own
+            continue
+        known = text[at - start : at - start + len(own)]
+        if not own.startswith(known):
+            return False
+        text += own[len(known) :]
+    return True
+
+
+def _in_order(spans: NDArray[np.int64], rows: Sequence[int]) -> list[int]:
+    """Rows by where they begin, the longest first of those that begin together."""
+    return sorted(rows, key=lambda i: (int(spans[i, 0]), -int(spans[i, 1]), i))
+
+
+def runs(candidates: Candidates, rows: Sequence[int]) -> list[Run]:
+    """The texts without gaps that passages of one document make up, in document order.
+
+    Parameters
+    ----------
+    rows : sequence of int
+        Candidates of one number of `documents`.
+    """
+    spans = candidates.spans
+    assert spans is not None
+    found: list[tuple[int, list[str], int, list[int]]] = []  # start, pieces, end, rows
+    for i in _in_order(spans, rows):
+        at, own = int(spans[i, 0]), candidates.texts[i]
+        if found and at <= found[-1][2]:
+            start, pieces, end, inside = found[-1]
+            pieces.append(own[end - at :])
+            inside.append(i)
+            found[-1] = (start, pieces, max(end, at + len(own)), inside)
+        else:
+            found.append((at, [own], at + len(own), [i]))
+    return [Run(start, "".join(pieces), tuple(inside)) for start, pieces, _, inside in found]
+
+
+def merged(candidates: Candidates, chosen: Sequence[int]) -> tuple[Block, ...]:
+    """The chosen passages as they are read.
+
+    Parameters
+    ----------
+    chosen : sequence of int
+        Candidates, in prompt order. A document stands where the first of its passages would.
+    """
+    number = documents(candidates) if len(chosen) > 1 else np.full(len(candidates), -1)
+    together: dict[int, list[int]] = {}
+    for i in chosen:
+        together.setdefault(int(number[i]) if number[i] >= 0 else -1 - i, []).append(i)
+    return tuple(
+        _alone(candidates, rows[0]) if len(rows) == 1 else _block(candidates, rows)
+        for rows in together.values()
+    )
+
+
+def block_tokens(candidates: Candidates, chosen: Sequence[int], counter: TokenCounter, merge: bool) -> int:
+    """Tokens of the context block of the chosen passages, as a reader's tokenizer counts it.
+
+    Parameters
+    ----------
+    merge : bool
+        Whether passages of one document are read as one text.
+    """
+    if not chosen:
+        return 0
+    blocks = merged(candidates, chosen) if merge else ()
+    read = [block.passage for block in blocks] or map(candidates.passage, chosen)
+    return int(counted(counter, [render_context(read)])[0])
+
+
+def _alone(candidates: Candidates, i: int) -> Block:
+    passage = candidates.passage(i)
+    return Block(passage, (Part(passage.id, 0, len(passage.text)),))
+
+
+def _block(candidates: Candidates, rows: Sequence[int]) -> Block:
+    assert candidates.spans is not None
+    pieces: list[str] = []
+    parts: list[Part] = []
+    length, before = 0, None
+    for run in runs(candidates, rows):
+        if before is not None:
+            gap = "" if candidates.gaps is None else candidates.gaps[run.rows[0]]
+            known = _SEAMS if candidates.cut_from is None else {**_SENTENCE_SEAMS, len(gap): gap}
+            pieces.append(_seam(before, run, known))
+            length += len(pieces[-1])
+        for i in run.rows:
+            start = length + int(candidates.spans[i, 0]) - run.start
+            parts.append(Part(candidates.ids[i], start, start + len(candidates.texts[i])))
+        pieces.append(run.text)
+        length += len(run.text)
+        before = run
+    first = candidates.passage(rows[0])
+    text = "".join(pieces)
+    name = "+".join(str(part.id) for part in parts)
+    return Block(Passage(name, text, first.title, first.source), tuple(parts))
+
+
+def _seam(before: Run, after: Run, seams: Mapping[int, str]) -> str:
+    """What stands between two texts: white space only where both ends are as a splitter leaves them."""
+    stripped = not (before.text[-1].isspace() or after.text[0].isspace())
+    return seams.get(after.start - before.end, APART) if stripped else APART
+
+
+def shared_characters(candidates: Candidates) -> NDArray[np.int64]:
+    """Characters of the document that two candidates have in common, shape (n, n), zero diagonal."""
+    n = len(candidates)
+    shared = np.zeros((n, n), dtype=np.int64)
+    number, spans = documents(candidates), candidates.spans
+    if spans is None:
+        return shared
+    for k in range(int(number.max(initial=-1)) + 1):
+        rows = np.flatnonzero(number == k)
+        low = np.maximum.outer(spans[rows, 0], spans[rows, 0])
+        high = np.minimum.outer(spans[rows, 1], spans[rows, 1])
+        shared[np.ix_(rows, rows)] = np.maximum(high - low, 0)
+    np.fill_diagonal(shared, 0)
+    return shared

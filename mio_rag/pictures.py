@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError
-from mio_rag.files import replaced
+from mio_rag.storage import replaced
 
 __all__ = ["check_figure", "draw_arrow", "draw_box", "label_points", "save_figure", "set_title"]
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeV
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
 from mio_rag.errors import InputError, choose
-from mio_rag.reading import parse_toml, read_text
 from mio_rag.settings import Settings, explain
+from mio_rag.storage import parse_toml, read_text
 
 if TYPE_CHECKING:
     from mio_rag.selection.selector import Selector

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationErro
 from pydantic_core import CoreSchema, ErrorDetails
 
 from mio_rag.errors import InputError, choose
-from mio_rag.text import is_text
+from mio_rag.types import is_text
 
 
 class Settings(BaseModel):
@@ -95,7 +95,7 @@ class Settings(BaseModel):
     @classmethod
     def from_toml(cls, path: str | Path, kind: type[InputError] = InputError) -> Self:
         """Read a TOML file ("-": stdin); raises as `from_dict`, and where the file cannot be read."""
-        from mio_rag.reading import read_toml
+        from mio_rag.storage import read_toml
 
         return cls.from_dict(read_toml(path, kind), f"'{path}'", kind)
 

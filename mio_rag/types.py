@@ -1,4 +1,9 @@
-"""What is asked, what may be read, what was answered. Frozen, and checked at construction."""
+"""Questions, passages and answers, and text that can be written as UTF-8.
+
+Text that is whole: damaged JSON leaves halves of surrogate pairs, which UTF-8 cannot hold.
+
+What is asked, what may be read, what was answered. Frozen, and checked at construction.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,22 @@ from typing import TypeGuard
 
 from mio_rag.errors import InputError, MioRagError
 
-__all__ = ["Answer", "GenerationError", "Passage", "Question", "check_date", "moment"]
+
+def clean(text: str) -> str:
+    """The text with "?" for every lone surrogate.
+
+    Those come out of damaged JSON; UTF-8 cannot hold them, so that tokenizers and HTTP clients would fail.
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def is_text(*parts: str) -> bool:
+    """Whether the parts can be written as UTF-8: a damaged escape can leave half of a surrogate pair."""
+    try:
+        return all(part.isascii() or part.encode() for part in parts)
+    except UnicodeEncodeError:
+        return False
+
 
 #: A day, or a moment of one; the day or the month may be left out.
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?)?)?")

@@ -31,7 +31,8 @@ gc.disable()
 import pytest
 import typer.testing
 
-from mio_rag.corpora.load import Dataset, load_dataset
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.load import load_dataset
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.types import Passage, Question
 from tests.browsing import started_browser

@@ -13,9 +13,9 @@ from threading import Thread
 import filelock
 import pytest
 
-from mio_rag import files
+from mio_rag import storage as files
 from mio_rag.errors import InputError
-from mio_rag.files import (
+from mio_rag.storage import (
     claimed,
     is_vacant,
     known_sha256_of,
@@ -30,8 +30,8 @@ from mio_rag.files import (
 
 @contextmanager
 def elsewhere(what: str, *paths: Path) -> Iterator[None]:
-    """Another process inside a context of `mio_rag.files`, which is killed in the end."""
-    code = "import os, sys; from pathlib import Path; from mio_rag.files import *\n"
+    """Another process inside a context of `mio_rag.storage`, which is killed in the end."""
+    code = "import os, sys; from pathlib import Path; from mio_rag.storage import *\n"
     code += "for path in map(Path, sys.argv[1:]):\n"
     code += f"    context = {what}; made = context.__enter__(); globals()[str(path)] = context\n"
     code += "    if made and made.is_dir(): (made / 'half').write_text('half')\n"

@@ -7,7 +7,7 @@ from threading import Thread
 import pytest
 
 from mio_rag.errors import InputError
-from mio_rag.lines import append_lines
+from mio_rag.storage import append_lines
 
 
 def test_lines_are_added_without_reading_what_is_there(tmp_path: Path) -> None:

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 
 from mio_rag import Selector
 from mio_rag.candidates import Candidates
-from mio_rag.context import RegexCounter, passage_tokens, render_context
+from mio_rag.context import (
+    APART,
+    RegexCounter,
+    documents,
+    merged,
+    passage_tokens,
+    render_context,
+    runs,
+    shared_characters,
+)
 from mio_rag.errors import InputError
-from mio_rag.merging import APART, documents, merged, runs, shared_characters
 from mio_rag.types import Passage
 
 _DOCUMENT = " ".join(f"word{k}" for k in range(60))

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.evaluation.ledger import Ledger, columns

@@ -14,10 +14,10 @@ import pytest
 
 from mio_rag import InputError
 from mio_rag.batch.work import GroupReport, _peak_mb
-from mio_rag.files import locked
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.run import check, serve
 from mio_rag.service.settings import ConnectionLimits, ServiceSettings, fitted
+from mio_rag.storage import locked
 
 ROOT = Path(__file__).parents[1]
 

@@ -15,9 +15,9 @@ from mio_rag.errors import DataError, InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.learning.mdp import read_model
-from mio_rag.reading import parse_json, parse_toml, read_json, read_text
 from mio_rag.relevance.model import load_model
 from mio_rag.session.trace import Trace, read_traces
+from mio_rag.storage import parse_json, parse_toml, read_json, read_text
 
 ROOT = Path(__file__).parents[1]
 DEEP = "[" * 5000 + "]" * 5000

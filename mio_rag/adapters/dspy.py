@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mio_rag.adapters.core import Choice, Documents, choose
-from mio_rag.adapters.given import Counter, as_counter, check_budget
-from mio_rag.adapters.keywords import SelectorSettings, make_selector
-from mio_rag.adapters.vectors import Vectors
+from mio_rag.adapters.core import Choice, Counter, Documents, Vectors, as_counter, check_budget, choose
+from mio_rag.adapters.plain import SelectorSettings, make_selector
 from mio_rag.errors import InputError, optional
 from mio_rag.selection.selector import Selector
 

@@ -8,10 +8,8 @@ from typing import Any
 from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PrivateAttr, field_serializer
 
-from mio_rag.adapters.core import Choice, Documents, choose
-from mio_rag.adapters.given import as_counter, check_budget
-from mio_rag.adapters.keywords import check_names, from_plain, make_selector, to_plain
-from mio_rag.adapters.vectors import Vectors
+from mio_rag.adapters.core import Choice, Documents, Vectors, as_counter, check_budget, choose
+from mio_rag.adapters.plain import check_names, from_plain, make_selector, to_plain
 from mio_rag.errors import InputError
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
@@ -26,7 +24,7 @@ class SelectionFields(BaseModel):
     ----------
     budget_tokens : int
         Largest size of what is chosen, >= 1.
-    selector : Selector, or a mapping that `mio_rag.adapters.keywords.to_plain` wrote
+    selector : Selector, or a mapping that `mio_rag.adapters.plain.to_plain` wrote
         Settings to start from.
     embedder : optional
         Embeds what comes without a vector: the framework's own kind, one of mio-rag, or the name of one

@@ -14,10 +14,19 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.adapters.core import NOTES, Documents, Read, choose
-from mio_rag.adapters.given import Counter, as_counter, check_budget, label, place
-from mio_rag.adapters.keywords import SelectorSettings, from_plain, make_selector, to_plain
-from mio_rag.adapters.vectors import Vectors
+from mio_rag.adapters.core import (
+    NOTES,
+    Counter,
+    Documents,
+    Read,
+    Vectors,
+    as_counter,
+    check_budget,
+    choose,
+    label,
+    place,
+)
+from mio_rag.adapters.plain import SelectorSettings, from_plain, make_selector, to_plain
 from mio_rag.errors import InputError, optional
 from mio_rag.retrieval.embedders import Embedder
 from mio_rag.selection.selector import Selector
@@ -39,7 +48,7 @@ class SelectionRanker:
     ----------
     budget_tokens : int
         Largest total of what is chosen, >= 1.
-    selector : Selector, or a mapping that `mio_rag.adapters.keywords.to_plain` wrote
+    selector : Selector, or a mapping that `mio_rag.adapters.plain.to_plain` wrote
         Settings to start from.
     embedder : mio_rag Embedder or str, optional
         Embeds question and documents where that is needed; saved only where it is a name.

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Documents, Read
-from mio_rag.adapters.given import label, number, place
-from mio_rag.adapters.vectors import Vectors
+from mio_rag.adapters.core import NOTES, Documents, Read, Vectors, label, number, place
 from mio_rag.errors import optional
 
 with optional("langchain_core", "langchain", "mio_rag.adapters.langchain"):

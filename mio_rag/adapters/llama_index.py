@@ -8,9 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Documents, Read
-from mio_rag.adapters.given import label, place
-from mio_rag.adapters.vectors import Vectors
+from mio_rag.adapters.core import NOTES, Documents, Read, Vectors, label, place
 from mio_rag.errors import InputError, optional
 
 with optional("llama_index", "llama-index", "mio_rag.adapters.llama_index"):

@@ -20,7 +20,7 @@ from typing import Any
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
-from mio_rag.reading import read_toml
+from mio_rag.storage import read_toml
 
 __all__ = ["Money", "Rate", "dollars", "read_money"]
 

@@ -50,10 +50,10 @@ from mio_rag.batch.run import (
 )
 from mio_rag.batch.work import batches_of, shard_paths, shard_state, table_of
 from mio_rag.errors import DataError, InputError, MioRagError, SolverError, require
-from mio_rag.files import locked, replaced, write_atomically
 from mio_rag.formulations.rows import count_problem
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import check_name
+from mio_rag.storage import locked, replaced, write_atomically
 
 #: Share of the price that an estimate may be off: far less than what other rows than the sample's make of it.
 _CLOSE = 1e-3

@@ -14,10 +14,10 @@ from mio_rag.batch.job import BatchSummary, Engine, Group, Job, groups_of, ident
 from mio_rag.batch.rows import MOST_BUDGET
 from mio_rag.batch.work import GroupReport, run_group, shard_starts, shard_state
 from mio_rag.errors import DataError, InputError, SolverError
-from mio_rag.files import is_vacant, locked, replaced, sweep, write_atomically
 from mio_rag.formulations.rows import count_problem
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import check_name
+from mio_rag.storage import is_vacant, locked, replaced, sweep, write_atomically
 
 #: Told what is under way, how much of it there is, and how much more has been done.
 Progress = Callable[[str, int, int], None]

@@ -40,7 +40,7 @@ from mio_rag.batch.job import (
 )
 from mio_rag.batch.rows import Row, read_rows
 from mio_rag.errors import DataError, InputError, MioRagError, MissingExtraError, SolverError, require
-from mio_rag.files import replaced
+from mio_rag.storage import replaced
 
 DIED = "the process that solved this row died (out of memory, or a crash of the solver)"
 

@@ -121,9 +121,9 @@ def tune(
     from mio_rag.evaluation.harness import check_corpus
     from mio_rag.evaluation.tune import Goal, TuneSettings
     from mio_rag.evaluation.tune import tune as search
-    from mio_rag.files import claimed, write_atomically
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
+    from mio_rag.storage import claimed, write_atomically
 
     kept = storage or out.with_suffix(".sqlite")
     output = open_output(
@@ -224,7 +224,7 @@ def _check_norm(program: ProgramOptions) -> None:
 
 
 def _check(out: Path, storage: Path | None, limit: int | None) -> None:
-    from mio_rag.files import make_parent
+    from mio_rag.storage import make_parent
 
     problems = []
     if out.is_dir() or out.suffix != ".toml":
@@ -381,9 +381,9 @@ def tune_price(
     from mio_rag.cli.terminal import progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.harness import check_corpus
-    from mio_rag.files import claimed, write_atomically
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
+    from mio_rag.storage import claimed, write_atomically
 
     selector, pooling, *_ = collect(
         lambda: evidence.applied(lambda: make_selector(program, solving)),

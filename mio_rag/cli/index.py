@@ -88,11 +88,11 @@ def index(
     from mio_rag.cli.show import print_left_out
     from mio_rag.corpora.load import check_source
     from mio_rag.formulations.numbers import plural
-    from mio_rag.retrieval.compact import check_vectors
     from mio_rag.retrieval.embedders import check_embedder
-    from mio_rag.retrieval.entities import entity_names
     from mio_rag.retrieval.index import check_target
+    from mio_rag.retrieval.links import entity_names
     from mio_rag.retrieval.repetition import contradicting
+    from mio_rag.retrieval.vectors import check_vectors
 
     output = open_output(json_output)
     start = time.perf_counter()
@@ -181,8 +181,7 @@ def radius(
     """Measure the error of embeddings. Gives a radius from data, for --radius."""
     from mio_rag.cli.terminal import progress_bar
     from mio_rag.retrieval.index import check_index
-    from mio_rag.retrieval.radius import check_method, measure_radius
-    from mio_rag.retrieval.radius_file import write_radii
+    from mio_rag.retrieval.radius import check_method, measure_radius, write_radii
 
     output = open_output(json_output)
     collect(lambda: check_index(index), lambda: check_method(method, other, file, quantile, limit, out))

@@ -464,13 +464,13 @@ class SideOptions:
         )
 
     def _radii(self) -> dict[str, float]:
-        from mio_rag.retrieval.radius_file import read_radii
+        from mio_rag.retrieval.radius import read_radii
 
         return {} if self.radii is None else read_radii(self.radii)
 
     def _set(self) -> UncertaintySet | None:
         from mio_rag.formulations import uncertainty_from_dict
-        from mio_rag.reading import read_json
+        from mio_rag.storage import read_json
 
         return (
             None if self.uncertainty_set is None else uncertainty_from_dict(read_json(self.uncertainty_set))
@@ -713,7 +713,7 @@ def read_config(
     InputError
         If the file cannot be read, or holds something else.
     """
-    from mio_rag.reading import read_toml
+    from mio_rag.storage import read_toml
 
     data = read_toml(path)
     measured = data.pop("measured", None) is not None

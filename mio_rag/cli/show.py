@@ -26,7 +26,7 @@ from mio_rag.measures import (
     find_measure,
     frontier_measures,
 )
-from mio_rag.refusal.scores import Scores
+from mio_rag.refusal.fitting import Scores
 
 if TYPE_CHECKING:
     from mio_rag.corpora.dataset import LeftOut

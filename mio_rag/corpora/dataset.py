@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mio_rag.errors import DataError
-from mio_rag.text import is_text
-from mio_rag.types import Passage, Question
+from mio_rag.types import Passage, Question, is_text
 
 __all__ = ["Dataset", "LeftOut"]
 

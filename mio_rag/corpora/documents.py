@@ -11,8 +11,7 @@ from pathlib import Path
 from mio_rag.corpora.dataset import Dataset, LeftOut
 from mio_rag.corpora.files import KINDS, read_document
 from mio_rag.errors import DataError, InputError, require
-from mio_rag.text import is_text
-from mio_rag.types import Passage
+from mio_rag.types import Passage, is_text
 
 __all__ = ["MAX_BYTES", "chunk_text", "load_folder"]
 

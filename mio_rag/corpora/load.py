@@ -1,4 +1,8 @@
-"""Question sets and corpora: one layout on disk, and the ways into it.
+"""Load a data set by name, from a folder or from files.
+
+Public question sets by name, in the formats in which they are published.
+
+Question sets and corpora: one layout on disk, and the ways into it.
 
 Layout: a folder with
 
@@ -9,21 +13,26 @@ Without corpus.jsonl, the documents of the folder (.txt, .md, .pdf, .docx, .html
 questions that lie beside them or without any. `load_dataset` also takes ``"demo"`` (bundled),
 ``"FORMAT:PATH"`` for the files of a published set (`mio_rag.corpora.published`), and ``"hf:NAME"`` for the
 public data sets in `NAMED_DATASETS`, fetched through the `datasets` package.
+
+Question sets beside a corpus of another source, without any corpus, and with their choices in another
+order.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from mio_rag.corpora.dataset import Dataset, LeftOut
-from mio_rag.corpora.documents import MAX_BYTES, chunk_text, load_folder
+from mio_rag.corpora.documents import MAX_BYTES, load_folder
 from mio_rag.corpora.files import KINDS
-from mio_rag.corpora.public import NAMED_DATASETS, check_name, convert_rows, load_named
 from mio_rag.corpora.published import (
     PUBLISHED_FORMATS,
     check_published,
@@ -31,21 +40,148 @@ from mio_rag.corpora.published import (
     load_published,
     read_published,
 )
-from mio_rag.errors import DataError, InputError
-from mio_rag.reading import parse_json
+from mio_rag.errors import DataError, InputError, require
+from mio_rag.storage import parse_json
 from mio_rag.types import Passage, Question
 
-__all__ = [
-    "NAMED_DATASETS",
-    "Dataset",
-    "LeftOut",
-    "chunk_text",
-    "convert_rows",
-    "load_dataset",
-    "load_folder",
-    "load_named",
-    "load_questions",
-]
+#: name -> (repository, corpus configuration and split or None, questions configuration and split)
+NAMED_DATASETS: dict[str, tuple[str, tuple[str, str] | None, tuple[str | None, str]]] = {
+    "rag-mini-wikipedia": (
+        "rag-datasets/rag-mini-wikipedia",
+        ("text-corpus", "passages"),
+        ("question-answer", "test"),
+    ),
+    "rag-mini-bioasq": (
+        "rag-datasets/rag-mini-bioasq",
+        ("text-corpus", "passages"),
+        ("question-answer-passages", "test"),
+    ),
+    "hotpot_qa": ("hotpotqa/hotpot_qa", None, ("distractor", "validation")),
+    "squad_v2": ("rajpurkar/squad_v2", None, (None, "validation")),
+    "natural_questions": ("google-research-datasets/natural_questions", None, ("dev", "validation")),
+}
+
+
+def check_name(name: str) -> None:
+    """Raise `DataError` for a name that is not known."""
+    if name not in NAMED_DATASETS:
+        raise DataError(f"data set 'hf:{name}' is unknown: choose one of {', '.join(NAMED_DATASETS)}")
+
+
+def load_named(name: str, limit: int | None = None) -> Dataset:
+    """A public data set of `NAMED_DATASETS`, fetched by the `datasets` package.
+
+    Parameters
+    ----------
+    limit : int, optional
+        Only the first so many questions (for sets that bring their own paragraphs, also only those
+        paragraphs).
+    """
+    check_name(name)
+    library = require("datasets", "datasets", f"data set 'hf:{name}'")
+    repository, corpus, (config, split) = NAMED_DATASETS[name]
+    try:
+        corpus_rows = library.load_dataset(repository, corpus[0], split=corpus[1]) if corpus else ()
+        question_rows = library.load_dataset(repository, config, split=split)
+    except (OSError, ValueError) as error:
+        raise DataError(f"data set 'hf:{name}' ({repository}) could not be fetched: {error}") from error
+    if limit is not None:
+        question_rows = question_rows.select(range(min(limit, len(question_rows))))
+    return convert_rows(name, corpus_rows, question_rows)
+
+
+def convert_rows(
+    name: str, corpus: Iterable[Mapping[str, Any]], questions: Iterable[Mapping[str, Any]]
+) -> Dataset:
+    """Rows in the published format of a named data set -> the layout's types.
+
+    Parameters
+    ----------
+    name : str
+        A key of `NAMED_DATASETS`; it decides the format.
+    corpus, questions : iterables of mappings
+        Rows as the `datasets` package yields them.
+    """
+    if name not in NAMED_DATASETS:
+        raise DataError(f"data set '{name}' is unknown: choose one of {', '.join(NAMED_DATASETS)}")
+    if name.startswith("rag-mini"):
+        return _convert_rag_mini(name, corpus, questions)
+    passages: dict[tuple[str, str], Passage] = {}
+
+    def enter(title: str, text: str) -> str:
+        key = (title, text)
+        if key not in passages:
+            passages[key] = Passage(f"{name}-{len(passages):06d}", text, title=title, source=title)
+        return passages[key].id
+
+    convert = _ROWS[name]
+    converted = [question for row in questions if (question := convert(row, enter)) is not None]
+    return Dataset(name, tuple(passages.values()), tuple(converted))
+
+
+def _convert_rag_mini(
+    name: str, corpus: Iterable[Mapping[str, Any]], questions: Iterable[Mapping[str, Any]]
+) -> Dataset:
+    passages = tuple(
+        Passage(str(row["id"]), row["passage"])
+        for row in corpus
+        if isinstance(row["passage"], str) and row["passage"].strip() not in ("", "nan")  # published gaps
+    )
+    known = {p.id for p in passages}
+    converted = []
+    for k, row in enumerate(questions):
+        gold = row.get("relevant_passage_ids") or []
+        if isinstance(gold, str):  # published as the text of a list
+            gold = parse_json(gold, f"relevant_passage_ids of question {k} of '{name}'", DataError)
+        ids = tuple(i for i in map(str, gold) if i in known)
+        answers = () if row["answer"] is None else (str(row["answer"]),)
+        converted.append(Question(str(row.get("id", k)), row["question"], answers, ids))
+    return Dataset(name, passages, tuple(converted))
+
+
+#: Enters a paragraph (title, text) into the corpus, once, and gives its id.
+_Enter = Callable[[str, str], str]
+
+
+def _hotpot_question(row: Mapping[str, Any], enter: _Enter) -> Question:
+    context = zip(row["context"]["title"], row["context"]["sentences"], strict=True)
+    texts = {title: " ".join(s.strip() for s in sentences) for title, sentences in context}
+    ids = {title: enter(title, text) for title, text in texts.items() if text.strip()}
+    gold = tuple(dict.fromkeys(ids[title] for title in row["supporting_facts"]["title"] if title in ids))
+    return Question(row["id"], row["question"], (row["answer"],), gold, type=row.get("type", ""))
+
+
+def _squad_question(row: Mapping[str, Any], enter: _Enter) -> Question:
+    here = enter(row["title"].replace("_", " "), row["context"])
+    answers = tuple(dict.fromkeys(row["answers"]["text"]))
+    gold, kind = ((here,), "") if answers else ((), "unanswerable")
+    return Question(row["id"], row["question"], answers, gold, type=kind)
+
+
+def _natural_question(row: Mapping[str, Any], enter: _Enter) -> Question | None:
+    """The first long answer is the gold paragraph; rows without one are left out."""
+    longs = [a for a in row["annotations"]["long_answer"] if a["start_token"] >= 0]
+    if not longs:
+        return None
+    tokens, span = row["document"]["tokens"], slice(longs[0]["start_token"], longs[0]["end_token"])
+    words = zip(tokens["token"][span], tokens["is_html"][span], strict=True)
+    text = " ".join(word for word, markup in words if not markup)
+    if not text.strip():
+        return None
+    shorts = [t for a in row["annotations"]["short_answers"] for t in a["text"]]
+    verdicts = [{0: "no", 1: "yes"}[v] for v in row["annotations"]["yes_no_answer"] if v in (0, 1)]
+    gold = enter(row["document"]["title"], text)
+    return Question(
+        str(row["id"]), row["question"]["text"], tuple(dict.fromkeys([*shorts, *verdicts])), (gold,)
+    )
+
+
+_ROWS: dict[str, Callable[[Mapping[str, Any], _Enter], Question | None]] = {
+    "hotpot_qa": _hotpot_question,
+    "squad_v2": _squad_question,
+    "natural_questions": _natural_question,
+}
+
 
 _NO_PASSAGES = (
     "no passages: put corpus.jsonl[.gz] or documents beside it, or name what has them (`evaluate --corpus`)"
@@ -270,3 +406,51 @@ def _question(row: Mapping[str, Any]) -> Question:
         choices=_strings(row, "choices"),
         type=_string(row, "type"),
     )
+
+
+def closed_book(source: str | Path) -> Dataset:
+    """The questions of a source, without its corpus; gold passages are forgotten with it."""
+    asked, left_out = _asked(source)
+    questions = tuple(dataclasses.replace(q, gold_ids=(), gold_sources=()) for q in asked)
+    return Dataset(_name(source), (), questions, closed_book=True, left_out=left_out)
+
+
+def with_corpus(source: str | Path, corpus: str | Path) -> Dataset:
+    """The questions of one source with the passages of another.
+
+    Raises
+    ------
+    DataError
+        Also if the questions name gold passages that the corpus does not have.
+    """
+    found = load_dataset(corpus)
+    name = f"{_name(source)} with {_name(corpus)}"
+    asked, left_out = _asked(source)
+    return Dataset(name, found.passages, asked, left_out=(*found.left_out, *left_out))
+
+
+def _asked(source: str | Path) -> tuple[tuple[Question, ...], tuple[LeftOut, ...]]:
+    """The questions of a source, and those of a published set that are damaged."""
+    left_out = read_published(source).left_out if is_published(source) else ()
+    return load_questions(source), left_out
+
+
+def shuffle_choices(dataset: Dataset, seed: int) -> Dataset:
+    """The same questions with their choices in an order drawn for each from seed and id.
+
+    Question writers put the right choice more often in some places than in others, and models prefer some
+    letters: shuffling takes both out of the comparison.
+    """
+    questions = []
+    for question in dataset.questions:
+        rng = np.random.default_rng([seed, zlib.crc32(question.id.encode())])
+        order = rng.permutation(len(question.choices))
+        questions.append(dataclasses.replace(question, choices=tuple(question.choices[i] for i in order)))
+    return dataclasses.replace(dataset, questions=tuple(questions))
+
+
+def _name(source: str | Path) -> str:
+    text = str(source)
+    if is_published(source):
+        return text.partition(":")[0]
+    return text if text == "demo" or text.startswith("hf:") else Path(source).resolve().name

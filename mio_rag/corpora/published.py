@@ -1,4 +1,14 @@
-"""Question sets in the files that their authors publish, named FORMAT:PATH.
+"""Published data sets in the files of their authors.
+
+Reading files that others published: rows with their places, and every row that does not fit named.
+
+Published question sets that come without passages: PopQA, Bamboogle, ORAN-Bench-13K.
+
+Published question sets that come with documents: TriviaQA, and SEC 10-Q as Docugami lays it out.
+
+Published question sets whose questions bring their own paragraphs: HotpotQA, 2WikiMultiHopQA, MuSiQue.
+
+Question sets in the files that their authors publish, named FORMAT:PATH.
 
     hotpotqa:FILE        hotpot_dev_distractor_v1.json and the like; with paragraphs
     2wikimultihop:FILE   dev.json; with paragraphs
@@ -15,18 +25,456 @@ corpus, or of a model alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import count
 from pathlib import Path
+from typing import Any, TypeVar
 
-from mio_rag.corpora.dataset import Dataset
-from mio_rag.corpora.no_passages import read_bamboogle, read_oran_bench, read_popqa
-from mio_rag.corpora.own_documents import read_sec_10q, read_triviaqa
-from mio_rag.corpora.own_passages import read_musique, read_supporting_facts
-from mio_rag.corpora.raw import Found
-from mio_rag.errors import DataError
+from mio_rag.corpora.dataset import Dataset, LeftOut
+from mio_rag.corpora.documents import chunk_text, load_folder
+from mio_rag.errors import DataError, InputError
+from mio_rag.storage import parse_json
+from mio_rag.types import Passage, Question
 
-__all__ = ["PUBLISHED_FORMATS", "check_published", "is_published", "load_published", "read_published"]
+_SHOWN = 10  # problems listed before "and N more"
+_KINDS = {str: "text", list: "a list", dict: "an object", bool: "true or false"}
+
+_T = TypeVar("_T")
+_Made = TypeVar("_Made")
+
+#: A row, and where it stands: "dev.json, row 3".
+Row = tuple[str, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a published file holds.
+
+    Parameters
+    ----------
+    passages : tuple of Passage
+        Empty where the set comes without any.
+    left_out : tuple of LeftOut
+        Rows and files that the set itself has damaged, and why each is missing.
+    """
+
+    passages: tuple[Passage, ...]
+    questions: tuple[Question, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+class Paragraphs:
+    """Paragraphs that questions bring with them, each once.
+
+    Parameters
+    ----------
+    name : str
+        Of the set: ids begin with it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._by_text: dict[tuple[str, str], Passage] = {}
+
+    def enter(self, title: str, text: str) -> str:
+        """The id of a paragraph."""
+        key = (title, text)
+        if key not in self._by_text:
+            number = f"{self._name}-{len(self._by_text):06d}"
+            self._by_text[key] = Passage(number, text, title=title, source=title)
+        return self._by_text[key].id
+
+    @property
+    def all(self) -> tuple[Passage, ...]:
+        """In the order in which they were met."""
+        return tuple(self._by_text.values())
+
+
+def text_of(path: Path) -> str:
+    """The text of a file, which may be packed with gzip.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read as UTF-8.
+    """
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise DataError(f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def json_rows(path: Path, key: str = "") -> list[Row]:
+    """The rows of a file that is one JSON list, or has one under a key."""
+    content = parse_json(text_of(path), f"'{path}'", DataError)
+    rows = content.get(key) if key and isinstance(content, dict) else None if key else content
+    if not isinstance(rows, list):
+        expected = f'an object with a list "{key}"' if key else "a list of questions"
+        raise DataError(f"'{path}' holds no such set: expected {expected}")
+    return [(f"{path.name}, row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def json_lines(path: Path) -> Iterator[Row]:
+    """The rows of a file with one JSON value a line; what is no JSON comes as the `InputError`."""
+    for number, line in enumerate(text_of(path).split("\n"), start=1):
+        if line.strip():
+            place = f"{path.name}, line {number}"
+            try:
+                yield place, parse_json(line, "the line")
+            except InputError as error:
+                yield place, error
+
+
+def table_rows(path: Path, delimiter: str, needed: Collection[str]) -> Iterator[Row]:
+    """The rows of a table with a head, by the names of its columns.
+
+    Raises
+    ------
+    DataError
+        If columns are missing that the set has, or it is no table.
+    """
+    reader = csv.DictReader(io.StringIO(text_of(path), newline=""), delimiter=delimiter, strict=True)
+    try:
+        if missing := [name for name in needed if name not in (reader.fieldnames or ())]:
+            raise DataError(
+                f"'{path}' has no column {', '.join(missing)}: expected a table with the columns "
+                f"{', '.join(needed)}, found {', '.join((reader.fieldnames or ())[:8]) or 'nothing'}"
+            )
+        for row in reader:
+            yield f"{path.name}, line {reader.line_num}", row
+    except csv.Error as error:
+        raise DataError(f"'{path}', line {reader.line_num} is no line of a table: {error}") from error
+
+
+def converted(rows: Iterable[Row], convert: Callable[[Mapping[str, Any]], _Made], layout: str) -> list[_Made]:
+    """What the rows become.
+
+    Parameters
+    ----------
+    layout : str
+        What a row looks like, for the message about rows that look otherwise.
+
+    Raises
+    ------
+    DataError
+        With every row that does not fit; or if there are none.
+    """
+    made: list[_Made] = []
+    problems: list[str] = []
+    count = 0
+    for place, row in rows:
+        count += 1
+        try:
+            if isinstance(row, InputError):
+                raise row
+            if not isinstance(row, dict):
+                raise InputError(f"expected a JSON object, found {type(row).__name__}")
+            made.append(convert(row))
+        except InputError as error:
+            problems += [f"{place}: {problem}" for problem in error.problems]
+    if not count:
+        raise DataError(f"the file holds no questions: expected {layout}")
+    if problems:
+        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        raise DataError([*problems[:_SHOWN], *more, f"expected {layout}"])
+    return made
+
+
+def take(row: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
+    """The value under a key.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is of another kind.
+    """
+    value = row.get(key)
+    if not isinstance(value, kind):
+        said = "missing" if value is None else f"not {_KINDS.get(kind, kind.__name__)}"
+        raise InputError(f"'{key}' is {said}")
+    return value
+
+
+def texts(row: Mapping[str, Any], key: str) -> list[str]:
+    """The list of texts under a key; empty where there is no key."""
+    value = row.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise InputError(f"'{key}' is not a list of texts")
+    return value
+
+
+def words(text: str) -> str:
+    """The words of a text in lower case, a blank around each: what one text has in common with another."""
+    return " ".join(("", *re.findall(r"[^\W_]+", text.casefold()), ""))
+
+
+_LEVELS = {"fin_E": "easy", "fin_M": "medium", "fin_H": "hard"}
+
+
+def read_popqa(path: Path, name: str) -> Found:
+    """The TSV file of PopQA: columns id, question, prop (the relation), possible_answers (a JSON list), ...
+
+    Source: Mallen et al., ACL 2023.
+    """
+
+    def question(row: Mapping[str, Any]) -> Question:
+        answers = parse_json(take(row, "possible_answers", str), "'possible_answers'")
+        if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers):
+            raise InputError("'possible_answers' is not a JSON list of texts")
+        return Question(
+            take(row, "id", str), take(row, "question", str), tuple(dict.fromkeys(answers)), type=row["prop"]
+        )
+
+    columns = ("id", "prop", "question", "possible_answers")
+    rows = table_rows(path, "\t", columns)
+    return Found((), tuple(converted(rows, question, f"a TSV file with {', '.join(columns)}")))
+
+
+def read_bamboogle(path: Path, name: str) -> Found:
+    """The CSV file of Bamboogle: columns Question and Answer.
+
+    Source: Press et al., Findings of EMNLP 2023.
+    """
+    numbers = count(1)
+
+    def question(row: Mapping[str, Any]) -> Question:
+        key = f"{name}-{next(numbers):03d}"
+        return Question(key, take(row, "Question", str), (take(row, "Answer", str),))
+
+    rows = table_rows(path, ",", ("Question", "Answer"))
+    return Found((), tuple(converted(rows, question, "a CSV file with Question, Answer")))
+
+
+def read_oran_bench(path: Path, name: str) -> Found:
+    """ORAN-Bench-13K: fin_E.json, fin_M.json and fin_H.json, or a folder that has them.
+
+    A line is [question, ["1. option", ...], "number of the right one"]. Some published lines have no
+    question, no options, or the number of an option that is not there: these are left out, and said.
+
+    Source: Gajjar and Shah, ORAN-Bench-13K, 2024.
+    """
+    files = [path] if path.is_file() else [p for stem in _LEVELS for p in sorted(path.rglob(f"{stem}.json"))]
+    if not files:
+        raise DataError(f"'{path}' has none of {', '.join(f'{stem}.json' for stem in _LEVELS)}")
+    questions: list[Question] = []
+    left_out: list[LeftOut] = []
+    foreign: list[str] = []
+    for file in files:
+        for place, row in json_lines(file):
+            if not (isinstance(row, list) and len(row) == 3 and isinstance(row[1], list)):
+                foreign.append(place)
+                continue
+            number = place.rpartition(" ")[2]
+            try:
+                questions.append(_multiple_choice(f"{name}-{file.stem}-{number}", row, file.stem))
+            except InputError as error:
+                left_out.append(LeftOut(place, str(error)))
+    if foreign or not questions:
+        raise DataError(
+            f"{foreign[0] if foreign else path}: no question of this set: expected a line "
+            '["question", ["1. option", ...], "1"]'
+        )
+    return Found((), tuple(questions), tuple(left_out))
+
+
+def _multiple_choice(key: str, row: list[Any], stem: str) -> Question:
+    text, options, right = row
+    choices = [
+        re.sub(rf"^\s*{k}\s*[.)]\s*", "", str(option)).strip() for k, option in enumerate(options, start=1)
+    ]
+    if not isinstance(text, str) or not text.strip():
+        raise InputError("the question is blank")
+    if len(choices) < 2 or not all(choices):
+        raise InputError(f"it has {len([c for c in choices if c])} options with text, of 2 or more needed")
+    place = int(right) if str(right).strip().isdecimal() else 0
+    if not 1 <= place <= len(choices):
+        raise InputError(f"the right option is said to be '{right}' of {len(choices)}")
+    return Question(key, text, (choices[place - 1],), choices=tuple(choices), type=_LEVELS.get(stem, ""))
+
+
+#: Key of a TriviaQA question -> folder of its documents.
+_EVIDENCE = {"EntityPages": "wikipedia", "SearchResults": "web"}
+_COLUMNS = ("Question", "Source Docs", "Question Type", "Source Chunk Type", "Answer")
+#: What closes an answer of SEC 10-Q: the documents that it rests on.
+_CITED = re.compile(r"\s*\bSOURCE(?:\(S\)|S)?:(?P<named>[^\n]*)\s*\Z")
+
+
+def read_triviaqa(path: Path, name: str) -> Found:
+    """A question file of TriviaQA, with its documents where they lie beside it as published.
+
+    {"Data": [{"QuestionId", "Question", "Answer": {"Value", "Aliases"}, "EntityPages": [{"Filename",
+    "Title"}], "SearchResults": [...]}]} below "qa", documents below "evidence/wikipedia" and "evidence/web".
+    Gold documents are those that an accepted answer occurs in, as in the paper's distant supervision.
+    The unfiltered files come without documents.
+
+    Source: Joshi et al., ACL 2017.
+    """
+    evidence = path.resolve().parent.parent / "evidence"
+    titles: dict[str, str] = {}
+    named: dict[str, tuple[str, ...]] = {}
+
+    def question(row: Mapping[str, Any]) -> Question:
+        answer = row.get("Answer") or {}
+        if not isinstance(answer, dict):
+            raise InputError("'Answer' is not an object")
+        value = answer.get("Value")
+        known = [a for a in (value, *texts(answer, "Aliases")) if isinstance(a, str) and a.strip()]
+        key = take(row, "QuestionId", str)
+        documents = dict(_documents(row))
+        titles.update(documents)
+        named[key] = tuple(documents)
+        return Question(key, take(row, "Question", str), tuple(dict.fromkeys(known)))
+
+    layout = '{"Data": [{"QuestionId", "Question", "Answer": {"Value", "Aliases"}, ...}, ...]}'
+    asked = converted(json_rows(path, "Data"), question, layout)
+    if not evidence.is_dir():
+        return Found((), tuple(asked))
+    passages: list[Passage] = []
+    left_out: list[LeftOut] = []
+    found: dict[str, str] = {}
+    for label, title in titles.items():
+        file = (evidence / label).resolve()
+        if not file.is_relative_to(evidence):
+            raise DataError(f"'{path}' names the document '{label}', which lies outside of '{evidence}'")
+        try:
+            text = text_of(file)
+        except DataError as error:
+            left_out.append(LeftOut(f"evidence/{label}", str(error)))
+            continue
+        found[label] = words(text)
+        chunks = enumerate(chunk_text(text))
+        passages += [Passage(f"{label}#{k}", chunk, title, label) for k, chunk in chunks]
+    if not passages:
+        raise DataError(f"'{evidence}' holds none of the documents that '{path.name}' names")
+    return Found(tuple(passages), tuple(_with_gold(q, named[q.id], found) for q in asked), tuple(left_out))
+
+
+def _documents(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Path below the folder of evidence, and title, of each document of a TriviaQA question."""
+    for key, folder in _EVIDENCE.items():
+        for one in row.get(key) or ():
+            if not isinstance(one, dict):
+                raise InputError(f"'{key}' holds something else than objects")
+            if one.get("Filename"):
+                yield f"{folder}/{take(one, 'Filename', str)}", str(one.get("Title") or "")
+
+
+def _with_gold(question: Question, labels: tuple[str, ...], found: Mapping[str, str]) -> Question:
+    accepted = [a for a in map(words, question.answers) if a.strip()]
+    gold = [label for label in labels if label in found and any(a in found[label] for a in accepted)]
+    return Question(question.id, question.text, question.answers, gold_sources=tuple(gold))
+
+
+def read_sec_10q(path: Path, name: str) -> Found:
+    """SEC 10-Q of Docugami's KG-RAG data sets: a folder with qna_data.csv and the filings in docs.
+
+    Columns: Question, Source Docs (patterns such as "2023*AAPL"), Question Type, Source Chunk Type, Answer.
+    Gold documents are those that the answer cites at its end, which is cut off; where it cites none, those
+    that the patterns match.
+
+    Source: Docugami, KG-RAG-datasets, 2023.
+    """
+    tables = [p for p in (path / "qna_data.csv", path / "questions_and_answers.csv") if p.is_file()]
+    if not tables or not (path / "docs").is_dir():
+        raise DataError(f"'{path}' is not laid out like sec-10-q/data/v1: expected qna_data.csv and docs/")
+    corpus = load_folder(path / "docs")
+    stems = {source: Path(source).stem for source in dict.fromkeys(p.source for p in corpus.passages)}
+    numbers = count(1)
+
+    def question(row: Mapping[str, Any]) -> Question:
+        patterns = [part.strip() for part in take(row, "Source Docs", str).split(",") if part.strip()]
+        answer = take(row, "Answer", str)
+        cited = match["named"] if (match := _CITED.search(answer)) else ""
+        gold = [source for source, stem in stems.items() if stem in cited]
+        gold = gold or [s for s, stem in stems.items() if any(fnmatchcase(stem, p) for p in patterns)]
+        if not gold:
+            raise InputError(f"'Source Docs' is {', '.join(patterns)}, which no document in docs/ matches")
+        said = answer[: match.start()].strip() if match else answer.strip()
+        return Question(
+            f"{name}-{next(numbers):03d}",
+            take(row, "Question", str),
+            (said,) if said else (),
+            gold_sources=tuple(gold),
+            type=take(row, "Question Type", str),
+        )
+
+    rows = table_rows(tables[0], ",", _COLUMNS)
+    asked = converted(rows, question, f"a CSV file with {', '.join(_COLUMNS)}")
+    return Found(corpus.passages, tuple(asked), corpus.left_out)
+
+
+def read_supporting_facts(path: Path, name: str) -> Found:
+    """The JSON files of HotpotQA and 2WikiMultiHopQA, which are laid out alike.
+
+    A list of {"_id", "question", "answer", "type", "context": [[title, [sentence, ...]], ...],
+    "supporting_facts": [[title, sentence number], ...]}; test files have neither answers nor facts.
+
+    Sources: Yang et al., EMNLP 2018; Ho et al., COLING 2020.
+    """
+    paragraphs = Paragraphs(name)
+
+    def question(row: Mapping[str, Any]) -> Question:
+        ids = {}
+        for one in take(row, "context", list):
+            if not (isinstance(one, list) and len(one) == 2 and isinstance(one[0], str)):
+                raise InputError("'context' holds something else than [title, [sentence, ...]]")
+            text = " ".join(s.strip() for s in texts({"context": one[1]}, "context"))
+            if text.strip():
+                ids[one[0]] = paragraphs.enter(one[0], text)
+        facts = [f[0] for f in row.get("supporting_facts") or () if isinstance(f, list) and f]
+        gold = tuple(dict.fromkeys(ids[title] for title in facts if title in ids))
+        answer = row.get("answer")
+        answers = (answer,) if isinstance(answer, str) and answer.strip() else ()
+        return Question(
+            take(row, "_id", str), take(row, "question", str), answers, gold, type=str(row.get("type") or "")
+        )
+
+    layout = '[{"_id", "question", "answer", "context": [[title, [sentence, ...]], ...], ...}, ...]'
+    asked = converted(json_rows(path), question, layout)
+    return Found(paragraphs.all, tuple(asked))
+
+
+def read_musique(path: Path, name: str) -> Found:
+    """The JSONL files of MuSiQue, "ans" and "full".
+
+    A line is {"id", "question", "answer", "answer_aliases", "answerable", "paragraphs": [{"title",
+    "paragraph_text", "is_supporting"}, ...]}. The "full" files pair each question with one of the same id
+    whose paragraphs do not answer it: that one's id ends with "-unanswerable" here.
+
+    Source: Trivedi et al., TACL 2022.
+    """
+    paragraphs = Paragraphs(name)
+
+    def question(row: Mapping[str, Any]) -> Question:
+        gold = []
+        for one in take(row, "paragraphs", list):
+            if not isinstance(one, dict):
+                raise InputError("'paragraphs' holds something else than objects")
+            here = paragraphs.enter(take(one, "title", str), take(one, "paragraph_text", str))
+            if one.get("is_supporting") is True:
+                gold.append(here)
+        key, text = take(row, "id", str), take(row, "question", str)
+        if row.get("answerable", True) is False:
+            return Question(f"{key}-unanswerable", text, type="unanswerable")
+        answer = row.get("answer")
+        answers = [a for a in (answer, *texts(row, "answer_aliases")) if isinstance(a, str) and a.strip()]
+        return Question(
+            key, text, tuple(dict.fromkeys(answers)), tuple(dict.fromkeys(gold)), type=key.split("__")[0]
+        )
+
+    layout = 'a line {"id", "question", "answer", "paragraphs": [{"title", "paragraph_text"}, ...], ...}'
+    asked = converted(json_lines(path), question, layout)
+    return Found(paragraphs.all, tuple(asked))
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError, choose
-from mio_rag.reading import parse_json, read_text
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.session.search import needs_links
 from mio_rag.session.tools import TOOLS, asks
+from mio_rag.storage import parse_json, read_text
 
 #: Settings that hold another workflow.
 NESTED = ("workflow", "otherwise")

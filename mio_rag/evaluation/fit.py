@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from mio_rag.candidates import Candidates
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError, require
-from mio_rag.files import make_parent, write_atomically
 from mio_rag.measures import evidence_found
 from mio_rag.measures.answers import normalize_answer
 from mio_rag.relevance import Labelled, RelevanceModel, fit, reliability_plot
@@ -37,6 +36,7 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.sentences import cut
+from mio_rag.storage import make_parent, write_atomically
 from mio_rag.types import Question
 
 FloatArray = NDArray[np.float64]

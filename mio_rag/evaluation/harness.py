@@ -33,7 +33,6 @@ from mio_rag.evaluation.ledger import TRACES, Ledger, contents, environment, now
 from mio_rag.evaluation.report import render_report
 from mio_rag.evaluation.rows import Pipeline, warm_up
 from mio_rag.evaluation.statistics import compare_rows, matched_rows, summarize, summarize_sets
-from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
 from mio_rag.measures import Instruments
 from mio_rag.refusal.model import Refusal
@@ -43,6 +42,7 @@ from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.selection.selector import Selector, check_ids
 from mio_rag.session.costs import Prices
 from mio_rag.solvers.result import SolveOptions
+from mio_rag.storage import write_atomically
 from mio_rag.types import GenerationError, Question
 
 _ABORT_AFTER = 5  # consecutive questions that fail entirely: the cause is not the question

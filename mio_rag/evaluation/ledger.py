@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import DataError, InputError, require
-from mio_rag.files import is_vacant, locked, replaced, write_atomically
 from mio_rag.generation.protocol import Generator, content_of
 from mio_rag.measures import find_measure, measures
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.solvers.capabilities import versions_of
-from mio_rag.text import clean
+from mio_rag.storage import is_vacant, locked, replaced, write_atomically
+from mio_rag.types import clean
 
 #: File of a run's folder with the traces of its controllers.
 TRACES = "traces.jsonl"

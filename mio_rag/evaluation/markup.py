@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.text import clean
+from mio_rag.types import clean
 
 
 def plain(value: Any) -> Any:

@@ -27,8 +27,8 @@ from mio_rag.measures import (
     reading_measures,
     selection_measures,
 )
+from mio_rag.refusal.fitting import Scores, squad_scores
 from mio_rag.refusal.model import Refusal
-from mio_rag.refusal.scores import Scores, squad_scores
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.session.budget import Replies, Reply

@@ -38,7 +38,6 @@ from mio_rag import __version__
 from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError, SolverError, require
 from mio_rag.evaluation.statistics import mean_interval
-from mio_rag.files import claimed, make_parent
 from mio_rag.measures import evidence_found
 from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.relevance.model import Kind, Relevance
@@ -46,6 +45,7 @@ from mio_rag.selection.program import LINK_BENEFIT
 from mio_rag.selection.selector import Penalty, Selector
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import Status
+from mio_rag.storage import claimed, make_parent
 from mio_rag.types import Question
 
 _INNER_FOLDS = 3

@@ -15,7 +15,6 @@ from mio_rag.errors import DataError, MioRagError
 from mio_rag.evaluation.harness import Progress, check_corpus
 from mio_rag.evaluation.ledger import Ledger, contents, environment, opened_run
 from mio_rag.evaluation.rows import answer_by_choice
-from mio_rag.files import write_atomically
 from mio_rag.frontier.dataset import FrontierSettings, question_rows
 from mio_rag.frontier.page import render_page
 from mio_rag.frontier.plot import plot_data
@@ -26,6 +25,7 @@ from mio_rag.measures import answer_measures, failed_measures
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
+from mio_rag.storage import write_atomically
 from mio_rag.types import Answer, GenerationError, Question
 
 __all__ = ["FrontierResult", "data_frontier"]

@@ -25,8 +25,7 @@ import numpy as np
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, Generator
-from mio_rag.text import clean
-from mio_rag.types import Answer, GenerationError, Passage, Question
+from mio_rag.types import Answer, GenerationError, Passage, Question, clean
 
 # "B", "(B)", "B.", "**B**", "B) Paris": a capital that stands alone, at the start of the reply.
 _LEADING = re.compile(r"^[\s(\[*\"'`]*([A-Z])(?=[\s)\].:,*\"'`]*$|[)\].:,*])")

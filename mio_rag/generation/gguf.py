@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mio_rag.errors import InputError, require
-from mio_rag.files import known_sha256_of
 from mio_rag.generation.base import BaseGenerator, Chosen, option_logprobs
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.generation.prompts import LETTERS, Prompt
+from mio_rag.storage import known_sha256_of
 from mio_rag.types import Answer, GenerationError
 
 # By number of the type: how `struct` reads it. 8 is a string, 9 an array.

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from mio_rag.entries import unit_rows
 from mio_rag.errors import require
-from mio_rag.files import known_sha256_of
 from mio_rag.generation.gguf import has_devices, model_file
-from mio_rag.text import clean
-from mio_rag.types import GenerationError
+from mio_rag.storage import known_sha256_of
+from mio_rag.types import GenerationError, clean
 
 __all__ = ["PREFIX", "HiddenStates"]
 

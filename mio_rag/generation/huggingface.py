@@ -17,10 +17,10 @@ from threading import Event, Thread
 from typing import Any
 
 from mio_rag.errors import InputError, require
-from mio_rag.files import sha256_of
 from mio_rag.generation.base import BaseGenerator, Chosen, option_logprobs
 from mio_rag.generation.counters import chat_text, expanded, first_line, load_tokenizer
 from mio_rag.generation.prompts import LETTERS, Prompt
+from mio_rag.storage import sha256_of
 from mio_rag.types import Answer, GenerationError
 
 __all__ = ["HuggingFaceGenerator"]

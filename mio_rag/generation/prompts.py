@@ -14,8 +14,7 @@ from pathlib import Path
 
 from mio_rag.context import SEPARATOR, render_context
 from mio_rag.errors import InputError
-from mio_rag.text import clean
-from mio_rag.types import Passage, Question
+from mio_rag.types import Passage, Question, clean
 
 __all__ = [
     "LETTERS",

@@ -11,7 +11,7 @@ from mio_rag.context import RegexCounter, TokenCounter
 from mio_rag.errors import InputError
 from mio_rag.generation.base import BaseGenerator
 from mio_rag.generation.prompts import Prompt
-from mio_rag.reading import read_json
+from mio_rag.storage import read_json
 from mio_rag.types import Answer, GenerationError
 
 __all__ = ["ScriptedGenerator"]

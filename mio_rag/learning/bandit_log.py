@@ -20,7 +20,7 @@ from typing import Any
 
 from mio_rag.errors import DataError, InputError, StateError
 from mio_rag.learning.weights import json_text
-from mio_rag.reading import parse_json
+from mio_rag.storage import parse_json
 
 _SCHEMA = 2
 _APPLICATION = 0x6D696F62  # "miob": how the file is known as a bandit's

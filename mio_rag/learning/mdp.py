@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
-from mio_rag.reading import read_toml
 from mio_rag.settings import toml_text
 from mio_rag.solvers.mdp import MDPSolution, solve_mdp
+from mio_rag.storage import read_toml
 
 # -- solution -----------------------------------------------------------------------------------------------
 

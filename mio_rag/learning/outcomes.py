@@ -23,10 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import DataError, InputError, require
-from mio_rag.files import make_parent, replaced, write_atomically
 from mio_rag.learning.weights import json_text
-from mio_rag.lines import append_lines
-from mio_rag.reading import parse_json, read_text
+from mio_rag.storage import append_lines, make_parent, parse_json, read_text, replaced, write_atomically
 from mio_rag.types import Question
 
 if TYPE_CHECKING:

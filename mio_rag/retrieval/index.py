@@ -28,16 +28,14 @@ from numpy.typing import NDArray
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import IndexFormatError, InputError, require
-from mio_rag.files import replaced_folder, sha256_of
-from mio_rag.reading import parse_json, read_text
 from mio_rag.retrieval.cached import Progress
-from mio_rag.retrieval.compact import MappedPassages, make_dense, vectors_kind
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.lexical import LexicalIndex
 from mio_rag.retrieval.links import LinkIndex
-from mio_rag.retrieval.mapped import MappedVectors, open_vectors
 from mio_rag.retrieval.repetition import Repetition
 from mio_rag.retrieval.sentences import SentenceIndex
+from mio_rag.retrieval.vectors import MappedPassages, MappedVectors, make_dense, open_vectors, vectors_kind
+from mio_rag.storage import parse_json, read_text, replaced_folder, sha256_of
 from mio_rag.types import Passage
 
 __all__ = ["FORMAT", "VERSION", "CorpusIndex", "embedded_text"]
@@ -90,10 +88,10 @@ class CorpusIndex:
         progress : callable, optional
             Called with the number of passages, and of sentences, just embedded.
         name_of : callable, optional
-            What a passage is about, for its evidence links: see `mio_rag.retrieval.entities`. By default
+            What a passage is about, for its evidence links: see `mio_rag.retrieval.links`. By default
             titles, or the names that texts open with.
         vectors : {"exact", "8bit", "pq"}
-            How they are held; see `mio_rag.retrieval.compact`.
+            How they are held; see `mio_rag.retrieval.vectors`.
         sentences : bool
             Embed every sentence, too. With ``units="sentences"`` they are then told apart by more than their
             words. That takes about as long again as the passages.

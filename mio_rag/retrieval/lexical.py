@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import require
-from mio_rag.retrieval.mapped import forget
+from mio_rag.retrieval.vectors import forget
 
 __all__ = ["STOP_WORDS", "LexicalIndex", "words_of"]
 

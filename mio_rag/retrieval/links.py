@@ -1,4 +1,8 @@
-"""Evidence links: which passage mentions what another passage is about.
+"""Evidence links: names that passages mention.
+
+What a passage is about, by a named-entity model: names for evidence links where there are no titles.
+
+Evidence links: which passage mentions what another passage is about.
 
 A question that needs two passages often names only the first; the first names the second. Passage i links to
 passage j where the text of i mentions the title of j; where passages have no titles, the capitalised name
@@ -21,15 +25,67 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-import scipy  # loads scipy.sparse, a tenth of a second, where it is first used
+import scipy
 from numpy.typing import NDArray
 
-from mio_rag.errors import IndexFormatError, InputError
+from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.names import NameDictionary, leading_name
-from mio_rag.retrieval.mapped import stored_array
+from mio_rag.retrieval.vectors import stored_array
 from mio_rag.types import Passage
 
-__all__ = ["LINKS_FILE", "LinkIndex", "passage_names"]
+#: Labels of the usual models that name no thing that a passage could be about.
+_NO_NAMES = frozenset({"DATE", "TIME", "PERCENT", "MONEY", "QUANTITY", "ORDINAL", "CARDINAL", "LANGUAGE"})
+_READ = 400  # characters: what a passage is about is named where it begins
+
+
+def entity_names(model: Any) -> Callable[[Passage], str]:
+    """For `CorpusIndex.build` and `LinkIndex.build`: the first named entity of a passage, else its title.
+
+    Parameters
+    ----------
+    model : str or spacy.Language
+        "spacy:MODEL" with the name of an installed pipeline or its folder, or a pipeline itself; an entity
+        ruler will do.
+
+    Raises
+    ------
+    InputError
+        For another form, a pipeline that cannot be loaded, or one that finds no entities.
+    MissingExtraError
+        Without spaCy.
+    """
+    pipeline = _loaded(model) if isinstance(model, str) else model
+    if not {"ner", "entity_ruler"} & set(pipeline.pipe_names):
+        raise InputError(
+            f"the pipeline has {', '.join(pipeline.pipe_names) or 'no components'}: it needs one that finds "
+            "named entities (ner or entity_ruler)"
+        )
+
+    def name(passage: Passage) -> str:
+        for entity in pipeline(passage.text[:_READ]).ents:
+            if entity.label_ not in _NO_NAMES and entity.text.strip():
+                return str(entity.text).strip()
+        return passage.title
+
+    return name
+
+
+def _loaded(spec: str) -> Any:
+    kind, _, target = spec.strip().partition(":")
+    if kind != "spacy" or not target:
+        raise InputError(
+            f"entities '{spec}' are not known: give spacy:MODEL, for instance spacy:en_core_web_sm"
+        )
+    spacy: Any = require("spacy", "entities", "finding named entities")
+    try:
+        return spacy.load(target)
+    except (OSError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), "no reason given")
+        raise InputError(
+            f"spaCy's pipeline '{target}' cannot be loaded ({reason}): install it (python -m spacy download "
+            f"{target}), or give the folder of one"
+        ) from error
+
 
 LINKS_FILE = "links.npz"
 _MOST_BEARERS = 50  # passages of one name; beyond that the name tells nothing of a passage

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import MissingExtraError, Notice, require
-from mio_rag.files import known_sha256_of
 from mio_rag.retrieval.cached import CachedEmbedder, unit
+from mio_rag.storage import known_sha256_of
 
 __all__ = ["FINGERPRINT", "PackagedMiniLM", "is_minilm", "load_minilm", "packaged_minilm"]
 

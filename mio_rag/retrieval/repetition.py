@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.context import numbered
 from mio_rag.errors import IndexFormatError, InputError, require
-from mio_rag.merging import numbered
 from mio_rag.types import Passage, moment
 
 __all__ = [

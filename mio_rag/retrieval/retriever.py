@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
-from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
+from mio_rag.context import RegexCounter, TokenCounter, by_itself, passage_tokens
 from mio_rag.errors import InputError
-from mio_rag.merging import by_itself
 from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.retrieval.rerank import make_rerankers, rescored
-from mio_rag.retrieval.reranker import Reranker
+from mio_rag.retrieval.rerank import Reranker, make_rerankers, rescored
 from mio_rag.retrieval.settings import Mode, RetrievalSettings
-from mio_rag.text import is_text
+from mio_rag.types import is_text
 
 __all__ = ["Retriever", "reciprocal_rank_fusion"]
 

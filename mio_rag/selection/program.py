@@ -7,7 +7,7 @@ what they share once.
 What passages of one document share is a segment of the program, which is paid once: the document's title, and
 pieces of its text. The text is cut where a passage begins or ends; a passage needs the pieces that it covers,
 and its document's heading. What only one passage needs is that passage's own cost. So the costs of a choice
-add up to what `mio_rag.merging` makes of it, as far as a tokenizer counts a whole like the sum of its parts.
+add up to what `mio_rag.context` makes of it, as far as a tokenizer counts a whole like the sum of its parts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
-from mio_rag.context import SEPARATOR, TokenCounter, counted
+from mio_rag.context import APART, SEPARATOR, TokenCounter, counted, documents, runs, shared_characters
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import Segments, SelectionProgram
 from mio_rag.formulations.robust import (
@@ -36,11 +36,10 @@ from mio_rag.formulations.robust import (
 )
 from mio_rag.formulations.rows import fixed_values
 from mio_rag.formulations.uncertainty import DeviationBudget, NormBall, ScaledSet, UncertaintySet
-from mio_rag.merging import APART, documents, runs, shared_characters
 from mio_rag.relevance.model import RelevanceModel, RelevanceSource
 from mio_rag.selection.constraints import Side, side_of
 from mio_rag.selection.units import Cut, cut_into_sentences, may_cut, outdated
-from mio_rag.text import clean
+from mio_rag.types import clean
 
 if TYPE_CHECKING:
     from mio_rag.selection.selector import Selector

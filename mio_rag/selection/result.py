@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
+from mio_rag.context import Block, documents, merged
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
-from mio_rag.merging import Block, documents, merged
 from mio_rag.relevance.complete import complete
 from mio_rag.types import Passage
 
@@ -122,7 +122,7 @@ class Selection:
         The probability that the collection holds an answer at all, see `mio_rag.relevance.model`; None
         where nothing tells.
     is_merged : bool
-        Whether passages of one document are read as one text (`mio_rag.merging`).
+        Whether passages of one document are read as one text (`mio_rag.context`).
     retrieved : Candidates or None
         The passages, where `candidates` are their sentences.
 

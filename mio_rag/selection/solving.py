@@ -9,10 +9,10 @@ from typing import Protocol
 
 import numpy as np
 
+from mio_rag.context import merged
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.merging import merged
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Selection, WorstCase

@@ -27,9 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
-from mio_rag.context import TokenCounter, text_tokens
+from mio_rag.context import TokenCounter, by_itself, documents, text_tokens
 from mio_rag.errors import InputError
-from mio_rag.merging import by_itself, documents
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.sentences import SentenceModel, sentence_model
 from mio_rag.sentences import cut, leans

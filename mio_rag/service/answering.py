@@ -29,8 +29,7 @@ from mio_rag.service.requests import Asked, Held, held_tokens
 from mio_rag.service.searching import Found, searching_of
 from mio_rag.service.settings import Planning, Strategies
 from mio_rag.session.cache import AnswerCache, digest_of
-from mio_rag.text import is_text
-from mio_rag.types import Answer, GenerationError, Passage, Question
+from mio_rag.types import Answer, GenerationError, Passage, Question, is_text
 
 _POOLS = 64  # cached, so that moving a slider does not retrieve again
 _SEAM_TOKENS = 8  # that a tokenizer may count more where prompt and passages meet

@@ -47,7 +47,7 @@ from mio_rag.service.requests import Asked, standing
 from mio_rag.service.settings import ConnectionLimits, Planning, ServiceLimits, Strategies
 from mio_rag.session.cache import AnswerCache
 from mio_rag.settings import Settings
-from mio_rag.text import clean
+from mio_rag.types import clean
 
 _FILES = {
     "/": ("page.html", "text/html"),

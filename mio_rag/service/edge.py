@@ -32,9 +32,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mio_rag.errors import InputError
-from mio_rag.reading import parse_json
 from mio_rag.service.metrics import Metrics
 from mio_rag.service.settings import ConnectionLimits, ServiceLimits
+from mio_rag.storage import parse_json
 
 CONNECTION_GUARD = "mio_rag.connection_guard"  # key in the state of the application
 _CONNECTION = "mio_rag.connection"  # key in the state of each request

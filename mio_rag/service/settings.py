@@ -17,7 +17,7 @@ from mio_rag.allocation.money import Money
 from mio_rag.allocation.pacer import Pacer, Window
 from mio_rag.errors import InputError, Notice
 from mio_rag.settings import Settings
-from mio_rag.text import is_text
+from mio_rag.types import is_text
 
 if TYPE_CHECKING:
     from mio_rag.retrieval.index import CorpusIndex

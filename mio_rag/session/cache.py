@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError, Notice
-from mio_rag.files import make_parent
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.storage import make_parent
 
 __all__ = ["AnswerCache", "CacheSettings", "Hit", "digest_of", "normal_question"]
 

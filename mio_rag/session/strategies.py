@@ -29,8 +29,7 @@ from mio_rag.retrieval.links import passage_names
 from mio_rag.retrieval.retriever import Retriever, reciprocal_rank_fusion
 from mio_rag.session.budget import Branch, Budget, Limits
 from mio_rag.session.costs import Call, Costs
-from mio_rag.text import clean
-from mio_rag.types import Question
+from mio_rag.types import Question, clean
 
 _BULLET = re.compile(
     r"^\s*(?:[-*\u2022]|\(?\d{1,2}[.):]|(?:question|query|rewording)\s*\d*:)\s*", re.IGNORECASE

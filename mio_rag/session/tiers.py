@@ -16,17 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.candidates import Candidates
-from mio_rag.context import SEPARATOR, TokenCounter, passage_tokens, render_passage
+from mio_rag.context import APART, SEPARATOR, TokenCounter, merged, passage_tokens, render_passage
 from mio_rag.errors import InfeasibleError, InputError, choose
 from mio_rag.generation.extractive import sentences
-from mio_rag.merging import APART, merged
-from mio_rag.reading import read_toml
-from mio_rag.retrieval.rerank import make_reranker, rescored, spec_problems
-from mio_rag.retrieval.reranker import Reranker
+from mio_rag.retrieval.rerank import Reranker, make_reranker, rescored, spec_problems
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Branch
+from mio_rag.storage import read_toml
 from mio_rag.types import Passage
 
 #: The name of the compressor that is a program: it needs more than passages and a query.

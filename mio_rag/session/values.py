@@ -17,8 +17,7 @@ from mio_rag.generation import Prompt
 from mio_rag.generation.prompts import LETTERS
 from mio_rag.selection.result import Selection
 from mio_rag.session.budget import Branch, Reply
-from mio_rag.text import clean
-from mio_rag.types import Passage, Question
+from mio_rag.types import Passage, Question, clean
 
 NOTES_ID = "notes"
 

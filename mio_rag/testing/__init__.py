@@ -5,12 +5,16 @@ tests of one's own: `random_program`, `random_shared_program`, `at_scale`, `hard
 `check_controller` runs a controller on the bundled demo.
 """
 
-from mio_rag.testing.claims import disagreement
 from mio_rag.testing.controllers import check_controller
-from mio_rag.testing.known import known_cases
-from mio_rag.testing.programs import SCALES, at_scale, hard_program, random_program
-from mio_rag.testing.shared_programs import random_shared_program
-from mio_rag.testing.solvers import check_solver
+from mio_rag.testing.programs import (
+    SCALES,
+    at_scale,
+    hard_program,
+    known_cases,
+    random_program,
+    random_shared_program,
+)
+from mio_rag.testing.solvers import check_solver, disagreement
 
 __all__ = [
     "SCALES",

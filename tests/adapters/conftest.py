@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mio_rag
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import TfidfEmbedder
 from mio_rag.selection.result import Selection
 

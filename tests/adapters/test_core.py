@@ -10,9 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.adapters.core import Choice, Documents, choose
-from mio_rag.adapters.given import as_counter, number
-from mio_rag.adapters.vectors import REMEMBERED, Vectors, matrix
+from mio_rag.adapters.core import REMEMBERED, Choice, Documents, Vectors, as_counter, choose, matrix, number
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.retrieval import TfidfEmbedder
 from mio_rag.selection.constraints import SideConstraints
@@ -106,7 +104,7 @@ def test_memory_is_bounded_and_what_is_asked_for_stays_right() -> None:
 
 
 def test_vectors_asked_for_by_many_threads_are_each_texts_own(monkeypatch) -> None:
-    monkeypatch.setattr("mio_rag.adapters.vectors.REMEMBERED", 40)  # rows change hands all the time
+    monkeypatch.setattr("mio_rag.adapters.core.REMEMBERED", 40)  # rows change hands all the time
 
     def embed(texts: list[str]) -> list[list[float]]:
         return [[float(text), -float(text)] for text in texts]

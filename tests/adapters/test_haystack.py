@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mio_rag import select
-from mio_rag.adapters.keywords import SelectorSettings, from_plain, make_selector, to_plain
+from mio_rag.adapters.plain import SelectorSettings, from_plain, make_selector, to_plain
 from mio_rag.context import SEPARATOR, RegexCounter, render_passage, text_tokens
 from mio_rag.errors import InputError
 from mio_rag.formulations import DeviationBudget, NormBall

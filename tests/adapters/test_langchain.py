@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.selection.selector import Selector
 from tests.adapters.conftest import Counting, check_notes

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions

@@ -9,8 +9,7 @@ import pytest
 
 from mio_rag import Candidates, InputError, Selector
 from mio_rag.allocation import allocate, at_prices, price_for
-from mio_rag.context import RegexCounter
-from mio_rag.merging import block_tokens
+from mio_rag.context import RegexCounter, block_tokens
 from mio_rag.selection.program import Formulation
 from tests.allocation.test_allocate import optimum
 

@@ -12,7 +12,7 @@ from benchmarks.__main__ import main
 from benchmarks.attacks import attacked, summarize
 from benchmarks.robust_sets import SETS, drawn_set
 from mio_rag.candidates import Candidates
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.formulations.robust import JointProblem
 from mio_rag.retrieval import CorpusIndex, Retriever
 

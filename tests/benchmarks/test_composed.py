@@ -13,7 +13,7 @@ from benchmarks.composed.server import Scripted, started
 from benchmarks.composed.study import CONTENDERS, Knob, Source, knobs_of, rows_of
 from benchmarks.composed.summary import at_total, summarize, table
 from mio_rag.batch.retrying import Retrying
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.generation import build_prompt, make_generator
 from mio_rag.relevance.complete import SIGNALS
 from mio_rag.retrieval import CorpusIndex

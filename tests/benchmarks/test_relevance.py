@@ -15,7 +15,7 @@ from benchmarks.relevance.methods import BASELINES, OURS, compared
 from benchmarks.relevance.models import halves
 from benchmarks.relevance.picture import draw
 from benchmarks.relevance.study import ceilings
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex, Retriever
 
 

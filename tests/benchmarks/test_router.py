@@ -13,7 +13,7 @@ from benchmarks.router.command import add_options, command
 from benchmarks.router.rows import Folds, Group, groups_of, mixture, rows_of
 from benchmarks.router.study import Plan, begun, finished, run_round
 from benchmarks.router.summary import draw, shortened, summarized, table
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.learning.outcomes import Outcomes
 from mio_rag.learning.router import Table

@@ -13,7 +13,7 @@ from benchmarks.__main__ import main
 from benchmarks.stability.study import Row, read_rows
 from benchmarks.stability.summary import summarize, verdict
 from benchmarks.stability.versions import VERSIONS, Versions
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever
 

@@ -11,7 +11,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations import LinearConstraint, SelectionProgram
 from mio_rag.solvers import SolveOptions, Status, solve, solvers
 from mio_rag.testing import check_solver, hard_program, known_cases, random_program
-from mio_rag.testing.known import knapsack
+from mio_rag.testing.programs import knapsack
 
 HEURISTIC = [info.name for info in solvers() if not info.exact]
 BACK_ENDS = [info.name for info in solvers() if info.exact and info.name != "exhaustive"]

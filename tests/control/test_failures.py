@@ -14,7 +14,7 @@ from mio_rag.control.mdp.trace import ProcessTrace
 from mio_rag.candidates import Candidates
 from mio_rag.control.controller import Failure, Outcome
 from mio_rag.control.mdp.replay import replay
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InfeasibleError, InputError, SolverError
 from mio_rag.evaluation.contenders import Controlled
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate

@@ -5,8 +5,7 @@ from pathlib import Path
 import pysbd
 import pytest
 
-from mio_rag.corpora.documents import _pieces, _placed_chunks
-from mio_rag.corpora.load import chunk_text, load_folder
+from mio_rag.corpora.documents import _pieces, _placed_chunks, chunk_text, load_folder
 from mio_rag.errors import InputError
 
 

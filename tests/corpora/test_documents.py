@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
+from mio_rag.corpora.documents import load_folder
 from mio_rag.corpora.files import read_document
-from mio_rag.corpora.load import load_dataset, load_folder
+from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import DataError, InputError
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mio_rag.corpora.load import Dataset, convert_rows, load_dataset, load_named, load_questions
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.load import convert_rows, load_dataset, load_named, load_questions
 from mio_rag.errors import DataError
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import Passage, Question

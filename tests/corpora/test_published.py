@@ -9,9 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
-from mio_rag.corpora.load import load_dataset, load_questions
+from mio_rag.corpora.load import closed_book, load_dataset, load_questions, with_corpus
 from mio_rag.corpora.published import PUBLISHED_FORMATS, load_published, read_published
-from mio_rag.corpora.questions import closed_book, with_corpus
 from mio_rag.errors import DataError
 from mio_rag.types import Passage, Question
 

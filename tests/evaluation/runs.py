@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet
 
 from mio_rag.context import RegexCounter, render_context
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings, evaluate
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mio_rag.context import RegexCounter
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.harness import EvaluationSettings
 from mio_rag.evaluation.statistics import compare_rows, summarize

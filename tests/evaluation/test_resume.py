@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mio_rag.context import RegexCounter
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.ledger import free_folder
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mio_rag.context import RegexCounter
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.contenders import make_methods
 from mio_rag.evaluation.harness import EvaluationSettings

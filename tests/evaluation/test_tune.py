@@ -20,7 +20,7 @@ import pytest
 from mio_rag.candidates import Candidates
 from mio_rag.cli.fit import _fit, _lines
 from mio_rag.cli.options import config_text, read_config
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation import tune as module
 from mio_rag.evaluation.tune import (
@@ -33,10 +33,10 @@ from mio_rag.evaluation.tune import (
     tune,
     valued_pools,
 )
-from mio_rag.files import claimed
 from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.storage import claimed
 from mio_rag.types import Question
 from tests.cli.running import here, only_object
 

@@ -17,7 +17,7 @@ from mio_rag.formulations import (
     with_token_price,
 )
 from mio_rag.formulations.rows import SoftRow, with_constant, with_soft_rows
-from mio_rag.testing.shared_programs import random_shared_program
+from mio_rag.testing.programs import random_shared_program
 
 
 def windows(budget: float = 90, **more) -> SelectionProgram:

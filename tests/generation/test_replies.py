@@ -27,7 +27,7 @@ from mio_rag.generation import (
 from mio_rag.generation.gguf import _among
 from mio_rag.generation.protocol import CHOICE_TOKENS, ChoiceWeigher, content_of
 from mio_rag.generation.replies import RememberingGenerator, _RememberingWriter
-from mio_rag.retrieval.rerankers import YesNo
+from mio_rag.retrieval.rerank import YesNo
 from mio_rag.types import Answer, GenerationError, Question
 
 OPEN = build_prompt(Question("q", "Where is the tower?"))

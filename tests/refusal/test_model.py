@@ -15,8 +15,7 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ExtractiveGenerator
 from mio_rag.refusal.fitting import Observed, fit_refusal, observe, warnings_of
-from mio_rag.refusal.model import Refusal, Verdict
-from mio_rag.refusal.signs import SIGNS, signs_of
+from mio_rag.refusal.model import SIGNS, Refusal, Verdict, signs_of
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Answer, Passage, Question

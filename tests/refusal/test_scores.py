@@ -5,7 +5,7 @@ import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.measures import token_f1
-from mio_rag.refusal.scores import best_threshold, squad_scores
+from mio_rag.refusal.fitting import best_threshold, squad_scores
 
 ACCEPTED = [("the Po", "Po"), ("red wine",), (), (), ("Ada",)]
 ANSWERS = ["po", "wine", "Arno", "", "Bert"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.fit import by_chance, calibrate_completeness, calibration_error
 from mio_rag.relevance.complete import SIGNALS, Completeness, adapt, complete, fit, read, shipped, signals

@@ -9,7 +9,7 @@ import pytest
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.retrieval.compact import MappedPassages, check_vectors, make_dense
+from mio_rag.retrieval.vectors import MappedPassages, check_vectors, make_dense
 
 
 def unit(n: int, d: int, seed: int = 0) -> np.ndarray:

@@ -12,10 +12,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.retrieval import CorpusIndex, SentenceTransformerEmbedder, TfidfEmbedder, make_embedder
-from mio_rag.retrieval.cache import EmbeddingCache
-from mio_rag.retrieval.cached import CachedEmbedder
-from mio_rag.retrieval.embedders import packaged_minilm
-from mio_rag.retrieval.terms import TermWeights
+from mio_rag.retrieval.cached import CachedEmbedder, EmbeddingCache
+from mio_rag.retrieval.embedders import TermWeights
+from mio_rag.retrieval.minilm import packaged_minilm
 from mio_rag.types import Passage
 
 TEXTS = ["The Arno flows through Florence.", "Florence lies on the Arno.", "Bread needs yeast."]

@@ -8,7 +8,7 @@ import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.retrieval.entities import entity_names
+from mio_rag.retrieval.links import entity_names
 from mio_rag.types import Passage
 
 PASSAGES = (

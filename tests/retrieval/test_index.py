@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, IndexFormatError, InputError
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.types import Passage

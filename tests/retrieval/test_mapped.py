@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.retrieval import CorpusIndex, Retriever, mapped
-from mio_rag.retrieval.compact import make_dense
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.retrieval import vectors as mapped
 from mio_rag.retrieval.links import LINKS_FILE, LinkIndex
-from mio_rag.retrieval.mapped import MappedVectors, open_vectors, stored_array
+from mio_rag.retrieval.vectors import MappedVectors, make_dense, open_vectors, stored_array
 from tests.retrieval.test_compact import unit
 
 
@@ -25,7 +25,7 @@ def written(vectors: np.ndarray, kind: str, path: Path) -> object:
 def test_rows_on_disk_are_found_as_in_memory(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapped, "_PIECE", 32 * 150)  # seven pieces, the last not full
+    monkeypatch.setattr(mapped, "_BYTES_AT_ONCE", 32 * 150)  # seven pieces, the last not full
     vectors, queries = unit(1000, 32), unit(7, 32, seed=1)
     dense = written(vectors, kind, tmp_path / "dense.faiss")
     found = open_vectors(tmp_path / "dense.faiss")

@@ -10,8 +10,7 @@ import pytest
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
-from mio_rag.retrieval.radius import MeasuredRadius, check_method, measure_radius
-from mio_rag.retrieval.radius_file import read_radii, write_radii
+from mio_rag.retrieval.radius import MeasuredRadius, check_method, measure_radius, read_radii, write_radii
 from mio_rag.types import Passage
 
 

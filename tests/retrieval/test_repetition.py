@@ -7,9 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from mio_rag.context import RegexCounter, render_context
+from mio_rag.context import RegexCounter, merged, render_context
 from mio_rag.errors import IndexFormatError, InputError, MissingExtraError
-from mio_rag.merging import merged
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.embedders import TfidfEmbedder
 from mio_rag.retrieval.repetition import (

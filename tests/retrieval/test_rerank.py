@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.contenders import make_methods
 from mio_rag.generation import ScriptedGenerator
@@ -17,14 +17,18 @@ from mio_rag.generation.base import option_logprobs
 from mio_rag.relevance import available_features, feature_matrix
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.rerank import (
+    CrossEncoderReranker,
+    FloatArray,
+    MaxSim,
+    Pair,
+    Progress,
+    YesNo,
     make_reranker,
     make_rerankers,
     rescored,
     scored_pairs,
     spec_problems,
 )
-from mio_rag.retrieval.reranker import FloatArray, Pair, Progress
-from mio_rag.retrieval.rerankers import CrossEncoderReranker, MaxSim, YesNo
 from mio_rag.selection.selector import Selector
 
 PAIRS: list[Pair] = [

@@ -13,8 +13,8 @@ from mio_rag.frontier.budget import budget_path
 from mio_rag.solvers import SolveOptions, Status, solve, solvers
 from mio_rag.solvers.paths import find_conflict
 from mio_rag.solvers.result import upper_bound
-from mio_rag.testing.claims import disagreement
-from mio_rag.testing.shared_programs import random_shared_program
+from mio_rag.testing.programs import random_shared_program
+from mio_rag.testing.solvers import disagreement
 
 EXACT = [info for info in solvers() if info.exact and info.name != "exhaustive"]
 

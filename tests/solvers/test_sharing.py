@@ -14,7 +14,7 @@ from mio_rag.formulations import Segments, SelectionProgram, precedence_program,
 from mio_rag.solvers import SolveOptions, branch_and_bound, kernel, solve
 from mio_rag.solvers.presolve import presolve
 from mio_rag.solvers.relaxation import Incumbent, Root, first_matrix, relax_root
-from mio_rag.testing.shared_programs import random_shared_program
+from mio_rag.testing.programs import random_shared_program
 
 EXACT = SolveOptions(time_limit_seconds=None)
 

@@ -11,7 +11,7 @@ from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, Status, solve
 from mio_rag.solvers.result import conclude
 from mio_rag.testing import disagreement
-from mio_rag.testing.claims import malformed
+from mio_rag.testing.solvers import malformed
 
 PROGRAM = SelectionProgram([3.0, 2.0], np.zeros((2, 2)), [1, 1], 1)
 TRUTH = solve(PROGRAM, "exhaustive")

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from mio_rag.cli.ask import run_demo
 from mio_rag.corpora import load
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
-from mio_rag.files import locked
+from mio_rag.storage import locked
 from tests.cli.running import here, only_object
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from tests.cli.running import ROOT, full_disk, here, only_object, refused
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex
 from tests.cli.running import full_disk, here, only_object, refused
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.corpora.load import Dataset
-from mio_rag.reading import read_toml
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.storage import read_toml
 from tests.cli.running import here
 
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.fit import calibrate
 from mio_rag.relevance import load_model

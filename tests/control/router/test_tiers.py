@@ -14,7 +14,7 @@ from mio_rag.control.controller import Failure, Outcome, Setup
 from mio_rag.control.make import check_controllers, make_controller
 from mio_rag.control.router.settings import KEY, RouterSettings, Utility
 from mio_rag.control.settings import ControlSettings
-from mio_rag.corpora.load import Dataset
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.generation import Prompt, ScriptedGenerator

@@ -1,0 +1,350 @@
+"""Stored vectors and passages, mapped from disk.
+
+Vectors that stay on disk: the file of an index is read piece by piece for every question.
+
+No more than a piece of it is in memory at a time, and FAISS is not loaded. What the system keeps of the file
+while memory is free makes repeated questions quick; it gives that memory up whenever something else needs it.
+
+Layout of the files: FAISS 1.7 to 1.13, `faiss/impl/index_write.cpp`, of a flat inner-product index ("IxFI")
+and of a scalar quantizer with a byte for each dimension ("IxSQ"). Whatever else a file holds is left to
+FAISS.
+
+Indexes for little memory: vectors in fewer bytes, and texts that stay on disk.
+
+    exact    float32, 4 bytes a dimension
+    8bit     a scalar quantizer, 1 byte a dimension
+    pq       a product quantizer, 1 byte for every 4 dimensions
+
+Compressed vectors stand in for the exact ones everywhere: in the search, in redundancy and in features. What
+they cost in recall `python -m benchmarks edge` measures.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import struct
+import threading
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import InputError, choose, require
+from mio_rag.types import Passage
+
+_HEADER = struct.Struct("<4siqqqBi")  # kind, dimensions, rows, two unused, trained, metric
+_QUANTIZER = struct.Struct("<iifQQ")  # type, range, its argument, dimensions, bytes of a code
+_SIZE = struct.Struct("<Q")
+_NAMES_AT = 26  # in the head of a member of a zip file: the lengths of its name and of more
+_INNER_PRODUCT, _BYTE = 0, 0  # FAISS's numbers of the metric, and of QT_8bit
+_BYTES_AT_ONCE = 1 << 20  # numbers that are looked at together
+_AT_ONCE = 32  # rows that are read one by one before memory is given back
+_LEVELS = 255.0
+
+
+def open_vectors(path: Path) -> MappedVectors | None:
+    """The vectors of an index file; None where it holds them in a form that only FAISS reads.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(_HEADER.size)
+        if len(head) < _HEADER.size:
+            return None
+        kind, width, count, _, _, trained, metric = _HEADER.unpack(head)
+        if not trained or metric != _INNER_PRODUCT or width < 1 or count < 1:
+            return None
+        low = span = None
+        if kind == b"IxSQ":
+            told = file.read(_QUANTIZER.size + _SIZE.size)
+            if len(told) < _QUANTIZER.size + _SIZE.size:
+                return None
+            quantizer, _, _, dimensions, code = _QUANTIZER.unpack(told[: _QUANTIZER.size])
+            if (quantizer, dimensions, code) != (_BYTE, width, width) or _size(told) != 2 * width:
+                return None
+            learned = file.read(8 * width)
+            if len(learned) < 8 * width:
+                return None
+            low, span = np.frombuffer(learned, dtype="<f4").astype(np.float32).reshape(2, -1)
+        elif kind != b"IxFI":
+            return None
+        told, start = file.read(_SIZE.size), file.tell()
+        bytes_each = 4 if low is None else 1
+        if (
+            len(told) < _SIZE.size
+            or _size(told) != count * width
+            or size - start != count * width * bytes_each
+        ):
+            return None
+        return MappedVectors(path, start, (count, width), low, span)
+
+
+def _size(told: bytes) -> int:
+    return int(_SIZE.unpack(told[-_SIZE.size :])[0])
+
+
+def stored_array(path: Path, name: str) -> NDArray[Any] | None:
+    """An array of an .npz file, left on disk; None where it is compressed there.
+
+    Raises
+    ------
+    OSError, ValueError, KeyError
+        If the file cannot be read, or has no such array.
+    """
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo(f"{name}.npy")
+    if member.compress_type != zipfile.ZIP_STORED:
+        return None
+    with path.open("rb") as file:
+        file.seek(member.header_offset + _NAMES_AT)
+        names, more = struct.unpack("<HH", file.read(4))
+        file.seek(names + more, 1)
+        if np.lib.format.read_magic(file) != (1, 0):
+            return None
+        shape, fortran, kind = np.lib.format.read_array_header_1_0(file)
+        place = file.tell()
+    if 0 in shape or fortran:
+        return None
+    return np.memmap(path, kind, "r", place, shape)
+
+
+def forget(*arrays: NDArray[Any]) -> None:
+    """Give back the memory of arrays that lie on disk; they stay in their files. Others are left alone."""
+    for array in arrays:
+        held = getattr(array, "_mmap", None) if isinstance(array, np.memmap) else None
+        if held is not None and hasattr(mmap, "MADV_DONTNEED"):
+            held.madvise(mmap.MADV_DONTNEED)
+
+
+class MappedVectors:
+    """Rows of a file, in the place of the FAISS index that wrote them.
+
+    Parameters
+    ----------
+    path : Path
+        It must not change while it is open.
+    start : int
+        Where the rows begin.
+    shape : (int, int)
+        Rows and dimensions.
+    low, span : arrays, shape (d,), or None
+        Of codes of a byte: a code c stands for low + span * (c + 1/2) / 255. None: rows are float32.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        start: int,
+        shape: tuple[int, int],
+        low: NDArray[np.float32] | None,
+        span: NDArray[np.float32] | None,
+    ) -> None:
+        self.path, self._start = path, start
+        self.ntotal, self.d = shape
+        self._low, self._span = low, span
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        kind = np.float32 if low is None else np.uint8
+        self._rows = np.frombuffer(self._map, dtype=kind, count=shape[0] * shape[1], offset=start)
+        self._rows = self._rows.reshape(shape)
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether rows are codes of a byte a dimension."""
+        return self._low is not None
+
+    def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Inner products of the k best rows for each query, best first, and these rows; as FAISS."""
+        if self._low is None or self._span is None:
+            weights, constant = queries, np.zeros(len(queries), dtype=np.float32)
+        else:
+            weights = queries * (self._span / _LEVELS)
+            constant = queries @ (self._low + self._span * (0.5 / _LEVELS))
+        products = np.empty((self.ntotal, len(queries)), dtype=np.float32)
+        step = max(1, _BYTES_AT_ONCE // self.d)
+        piece = np.empty((min(step, self.ntotal), self.d), dtype=np.float32)
+        for first in range(0, self.ntotal, step):
+            last = min(first + step, self.ntotal)
+            np.copyto(piece[: last - first], self._rows[first:last])
+            products[first:last] = piece[: last - first] @ weights.T
+            self._forget(first, last)
+        products += constant
+        k = min(k, self.ntotal)
+        rows = np.argpartition(-products, k - 1, axis=0)[:k].T
+        scores = np.take_along_axis(products.T, rows, axis=1)
+        order = np.lexsort((rows, -scores), axis=1)
+        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
+
+    def reconstruct_batch(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The vectors of some rows, shape (len(rows), d)."""
+        found = np.empty((len(rows), self.d), dtype=np.float32)
+        for first in range(0, len(rows), _AT_ONCE):  # the system reads more than each row
+            found[first : first + _AT_ONCE] = self._rows[rows[first : first + _AT_ONCE]]
+            self._forget(0, self.ntotal)
+        if self._low is None or self._span is None:
+            return found
+        return np.asarray(self._low + self._span * ((found + np.float32(0.5)) / np.float32(_LEVELS)))
+
+    def _forget(self, first: int, last: int) -> None:
+        """Give back the memory of rows that were read; they stay in the file."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            bytes_each = self._rows.itemsize * self.d
+            page = mmap.PAGESIZE
+            begin = (self._start + first * bytes_each) // page * page
+            self._map.madvise(mmap.MADV_DONTNEED, begin, self._start + last * bytes_each - begin)
+
+
+VECTOR_KINDS = ("exact", "8bit", "pq")
+_PIECE = 4  # dimensions that share a byte of a product code
+_LEAST = 256  # passages that a product quantizer learns from
+_CHUNK = 1 << 20
+
+
+def check_vectors(kind: str) -> None:
+    """Raise `InputError` for a kind of vectors that is not known."""
+    if kind not in VECTOR_KINDS:
+        raise InputError(f"vectors '{kind}' are not known: {choose(kind, VECTOR_KINDS)}")
+
+
+def why_not(kind: str, count: int, width: int) -> str:
+    """Why so many vectors with so many dimensions cannot be held that way; empty where they can."""
+    if kind != "pq" or (count >= _LEAST and width % _PIECE == 0):
+        return ""
+    return (
+        f"product codes of {count} vectors with {width} dimensions: they need at least {_LEAST} vectors, and "
+        f"a multiple of {_PIECE} dimensions"
+    )
+
+
+def make_dense(vectors: NDArray[np.float32], kind: str = "exact") -> Any:
+    """A FAISS inner-product index that holds the vectors.
+
+    Parameters
+    ----------
+    vectors : ndarray, shape (n, d)
+    kind : {"exact", "8bit", "pq"}
+
+    Raises
+    ------
+    InputError
+        For another kind; for "pq" also with fewer than 256 vectors, or dimensions that are no multiple of 4.
+
+    Notes
+    -----
+    Jégou, Douze and Schmid, Product Quantization for Nearest Neighbor Search, IEEE TPAMI 33(1), 2011.
+    """
+    check_vectors(kind)
+    faiss = require("faiss", "retrieval", "dense retrieval")
+    count, width = vectors.shape
+    if kind == "exact":
+        dense = faiss.IndexFlatIP(width)
+    elif kind == "8bit":
+        bits = faiss.ScalarQuantizer.QT_8bit
+        dense = faiss.IndexScalarQuantizer(width, bits, faiss.METRIC_INNER_PRODUCT)
+    else:
+        if why := why_not(kind, count, width):
+            raise InputError(f"{why}; choose 8bit")
+        dense = faiss.IndexPQ(width, width // _PIECE, 8, faiss.METRIC_INNER_PRODUCT)
+        dense.pq.cp.min_points_per_centroid = 1  # the warning is ours to give, above
+    if not dense.is_trained:
+        dense.train(vectors)
+    dense.add(vectors)
+    return dense
+
+
+def vectors_kind(dense: Any) -> str:
+    """Which of `VECTOR_KINDS` an index of vectors holds, in memory or mapped; of others the name."""
+    if isinstance(dense, MappedVectors):
+        return "8bit" if dense.is_coded else "exact"
+    known = {"IndexFlatIP": "exact", "IndexScalarQuantizer": "8bit", "IndexPQ": "pq"}
+    return known.get(type(dense).__name__, type(dense).__name__)
+
+
+class MappedPassages(Sequence[Passage]):
+    """Passages of a file in the layout of an index, read when they are asked for.
+
+    Parameters
+    ----------
+    path : Path
+        One JSON object a line. It must not change while it is open.
+
+    Notes
+    -----
+    In memory are places alone: 8 bytes a passage.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._reading = path.open("rb"), threading.Lock()
+        ends, place = [np.zeros(1, dtype=np.int64)], 0
+        while block := self._file.read(_CHUNK):
+            data = np.frombuffer(block, dtype=np.uint8)
+            ends.append(np.flatnonzero(data == ord("\n")) + (place + 1))
+            place += len(block)
+        self._starts = np.concatenate(ends)
+        if self._starts[-1] != place:  # a last line without its end
+            self._starts = np.append(self._starts, place)
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def _row(self, k: int) -> dict[str, Any]:
+        start, end = int(self._starts[k]), int(self._starts[k + 1])
+        with self._reading:  # the place in the file is one for all threads
+            self._file.seek(start)
+            line = self._file.read(end - start)
+        row: dict[str, Any] = json.loads(line)
+        return row
+
+    @overload
+    def __getitem__(self, k: int) -> Passage: ...
+
+    @overload
+    def __getitem__(self, k: slice) -> tuple[Passage, ...]: ...
+
+    def __getitem__(self, k: int | slice) -> Passage | tuple[Passage, ...]:
+        if isinstance(k, slice):
+            return tuple(self[i] for i in range(*k.indices(len(self))))
+        if not -len(self) <= k < len(self):
+            raise IndexError(k)
+        return Passage(**self._row(k % len(self)))
+
+    def __iter__(self) -> Iterator[Passage]:
+        return (self[k] for k in range(len(self)))
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Ids of the passages, each read when it is asked for."""
+        return _Ids(self)
+
+    def __del__(self) -> None:
+        file = getattr(self, "_file", None)
+        if file is not None:
+            file.close()
+
+
+class _Ids(Sequence[str]):
+    """Ids of passages on disk."""
+
+    def __init__(self, passages: MappedPassages) -> None:
+        self._passages = passages
+
+    def __len__(self) -> int:
+        return len(self._passages)
+
+    @overload
+    def __getitem__(self, k: int) -> str: ...
+
+    @overload
+    def __getitem__(self, k: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, k: int | slice) -> str | tuple[str, ...]:
+        found = self._passages[k]
+        return found.id if isinstance(found, Passage) else tuple(p.id for p in found)

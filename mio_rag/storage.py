@@ -1,0 +1,578 @@
+"""Files: atomic writes, locks, lines, and strict reading of JSON and TOML.
+
+Atomic writes of files and folders, and locks that allow one run at a time.
+
+While it is written, a file or folder has a temporary name with ``.partial`` beside its target, and its writer
+holds a lock on it. The system releases the lock when the process ends, for whatever reason. So a partial file
+without a lock was left by a writer that was killed; the next writer of the same target removes it. Windows
+neither renames a locked file nor lets others write it: there only runs hold locks, and nothing is removed.
+
+Files that grow by whole lines, and that several writers may share.
+
+Strict reading of JSON and TOML from outside, so that no value is lost and nothing fails later.
+
+Besides invalid JSON and TOML, these are refused: duplicate keys of an object (the first value would be lost),
+NaN and Infinity, numbers beyond float64, halves of surrogate pairs, and very deep nesting. A byte order mark
+is accepted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import time
+import tomllib
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mio_rag.errors import InputError, Notice
+
+_LOCK, _PARTIAL, _OLD = ".lock", ".partial", ".old"
+_LOCKS_BIND_OTHERS = os.name == "nt"  # elsewhere they bind only those who ask for them
+_KNOWN: dict[tuple[int, ...], str] = {}  # of `known_sha256_of`
+_UNFINISHED = re.compile(rf"\.(.+)\.[0-9a-f]{{32}}(\{_PARTIAL}|\{_OLD})((?:\.[^.]+)?)", re.DOTALL)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A partial file that replaces `path` if the block succeeds, and is removed if it fails.
+
+    It exists, and is empty, when the block begins. Its name begins with a dot and ends as `path` does, for
+    writers that go by the ending; they write it in place. It is on the disk before it takes that place, so
+    that a crash leaves the old file or the new one. Where `path` is a symbolic link, what it points to is
+    replaced.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written (no permission, a full disk), or `path` is no file.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        if target.exists() and not target.is_file():
+            raise InputError(f"'{path}' is not a file: choose another path")
+        with _partial(target, Path.touch) as partial:
+            yield partial
+            with partial.open("r+b") as file:  # Windows flushes only what is open for writing
+                os.fsync(file.fileno())
+            os.replace(partial, target)
+    except OSError as error:
+        raise InputError(f"'{path}' could not be written: {error}") from error
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that it is either the old one or the whole new one.
+
+    Raises
+    ------
+    InputError
+        As `replaced`.
+    """
+    with replaced(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of what a file holds, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def known_sha256_of(path: Path) -> str:
+    """`sha256_of` for large files that are read again and again, such as models: remembered by this process.
+
+    A file that is another, of another length, or written since is read anew; so is one that was written less
+    than two seconds before it was read, as a change right after could leave its time as it was.
+    """
+    found = path.stat()
+    now = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    digest = _KNOWN.get(now)
+    if digest is None:
+        begun = time.time_ns()
+        digest = sha256_of(path)
+        if begun - max(found.st_mtime_ns, found.st_ctime_ns) > 2_000_000_000:
+            _KNOWN[now] = digest
+    return digest
+
+
+def make_parent(path: Path) -> None:
+    """Make the folder of a file, where it is missing.
+
+    Raises
+    ------
+    InputError
+        If it cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"'{path.parent}' cannot be made: {error}") from error
+
+
+@contextmanager
+def replaced_folder(path: Path) -> Iterator[Path]:
+    """A partial folder that replaces `path` if the block succeeds, and is removed if it fails.
+
+    Missing parents are created. An old folder is kept until the new one is complete.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written (no permission, a full disk).
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _partial(target, Path.mkdir) as partial:
+            yield partial
+            _put(partial, target)
+    except OSError as error:
+        raise InputError(f"'{path}' could not be written: {error}") from error
+
+
+def _put(partial: Path, target: Path) -> None:
+    if target.exists():
+        old = _beside(target, _OLD)
+        with _held(target):
+            os.rename(target, old)
+            try:
+                os.rename(partial, target)
+            except OSError:
+                os.rename(old, target)
+                raise
+            _remove(old)
+    else:
+        os.rename(partial, target)
+    # Only now: where a run was killed between the two renamings, its old folder was the only whole one.
+    _sweep(target, _OLD)
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a file is called like something that a kill may leave: a lock, or what was being written."""
+    unfinished = _UNFINISHED.fullmatch(name)
+    return (name.startswith(".") and name.endswith(_LOCK)) or (
+        unfinished is not None and unfinished[2] == _PARTIAL
+    )
+
+
+def is_vacant(folder: Path) -> bool:
+    """Whether a folder is missing, or holds nothing but what a kill may leave."""
+    return not folder.exists() or all(is_leftover(path.name) for path in folder.iterdir())
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed writers left unfinished in a folder, and nothing that is being written."""
+    for path, ending, _ in _unfinished(folder):
+        if ending == _PARTIAL:
+            _remove_unless_held(path)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One run at a time in a folder, which is made where it is missing, and swept.
+
+    The lock goes with its process; the file that stands for it, at the end of the block.
+
+    Raises
+    ------
+    InputError
+        If the folder cannot be made, or another run is at work there.
+    """
+    with _only_run(folder / _LOCK, f"in '{folder}'", "a folder"):
+        sweep(folder)
+        yield
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """One run at a time for a file, which need not exist; otherwise as `locked`.
+
+    Raises
+    ------
+    InputError
+        If its folder cannot be made or written, or another run is at work on it.
+    """
+    target = Path(os.path.realpath(path))
+    with _only_run(target.with_name(f".{target.name}{_LOCK}"), f"on '{path}'", "another file"):
+        yield
+
+
+@contextmanager
+def _only_run(path: Path, where: str, else_: str) -> Iterator[None]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+            if not _is_free(handle):
+                os.close(handle)
+                raise InputError(f"another run is at work {where}: wait for it, or choose {else_}")
+            if _LOCKS_BIND_OTHERS or _stands_at(path, handle):  # Windows takes away nothing that is open
+                break
+            os.close(handle)  # of a run that has just ended, and took the file away
+    except OSError as error:
+        raise InputError(f"'{path.parent}' cannot be written: {error}") from error
+    try:
+        yield
+    finally:
+        if _LOCKS_BIND_OTHERS:
+            os.close(handle)
+            with suppress(OSError):  # another run has it open already
+                path.unlink()
+        else:
+            with suppress(OSError):
+                path.unlink()
+            os.close(handle)
+
+
+def _is_free(handle: int) -> bool:
+    """Lock an open file; False if another process holds the lock. Without file locks it counts as free."""
+    try:
+        return _lock(handle)
+    except OSError as error:
+        found = f"this system or disk has no file locks ({error})"
+        warnings.warn(f"mio-rag: {found}: do not start a second run in the same folder", Notice, stacklevel=7)
+    return True
+
+
+def _lock(handle: int) -> bool:
+    """Take the lock of what is open, unless somebody has it; an OSError where there are no locks."""
+    from filelock import lock_descriptor  # here: most commands lock nothing, and need not wait for it
+
+    return lock_descriptor(handle, blocking=False)
+
+
+def _stands_at(path: Path, handle: int) -> bool:
+    """Whether what is open is what lies at a path."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _beside(target: Path, ending: str) -> Path:
+    return target.with_name(f".{target.stem}.{uuid.uuid4().hex}{ending}{target.suffix}")
+
+
+@contextmanager
+def _partial(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
+    """Something new beside a target, held while the block runs; what killed writers left there goes first."""
+    _sweep(target, _PARTIAL)
+    while True:
+        path = _beside(target, _PARTIAL)
+        make(path)
+        with _held(path) as ours:
+            if not ours:  # somebody swept it before it was held
+                continue
+            try:
+                yield path
+            finally:
+                _remove(path)
+            return
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[bool]:
+    """Hold the lock of what lies at a path, so that nobody sweeps it; False where somebody was faster.
+
+    Where there are no locks nobody sweeps, and nothing is kept open: Windows renames nothing that is.
+    """
+    handle = _opened(path)
+    try:
+        try:
+            ours = path.exists() if handle is None else _lock(handle) and _stands_at(path, handle)
+        except OSError:
+            ours = True
+            if handle is not None:
+                os.close(handle)
+                handle = None
+        yield ours
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _opened(path: Path) -> int | None:
+    """A handle on a file or folder to lock; None where it is gone, or its lock would stop its own writer."""
+    if _LOCKS_BIND_OTHERS:
+        return None
+    try:
+        return os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    except OSError:
+        return None
+
+
+def _unfinished(folder: Path) -> Iterator[tuple[Path, str, str]]:
+    """What lies unfinished in a folder: path, ending, and name of what it was to become."""
+    names: list[str] = []
+    with suppress(PermissionError):  # a folder that may be written, and not listed
+        names = os.listdir(folder)
+    for name in names:
+        found = _UNFINISHED.fullmatch(name) if name.startswith(".") else None
+        if found:
+            yield folder / name, found[2], found[1] + found[3]
+
+
+def _sweep(target: Path, ending: str) -> None:
+    """Remove what killed writers of a target left beside it."""
+    for path, its_ending, name in _unfinished(target.parent):
+        if (its_ending, name) == (ending, target.name):
+            _remove_unless_held(path)
+
+
+def _remove_unless_held(path: Path) -> None:
+    handle = _opened(path)
+    if handle is None:
+        return
+    try:
+        with suppress(OSError):  # without locks there is no way to know; a leftover does no harm
+            if _lock(handle):
+                _remove(path)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+_SECONDS_BETWEEN_TRIES = 0.01
+
+
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Add lines to a file, which is made where it is missing; they are on the disk when this returns.
+
+    What is there already is not read, but for its last byte: where an interruption cut the last line short,
+    the new ones begin below it. Writers take turns; where the system or the disk has no file locks, all lines
+    still go out in one call.
+
+    Parameters
+    ----------
+    lines : iterable of str
+        Without line breaks.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    data = "".join(f"{line}\n" for line in lines).encode()
+    if not data:
+        return
+    try:
+        with path.open("a+b", buffering=0) as file:
+            _wait_for(file.fileno())  # until the file is closed
+            if (size := file.seek(0, os.SEEK_END)) > 0:
+                file.seek(size - 1)
+                data = data if file.read(1) == b"\n" else b"\n" + data
+            left = memoryview(data)
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise InputError(f"'{path}' could not be written: {error}") from error
+
+
+def _wait_for(handle: int) -> None:
+    """Take the lock of an open file as soon as nobody has it; where there are no such locks, go on."""
+    from filelock import lock_descriptor  # here, as in `mio_rag.storage`
+
+    with suppress(OSError):
+        lock_descriptor(handle, poll_interval=_SECONDS_BETWEEN_TRIES)
+
+
+_DEEPEST = 64  # levels; what reads the values calls itself for each
+_LONG_NUMBER = re.compile(r"\d{300}|[eE]\+?\d{3}")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # as it may be written; or half of a whole one
+_SHOWN = 40  # characters of what is wrong
+
+
+def read_text(source: str | Path, kind: type[InputError] = InputError) -> str:
+    """The UTF-8 text of a file, or of stdin for "-", without a byte order mark.
+
+    Parameters
+    ----------
+    kind : type
+        Of the error.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is not UTF-8.
+    """
+    if source == "-" and sys.stdin is None:
+        raise kind("stdin cannot be read: it is closed; give a file, or pipe something in")
+    try:
+        # The bytes of stdin: JSON and TOML are UTF-8 whatever the terminal speaks.
+        content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        return content.decode("utf-8-sig")
+    except (OSError, ValueError) as error:  # a path with a null character is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise kind(f"'{source}' cannot be read: {reason}") from error
+
+
+def read_json(path: str | Path, kind: type[InputError] = InputError) -> Any:
+    """What the JSON file (or stdin, for "-") holds; see `read_text` and `parse_json`."""
+    return parse_json(read_text(path, kind), f"'{path}'", kind)
+
+
+def read_toml(path: str | Path, kind: type[InputError] = InputError) -> dict[str, Any]:
+    """What the TOML file holds; see `read_text` and `parse_toml`."""
+    return parse_toml(read_text(path, kind), f"'{path}'", kind)
+
+
+def parse_json(
+    text: str | bytes, name: str, kind: type[InputError] = InputError, *, own: bool = False
+) -> Any:
+    """What a JSON text holds.
+
+    Parameters
+    ----------
+    name : str
+        What is read, to begin the message.
+    kind : type
+        Of the error.
+    own : bool
+        mio-rag wrote it, with what was said to it: NaN, Infinity and halves of surrogate pairs are taken.
+
+    Raises
+    ------
+    InputError
+        If it is not JSON, or not what this module takes. Where it is no JSON the `json.JSONDecodeError` is
+        the cause.
+    """
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8-sig")
+        text = text.removeprefix("\ufeff")
+        # A call for every number would take as long as reading them: only where one could be too large.
+        checks: dict[str, Any] = {}
+        if _LONG_NUMBER.search(text):
+            checks = {"parse_int": _whole, "parse_float": _real}
+        constant = None if own else _constant
+        data = json.loads(text, object_pairs_hook=_object, parse_constant=constant, **checks)
+        _check(data, not own and bool(_HALF.search(text)))
+    except RecursionError as error:
+        raise kind(f"{name} is nested more than {_DEEPEST} levels deep") from error
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if isinstance(text, str) and "\n" in text else ""
+        raise kind(f"{name} is not valid JSON: {line}column {error.colno}: {error.msg}") from error
+    except ValueError as error:
+        raise kind(f"{name} is not valid JSON: {error}") from error
+    return data
+
+
+def parse_toml(text: str, name: str, kind: type[InputError] = InputError) -> dict[str, Any]:
+    """What a TOML text holds; Infinity is among its values, NaN is refused.
+
+    Parameters and what is raised are those of `parse_json`.
+    """
+    try:
+        data = tomllib.loads(text.removeprefix("\ufeff"), parse_float=_toml_real)
+        _check(data, halves=False)  # which TOML does not take
+        _check_whole(data)
+    except RecursionError as error:
+        raise kind(f"{name} is nested more than {_DEEPEST} levels deep") from error
+    except ValueError as error:
+        long = not isinstance(error, tomllib.TOMLDecodeError) and "conversion" in str(error)
+        reason = "a whole number in it has thousands of digits" if long else error
+        raise kind(f"{name} is not a readable TOML file ({reason})") from error
+    return data
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {_short(twice)} is given twice in one object: keep one")
+    return data
+
+
+def _constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON number: write a finite one, or null where that is allowed")
+
+
+def _whole(text: str) -> int:
+    _real(text)
+    return int(text)
+
+
+def _real(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(_too_large(text))
+    return value
+
+
+def _toml_real(text: str) -> float:
+    value = float(text)
+    if math.isnan(value):
+        raise ValueError("nan is not allowed: write a finite number")
+    return value if "inf" in text else _real(text)
+
+
+def _too_large(text: str) -> str:
+    shown = text if len(text) <= _SHOWN else f"{text[:12]}... ({len(text)} characters)"
+    return f"the number {shown} is larger than any that can be computed with (about 1.8e308)"
+
+
+def _short(text: str) -> str:
+    """For a message: with escapes for what a terminal would act on."""
+    return ascii(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+
+
+def _check(data: Any, halves: bool) -> None:
+    """Go down level by level; where `halves` are possible, look at every string too.
+
+    Raises
+    ------
+    RecursionError
+        If there are too many levels.
+    ValueError
+        For half of a surrogate pair.
+    """
+    level: list[Any] = [data]
+    for _ in range(_DEEPEST + 1):
+        if halves:
+            _check_strings(level)
+        containers = [value for value in level if type(value) in (dict, list)]
+        if not containers:
+            return
+        level = [
+            part
+            for value in containers
+            for part in (value.values() if type(value) is dict else value)
+            if halves or type(part) in (dict, list)
+        ]
+    raise RecursionError
+
+
+def _check_strings(level: list[Any]) -> None:
+    for value in level:
+        for text in value if type(value) is dict else (value,):
+            if type(text) is str and _SURROGATE.search(text):
+                raise ValueError(
+                    f"{_short(text)} contains half of a surrogate pair, which is not a character"
+                )
+
+
+def _check_whole(value: Any) -> None:
+    """Raise `ValueError` for a whole number beyond float64; TOML's reader takes any."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            _check_whole(part)
+    elif isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError(_too_large(f"of {value.bit_length()} bits"))
