@@ -114,7 +114,9 @@ class _Variant(Settings):
     def _effective(cls, data: Any) -> Any:
         if isinstance(data, Mapping):
             others = cls._of_others()
-            if useless := [name for name in data if name in others and name not in cls.model_fields]:
+            program = "settings" in others and "settings" not in cls.model_fields  # has any name
+            useless = [n for n in data if n not in cls.model_fields and (program or n in others)]
+            if useless:
                 tag = cls.model_fields["by"].default
                 raise InputError(f'{", ".join(useless)} has no effect with by = "{tag}": leave it out')
         return data
@@ -612,6 +614,8 @@ def _tagged(table: str, given: Any) -> Any:
     data = dict(given)
     if table == "price" and "by" not in data:
         named = [key for key in _PRICED_BY if data.get(key) is not None]
+        if not named and set(data) - {*FixedPrice._of_others(), *_PRICED_BY}:
+            return {**data, "by": "fixed"}  # a name that is none is reported as such
         if len(named) != 1:
             raise InputError(
                 f"price: give one of token, worth and total, not {' and '.join(named) or 'nothing'}"
