@@ -52,8 +52,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Comparison": ("methods", "baseline", "mmr_lambda", "limit", "resume", "details"),
     "Output": ("out", "config", "explain", "json_output", "help_all", "help"),
 }  # fmt: skip
-
-
 _EVERYTHING = "mio_rag.help.everything"  # a key of the context
 
 
@@ -116,8 +114,6 @@ def brief(*listed: str) -> type[BriefHelp]:
 
 #: What most people set when passages are chosen.
 _SELECTING = ("budget_tokens", "preset", "passage_penalty", "relevance", "units")
-
-
 #: Name -> file in mio_rag/cli, and what of it is the command, in the order of the help.
 _COMMANDS = {
     "demo": ("ask", "demo"),
@@ -143,8 +139,6 @@ _COMMANDS = {
     "plan": ("policy", "plan_app"),
     "policy": ("policy", "policy_app"),
 }
-
-
 #: Name -> options that ``--help`` lists.
 _BRIEF = {
     "select": (*_SELECTING, "pool", "retrieval", "solver", "explain", "config"),

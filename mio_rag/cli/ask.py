@@ -497,11 +497,7 @@ def _outcome_json(outcome: Outcome, in_force: dict[str, Any]) -> dict[str, Any]:
 # -- demo ------------------------------------------------------------------------------------------------
 
 _SHOWN_QUESTION = "q-04"  # one on which the methods differ; the table of means follows it
-
-
 _BUDGETS = (256, 512)
-
-
 # All that a demo writes: a folder with anything else is not removed.
 _FILES = {
     "run.json",

@@ -308,8 +308,6 @@ _BESIDE = {
     "index", "question", "generator", "policy", "trace", "mapped", "config", "explain", "json_output", "seed",
     "strategies", "router",
 }  # fmt: skip
-
-
 PolicyOption = Annotated[
     str | None,
     typer.Option(

@@ -381,11 +381,7 @@ frontier_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-
 Weights = Annotated[str, typer.Option("--weights", help="Comma-separated redundancy weights (lambda_1).")]
-
-
 Radii = Annotated[str, typer.Option("--radii", help="Comma-separated radii (rho) of the grid.")]
 
 

@@ -45,14 +45,8 @@ if TYPE_CHECKING:
 # -- tune ------------------------------------------------------------------------------------------------
 
 _FIT = "fit"
-
-
 _BUDGET, _TRIALS, _PATIENCE, _FOLDS = 256, 60, 25, 4
-
-
 _VARY = "redundancy_weight,passage_penalty,token_price,link_benefit"
-
-
 _MANY = SolverOptions(time_limit=1.0, relative_gap=0.001)
 
 
@@ -351,8 +345,6 @@ def _lines(found: TuneResult) -> list[str]:
 
 #: Most tokens of a question, where nothing else is said.
 CEILING = 2048
-
-
 _APART = 1.1
 
 

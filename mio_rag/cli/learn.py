@@ -242,8 +242,6 @@ strategies_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-
 State = Annotated[Path, typer.Argument(help="SQLite file that --strategy-state wrote.")]
 
 

@@ -33,53 +33,33 @@ if TYPE_CHECKING:
 # -- shared ----------------------------------------------------------------------------------------------
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
-
-
 Explain = Annotated[
     bool, typer.Option("--explain", help="Also say why each passage is in or out, and what it is worth.")
 ]
-
-
 Budget = Annotated[
     int, typer.Option("--budget-tokens", help="Maximum size of the context, in tokens of the reader.")
 ]
-
-
 Include = Annotated[
     list[str] | None, typer.Option("--must-include", help="Id of a passage that must be chosen. Repeatable.")
 ]
-
-
 Exclude = Annotated[
     list[str] | None,
     typer.Option("--must-exclude", help="Id of a passage that must not be chosen. Repeatable."),
 ]
-
-
 Pool = Annotated[int, typer.Option("--pool", help="Candidates per question.")]
-
-
 ModeName = Annotated[str, typer.Option("--retrieval", help="Ranking of the pool: fused, dense or bm25.")]
-
-
 GeneratorSpec = Annotated[
     str, typer.Option("--generator", help="extractive, gguf:PATH, hf:ID, openai:URL#MODEL, scripted:FILE.")
 ]
-
-
 EmbedderName = Annotated[
     str, typer.Option("--embedder", help="minilm, tfidf, or a sentence-transformers id or folder.")
 ]
-
-
 Mapped = Annotated[
     bool,
     typer.Option(
         "--mapped", help="Leave vectors, texts and the lexical index on disk: less memory, slower searches."
     ),
 ]
-
-
 MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Maximum length of the answer, in tokens.")]
 
 
@@ -637,8 +617,6 @@ def at_rate(selector: Selector, rate: Rate | None) -> Selector:
 # -- config ----------------------------------------------------------------------------------------------
 
 _NAMED_RELEVANCE = ("auto", "given", "cosine", "default", "minilm", "tfidf", "ranks", "scores")
-
-
 #: Of the options that are settings of a service, those that name files and folders.
 _PATHS = ("prices", "pacer_state", "curve", "api_key_file", "cache", "router", "tiers", "strategy_state")
 
@@ -780,8 +758,6 @@ OwnConfigFile = Annotated[
         help="Take options from this TOML file (tokens_per_day = 2000000); those given here win.",
     ),
 ]
-
-
 ConfigFile = Annotated[
     Path | None,
     typer.Option(

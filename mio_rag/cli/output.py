@@ -25,8 +25,6 @@ from mio_rag.errors import InfeasibleError, InputError, MioRagError, Notice, Sol
 # -- streams ---------------------------------------------------------------------------------------------
 
 _HANDLER = "mio_rag.plain_characters"
-
-
 #: What stands for characters that a stream cannot take; one column wide where tables hold them.
 _PLAIN = {
     "\u2713": "+", "\u00b7": "-", "\u2022": "*", "\u2010": "-", "\u2011": "-", "\u2013": "-", "\u2014": "-",

@@ -25,11 +25,7 @@ policy_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-
 _Named = Annotated[str, typer.Argument(metavar="FILE|PRESET", help="TOML file of a policy, or a preset.")]
-
-
 _Index = Annotated[
     Path | None, typer.Option("--index", help="Also hold what was learned against this index.")
 ]
@@ -482,8 +478,6 @@ mdp_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-
 Config = Annotated[
     Path | None,
     typer.Option("--config", help="TOML file with parameters of the model; options given here override it."),

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 # -- tables ----------------------------------------------------------------------------------------------
 
 _BETWEEN = 2  # columns of air between two fields
-
-
 _LEAST = 12  # columns that a name keeps, however narrow the terminal
 
 
@@ -370,14 +368,8 @@ def print_measures(console: Terminal, found: Sequence[Measure]) -> None:
 # -- evaluation ------------------------------------------------------------------------------------------
 
 Record = Mapping[str, Any]
-
-
 _NONE = "\u2013"
-
-
 _ALL = "all_gold"
-
-
 _OURS = "exact"  # whose name says how it chooses, not whose choice it is
 
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 # -- control ---------------------------------------------------------------------------------------------
 
 _SHOWN = 6  # segments of a step, before the rest is counted
-
-
 _WHAT = 120  # characters of what a step searched for: small models write on and on; JSON has all of it
 
 

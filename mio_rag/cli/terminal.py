@@ -22,8 +22,6 @@ _SEQUENCE = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\n]*?(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-~]"
 )
-
-
 #: Control characters but tab and newline, and what turns the direction of text around.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -97,10 +95,7 @@ class Terminal(Console):
 
 #: Where problems, notes and progress go.
 errors = Terminal(stderr=True)
-
-
 # -- progress --------------------------------------------------------------------------------------------
-
 _MOMENT_SECONDS = 1.0  # shorter waits need no word
 
 

@@ -39,9 +39,7 @@ from mio_rag.errors import DataError, InputError, require
 from mio_rag.storage import read_json
 
 __all__ = ["SIGNALS", "Completeness", "adapt", "complete", "fit", "read", "shipped", "signals"]
-
 FloatArray = NDArray[np.float64]
-
 #: Names of the numbers, in order.
 SIGNALS = (
     "missing",
@@ -58,7 +56,6 @@ SIGNALS = (
     "nested",
     "yes_no",
 )
-
 _FILE = Path(__file__).parent / "complete.json"
 _EDGE = 1e-3  # probabilities are held so far from 0 and 1, where logarithms are taken
 _LEAST = 50  # selections to fit on

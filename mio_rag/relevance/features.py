@@ -73,38 +73,20 @@ from mio_rag.names import leading_name, name_key
 # -- pool ------------------------------------------------------------------------------------------------
 
 FloatArray = NDArray[np.float64]
-
-
 #: Where candidates keep the relevance that they came with, once a model has replaced it.
 GIVEN = "relevance before the model"
-
-
 #: What the model made of it: as long as that is the relevance, nobody has changed it since.
 MADE = "relevance by the model"
-
-
 _AGREEMENT = 10  # best passages of each ranking that are compared
-
-
 _SMALLEST = 1e-290  # of a spread: what is divided by less is no number any more
-
-
 _HEAD = 50  # passages that tell how far scores spread; links may have added more
-
-
 _WORD = re.compile(r"\w+")
-
-
 _NAME = re.compile(r"\b[A-Z]\w+|\d+")
-
-
 _COMMON_WORDS = """
 a an the of in on at to for and or is was were are be been by with from as that this which who whom whose what
 when where why how did do does has have had it its his her their he she they into about between than not no
 many much first
 """
-
-
 _COMMON = frozenset(_COMMON_WORDS.split())
 
 
@@ -268,12 +250,8 @@ def logit(probability: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 LINK_FEATURES = ("best_mentioning", "best_mentioned", "mention_weight", "is_mentioned", "does_mention")
-
-
 #: What falls with a passage's own cosine; a weight on it must not be negative, nor one on those links.
 _BY_COSINE = ("cosine", "cosine_gap", "spread_gap", "given_gap")
-
-
 _MONOTONE = (*_BY_COSINE, "best_mentioning", "best_mentioned")
 
 
@@ -339,8 +317,6 @@ _BASE: dict[str, tuple[str, Callable[[Candidates], FloatArray]]] = {
     "title_named": ("question", _title_named),
     "log_words": ("texts", _log_words),
 }
-
-
 #: What models are fitted on where nothing else is asked for.
 BASE_FEATURES = tuple(_BASE)
 

@@ -33,11 +33,7 @@ from mio_rag.storage import make_parent, replaced
 # -- fitting ---------------------------------------------------------------------------------------------
 
 FloatArray = NDArray[np.float64]
-
-
 _FOLDS = 5
-
-
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0)  # inverse regularisation, on standardised features
 
 
@@ -306,11 +302,7 @@ def _no_use(column: FloatArray) -> str:
 # -- calibration -----------------------------------------------------------------------------------------
 
 _BINS = 10
-
-
 _FEW = 10  # candidates in a bin whose share is drawn as a hint
-
-
 _Z = 1.959964  # of a two-sided 95 % interval
 
 

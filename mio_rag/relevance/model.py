@@ -69,18 +69,10 @@ from mio_rag.storage import read_json
 # -- model -----------------------------------------------------------------------------------------------
 
 FORMAT = "mio-rag-relevance"
-
-
 VERSION = 1
-
-
 #: Weights in this folder: the older set, and those that `mio_rag.relevance.model` chooses from.
 SHIPPED = ("default", "minilm", "tfidf", "ranks", "scores")
-
-
 FloatArray = NDArray[np.float64]
-
-
 Kind = Literal["logistic", "isotonic"]
 
 
@@ -401,15 +393,9 @@ def load_model(name: str | Path) -> RelevanceModel | None:
 
 #: Share of questions that the collection is not about, as far as nothing is known of them.
 OUTSIDE = 0.1
-
-
 #: Names of the numbers that a pool gives.
 SIGNALS = ("cover", "first_cover", "top_cover", "cosine")
-
-
 _TOP = 3  # passages of `top_cover`
-
-
 _FARTHEST = 30.0  # log-odds are held so far from 0
 
 
@@ -500,15 +486,9 @@ class Answerable:
 
 #: A model, or who chooses one: "auto" by what candidates bring, "given" and None nobody.
 Relevance = RelevanceModel | Literal["auto", "given"] | None
-
-
 SourceKind = Literal["given", "model", "fitted weights", "ranks", "scores"]
-
-
 #: Weights for one embedder each, which they name by the beginning of its fingerprint.
 _FITTED = ("minilm", "tfidf")
-
-
 _SAME = 1e-5  # of two cosines, one of which may have been kept in single precision
 
 
@@ -539,22 +519,12 @@ _REPLACED = RelevanceSource(
     "scores",
     "probabilities by the order and the gaps of the relevance given, which is not what the Retriever gave",
 )
-
-
 _GIVEN = RelevanceSource("given", "as the candidates have it")
-
-
 _RANKS = "probabilities by ranks and gaps: no weights that ship were fitted on this embedder"
-
-
 _SCORES = RelevanceSource("scores", "probabilities by the order and the gaps of the scores given")
-
-
 _ONE = RelevanceSource(
     "scores", "that of the best passage of a pool in the mean: one score alone has no order and no gaps"
 )
-
-
 _EQUAL = RelevanceSource(
     "scores", "one probability for all: the scores given are equal, and tell no passage from another"
 )

@@ -56,8 +56,6 @@ from mio_rag.types import Question
 # -- sentences -------------------------------------------------------------------------------------------
 
 FloatArray = NDArray[np.float64]
-
-
 SENTENCE_FEATURES = (
     "log_count",
     "lead",
@@ -71,27 +69,15 @@ SENTENCE_FEATURES = (
     "amount",
     "no_amount",
 )
-
-
 _WORDS = "words"  # the name of the weights for sentences that nobody embedded
-
-
 _SURE = 1e-6  # a probability that is not told from 0
-
-
 _FURTHEST = 4.0  # spreads: what lies further apart is apart
-
-
 _WORD = re.compile(r"\w+")
-
-
 _ASKS_NUMBER = re.compile(
     r"\b(?:when|how (?:many|much|long|old|far|tall|large|big|high|often)|(?:what|which|in what|in which) "
     r"(?:year|date|day|century|decade|percentage|number|age)|percent)\b",
     re.IGNORECASE,
 )
-
-
 _ASIDE = re.compile(r"\s*\([^)]*\)\s*$")  # "Mercury (planet)" is named "Mercury"
 
 
@@ -325,14 +311,10 @@ _MEASURED = """
 amount area capacity density depth distance growth height length mass number percent percentage population
 proportion rate ratio size speed sum temperature total value weight width
 """
-
-
 _MONEY = """
 asset budget cash cost debt dividend earnings expense expenditure fee income inventory liability loan loss
 margin pay price profit revenue salary sales spending tax wage
 """
-
-
 _UNITS = "thousand|million|billion|trillion|percent|per cent"
 
 
@@ -349,8 +331,6 @@ _ASKS = re.compile(
     + r")\b",
     re.IGNORECASE,
 )
-
-
 _HOLDS = re.compile(
     rf"[$€£¥]\s*\d|\d[\d,]*\.\d|\d{{1,3}}(?:,\d{{3}})+|\d\s*%|\b\d+\s*(?:{_UNITS})\b", re.IGNORECASE
 )
@@ -367,8 +347,6 @@ def holds_amount(text: str) -> bool:
 
 
 _FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?")
-
-
 _OF_A_DATE = re.compile(r"[12]?\d|3[01]|(?:19|20)\d\d")
 
 
