@@ -41,6 +41,10 @@ class Order:
         """The workflow, as plain data."""
         return self.workflow.to_dict()
 
+    def scores(self, state: State) -> dict[str, float]:
+        """Nothing is chosen."""
+        return {}
+
 
 def action_of(
     node: Node, *, final: bool, id: str | None = None, inputs: tuple[str, ...] | None = None

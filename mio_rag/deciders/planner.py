@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,10 +31,13 @@ class _Place:
         Next to run; None: one is running, or a workflow has ended.
     workflow : Workflow or None
         The one that has ended.
+    scores : dict
+        Of every decision until here, what the best of it was.
     """
 
     action: Action | None
     workflow: Workflow | None
+    scores: dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +62,10 @@ class Planner:
     def decide(self, state: State, proposed: tuple[Action, ...]) -> tuple[Action, ...]:
         """Add the next steps."""
         if self.planner.tree.mode == "once":
-            workflow, scores, why = state.once("plan", lambda: self._whole(state))
+            workflow, _, why = state.once("plan", lambda: self._whole(state))
             actions = Order(workflow).decide(state, ())
             if not state.results:
-                actions = tuple(replace(one, why=why, about={"scores_of": scores}) for one in actions)
+                actions = tuple(replace(one, why=why) for one in actions)
             return (*proposed, *actions)
         if state.running:
             return proposed
@@ -84,6 +87,15 @@ class Planner:
         except InputError:  # it failed before it came to a workflow, for the same reason
             return {}
         return {} if found is None else found.to_dict()
+
+    def scores(self, state: State) -> dict[str, float]:
+        """What the policy saw in the workflows, or in the ways at each decision."""
+        try:
+            if self.planner.tree.mode == "once":
+                return dict(state.once("plan", lambda: self._whole(state))[1])
+            return self._place(state).scores
+        except InputError:
+            return {}
 
     def features(self, question: str) -> FloatArray:
         """What the policy sees of a question, shape (k,)."""
@@ -115,15 +127,15 @@ class Planner:
         tree = self.planner.tree
         done: dict[str, str] = {}
         told: list[tuple[str, dict[str, float], bool]] = []
-        branch, spent, taken = tree.branches[0], 0.0, set[str]()
+        branch, spent, taken, scores = tree.branches[0], 0.0, set[str](), dict[str, float]()
         while branch.ends is None:
-            why, scores = "", dict[str, float]()
+            why = ""
             chosen = branch.children[0]
             if len(branch.children) > 1:
                 looked = observation(self._seen(state), seen(told), spent / self.planner.unit)
                 chosen, found = self.planner.choose(looked, branch.place, self.alpha(state.price))
                 names = sorted({tree.workflows[leaf].name for leaf in tree.branches[chosen].leaves})
-                scores = {f"{len(done)}: {', '.join(names)}": float(np.max(found))}
+                scores[f"{len(done)}: {', '.join(names)}"] = float(np.max(found))
                 why = self._why(branch, found, chosen, state.price)
             branch = tree.branches[chosen]
             if branch.node is None:
@@ -139,7 +151,7 @@ class Planner:
                 leaves = [tree.workflows[k] for k in branch.leaves]
                 final = any(one.nodes[depth].id == one.answer for one in leaves)
                 action = action_of(node, final=final, id=id, inputs=inputs)
-                return _Place(replace(action, why=why, about={"scores_of": scores}), None)
+                return _Place(replace(action, why=why), None, scores)
             result = state.results[id]
             done[signed[depth]] = id
             spent += self._cost(result)
@@ -149,7 +161,7 @@ class Planner:
             for other in state.results.values():
                 if other.action.settings.get("loop") == id:
                     spent += self._cost(other)
-        return _Place(None, tree.workflows[branch.ends])
+        return _Place(None, tree.workflows[branch.ends], scores)
 
     def _cost(self, result: Result) -> float:
         if self.planner.cost == "tokens":
@@ -243,7 +255,11 @@ class LanguagePlanner:
         """Sub-questions follow their own workflow."""
         return Order(inner_workflow(workflow), final=False)
 
-    def described(self, state: State) -> Mapping[str, Any]:
+    def scores(self, state: State) -> dict[str, float]:
+        """Nothing is scored."""
+        return {}
+
+    def described(self, state: State) -> dict[str, Any]:
         """The workflow that was written; empty before that."""
         try:
             return self._written(state)[0].to_dict() if state.has_ended("plan") else {}

@@ -21,7 +21,7 @@ from mio_rag.selection.result import Selection
 from mio_rag.session.budget import Budget, LimitReached, Limits, Replies, Reply
 from mio_rag.session.costs import Call, Costs, Spent
 from mio_rag.session.models import Models
-from mio_rag.session.state import Action, Decider, Learner, Result, State
+from mio_rag.session.state import Action, Decider, Learner, Once, Result, State
 from mio_rag.session.tools import Equipment, Job, Nothing, Tool, asks, find_tool, missing_inputs
 from mio_rag.session.trace import Outcome, trace_of
 from mio_rag.session.values import Fact
@@ -62,6 +62,10 @@ class Plan(Protocol):
 
     def described(self, state: State) -> dict[str, Any]:
         """The workflow that was followed, as plain data; empty where there is none."""
+        ...
+
+    def scores(self, state: State) -> dict[str, float]:
+        """What was chosen among -> its score; empty where nothing was chosen."""
         ...
 
 
@@ -203,9 +207,11 @@ class Session:
         ended: queue.SimpleQueue[Result] = queue.SimpleQueue()
         started = 0
         while not state.is_closed:
+            began = time.perf_counter()
             proposed: tuple[Action, ...] = ()
             for decider in deciders:
                 proposed = decider.decide(state, proposed)
+            state.deciding += time.perf_counter() - began
             new = [action for action in proposed if not state.has_started(action.id)]
             new = new[: _MOST_ACTIONS - started]
             started += len(new)
@@ -249,7 +255,9 @@ class Session:
     def act(self, result: Result, state: State, budget: Budget) -> None:
         """Run one tool. Whatever fails drops this action, with a reason; the question goes on."""
         action, tool = result.action, find_tool(result.action.do)
-        with _place(budget, tool):
+        with _place(budget, tool, result):
+            if state.is_closed:
+                return  # abandoned before it began
             result.begun = time.perf_counter()
             try:
                 result.branch = branch = budget.branch(action.model)
@@ -270,7 +278,7 @@ class Session:
                 result.dropped, result.error = _reason(error), error
                 result.failed = isinstance(error, GenerationError)
             except Exception as error:  # a user's own generator or store costs its branch, not the answer
-                result.dropped = _reason(error)
+                result.dropped, result.error = _reason(error), error
 
 
 def _reason(error: Exception) -> str:
@@ -285,13 +293,17 @@ def _takes_a_step(tool: Tool, action: Action) -> bool:
 
 
 @contextmanager
-def _place(budget: Budget, tool: Tool) -> Iterator[None]:
+def _place(budget: Budget, tool: Tool, result: Result) -> Iterator[None]:
     """A place among the actions that run in parallel; one that waits for others takes none."""
     if tool.runs_others:
         yield
         return
-    with budget.places:
+    budget.places.acquire()
+    result.release = Once(budget.places.release)
+    try:
         yield
+    finally:
+        result.release()
 
 
 def _abandon(state: State, result: Result, why: str) -> None:
@@ -307,6 +319,8 @@ def _abandon(state: State, result: Result, why: str) -> None:
             _abandon(child, inner, why)
     state.running.pop(result.action.id, None)
     state.results[result.action.id] = late
+    if result.release is not None:
+        result.release()
 
 
 @dataclass(frozen=True, eq=False)
@@ -422,6 +436,7 @@ class _Run:
                     session.learner.learn(state)
         except MioRagError as failure:
             error = failure
+        self.opening.add(Call("decide", state.deciding))
         costs = self._costs()
         trace = trace_of(
             state,
@@ -435,6 +450,7 @@ class _Run:
             opening=self.opening,
             seconds=time.perf_counter() - self.began,
             workflow=session.plan.described(state),
+            scores=session.plan.scores(state),
             fallback=self.fallback,
         )
         return Outcome(None if error is not None else reply, state.selection, trace, costs, error)
@@ -513,8 +529,8 @@ class _Run:
         """The final reply, else the last draft, else an answer from what was read, else from memory."""
         state = self.state
         for result in state.results.values():
-            if result.action.do == "draft" and isinstance(result.error, InputError):
-                raise result.error  # the model cannot be measured: no rule can decide
+            if result.action.do in ("draft", "write_workflow") and isinstance(result.error, InputError):
+                raise result.error  # the model cannot do what the policy decides by
         final = next((r for r in reversed(state.results.values()) if r.action.final), None)
         replies = [r.value for r in state.results.values() if isinstance(r.value, Reply)]
         if final is not None and isinstance(final.value, Reply):
@@ -546,7 +562,7 @@ class _Run:
         """One more answer, from what was read, else from memory, with the tokens set aside for it."""
         state = self.state
         read = [r.action.id for r in state.results.values() if isinstance(r.value, Selection)]
-        why: str | None = None
+        failed: Result | None = None
         for k, inputs in enumerate([*((id,) for id in read[-1:]), ()]):
             action = Action("fallback" if k == 0 else f"fallback-{k + 1}", "answer", inputs, final=True)
             result = Result(action)
@@ -554,5 +570,6 @@ class _Run:
             state.results[action.id] = result
             if isinstance(result.value, Reply):
                 return result.value
-            why = result.dropped
-        raise GenerationError(f"there is no answer ({self.fallback}): {why}")
+            failed = result
+        assert failed is not None
+        raise GenerationError(f"there is no answer ({self.fallback}): {failed.dropped}") from failed.error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -56,6 +57,21 @@ class Action:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Once:
+    """Calls a function at most once, whichever thread comes first."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act: Callable[[], None] | None = act
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        """Call it, if nobody has."""
+        with self._lock:
+            act, self._act = self._act, None
+        if act is not None:
+            act()
+
+
 @dataclass(eq=False)
 class Result:
     """What came of an action.
@@ -86,6 +102,7 @@ class Result:
     children: list[State] = field(default_factory=list)
     branch: Branch | None = None
     begun: float | None = None
+    release: Once | None = None
 
     @property
     def all_costs(self) -> Iterator[Costs]:
@@ -127,6 +144,8 @@ class State:
         Whether nobody waits for it any longer.
     parent : State or None
         Of a sub-question: the state of the question.
+    deciding : float
+        Seconds that deciders took.
     """
 
     id: str
@@ -142,6 +161,7 @@ class State:
     running: dict[str, Result] = field(default_factory=dict)
     is_closed: bool = False
     parent: State | None = None
+    deciding: float = 0.0
     _memo: dict[str, Any] = field(default_factory=dict)
 
     def once(self, key: str, make: Callable[[], T]) -> T:

@@ -335,19 +335,18 @@ def trace_of(
     opening: Costs,
     seconds: float,
     workflow: dict[str, Any],
+    scores: dict[str, float],
     fallback: str | None,
 ) -> Trace:
     """The trace of a question that has ended."""
     steps, level = [], None
     search: dict[str, Any] = {}
     about: dict[str, Any] = {}
-    scores: dict[str, float] = {}
     wanted = 0
     for result in state.results.values():
         level = result.facts.get("complete", level)
         steps += _steps(result, result.action.id, state, level)
-        about |= {k: v for k, v in result.action.about.items() if k not in ("search", "scores_of")}
-        scores |= result.action.about.get("scores_of", {})
+        about |= {k: v for k, v in result.action.about.items() if k != "search"}
         if "searched" in result.facts and not search:
             search = dict(result.action.about.get("search", {}))
         wanted = result.facts.get("wanted", wanted)
@@ -401,7 +400,7 @@ def _steps(result: Result, path: str, state: State, level: float | None) -> list
     own = Step(
         id=path,
         do=action.do,
-        why=action.why if action.do == "stop" else sentence(result, state),
+        why=action.why if action.do == "stop" else sentence(result, state, path),
         query=str(facts.get("query", "" if is_note else " | ".join(queries))),
         note=str(value or "") if is_note else "; ".join(facts.get("notes", ())),
         new_ids=tuple(facts.get("new", ids)),
@@ -413,7 +412,7 @@ def _steps(result: Result, path: str, state: State, level: float | None) -> list
         dropped=result.dropped,
         failed=result.failed,
         complete=level if state.parent is None else None,
-        about={k: v for k, v in action.about.items() if k not in ("search", "scores_of", "ended")},
+        about={k: v for k, v in action.about.items() if k not in ("search", "ended")},
     )
     inner = []
     for place, child in enumerate(result.children, 1):
@@ -437,14 +436,14 @@ def per_token(price: float) -> str:
     return share(price, digits)
 
 
-def sentence(result: Result, state: State) -> str:
+def sentence(result: Result, state: State, path: str) -> str:
     """What an action did, and why."""
     action, value, facts = result.action, result.value, result.facts
     if result.dropped is not None:
         return f"{action.do}: {result.dropped}"
     if state.parent is not None:
         notes = "; ".join(facts.get("notes", ()))
-        return f"part of the answer: {action.do}{f', {notes}' if notes else ''}"
+        return f"part of {path.split('/')[0]}: {action.do}{f', {notes}' if notes else ''}"
     tokens = result.tokens
     cost = (
         f"{tokens} tokens, {share(tokens * state.price)} at {per_token(state.price)} each" if tokens else ""
@@ -473,9 +472,9 @@ def sentence(result: Result, state: State) -> str:
                 (r.facts["wanted"] for r in state.results.values() if r.facts.get("wanted")), 0
             )
             fits = f"nothing worth reading fits in {plural(state.budget, 'token')}"
-            return f"no model was asked: {fits if room else 'nothing was worth reading'}"
+            return f"{lead}no model was asked: {fits if room else 'nothing was worth reading'}"
         longest = action.settings.get("max_tokens", state.max_tokens)
-        return f"answered in at most {longest} tokens" + (f"; with the prompt {cost}" if cost else "")
+        return f"{lead}answered in at most {longest} tokens" + (f"; with the prompt {cost}" if cost else "")
     done = {"decompose": "broke the question into parts"}.get(
         action.do, f"did the step {action.id}, {action.do}"
     )

@@ -53,8 +53,9 @@ def reply_problems(controller: Controller, question: Question, found: Outcome) -
 
 def limit_problems(found: Outcome, limits: Limits) -> Iterator[str]:
     """Limits that were passed; that of time binds only what begins."""
-    if len(found.trace.steps) > limits.steps:
-        yield f"{len(found.trace.steps)} steps, {limits.steps} are the limit"
+    asking = [step for step in found.trace.steps if any(call.lm_calls for call in step.calls)]
+    if len(asking) - 1 > limits.steps:  # the answer is none
+        yield f"{len(asking) - 1} steps asked a model, {limits.steps} are the limit"
     total = found.costs.total()
     if total.prompt_tokens + total.completion_tokens > limits.tokens:
         yield f"{total.prompt_tokens + total.completion_tokens} tokens, {limits.tokens} are the limit"

@@ -247,8 +247,9 @@ class _Suite:
             found = self._attempt(what, self._controller(limits), question, budget, CountingReader())
             if found is not None:
                 wrong = [*limit_problems(found, limits), *trace_problems(found.trace, self.replay)]
-                if found.trace.steps:
-                    wrong.append(f"{len(found.trace.steps)} steps were taken")
+                taken = [step for step in found.trace.steps if step.dropped is None and step.calls]
+                if len(taken) > 1 and limits.seconds < 1:  # the answer alone
+                    wrong.append(f"{len(taken)} steps were taken")
                 self._note(what, wrong, found.trace)
         for tokens in (1, 500, 1000):
             limits = replace(self.limits, tokens=tokens)
@@ -279,13 +280,15 @@ class _Suite:
         what = f"question '{question.id}', an error that nobody planned"
         reader = CountingReader(fails_at=0, error=_Unplanned("a bug"))
         try:
-            self._controller().attempt(question, reader, budget)
+            found = self._controller().attempt(question, reader, budget)
         except _Unplanned:
             self._note(what, [])
         except Exception as error:
             self._note(what, [f"raised {type(error).__name__} in its place: {error}"])
         else:
-            self._note(what, ["it was swallowed"] if reader.failed else [])
+            dropped = [step.dropped or "" for step in found.trace.steps]
+            told = any(_Unplanned.__name__ in why for why in (*dropped, str(found.error)))
+            self._note(what, ["it was swallowed"] if reader.failed and not told else [])
 
     def _refusing(self) -> None:
         """A budget that is none."""

@@ -19,7 +19,7 @@ from benchmarks.composed.language import (
 )
 from benchmarks.composed.language_summary import EITHER, PLAIN, table_of, told_of
 from benchmarks.composed.study import Source, trained
-from mio_rag.control.planner.settings import Models, WorkflowSettings
+from mio_rag.control.planner.settings import WorkflowSettings
 from mio_rag.corpora.load import Dataset
 from mio_rag.deciders.workflow import find_workflow
 from mio_rag.errors import InputError
@@ -30,6 +30,7 @@ from mio_rag.learning.outcomes import collect_outcomes, data_hash
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Limits
+from mio_rag.session.models import Models
 
 CHEAP, DEAR = Reader("cheap", "extractive", 0.1, 0.4), Reader("dear", "extractive", 0.3, 1.2)
 

@@ -5,9 +5,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from mio_rag.control.mdp.agent import Agent, make_agent
-
 from mio_rag.control.controller import Setup
+from mio_rag.control.make import make_controller
 from mio_rag.control.settings import ControlSettings
 from mio_rag.generation import BaseGenerator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
@@ -49,6 +48,6 @@ class Sure(BaseGenerator):
         return dataclasses.replace(answer, logprobs=(math.log(self.confidence(prompt)),) * 2)
 
 
-def agent(name: str, index: CorpusIndex | None, **settings: Any) -> Agent:
+def agent(name: str, index: CorpusIndex | None, **settings: Any) -> Any:
     retriever = None if index is None else Retriever(index, pool=4)
-    return make_agent(name, Setup(ControlSettings(**settings), retriever, SELECTOR, seed=3))
+    return make_controller(name, Setup(ControlSettings(**settings), retriever, SELECTOR, seed=3))

@@ -5,59 +5,53 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mio_rag.control.mdp.trace import ProcessStep, ProcessTrace
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.mdp import model_from_mapping, model_to_toml, read_model
 from mio_rag.learning.mdp_calibration import calibrate, transitions
 from mio_rag.session.costs import Call
+from mio_rag.session.trace import Step, Trace
 
 SETTINGS = {"model": {}, "seed": 0, "stop_at": 0.05, "closed_book": False}
 
 
 def trace(
     question: str, levels: list[float], actions: list[str], gauge: str = "confidence", **calls: Any
-) -> ProcessTrace:
+) -> Trace:
     """A trace of these levels of U; retrieving takes 3 s and 30 tokens, reasoning 1 s and 50."""
     took = {"retrieve": Call("retrieve", 3.0, 1, 1, 20, 10), "reason": Call("reason", 1.0, 1, 0, 40, 10)}
     steps = tuple(
-        ProcessStep(
-            step=k,
-            uncertainty=levels[k],
-            action=action,
-            q_values=None,
+        Step(
+            id=f"step-{k}",
+            do="reason" if action == "reason" else "search_again",
             query=f"query {k}",
-            note="",
-            new_ids=(),
-            selected_ids=(),
-            next_uncertainty=levels[k + 1],
+            output="1 passages",
             calls=(took[action],),
+            about={"uncertainty": levels[k]},
         )
         for k, action in enumerate(actions)
     )
-    return ProcessTrace(
+    return Trace(
         question_id=question,
         question="?",
         choices=(),
-        controller=f"random@{gauge}",
-        gauge=gauge,
-        budget_tokens=100,
+        policy=f"random@{gauge}",
+        budget=100,
         settings=SETTINGS,
         steps=steps,
         ended="stop",
-        uncertainty=levels[-1],
-        last_q_values=None,
         passages=(),
         answer="a",
         choice=None,
         generator="g",
+        about={"signal": gauge, "uncertainty": levels[-1]},
     )
 
 
 def simulate(
     model: RetrievalMDP, questions: int, seed: int, length: int = 3, drift: float = 0.0
-) -> list[ProcessTrace]:
+) -> list[Trace]:
     """Runs of the process itself, from random levels well above 0, with random actions."""
     rng = np.random.default_rng(seed)
     found = []
@@ -93,9 +87,9 @@ def test_the_parameters_come_back() -> None:
 
 def test_what_two_controllers_did_alike_counts_once() -> None:
     one = trace("q", [0.9, 0.6, 0.5], ["retrieve", "reason"])
-    other = dataclasses.replace(one, controller="fixed-3@confidence")
+    other = dataclasses.replace(one, policy="fixed-3@confidence")
     longer = dataclasses.replace(
-        trace("q", [0.9, 0.6, 0.5, 0.2], ["retrieve", "reason", "retrieve"]), controller="mdp@confidence"
+        trace("q", [0.9, 0.6, 0.5, 0.2], ["retrieve", "reason", "retrieve"]), policy="mdp@confidence"
     )
     assert len(transitions([one, other])[0]) == 2
     together, _ = transitions([one, longer, other])
@@ -190,7 +184,7 @@ def test_bins_have_parameters_of_their_own() -> None:
 
 
 def test_violations_are_told() -> None:
-    def violated(traces: list[ProcessTrace]) -> list[str]:
+    def violated(traces: list[Trace]) -> list[str]:
         return [c.name for c in calibrate(traces, RetrievalMDP(), bins=2).checks if c.violated]
 
     drifting = simulate(RetrievalMDP(0.2, 0.15, 1.0), 200, seed=2, drift=0.05)

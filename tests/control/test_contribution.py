@@ -3,16 +3,17 @@
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from mio_rag.control.bandit.trace import SearchTrace
 
 from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
-from mio_rag.control.controller import Setup, answered
+from mio_rag.control.controller import Setup
 from mio_rag.control.make import check_controllers, make_controller, make_pipeline
 from mio_rag.control.settings import ControlSettings
+from mio_rag.deciders.search import Search
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.learning.contribution import Values, contributions, sets_to_compare
@@ -150,6 +151,10 @@ class Known:
 QUESTION = Question("b", "How long is the Tiber?", ("406 kilometres",), ("r3",))
 
 
+def chooser_of(session: Any) -> Any:
+    return next(one.chooser for one in session.deciders if isinstance(one, Search))
+
+
 def spoken(prompt):  # type: ignore[no-untyped-def]
     if prompt.system.startswith("You write passages"):
         return "The Tiber is a river of 406 kilometres."
@@ -165,23 +170,23 @@ def test_a_controller_answers_and_its_trace_tells_who_found_what(
 ) -> None:
     setup = Setup(retriever=Retriever(river_index, pool=4), selector=Selector.raw(passage_penalty=0.0))
     agent = make_controller("strategies:raw+hyde+query2doc+multi-query", setup)
-    outcome = answered(agent.attempt(QUESTION, ScriptedGenerator(spoken), 60))
+    outcome = agent.attempt(QUESTION, ScriptedGenerator(spoken), 60).check()
     trace = outcome.trace
-    assert isinstance(trace, SearchTrace)
+    assert isinstance(trace, Trace)
     assert trace.answer == "the Tiber"
-    assert [step.action for step in trace.steps] == ["raw", "hyde", "query2doc", "multi-query"]
+    assert [step.do for step in trace.steps] == ["retrieve", "select", "answer"]
     assert outcome.selection is not None
-    assert set(trace.found) == set(outcome.selection.ids)
-    assert all(ranks for ranks in trace.found.values())
-    assert any("no words" in note for note in trace.notes)
+    assert set(trace.search["found_by"]) == set(outcome.selection.ids)
+    assert all(trace.search["found_by"].values())
+    assert any("no words" in note for note in trace.search["notes"])
     assert wrong_totals(trace) == []
     total = outcome.costs.total()
     assert total.lm_calls == 3  # hyde, multi-query, the answer
     assert total.retrieval_calls == 1 + 1 + 2
     append_traces(tmp_path / "t.jsonl", [trace])
-    (again,) = read_traces(tmp_path / "t.jsonl", SearchTrace)
+    (again,) = read_traces(tmp_path / "t.jsonl")
     assert again == trace
-    assert read_traces(tmp_path / "t.jsonl", Trace)[0].answer == trace.answer
+    assert read_traces(tmp_path / "t.jsonl")[0].answer == trace.answer
     assert trace.columns()["strategies"] == "raw+hyde+query2doc+multi-query"
 
 
@@ -190,13 +195,13 @@ def test_a_bandit_answers_learns_and_can_be_rated(river_index: CorpusIndex, tmp_
     settings = ControlSettings(kinds={"strategies": {"state": str(path), "bandit": {"cold_start": 1}}})
     setup = Setup(settings, Retriever(river_index, pool=4), Selector.raw(passage_penalty=0.0))
     agent = make_controller("strategies:bandit", setup)
-    traces = [answered(agent.attempt(QUESTION, ScriptedGenerator(spoken), 60)).trace for _ in range(3)]
-    assert all(isinstance(trace, SearchTrace) for trace in traces)
-    chooser = agent.chooser  # type: ignore[attr-defined]
+    traces = [agent.attempt(QUESTION, ScriptedGenerator(spoken), 60).check().trace for _ in range(3)]
+    assert all(isinstance(trace, Trace) for trace in traces)
+    chooser = chooser_of(agent)
     assert chooser.learned.questions == 3
-    assert traces[0].chosen["mode"] == "cold"  # type: ignore[attr-defined]
-    assert chooser.feedback(traces[0].chosen["id"], 1)  # type: ignore[attr-defined]
-    again = make_controller("strategies:bandit", setup).chooser  # type: ignore[attr-defined]
+    assert traces[0].search["mode"] == "cold"
+    assert chooser.feedback(traces[0].search["id"], 1)
+    again = chooser_of(make_controller("strategies:bandit", setup))
     assert again.learned.dump() == chooser.learned.dump()
 
 
@@ -214,9 +219,9 @@ def test_nothing_is_learned_where_what_always_runs_has_failed(
         raise DataError("the disk is gone")
 
     monkeypatch.setattr("mio_rag.session.strategies._Raw.find", fails)
-    trace = answered(agent.attempt(QUESTION, ScriptedGenerator(spoken), 60)).trace
-    assert "raw: left out, the disk is gone" in trace.notes  # type: ignore[attr-defined]
-    assert agent.chooser.learned.questions == 0  # type: ignore[attr-defined]
+    trace = agent.attempt(QUESTION, ScriptedGenerator(spoken), 60).check().trace
+    assert "raw: left out, the disk is gone" in trace.search["notes"]
+    assert chooser_of(agent).learned.questions == 0
 
 
 def test_what_makes_no_sense_is_refused(river_index: CorpusIndex) -> None:

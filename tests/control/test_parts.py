@@ -85,12 +85,12 @@ def test_the_model_sees_the_last_notes_and_no_others(kept: int, river_index: Cor
             return f"Thought number {sum(p.system == prompt.system for p in seen)}."
         return said(prompt)
 
-    agent("fixed-7", river_index, kept_notes=kept).run(COMPARISON, ScriptedGenerator(heard), 60)
+    agent("fixed-7", river_index, kept_notes=kept).attempt(COMPARISON, ScriptedGenerator(heard), 60)
     made = 0
     for prompt in seen:
         shown = {k for k in range(1, 9) if f"Thought number {k}." in prompt.user}
         assert shown == set(range(max(1, made - kept + 1), made + 1)), prompt.user
         made += prompt.system.startswith("You think")
     assert made == (3 if kept else 1)  # the same prompt is not asked twice
-    shown_in_the_end = Memory(COMPARISON, 60, notes=["a", "b", "c"]).passages(kept)
+    shown_in_the_end = Memory(COMPARISON, notes=["a", "b", "c"]).passages(kept)
     assert [p.text.split("\n") for p in shown_in_the_end] == ([list("abc")[-kept:]] if kept else [])

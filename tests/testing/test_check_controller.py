@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mio_rag.control.controller import Controller, Failure, Outcome, Setup
+from mio_rag.control.controller import Controller, Setup
 from mio_rag.control.make import make_controller
 from mio_rag.control.mdp.policies import POLICIES
 from mio_rag.corpora.load import Dataset
@@ -19,6 +19,7 @@ from mio_rag.generation import Generator, build_prompt
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.budget import Replies
 from mio_rag.session.costs import Call, Costs
+from mio_rag.session.trace import Outcome
 from mio_rag.testing import check_controller
 from mio_rag.types import GenerationError, Question
 
@@ -43,16 +44,16 @@ class Liar:
 
     def attempt(
         self, question: Question, generator: Generator, budget_tokens: int, replies: Replies | None = None
-    ) -> Outcome | Failure:
+    ) -> Outcome:
         self.asked += 1
         return self.tell(self, question, generator, budget_tokens, replies)
 
 
-def honest(me: Liar, *asked: Any) -> Outcome | Failure:
+def honest(me: Liar, *asked: Any) -> Outcome:
     return me.inner.attempt(*asked)
 
 
-def with_trace(me: Liar, *asked: Any, **changes: Any) -> Outcome | Failure:
+def with_trace(me: Liar, *asked: Any, **changes: Any) -> Outcome:
     found = honest(me, *asked)
     if "settings" in changes:
         changes["settings"] = {**found.trace.settings, **changes["settings"]}
@@ -97,25 +98,24 @@ def raising(me: Liar, *asked: Any) -> Any:
     return found
 
 
-def swallowing(me: Liar, *asked: Any) -> Any:
+def hiding(me: Liar, *asked: Any) -> Any:
     try:
         return honest(me, *asked)
     except InputError:
         raise
-    except Exception as error:
+    except Exception:
         empty = honest(me, asked[0], type(asked[1])(), *asked[2:])
-        return Failure(GenerationError(str(error)), None, empty.trace, Costs())
+        return Outcome(None, None, empty.trace, Costs(), GenerationError("gone"))
 
 
 def endless(me: Liar, question: Question, generator: Generator, budget: int, replies: Any) -> Any:
     """Knows no limits."""
-    inner = me.inner
-    free = dataclasses.replace(inner.settings.limits, steps=99, tokens=10**6, seconds=1e6)
-    policy = make_controller("fixed-6", Setup()).policy
-    settings = dataclasses.replace(inner.settings, limits=free)
-    unbound = dataclasses.replace(inner, settings=settings, policy=policy, name="fixed-6")
-    found = unbound.attempt(question, generator, budget, replies)
-    return dataclasses.replace(found, trace=dataclasses.replace(found.trace, controller="fixed-2"))
+    inner: Any = me.inner
+    free = dataclasses.replace(inner.limits, steps=99, tokens=10**6, seconds=1e6)
+    retriever = inner.kit.retriever
+    longer: Any = make_controller("fixed-6", Setup(retriever=retriever, selector=inner.kit.selector))
+    found = dataclasses.replace(longer, limits=free).attempt(question, generator, budget, replies)
+    return dataclasses.replace(found, trace=dataclasses.replace(found.trace, policy="fixed-2"))
 
 
 LIES: dict[str, tuple[Callable[..., Any], str]] = {
@@ -125,14 +125,17 @@ LIES: dict[str, tuple[Callable[..., Any], str]] = {
     "counts what was not": (double, "costs in the trace add up to"),
     "depends on what was asked": (moody, "with the same seed, other settings than the first time"),
     "raises": (raising, "raised GenerationError: the reader broke"),
-    "swallows bugs": (swallowing, "it was swallowed"),
+    "hides faults": (hiding, "it was swallowed"),
     "knows no limits": (endless, "are the limit"),
-    "returns a text": (lambda *asked: "42", "returned a str, neither Outcome nor Failure"),
-    "names another": (lambda *a: with_trace(*a, controller="other"), "the trace names 'other'"),
+    "returns a text": (lambda *asked: "42", "returned a str, no Outcome"),
+    "names another": (lambda *a: with_trace(*a, policy="other"), "the trace names 'other'"),
     "answers otherwise": (lambda *a: with_trace(*a, answer="42"), "the reply is another"),
     "writes no JSON": (lambda *a: with_trace(*a, settings={"x": {1}}), "cannot be written and read back"),
     "changes in JSON": (lambda *a: with_trace(*a, settings={"x": (1,)}), "comes back from JSON as another"),
-    "decided otherwise": (lambda *a: with_trace(*a, uncertainty=0.123), "made again, the end: U is 0.123"),
+    "decided otherwise": (
+        lambda *a: with_trace(*a, about={"uncertainty": 0.123}),
+        "made again, the end: U is 0.123",
+    ),
     "has other totals": (lambda *a: with_trace(*a, parts={}), "do not add up"),
     "takes any budget": (
         lambda me, q, g, budget, replies: honest(me, q, g, max(1, budget), replies),

@@ -2,37 +2,35 @@
 
 import dataclasses
 import json
+import tempfile
+from pathlib import Path
 
 import pytest
-from mio_rag.control.planner.controller import kit_of
-from mio_rag.control.planner.planning import PlannerController
-from mio_rag.control.planner.trace import PlanTrace
 
-from mio_rag.control.controller import Outcome, Setup
-from mio_rag.control.planner.policy import Planner
+from mio_rag.control.controller import Setup
+from mio_rag.control.make import make_controller
+from mio_rag.control.planner.policy import Planner, write_planner
 from mio_rag.control.planner.replay import replay
-from mio_rag.control.planner.settings import Models
 from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.session.trace import Trace
 from tests.control.planner.synthetic import sure_planner
-from tests.control.planner.test_run import Watched, controller
 from tests.control.scripted import COMPARISON, SELECTOR
+from tests.session.test_loop import Watched, controller
 
 QUALITY = {"plain": 0.2, "verify-or-parts": 0.5, "plain-then-serial": 0.4, "no-retrieval": 0.1}
 COST = {"plain": 1.0, "verify-or-parts": 2.0, "plain-then-serial": 3.0, "no-retrieval": 0.3}
 
 
-def traced(planner: Planner, index: CorpusIndex, alpha: float = 0.1) -> PlanTrace:
-    kit = kit_of(Setup(ControlSettings(), Retriever(index, pool=4), SELECTOR), Models({}))
-    told = {
-        "planner": {"method": planner.method, "mode": planner.tree.mode, "alpha": alpha},
-        "workflow": kit.settings.to_dict(),
-    }
-    found = PlannerController("planner", planner, alpha, kit, None, told).attempt(COMPARISON, Watched(), 60)
-    assert isinstance(found, Outcome)
-    assert isinstance(found.trace, PlanTrace)
-    return PlanTrace.from_dict(json.loads(json.dumps(found.trace.to_dict())))
+def traced(planner: Planner, index: CorpusIndex, alpha: float = 0.1) -> Trace:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "planner.safetensors"
+        write_planner(planner, file)
+        control = ControlSettings(kinds={"planner": {"file": str(file), "alpha": alpha}})
+        session = make_controller("planner", Setup(control, Retriever(index, pool=4), SELECTOR))
+        found = session.attempt(COMPARISON, Watched(), 60).check()
+    return Trace.from_dict(json.loads(json.dumps(found.trace.to_dict())))
 
 
 @pytest.mark.parametrize("mode", ["once", "again"])
@@ -51,7 +49,7 @@ def test_every_decision_comes_out_again(mode: str, tells: bool, river_index: Cor
 def test_what_was_changed_in_a_trace_comes_out(river_index: CorpusIndex) -> None:
     planner = sure_planner(QUALITY, COST, "again", tells=True)
     trace = traced(planner, river_index)
-    place = next(k for k, step in enumerate(trace.steps) if step.action == "retrieve")
+    place = next(k for k, step in enumerate(trace.steps) if step.do == "retrieve")
     poor = dataclasses.replace(trace.steps[place], signals={**trace.steps[place].signals, "top": -1.0})
     steps = (*trace.steps[:place], poor, *trace.steps[place + 1 :])
     assert replay(dataclasses.replace(trace, steps=steps), planner)
@@ -60,9 +58,9 @@ def test_what_was_changed_in_a_trace_comes_out(river_index: CorpusIndex) -> None
     free = dataclasses.replace(trace, parts={})
     assert any("do not add up" in said for said in replay(free, planner))
     fixed = controller("plain", river_index).attempt(COMPARISON, Watched(), 60).trace
-    assert isinstance(fixed, PlanTrace)
+    assert isinstance(fixed, Trace)
     assert replay(fixed) == []
-    renamed = dataclasses.replace(fixed.steps[0], node="elsewhere")
+    renamed = dataclasses.replace(fixed.steps[0], id="elsewhere")
     wrong = replay(dataclasses.replace(fixed, steps=(renamed, *fixed.steps[1:])))
     assert wrong == ["node 'elsewhere' ran, and workflow 'plain' has none of that name"]
 
@@ -77,6 +75,6 @@ def test_another_planner_is_refused(river_index: CorpusIndex) -> None:
     with pytest.raises(InputError, match="looks at embeddings of minilm"):
         replay(trace, dataclasses.replace(planner, embedder="minilm:x"))
     fixed = controller("plain", river_index).attempt(COMPARISON, Watched(), 60).trace
-    assert isinstance(fixed, PlanTrace)
+    assert isinstance(fixed, Trace)
     with pytest.raises(InputError, match="nobody chose"):
         replay(fixed, planner)

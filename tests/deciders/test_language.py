@@ -5,18 +5,18 @@ import re
 
 import numpy as np
 import pytest
-from mio_rag.control.planner.trace import PlanTrace
 
-from mio_rag.control.controller import Outcome, Setup
+from mio_rag.control.controller import Setup
 from mio_rag.control.make import check_controllers, make_controller
 from mio_rag.control.settings import ControlSettings
 from mio_rag.deciders.plans import STEPS, grammar, parse_plan, plans
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.session.trace import Trace
 from mio_rag.types import Answer
-from tests.control.planner.test_run import Watched, check, said
 from tests.control.scripted import COMPARISON, SELECTOR
+from tests.session.test_loop import Watched, check, said
 
 
 def drawn(rng: np.random.Generator) -> str:
@@ -78,14 +78,14 @@ def test_the_plan_that_is_written_is_run_and_charged(river_index: CorpusIndex) -
     )
     model = Writer()
     found = controller.attempt(COMPARISON, model, 60)
-    assert isinstance(found, Outcome)
+    assert found.error is None
     trace = check(found, model)
     assert model.grammars == [grammar()]
     assert trace.workflow["name"] == "decompose-parallel > each > summarise"
     assert (trace.parts["plan"].prompt_tokens, trace.parts["plan"].completion_tokens) == (40, 9)
     assert trace.fallback is None
     with pytest.raises(InputError, match="cannot be held to a grammar"):
-        controller.attempt(COMPARISON, Watched(), 60)
+        controller.attempt(COMPARISON, Watched(), 60).check()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_free_plans_that_are_none_become_plain(
     setup = Setup(ControlSettings(), Retriever(river_index, pool=4), SELECTOR)
     found = make_controller("planner-lm:free", setup).attempt(COMPARISON, model := Watched(writing), 60)
     trace = check(found, model)
-    assert isinstance(trace, PlanTrace)
+    assert isinstance(trace, Trace)
     assert trace.workflow["name"] == ran
     assert (trace.fallback is not None) == broken
     assert not broken or str(trace.fallback).startswith("format: ")

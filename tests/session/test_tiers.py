@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mio_rag.control.router.controller import Always, Correction, Tiered
-from mio_rag.control.router.trace import TierTrace
 
 from mio_rag.context import RegexCounter, render_context
-from mio_rag.control.controller import Failure, Outcome, Setup
+from mio_rag.control.controller import Setup
 from mio_rag.control.make import check_controllers, make_controller
 from mio_rag.control.router.settings import KEY, RouterSettings, Utility
 from mio_rag.control.settings import ControlSettings
-from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.load import Dataset
+from mio_rag.deciders.depth import Correction, Depth, TierChoice
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.session.loop import Session
 from mio_rag.session.tiers import (
     PUBLISHED,
     Tier,
@@ -29,7 +29,7 @@ from mio_rag.session.tiers import (
     keep_whole,
     read_tiers,
 )
-from mio_rag.session.trace import append_traces, read_traces
+from mio_rag.session.trace import Trace, append_traces, read_traces
 from mio_rag.testing import check_controller
 from mio_rag.types import Passage, Question
 from tests.control.scripted import never
@@ -45,6 +45,22 @@ KINDS = {KEY: RouterSettings(SMALL).to_dict()}
 def setup_of(index: CorpusIndex, tiers: tuple[Tier, ...] = SMALL, **settings: object) -> Setup:
     control = ControlSettings(kinds={KEY: RouterSettings(tiers).to_dict()}, **settings)  # type: ignore[arg-type]
     return Setup(control, Retriever(index, pool=6))
+
+
+@dataclasses.dataclass(frozen=True)
+class Always:
+    place: int
+
+    def choose(self, question: Question, pool: Any, price: float) -> TierChoice:
+        return TierChoice(self.place)
+
+
+def at(session: Session, place: int, below: float) -> Session:
+    """The session with one tier for all questions, and a correction of weak searches."""
+    plan, depth = session.deciders
+    assert isinstance(depth, Depth)
+    changed = dataclasses.replace(depth, chooser=Always(place), correction=Correction(below, 3))
+    return dataclasses.replace(session, deciders=(plan, changed))
 
 
 def test_the_published_tiers() -> None:
@@ -160,19 +176,19 @@ def test_a_tier_reads_no_more_than_it_may(rivers: Dataset, river_index: CorpusIn
             found = make_controller(f"tier:{tier.name}", setup_of(river_index)).attempt(
                 question, reader, 10_000
             )
-            assert isinstance(found, Outcome)
-            assert isinstance(found.trace, TierTrace)
+            assert found.error is None
+            assert isinstance(found.trace, Trace)
             assert found.selection is not None
             block = render_context(found.selection.passages)
             assert 0 < len(block) <= tier.context + 2  # no separator stands before the first
             assert len(found.selection.chosen) <= tier.depth
-            assert found.trace.tier == tier.name
+            assert found.trace.about["tier"] == tier.name
             assert found.trace.columns()["tier"] == tier.name
             (prompt,) = reader.prompts
             assert prompt.passages == found.selection.passages
             assert {c.part for c in found.costs.calls} == {
                 "retrieve",
-                "route",
+                "decide",
                 "compress",
                 "select",
                 "answer",
@@ -244,10 +260,10 @@ def test_longest_answers_are_the_tiers(rivers: Dataset, river_index: CorpusIndex
 
 @pytest.mark.parametrize("name", ["tier:easy", "tier:hard", "random-tier"])
 def test_promises(name: str) -> None:
-    def made(setup: Setup) -> Tiered:
+    def made(setup: Setup) -> Session:
         control = dataclasses.replace(setup.settings, kinds=KINDS)
         found = make_controller(name, dataclasses.replace(setup, settings=control))
-        assert isinstance(found, Tiered)
+        assert isinstance(found, Session)
         return found
 
     check_controller(made, name=name, questions=2, budgets=(40, 200))
@@ -281,28 +297,26 @@ def test_a_weak_search_reads_more_but_not_at_the_dearest_tier(
         Tier(name, depth, 4000, 8, compress="none", **priced) for name, depth in (("one", 1), ("two", 2))
     )
     base = make_controller("random-tier", setup_of(river_index, tiers))
-    assert isinstance(base, Tiered)
+    assert isinstance(base, Session)
     reader = ScriptedGenerator(lambda prompt: "x")
     counts = {}
     for below in (-1.0, 1.1):
         for place in (0, 1):
-            tiered = dataclasses.replace(base, chooser=Always(place), correction=Correction(below, 3))
-            found = tiered.attempt(question, reader, 1000)
-            assert isinstance(found.trace, TierTrace)
+            found = at(base, place, below).attempt(question, reader, 1000)
+            assert isinstance(found.trace, Trace)
             assert found.selection is not None
-            assert ("more was read" in found.trace.explain()) == found.trace.corrected
-            counts[below, place] = len(found.selection.chosen), found.trace.corrected
+            corrected = found.trace.about["corrected"]
+            assert ("more since the search was weak" in found.trace.explain()) == corrected
+            counts[below, place] = len(found.selection.chosen), corrected
     assert counts == {(-1.0, 0): (1, False), (-1.0, 1): (2, False), (1.1, 0): (4, True), (1.1, 1): (2, False)}
     # A tier that reads all that the search finds has nothing more to read.
+    assert base.retriever is not None
     depth = base.retriever.pool
     deep = tuple(dataclasses.replace(tier, depth=depth, new_tokens=8 + k) for k, tier in enumerate(tiers))
     whole = make_controller("random-tier", setup_of(river_index, deep))
-    assert isinstance(whole, Tiered)
-    found = dataclasses.replace(whole, chooser=Always(0), correction=Correction(1.1, 3)).attempt(
-        question, reader, 1000
-    )
-    assert isinstance(found.trace, TierTrace)
-    assert not found.trace.corrected
+    assert isinstance(whole, Session)
+    found = at(whole, 0, 1.1).attempt(question, reader, 1000)
+    assert not found.trace.about["corrected"]
 
 
 def test_the_oracle_takes_the_cheapest_tier_that_is_right(rivers: Dataset, river_index: CorpusIndex) -> None:
@@ -312,15 +326,15 @@ def test_the_oracle_takes_the_cheapest_tier_that_is_right(rivers: Dataset, river
     setup, question = setup_of(river_index), rivers.questions[1]
     oracle = make_controller("oracle-tier", setup).attempt(question, ScriptedGenerator(said), 1000)
     medium = make_controller("tier:medium", setup).attempt(question, ScriptedGenerator(said), 1000)
-    assert isinstance(oracle.trace, TierTrace)
-    assert oracle.trace.tier == "medium"
-    assert oracle.trace.controller == "oracle-tier"
+    assert isinstance(oracle.trace, Trace)
+    assert oracle.trace.about["tier"] == "medium"
+    assert oracle.trace.policy == "oracle-tier"
     assert oracle.costs.total().prompt_tokens == medium.costs.total().prompt_tokens
     none = ScriptedGenerator(lambda prompt: "no idea")
     for asked, tier in ((rivers.questions[1], "medium"), (rivers.questions[2], "hard")):  # one hop, two hops
         found = make_controller("oracle-tier", setup).attempt(asked, none, 1000)
-        assert isinstance(found.trace, TierTrace)
-        assert found.trace.tier == tier
+        assert isinstance(found.trace, Trace)
+        assert found.trace.about["tier"] == tier
     with pytest.raises(InputError, match="has no answers"):
         make_controller("oracle-tier", setup).attempt(Question("x", "Who?"), none, 1000)
 
@@ -351,7 +365,7 @@ def test_tiers_in_the_harness_with_all_costs(
     )
     with pytest.raises(InputError, match="had another control"):
         evaluate(asked, river_index, ScriptedGenerator(never), other, tmp_path, resume=True)
-    assert {t.controller for t in read_traces(tmp_path, TierTrace)} == set(names)
+    assert {t.policy for t in read_traces(tmp_path)} == set(names)
 
 
 def test_names_and_settings_that_make_no_sense(river_index: CorpusIndex, tmp_path: Path) -> None:
@@ -383,5 +397,5 @@ def test_a_trace_comes_back(river_index: CorpusIndex, rivers: Dataset, tmp_path:
         rivers.questions[0], ScriptedGenerator(lambda p: "x"), 100
     )
     append_traces(tmp_path / "traces.jsonl", [found.trace])
-    assert read_traces(tmp_path / "traces.jsonl", TierTrace) == [found.trace]
-    assert not isinstance(found, Failure)
+    assert read_traces(tmp_path / "traces.jsonl") == [found.trace]
+    assert not (found.error is not None)

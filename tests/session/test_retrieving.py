@@ -3,9 +3,8 @@
 import threading
 
 import pytest
-from mio_rag.control.planner.trace import PlanTrace
 
-from mio_rag.control.controller import Outcome, Setup
+from mio_rag.control.controller import Setup
 from mio_rag.control.make import make_controller
 from mio_rag.control.settings import ControlSettings
 from mio_rag.deciders.workflow import Workflow, chain
@@ -13,9 +12,10 @@ from mio_rag.errors import InputError
 from mio_rag.generation import Prompt
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.budget import Limits
+from mio_rag.session.trace import Trace
 from mio_rag.types import GenerationError
-from tests.control.planner.test_run import Watched, check, controller, said
 from tests.control.scripted import COMPARISON, SELECTOR
+from tests.session.test_loop import Watched, check, controller, said
 
 WIDE = chain("wide", {"do": "retrieve", "strategies": ["raw", "hyde", "multi-query"]}, "select", "answer")
 
@@ -30,12 +30,12 @@ def test_strategies_search_within_a_workflow_and_are_charged_to_the_node(river_i
     model = Watched(writing)
     found = controller(WIDE, river_index).attempt(COMPARISON, model, 60)
     trace = check(found, model)
-    assert isinstance(found, Outcome)
+    assert found.error is None
     assert len(model.asked) == 3  # HyDE, rewordings, the answer
-    node = trace.by_node()["retrieve"]
+    node = trace.by_step()["retrieve"]
     assert node.lm_calls == 2
     assert node.prompt_tokens == sum(model.prompt_tokens(prompt) for prompt in model.asked[:2])
-    step = next(step for step in trace.steps if step.node == "retrieve")
+    step = next(step for step in trace.steps if step.id == "retrieve")
     assert "raw 4, hyde" in step.note
     assert trace.dropped == ()
 
@@ -44,7 +44,7 @@ def test_without_a_model_nobody_is_asked(river_index: CorpusIndex) -> None:
     raw = chain("raw", {"do": "retrieve", "strategies": "raw"}, "select", "answer")
     one = controller(raw, river_index, limits=Limits(steps=0)).attempt(COMPARISON, Watched(), 60)
     other = controller("plain", river_index, limits=Limits(steps=0)).attempt(COMPARISON, Watched(), 60)
-    assert isinstance(one, Outcome)
+    assert one.error is None
     assert one.selection is not None
     assert other.selection is not None
     assert one.selection.ids == other.selection.ids
@@ -79,8 +79,8 @@ def test_a_strategy_has_no_more_time_than_the_question(river_index: CorpusIndex)
         found = controller(WIDE, river_index, limits=limits).attempt(COMPARISON, Watched(slow), 60)
     finally:
         go_on.set()
-    assert isinstance(found, Outcome)
-    step = next(step for step in found.trace.steps if step.action == "retrieve")
+    assert found.error is None
+    step = next(step for step in found.trace.steps if step.do == "retrieve")
     assert "hyde: left out, it took longer than 1." in step.note
     assert found.selection is not None  # time was left to read
     assert found.selection.ids
@@ -93,8 +93,8 @@ def test_a_strategy_that_fails_is_said_and_the_others_search(river_index: Corpus
         return writing(prompt)
 
     found = controller(WIDE, river_index).attempt(COMPARISON, Watched(failing), 60)
-    assert isinstance(found, Outcome)
-    step = next(step for step in found.trace.steps if step.action == "retrieve")
+    assert found.error is None
+    step = next(step for step in found.trace.steps if step.do == "retrieve")
     assert "hyde: left out, out of order" in step.note
 
 
@@ -117,9 +117,9 @@ def test_a_node_that_is_given_up_is_charged_for_every_strategy_under_way(river_i
     try:
         found = controller(slow_one, river_index).attempt(COMPARISON, model, 60)
         trace = found.trace
-        assert isinstance(trace, PlanTrace)
+        assert isinstance(trace, Trace)
         assert trace.dropped[0].dropped == "took longer than 0.3 s"
-        spent = trace.by_node()["retrieve"]
+        spent = trace.by_step()["retrieve"]
         assert spent.lm_calls == 2
         assert spent.prompt_tokens == sum(
             model.prompt_tokens(p) for p in model.asked if not p.system.startswith("You answer")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mio_rag.control.controller import Outcome, Setup
+from mio_rag.control.controller import Setup
 from mio_rag.control.make import make_controller
 from mio_rag.control.settings import ControlSettings
 from mio_rag.deciders.workflow import chain
@@ -10,8 +10,8 @@ from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Passage
-from tests.control.planner.test_run import Watched, check, controller
 from tests.control.scripted import COMPARISON
+from tests.session.test_loop import Watched, check, controller
 
 _PASSAGES = [
     Passage("t", "The Tiber is 406 km long. Its water is yellow. Many poets lived on its banks.", "Tiber"),
@@ -26,7 +26,7 @@ def test_sentences_are_read_whether_or_not_the_index_holds_them(indexed: bool) -
     model = Watched()
     found = controller("sentences", index).attempt(COMPARISON, model, 24)
     check(found, model)
-    assert isinstance(found, Outcome)
+    assert found.error is None
     assert found.selection is not None
     whole = {passage.id: passage.text for passage in _PASSAGES}
     read = model.asked[-1].passages

@@ -7,13 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from mio_rag.control.planner.controller import WorkflowController, kit_of
-from mio_rag.control.planner.run import _filled
-from mio_rag.control.planner.trace import PlanTrace
 
-from mio_rag.control.controller import Failure, Outcome, Setup
-from mio_rag.control.make import check_controllers, make_controller
-from mio_rag.control.planner.settings import Models, WorkflowSettings
+from mio_rag.control.controller import Setup
+from mio_rag.control.make import check_controllers, make_controller, workflow_session
+from mio_rag.control.planner.settings import WorkflowSettings
 from mio_rag.control.settings import ControlSettings
 from mio_rag.deciders.workflow import NAMED, Workflow, chain
 from mio_rag.errors import InputError
@@ -21,9 +18,11 @@ from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.budget import Limits
 from mio_rag.session.costs import totals
-from mio_rag.session.trace import Trace
+from mio_rag.session.loop import Session, _filled
+from mio_rag.session.models import Models
+from mio_rag.session.trace import Outcome, Trace
 from mio_rag.session.values import Fact
-from mio_rag.types import Answer, GenerationError
+from mio_rag.types import Answer, GenerationError, Question
 from tests.control.scripted import CHOICE, COMPARISON, SELECTOR
 
 
@@ -64,30 +63,29 @@ def controller(
     models: dict[str, Any] | None = None,
     limits: Limits | None = None,
     **settings: Any,
-) -> WorkflowController:
+) -> Session:
     chosen = NAMED[workflow] if isinstance(workflow, str) else workflow
     control = ControlSettings(
         limits=limits or Limits(), kinds={"workflow": WorkflowSettings(**settings).to_dict()}
     )
     retriever = None if index is None else Retriever(index, pool=4)
-    kit = kit_of(Setup(control, retriever, SELECTOR), Models(models or {}))
-    return WorkflowController("workflow:x", chosen, kit)
+    return workflow_session("workflow:x", chosen, Setup(control, retriever, SELECTOR), Models(models or {}))
 
 
-def check(found: Outcome | Failure, *models: Watched) -> PlanTrace:
+def check(found: Outcome, *models: Watched) -> Trace:
     """The books are those of the generators, by part and by node; the trace can be written and read."""
     trace = found.trace
-    assert isinstance(trace, PlanTrace)
+    assert isinstance(trace, Trace)
     given = [answer for model in models for answer in model.given]
     for total in (found.costs.total(), _added(trace)):
         assert total.lm_calls == len(given)
         assert total.prompt_tokens == sum(answer.prompt_tokens for answer in given)
         assert total.completion_tokens == sum(answer.completion_tokens for answer in given)
     assert trace.parts == totals(found.costs.calls)
-    for path, spent in trace.by_node().items():
-        below = [s for s in trace.steps if s.node == path or s.node.startswith(f"{path}/")]
+    for path, spent in trace.by_step().items():
+        below = [s for s in trace.steps if s.id == path or s.id.startswith(f"{path}/")]
         assert spent.prompt_tokens == sum(c.prompt_tokens for s in below for c in s.calls)
-    again = PlanTrace.from_dict(json.loads(json.dumps(trace.to_dict())))
+    again = Trace.from_dict(json.loads(json.dumps(trace.to_dict())))
     assert again == trace
     assert Trace.from_dict(json.loads(json.dumps(trace.to_dict()))).answer == trace.answer
     return trace
@@ -101,8 +99,8 @@ def test_answers_stand_where_sub_questions_name_them() -> None:
     )
 
 
-def _added(trace: PlanTrace) -> Any:
-    roots = [call for path, call in trace.by_node().items() if "/" not in path]
+def _added(trace: Trace) -> Any:
+    roots = [call for path, call in trace.by_step().items() if "/" not in path]
     return totals([_as("all", call) for call in (*trace.opening, *roots)])["all"]
 
 
@@ -117,14 +115,22 @@ def test_every_named_workflow_answers_and_counts(name: str, river_index: CorpusI
     model = Watched()
     found = controller(name, river_index).attempt(COMPARISON, model, 60)
     trace = check(found, model)
-    assert isinstance(found, Outcome)
+    assert found.error is None
     assert trace.answer
     assert trace.dropped == ()
     assert trace.fallback is None
     assert trace.workflow["name"] == name
-    assert {step.node for step in trace.steps} >= {node.id for node in NAMED[name].nodes}
+    assert {step.id for step in trace.steps} >= {node.id for node in NAMED[name].nodes}
     assert (found.selection is None) == (name in ("no-retrieval", "recall-parts"))
-    assert [step.step for step in trace.steps] == list(range(len(trace.steps)))
+
+
+def test_words_of_the_user_are_never_edited(river_index: CorpusIndex) -> None:
+    model = Watched()
+    asked = Question("n", "Who fixed issue #12 of the Arno, after #1?")
+    for name in ("plain", "decompose-serial", "search-parts", "verify-or-parts"):
+        found = controller(name, river_index).attempt(asked, model := Watched(), 60)
+        assert found.trace.question == asked.text
+    assert any("issue #12 of the Arno, after #1" in prompt.user for prompt in model.asked)
 
 
 def test_plain_is_what_ask_does(river_index: CorpusIndex) -> None:
@@ -135,7 +141,7 @@ def test_plain_is_what_ask_does(river_index: CorpusIndex) -> None:
     )
     model = Watched()
     found = controller("plain", river_index).attempt(COMPARISON, model, 60)
-    assert isinstance(found, Outcome)
+    assert found.error is None
     assert found.reply.answer.text == answer.text
     assert found.selection is not None
     assert found.selection.ids == selection.ids
@@ -202,7 +208,7 @@ def test_one_place_is_one_after_another(river_index: CorpusIndex) -> None:
     found = controller("decompose-parallel", river_index, threads=1).attempt(
         COMPARISON, Watched(counting), 60
     )
-    assert isinstance(found, Outcome)
+    assert found.error is None
     assert max(most) == 1
 
 
@@ -214,13 +220,11 @@ def test_a_branch_that_fails_is_dropped_said_and_charged(river_index: CorpusInde
 
     model = Watched(failing)
     found = controller("decompose-parallel", river_index).attempt(COMPARISON, model, 60)
-    assert isinstance(found, Outcome)
+    assert found.error is None
     trace = found.trace
-    assert isinstance(trace, PlanTrace)
-    assert [(s.node, s.dropped) for s in trace.dropped] == [
-        ("each/1/answer", "GenerationError: out of order")
-    ]
-    spent = trace.by_node()["each/1"]
+    assert isinstance(trace, Trace)
+    assert [(s.id, s.dropped) for s in trace.dropped] == [("each/1/answer", "GenerationError: out of order")]
+    spent = trace.by_step()["each/1"]
     assert (spent.prompt_tokens, spent.completion_tokens) == (7, 3)
     assert trace.columns()["dropped"] == 1
     assert "How long is the Tiber?" in model.asked[-1].user
@@ -239,7 +243,7 @@ def test_whatever_an_executor_raises_costs_its_branch_alone(
     trace = check(
         controller("rewrite-first", river_index).attempt(COMPARISON, model := Watched(failing), 60), model
     )
-    assert trace.dropped[0].node == "rewrite"
+    assert trace.dropped[0].id == "rewrite"
     assert type(error).__name__ in str(trace.dropped[0].dropped)
     assert trace.answer.startswith("the Tiber")  # the search went on with the question itself
 
@@ -250,13 +254,13 @@ def test_nothing_written_is_dropped(river_index: CorpusIndex) -> None:
 
     for name, node in (("rewrite-first", "rewrite"), ("search-parts", "decompose")):
         trace = check(controller(name, river_index).attempt(COMPARISON, model := Watched(mute), 60), model)
-        assert [s.node for s in trace.dropped] == [node]
+        assert [s.id for s in trace.dropped] == [node]
     trace = check(
         controller("decompose-serial", river_index).attempt(COMPARISON, model := Watched(mute), 60), model
     )
-    assert [s.node for s in trace.dropped] == ["decompose", "each", "summarise"]
+    assert [s.id for s in trace.dropped] == ["decompose", "each", "summarise"]
     assert "what it needs was dropped: facts" in str(trace.fallback)
-    assert trace.steps[-1].node == "fallback"
+    assert trace.steps[-1].id == "fallback"
     assert trace.answer == "the Tiber (0 read)"
 
 
@@ -268,7 +272,7 @@ def test_a_model_that_never_answers_is_a_failure_with_its_costs(river_index: Cor
 
     model = Watched(broken)
     found = controller("rewrite-first", river_index).attempt(COMPARISON, model, 60)
-    assert isinstance(found, Failure)
+    assert found.error is not None
     trace = check(found, model)
     assert trace.ended == "error"
     assert "there is no answer" in str(trace.error)
@@ -290,11 +294,11 @@ def test_an_executor_that_takes_too_long_is_given_up_and_charged(river_index: Co
     try:
         # With one place the slow one must give up its own, or nobody else could begin.
         found = controller(workflow, river_index, threads=1).attempt(COMPARISON, model, 60)
-        assert isinstance(found, Outcome)
+        assert found.error is None
         trace = found.trace
-        assert isinstance(trace, PlanTrace)
+        assert isinstance(trace, Trace)
         assert trace.dropped[0].dropped == "took longer than 0.2 s"
-        spent = trace.by_node()["rewrite"]
+        spent = trace.by_step()["rewrite"]
         assert spent.prompt_tokens == model.prompt_tokens(model.asked[0])
         assert spent.completion_tokens == 32  # all that it might have said
         assert spent.seconds >= 0.2
@@ -312,7 +316,7 @@ def test_limits_on_tokens_steps_and_time(river_index: CorpusIndex) -> None:
             COMPARISON, model, 60
         )
         trace = check(found, model)
-        assert isinstance(found, Outcome)
+        assert found.error is None
         total = found.costs.total()
         assert total.prompt_tokens + total.completion_tokens <= tokens
         assert trace.answer
@@ -325,7 +329,7 @@ def test_limits_on_tokens_steps_and_time(river_index: CorpusIndex) -> None:
     )
     assert [s.dropped for s in trace.dropped] == ["limit of 2 steps"]
     tight = controller("plain", river_index, limits=Limits(tokens=30)).attempt(COMPARISON, Watched(), 60)
-    assert isinstance(tight, Failure)
+    assert tight.error is not None
     assert "is below the" in str(tight.error)
     late = controller("rewrite-first", river_index, limits=Limits(seconds=1e-9))
     trace = check(late.attempt(COMPARISON, model := Watched(), 60), model)
@@ -337,14 +341,14 @@ def test_a_doubted_answer_goes_another_way_and_a_trusted_one_stays(river_index: 
     trace = check(
         controller("verify-or-parts", river_index).attempt(COMPARISON, model := Watched(), 60), model
     )
-    assert "verify/1/decompose" in {s.node for s in trace.steps}
+    assert "verify/1/decompose" in {s.id for s in trace.steps}
 
     def sure(prompt: Prompt) -> str:
         return "Yes." if prompt.system.startswith("You check") else said(prompt)
 
     model = Watched(sure)
     trace = check(controller("verify-or-parts", river_index).attempt(COMPARISON, model, 60), model)
-    assert [s.node for s in trace.steps] == ["retrieve", "select", "answer", "verify"]
+    assert [s.id for s in trace.steps] == ["retrieve", "select", "answer", "verify"]
 
 
 def test_nodes_may_ask_other_models(river_index: CorpusIndex) -> None:
@@ -373,7 +377,7 @@ def test_where_the_last_node_says_nothing_a_draft_or_the_reader_does(river_index
 def test_choices(river_index: CorpusIndex) -> None:
     for name in ("plain", "decompose-serial", "no-retrieval"):
         found = controller(name, river_index).attempt(CHOICE, model := Watched(), 60)
-        assert isinstance(found, Outcome)
+        assert found.error is None
         check(found, model)
         assert (found.reply.choice, found.reply.answer.text) == (1, "The Tiber")
 

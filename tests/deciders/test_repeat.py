@@ -4,16 +4,16 @@ import re
 
 import numpy as np
 import pytest
-from mio_rag.control.composed.repeat import ByPrice, ByProcess, Looked, Rule, rule_of
-from mio_rag.control.composed.trace import PolicyTrace
 
 from mio_rag.control.composed.controller import compose
-from mio_rag.control.controller import Setup, answered
+from mio_rag.control.controller import Setup
 from mio_rag.control.mdp.policies import State
 from mio_rag.corpora.load import Dataset
+from mio_rag.deciders.repeat import ByPrice, ByProcess, Looked, Rule
 from mio_rag.generation import ScriptedGenerator
-from mio_rag.policy import Repetition, policy_of
+from mio_rag.policy import policy_of
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.session.trace import Trace
 
 _OPEN = ("stop", "retrieve")
 _SUM = re.compile(r"(?:expected|bring) \+(\S+) (?:at U = (\S+) \((\w+)\) )?for (\d+) tokens at (\S+?)[,;]")
@@ -64,8 +64,7 @@ def test_the_process_is_the_best_of_all_numbers_of_searches() -> None:
 @pytest.mark.parametrize("by", ["price", "process"])
 @pytest.mark.parametrize("signal", ["complete", "evidence", "tracked"])
 def test_a_sentence_never_contradicts_its_decision(by: str, signal: str) -> None:
-    rule = rule_of(Repetition(by=by, signal=signal, finds=0.15))
-    assert rule is not None
+    rule: Rule = ByPrice() if by == "price" else ByProcess(0.15, 2, signal)
     rng = np.random.default_rng(5)
     actions = set()
     for _ in range(2000):
@@ -115,8 +114,8 @@ def test_traces_tell_what_decided(signal: str, river_index: CorpusIndex, rivers:
         controller = compose(policy_of(data, "tried"), Setup(retriever=Retriever(river_index, pool=4)))
         for question in rivers.questions:
             reader = ScriptedGenerator(lambda _: "Tiber")
-            trace = answered(controller.attempt(question, reader, 1000)).trace
-            assert isinstance(trace, PolicyTrace)
+            trace = controller.attempt(question, reader, 1000).check().trace
+            assert isinstance(trace, Trace)
             for step in trace.steps:
                 if " tokens at " in step.why and step.why.startswith(("retrieved again", "stopped")):
                     gain, cost = told(step.why)
@@ -135,7 +134,7 @@ def test_the_price_of_a_total_falls_where_nothing_was_worth_it(
         reader, prices = ScriptedGenerator(lambda prompt: "yes"), []
         for _ in range(3):
             trace = made.attempt(rivers.questions[0], reader, 200).trace
-            assert isinstance(trace, PolicyTrace)
+            assert isinstance(trace, Trace)
             assert not trace.passages
             prices.append(trace.token_price)
     finally:

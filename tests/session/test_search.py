@@ -12,7 +12,7 @@ from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.retrieval.retriever import reciprocal_rank_fusion
 from mio_rag.selection.selector import Selector
-from mio_rag.session.costs import Costs
+from mio_rag.session.budget import Budget, Limits
 from mio_rag.session.search import Searched, SearchSettings, search
 from mio_rag.session.strategies import (
     STRATEGIES,
@@ -163,10 +163,10 @@ def test_a_strategy_that_fails_is_left_out_said_and_charged(index: CorpusIndex) 
             raise GenerationError("the server is gone")
         return model()(prompt)
 
-    costs = Costs()
-    merged = search(
-        QUESTION, Retriever(index, pool=4), ScriptedGenerator(failing), list(STRATEGIES), costs=costs
-    )
+    reader = ScriptedGenerator(failing)
+    branch = Budget(reader, Limits()).branch()
+    costs = branch.costs
+    merged = search(QUESTION, Retriever(index, pool=4), reader, list(STRATEGIES), branch=branch)
     assert [one.strategy for one in merged.tried if one.failed] == ["query2doc"]
     assert any("query2doc" in note and "the server is gone" in note for note in merged.notes)
     assert all("query2doc" not in ranks for ranks in merged.found.values())
@@ -226,13 +226,15 @@ def test_strategies_run_side_by_side_and_no_more_than_allowed(index: CorpusIndex
             at_once -= 1
         return model()(prompt)
 
-    seen, costs = [], Costs()
+    seen = []
     for concurrency in (1, 4):
         most = 0
         how = SearchSettings(concurrency=concurrency)
         names = ["hyde", "query2doc", "multi-query"]
         generator = ScriptedGenerator(counting)
-        search(QUESTION, Retriever(index, pool=4), generator, names, how, costs=costs)
+        branch = Budget(generator, Limits()).branch()
+        search(QUESTION, Retriever(index, pool=4), generator, names, how, branch=branch)
+        costs = branch.costs
         seen.append(most)
     assert seen[0] == 1
     assert 2 <= seen[1] <= 4
@@ -241,12 +243,10 @@ def test_strategies_run_side_by_side_and_no_more_than_allowed(index: CorpusIndex
 
 
 def test_where_nobody_finds_anything_the_question_is_searched_for(index: CorpusIndex) -> None:
-    costs = Costs()
-    merged = search(
-        QUESTION, Retriever(index, pool=4), ScriptedGenerator(model(hyde="", variations="")),
-        ["hyde", "multi-query"], costs=costs,
-    )  # fmt: skip
-    assert costs.by_part()["retrieve"].retrieval_calls == 1
+    reader = ScriptedGenerator(model(hyde="", variations=""))
+    branch = Budget(reader, Limits()).branch()
+    merged = search(QUESTION, Retriever(index, pool=4), reader, ["hyde", "multi-query"], branch=branch)
+    assert branch.costs.by_part()["retrieve"].retrieval_calls == 1
     assert list(merged.pool.ids) == list(Retriever(index, pool=4).retrieve(QUESTION.text).ids)
     assert "no strategy found anything" in merged.notes[-1]
 
@@ -254,8 +254,10 @@ def test_where_nobody_finds_anything_the_question_is_searched_for(index: CorpusI
 def test_replies_are_kept_and_charged_again(index: CorpusIndex) -> None:
     generator, replies = ScriptedGenerator(model()), {}  # type: ignore[var-annotated]
     retriever = Retriever(index, pool=4)
+    budget = Budget(generator, Limits(), replies=replies)
     spent = [
-        search(QUESTION, retriever, generator, ["hyde"], replies=replies).tried[0].amount for _ in range(2)
+        search(QUESTION, retriever, generator, ["hyde"], branch=budget.branch()).tried[0].amount
+        for _ in range(2)
     ]
     assert len(generator.prompts) == 1
     assert spent[0].tokens == spent[1].tokens

@@ -8,14 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mio_rag.control.mdp.gauges import make_gauge
-from mio_rag.control.mdp.trace import ProcessTrace
-from mio_rag.control.steps.base import Parts
 
 from mio_rag.candidates import Candidates
-from mio_rag.control.controller import Outcome
-from mio_rag.control.mdp.policies import Decision, State, make_policy, open_actions
-from mio_rag.control.mdp.replay import replay
+from mio_rag.control.mdp.policies import State, make_policy, open_actions
+from mio_rag.control.mdp.replay import decided, replay
 from mio_rag.control.steps.pools import merge_pools
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
@@ -24,114 +20,104 @@ from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.learning.mdp import solve_plan
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.session.budget import LimitReached, Limits, Meter
+from mio_rag.session.budget import Budget, LimitReached, Limits
 from mio_rag.session.costs import totals
-from mio_rag.session.values import LmSynthesizer, Memory
-from mio_rag.types import Answer, Question
+from mio_rag.session.trace import Outcome, Trace
+from mio_rag.types import Answer, GenerationError, Question
 from tests.control.scripted import CHOICE, COMPARISON, Sure, agent, said
 
 
-def check_books(outcome: Outcome) -> ProcessTrace:
+def check_books(outcome: Outcome) -> Trace:
     """The trace adds up, survives the disk, and its decisions come out again."""
-    trace = outcome.trace
-    again = ProcessTrace.from_dict(json.loads(json.dumps(trace.to_dict())))
+    trace = outcome.check().trace
+    again = Trace.from_dict(json.loads(json.dumps(trace.to_dict())))
     assert json.loads(json.dumps(again.to_dict())) == json.loads(json.dumps(trace.to_dict()))
     assert replay(again) == []
     assert trace.parts == totals(trace.calls)
     return trace
 
 
+def actions(trace: Trace) -> list[str]:
+    return [one.step.action for one in decided(trace)]
+
+
 def test_decisions_are_those_of_the_process(river_index: CorpusIndex) -> None:
-    trace = check_books(agent("mdp", river_index).run(COMPARISON, ScriptedGenerator(said), 60))
+    trace = check_books(agent("mdp", river_index).attempt(COMPARISON, ScriptedGenerator(said), 60))
     plan = solve_plan(RetrievalMDP())
-    assert trace.steps
-    for k, step in enumerate(trace.steps):
-        possible = open_actions(trace.steps[:k], False)
-        q = plan.q_at(k, step.uncertainty)
-        assert step.q_values == pytest.approx(q)
-        assert q[step.action] >= max(q[a] for a in possible) - 1e-9
-    assert trace.steps[0].action == "retrieve"
-    assert trace.steps[0].query == COMPARISON.text  # the first query is free
+    steps = decided(trace)
+    assert steps
+    for k, one in enumerate(steps):
+        possible = open_actions([before.step for before in steps[:k]], False)
+        q = plan.q_at(k, one.uncertainty)
+        assert one.q_values == pytest.approx(q)
+        assert q[one.step.action] >= max(q[a] for a in possible) - 1e-9
+    assert steps[0].step.action == "retrieve"
+    assert steps[0].step.query == COMPARISON.text  # the first query is free
     assert trace.answer == "the Tiber"
 
 
 def test_tracked_uncertainty_follows_the_model(river_index: CorpusIndex) -> None:
     model = RetrievalMDP(success=1.0)
     trace = check_books(
-        agent("fixed-4", river_index, model=model).run(COMPARISON, ScriptedGenerator(said), 60)
+        agent("fixed-4", river_index, model=model).attempt(COMPARISON, ScriptedGenerator(said), 60)
     )
     level = 1.0
-    for step in trace.steps:
-        assert step.uncertainty == pytest.approx(level)
-        if step.action == "reason" and step.note:
+    for one in decided(trace):
+        assert one.uncertainty == pytest.approx(level)
+        if one.step.action == "reason" and one.step.note:
             level -= 0.08
-        elif step.action == "retrieve" and step.new_ids:
+        elif one.step.action == "retrieve" and one.step.new_ids:
             level -= 0.25
-    assert trace.uncertainty == pytest.approx(level)
-    assert [s.action for s in trace.steps] == ["retrieve", "reason", "retrieve", "reason"]
+    assert trace.about["uncertainty"] == pytest.approx(level)
+    assert actions(trace) == ["retrieve", "reason", "retrieve", "reason"]
 
 
 def test_what_brings_nothing_is_not_repeated(river_index: CorpusIndex) -> None:
     # It always asks the same and always thinks the same.
     dull = ScriptedGenerator(lambda prompt: "again")
-    trace = check_books(agent("threshold", river_index).run(COMPARISON, dull, 60))
+    trace = check_books(agent("threshold", river_index).attempt(COMPARISON, dull, 60))
     assert trace.ended == "stop"
-    actions = [(s.action, s.query or s.note) for s in trace.steps]
-    assert len(actions) == len(set(actions)) or actions[-1][1] == ""
-    assert {"retrieve", "reason"} == {s.action for s in trace.steps}
-    assert len(trace.steps) < 10  # it ran dry before the limit
-    only = check_books(agent("always-reason", river_index).run(COMPARISON, dull, 60))
-    assert [s.note for s in only.steps] == ["again", ""]
-    assert only.steps[1].next_uncertainty == only.steps[1].uncertainty  # no new note: U stays
+    did = [(one.step.action, one.step.query or one.step.note) for one in decided(trace)]
+    assert len(did) == len(set(did)) or did[-1][1] == ""
+    assert {"retrieve", "reason"} == set(actions(trace))
+    assert len(did) < 10  # it ran dry before the limit
+    only = check_books(agent("always-reason", river_index).attempt(COMPARISON, dull, 60))
+    thought = decided(only)
+    assert [one.step.note for one in thought] == ["again", ""]
+    assert thought[1].next_uncertainty == thought[1].uncertainty  # no new note: U stays
 
 
 @pytest.mark.parametrize("name", ["mdp@evidence", "mdp", "always-retrieve@evidence", "fixed-9", "random"])
 def test_a_search_that_was_made_is_no_step(name: str, demo: Dataset, demo_index: CorpusIndex) -> None:
     noticed = 0
     for question in demo.questions[:6]:
-        trace = check_books(agent(name, demo_index).run(question, ExtractiveGenerator(), 256))
-        searched = [step.query.lower() for step in trace.steps if step.action == "retrieve"]
+        trace = check_books(agent(name, demo_index).attempt(question, ExtractiveGenerator(), 256))
+        steps = decided(trace)
+        searched = [one.step.query.lower() for one in steps if one.step.action == "retrieve"]
         assert len(searched) == len(set(searched)), trace.question
-        for step in trace.steps:
-            parts = [call.part for call in step.calls]
-            assert ("retrieve" in parts) == (step.action == "retrieve")  # what is called so was done
-        noticed += sum(bool(step.closed) for step in trace.steps) + bool(trace.last_closed)
+        noticed += sum(bool(one.step.closed) for one in steps) + bool(trace.about.get("closed"))
     assert noticed  # the model did ask for what had been searched for; its reply was paid, and no step
-
-
-def test_a_policy_that_insists_gets_its_step(river_index: CorpusIndex) -> None:
-    class Stubborn:
-        name = "stubborn"
-
-        def decide(self, state: State) -> Decision:
-            return Decision("retrieve")
-
-    dull = ScriptedGenerator(lambda prompt: "again")
-    built = agent("fixed-4", river_index, limits=Limits(steps=4))
-    trace = dataclasses.replace(built, policy=Stubborn()).run(COMPARISON, dull, 60).trace
-    assert trace.ended == "4 steps"
-    assert [step.closed for step in trace.steps] == [(), (), ("retrieve",), ("retrieve",)]
 
 
 def test_confidence_is_measured_and_its_draft_is_the_answer(river_index: CorpusIndex) -> None:
     generator = Sure(lambda prompt: 0.97 if prompt.passages else 0.2)
-    trace = check_books(agent("mdp@confidence", river_index).run(COMPARISON, generator, 60))
-    assert trace.gauge == "confidence"
-    assert trace.steps[0].uncertainty == pytest.approx(0.8)
-    assert trace.uncertainty == pytest.approx(0.03)
+    trace = check_books(agent("mdp@confidence", river_index).attempt(COMPARISON, generator, 60))
+    assert trace.about["signal"] == "confidence"
+    assert decided(trace)[0].uncertainty == pytest.approx(0.8)
+    assert trace.about["uncertainty"] == pytest.approx(0.03)
     assert trace.ended == "stop"
     assert "answer" not in trace.parts  # the draft answered
-    assert trace.parts["measure"].lm_calls == len(trace.steps) + 1
+    assert trace.parts["measure"].lm_calls == len(decided(trace)) + 1
     with pytest.raises(InputError, match="gives no probabilities"):
-        agent("mdp@confidence", river_index).run(COMPARISON, ExtractiveGenerator(), 60)
+        agent("mdp@confidence", river_index).attempt(COMPARISON, ExtractiveGenerator(), 60).check()
 
 
 def test_confidence_in_a_choice_is_that_of_its_letter() -> None:
-    trace = check_books(agent("mdp@confidence", None).run(CHOICE, Sure(lambda prompt: 0.99), 60))
+    trace = check_books(agent("mdp@confidence", None).attempt(CHOICE, Sure(lambda prompt: 0.99), 60))
     assert trace.choice == 1
     assert trace.answer == "The Tiber"
-    assert trace.uncertainty == pytest.approx(0.015)  # 1 where all three are equally probable
-    assert trace.steps == ()
+    assert trace.about["uncertainty"] == pytest.approx(0.015)  # 1 where all three are equally probable
+    assert decided(trace) == []
 
 
 def test_a_model_that_names_no_option_is_uncertain() -> None:
@@ -140,8 +126,8 @@ def test_a_model_that_names_no_option_is_uncertain() -> None:
 
     generator = Sure(lambda prompt: 0.99)
     generator.inner = ScriptedGenerator(mumbling)
-    trace = check_books(agent("mdp@confidence", None).run(CHOICE, generator, 60))
-    assert trace.steps[0].uncertainty == 1.0
+    trace = check_books(agent("mdp@confidence", None).attempt(CHOICE, generator, 60))
+    assert decided(trace)[0].uncertainty == 1.0
     assert trace.choice == 1
 
 
@@ -163,28 +149,27 @@ def test_kept_replies_are_charged_as_when_they_were_given(tmp_path: Path) -> Non
     traces, generators = [], [Slow(lambda prompt: 0.5) for _ in range(2)]
     for generator in generators:
         remembering = RememberingGenerator(generator, tmp_path / "replies.sqlite")
-        run = agent("fixed-9", None, limits=Limits(seconds=7)).run(COMPARISON, remembering, 60)
+        run = agent("fixed-9", None, limits=Limits(seconds=7)).attempt(COMPARISON, remembering, 60)
         traces.append(check_books(run))
     assert [generator.asked for generator in generators] == [3, 0]
     assert [trace.ended for trace in traces] == ["7 seconds"] * 2
-    assert traces[0] == traces[1]
     assert traces[1].parts["reason"].seconds == 8.0
 
 
 def test_evidence_is_measured_from_what_is_read(river_index: CorpusIndex) -> None:
-    outcome = agent("always-retrieve@evidence", river_index).run(COMPARISON, ScriptedGenerator(said), 60)
+    outcome = agent("always-retrieve@evidence", river_index).attempt(COMPARISON, ScriptedGenerator(said), 60)
     trace = check_books(outcome)
     assert outcome.selection is not None
     pool = outcome.selection.candidates
     strongest = max(pool.relevance[i] for i in outcome.selection.chosen)
-    assert trace.uncertainty == pytest.approx(1 - min(1, strongest))
-    assert trace.steps[0].uncertainty == 1.0
+    assert trace.about["uncertainty"] == pytest.approx(1 - min(1, strongest))
+    assert decided(trace)[0].uncertainty == 1.0
 
 
 def test_closed_book_never_retrieves() -> None:
     for name in ("mdp", "threshold", "random", "fixed-3", "always-reason"):
-        trace = check_books(agent(name, None).run(CHOICE, ScriptedGenerator(said), 60))
-        assert {s.action for s in trace.steps} <= {"reason"}
+        trace = check_books(agent(name, None).attempt(CHOICE, ScriptedGenerator(said), 60))
+        assert set(actions(trace)) <= {"reason"}
         assert trace.choice == 1
         assert all(call.retrieval_calls == 0 for call in trace.calls)
     with pytest.raises(InputError, match="needs a corpus"):
@@ -197,59 +182,47 @@ def test_closed_book_never_retrieves() -> None:
 def test_every_limit_binds_every_controller(name: str, river_index: CorpusIndex) -> None:
     for steps in (0, 1, 3):
         trace = check_books(
-            agent(name, river_index, limits=Limits(steps=steps)).run(COMPARISON, ScriptedGenerator(said), 60)
+            agent(name, river_index, limits=Limits(steps=steps)).attempt(
+                COMPARISON, ScriptedGenerator(said), 60
+            )
         )
-        assert len(trace.steps) <= steps
+        assert len(decided(trace)) <= steps
         assert trace.answer == "the Tiber"
     enough = Limits(tokens=20_000)
-    free = agent(name, river_index, limits=enough).run(COMPARISON, ScriptedGenerator(said), 60).trace
+    free = agent(name, river_index, limits=enough).attempt(COMPARISON, ScriptedGenerator(said), 60).trace
     for tokens in (420, 500, 700, 1000):
-        outcome = agent(name, river_index, limits=Limits(tokens=tokens)).run(
+        outcome = agent(name, river_index, limits=Limits(tokens=tokens)).attempt(
             COMPARISON, ScriptedGenerator(said), 60
         )
         trace = check_books(outcome)
         spent = sum(call.prompt_tokens + call.completion_tokens for call in trace.calls)
         assert spent <= tokens
         assert trace.answer == "the Tiber"
-        assert len(trace.steps) <= len(free.steps)
+        assert len(decided(trace)) <= len(decided(free))
         assert trace.ended == "stop" or trace.ended.endswith(("tokens", "steps"))
-    late = agent(name, river_index, limits=Limits(seconds=1e-9)).run(COMPARISON, ScriptedGenerator(said), 60)
-    assert late.trace.steps == ()
-    with pytest.raises(InputError, match="is below the"):
-        agent(name, river_index, limits=Limits(tokens=30)).run(COMPARISON, ScriptedGenerator(said), 60)
+    late = agent(name, river_index, limits=Limits(seconds=1e-9)).attempt(
+        COMPARISON, ScriptedGenerator(said), 60
+    )
+    assert decided(late.trace) == []
+    with pytest.raises(GenerationError, match="is below the"):
+        agent(name, river_index, limits=Limits(tokens=30)).attempt(
+            COMPARISON, ScriptedGenerator(said), 60
+        ).check()
 
 
 def test_a_small_window_is_never_exceeded(river_index: CorpusIndex) -> None:
     generator = ScriptedGenerator(said, window=330)  # refuses what does not fit
-    trace = check_books(agent("fixed-6", river_index).run(COMPARISON, generator, 5000))
-    assert trace.budget_tokens < 5000
+    trace = check_books(agent("fixed-6", river_index).attempt(COMPARISON, generator, 5000))
+    assert trace.budget < 5000
     assert trace.answer == "the Tiber"
 
 
 def test_evidence_keeps_the_budget_and_selection_is_exact(river_index: CorpusIndex) -> None:
-    outcome = agent("fixed-5", river_index).run(COMPARISON, ScriptedGenerator(said), 40)
+    outcome = agent("fixed-5", river_index).attempt(COMPARISON, ScriptedGenerator(said), 40)
     assert outcome.selection is not None
     assert outcome.selection.tokens_used <= 40
     assert outcome.selection.result.is_optimal
     assert [p["id"] for p in outcome.trace.passages] == list(outcome.selection.ids)
-
-
-def test_parts_can_be_replaced(river_index: CorpusIndex) -> None:
-    built = agent("fixed-2", river_index)
-
-    class Fixed:
-        def next_query(self, memory: Memory, uncertainty: float, meter: Meter) -> str:
-            return "bread"
-
-        def reason(self, memory: Memory, meter: Meter) -> str:
-            return "Bread is food."
-
-    parts = Parts(Fixed(), built.parts.finder, Fixed(), built.parts.synthesizer)
-    trace = dataclasses.replace(built, parts=parts).run(COMPARISON, ScriptedGenerator(said), 20).trace
-    assert trace.steps[0].query == "bread"
-    assert trace.steps[0].selected_ids == ("r5",)
-    assert trace.steps[1].note == "Bread is food."
-    assert sum(call.lm_calls for call in trace.calls) == 1  # the answer alone
 
 
 def test_merged_pools_keep_the_best_of_both(river_index: CorpusIndex) -> None:
@@ -310,19 +283,6 @@ def test_controllers_by_hand() -> None:
             agent(name, None)
 
 
-def test_uncertainty_is_measured_again_where_what_is_read_changes_without_anything_new() -> None:
-    gauge = make_gauge("confidence", RetrievalMDP(), LmSynthesizer(8, 4), 0, 8)
-    memory = Memory(COMPARISON, 60)
-    sure = Sure(lambda prompt: 0.5 if memory.notes else 0.9)
-    meter = Meter(sure, Limits(), 200)
-    level = gauge.start(memory, meter)
-    assert level == pytest.approx(0.1)
-    assert gauge.after("retrieve", level, 0, 0, memory, meter) == level
-    assert meter.tokens == sum(call.prompt_tokens + call.completion_tokens for call in meter.take())
-    memory.draft, memory.notes = None, ["what is read is another"]
-    assert gauge.after("retrieve", level, 0, 1, memory, meter) == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize("said_of", [(math.nan,), (-0.1, math.nan)])
 def test_probabilities_that_are_no_numbers_are_refused(said_of: tuple[float, ...]) -> None:
     class Broken(Sure):
@@ -330,7 +290,7 @@ def test_probabilities_that_are_no_numbers_are_refused(said_of: tuple[float, ...
             return dataclasses.replace(super()._generate(prompt, max_tokens), logprobs=said_of)
 
     with pytest.raises(InputError, match="gives no probabilities, or invalid ones"):
-        agent("mdp@confidence", None).run(COMPARISON, Broken(lambda prompt: 0.5), 60)
+        agent("mdp@confidence", None).attempt(COMPARISON, Broken(lambda prompt: 0.5), 60).check()
 
 
 def test_an_empty_draft_is_the_answer_and_is_paid_once() -> None:
@@ -339,32 +299,32 @@ def test_an_empty_draft_is_the_answer_and_is_paid_once() -> None:
             answer = super()._generate(prompt, max_tokens)
             return dataclasses.replace(answer, text="", logprobs=(), completion_tokens=0)
 
-    trace = agent("fixed-0@confidence", None).run(COMPARISON, Silent(lambda prompt: 0.5), 60).trace
-    assert trace.uncertainty == 1.0
-    assert [call.part for call in trace.calls] == ["measure"]
+    trace = agent("fixed-0@confidence", None).attempt(COMPARISON, Silent(lambda prompt: 0.5), 60).trace
+    assert trace.about["uncertainty"] == 1.0
+    assert [call.part for call in trace.calls if call.lm_calls] == ["measure"]
 
 
-def test_a_meter_refuses_before_it_spends() -> None:
+def test_a_budget_refuses_before_it_spends() -> None:
     generator = ScriptedGenerator({"q": "yes"})
-    meter = Meter(generator, Limits(tokens=50), 20)
+    branch = Budget(generator, Limits(tokens=50), 20).branch()
     prompt = Prompt(Question("q", "why"), (), "s", "u " * 25)
     with pytest.raises(LimitReached, match="50 tokens"):
-        meter.generate("reason", prompt, 10)
+        branch.generate("reason", prompt, 10)
     assert generator.prompts == []
-    assert meter.take() == ()
+    assert branch.costs.calls == ()
     with pytest.raises(InputError, match="tokens=0"):
         Limits(tokens=0)
 
 
 def test_replies_are_asked_for_once_and_charged_to_all(river_index: CorpusIndex) -> None:
     generator, replies = ScriptedGenerator(said), {}
-    one = agent("fixed-3", river_index).run(COMPARISON, generator, 60, replies)
+    one = agent("fixed-3", river_index).attempt(COMPARISON, generator, 60, replies)
     asked = len(generator.prompts)
-    again = agent("fixed-3", river_index).run(COMPARISON, generator, 60, replies)
+    again = agent("fixed-3", river_index).attempt(COMPARISON, generator, 60, replies)
     assert len(generator.prompts) == asked > 0
     counts = [(c.part, c.lm_calls, c.prompt_tokens, c.completion_tokens) for c in one.trace.calls]
     assert counts == [(c.part, c.lm_calls, c.prompt_tokens, c.completion_tokens) for c in again.trace.calls]
     chosen: dict[Any, Any] = {}
     for _ in range(2):
-        assert agent("fixed-0", None).run(CHOICE, generator, 60, chosen).trace.choice == 1
+        assert agent("fixed-0", None).attempt(CHOICE, generator, 60, chosen).trace.choice == 1
     assert len(generator.prompts) == asked + 1

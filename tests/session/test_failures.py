@@ -1,0 +1,183 @@
+"""Whatever fails on the way: what was done and spent until then is on record; faults are seen."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mio_rag.corpora.load import Dataset
+from mio_rag.errors import DataError, InputError
+from mio_rag.evaluation.contenders import Controlled
+from mio_rag.evaluation.harness import EvaluationSettings, evaluate
+from mio_rag.evaluation.rows import Pipeline
+from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.budget import Limits
+from mio_rag.session.costs import totals
+from mio_rag.session.trace import Outcome, Trace, read_traces
+from mio_rag.types import Answer, GenerationError, Question
+from tests.control.scripted import CHOICE, COMPARISON, agent, said
+
+
+class Failing(ScriptedGenerator):
+    """Says what it is told to, until its n-th call fails; keeps what it said."""
+
+    def __init__(self, calls: int, error: BaseException, answers: Callable[[Prompt], str] = said) -> None:
+        super().__init__(answers)
+        self.left, self.error, self.given = calls, error, list[Answer]()
+
+    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        if self.left == 0:
+            raise self.error
+        self.left -= 1
+        self.given.append(super()._generate(prompt, max_tokens))
+        return self.given[-1]
+
+
+def check(found: Outcome, given: list[Answer]) -> Trace:
+    """It failed; its costs are those of the generator; the trace comes back."""
+    assert found.error is not None
+    trace = found.trace
+    assert trace.ended == "error"
+    assert trace.error == f"{type(found.error).__name__}: {found.error}"
+    assert (trace.answer, trace.choice) == ("", None)
+    assert sum(call.lm_calls for call in trace.calls) == len(given)
+    assert sum(call.prompt_tokens for call in trace.calls) == sum(answer.prompt_tokens for answer in given)
+    assert sum(call.completion_tokens for call in trace.calls) == sum(a.completion_tokens for a in given)
+    assert trace.parts == totals(trace.calls)
+    again = Trace.from_dict(json.loads(json.dumps(trace.to_dict())))
+    assert again == trace
+    return trace
+
+
+@pytest.mark.parametrize("calls", range(5))
+def test_a_step_that_fails_is_dropped_and_the_question_goes_on(calls: int, river_index: CorpusIndex) -> None:
+    class Once(Failing):
+        def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+            if self.left == 0:
+                self.left = -1
+                raise self.error
+            self.left -= 1
+            self.given.append(ScriptedGenerator._generate(self, prompt, max_tokens))
+            return self.given[-1]
+
+    model = Once(calls, GenerationError("out of order"))
+    found = agent("fixed-4", river_index).attempt(COMPARISON, model, 60).check()
+    assert found.trace.answer == "the Tiber"
+    dropped = [step.do for step in found.trace.dropped]
+    # Two thoughts, a query and the answer; a dropped step ends the loop.
+    assert dropped == [["reason"], ["search_again"], ["reason"], ["answer"], []][calls]
+    assert sum(call.lm_calls for call in found.trace.calls) == len(model.given)
+    assert any(step.failed for step in found.trace.steps) == (calls < 4)
+
+
+def test_a_model_that_never_answers_is_a_failure_with_its_costs(river_index: CorpusIndex) -> None:
+    model = Failing(1, GenerationError("out of order"))
+    found = agent("fixed-2", river_index).attempt(COMPARISON, model, 60)
+    trace = check(found, model.given)
+    assert found.selection is not None
+    assert [p["id"] for p in trace.passages] == list(found.selection.ids)
+    with pytest.raises(GenerationError, match="out of order"):
+        found.check()
+
+
+def test_a_choice_that_names_no_option_is_paid_for() -> None:
+    def mumbling(prompt: Prompt) -> str:
+        return "I cannot say" if prompt.question.choices else said(prompt)
+
+    model = Failing(9, ValueError(), mumbling)
+    trace = check(agent("fixed-1", None).attempt(CHOICE, model, 60), model.given)
+    assert trace.parts["answer"].completion_tokens >= model.count(["I cannot say"])[0]
+
+
+def test_what_fails_before_the_first_call_has_an_empty_trace() -> None:
+    tight = agent("fixed-2", None, limits=Limits(tokens=30))
+    trace = check(tight.attempt(COMPARISON, ScriptedGenerator(said), 60), [])
+    assert trace.steps == ()
+    narrow = ScriptedGenerator(said, window=20)
+    assert "no room" in str(check(agent("fixed-2", None).attempt(COMPARISON, narrow, 60), []).error)
+    with pytest.raises(InputError, match="budget_tokens=0"):
+        tight.attempt(COMPARISON, ScriptedGenerator(said), 0)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("calls", [0, 1, 3])
+def test_interrupts_are_passed_on(calls: int, kind: type[BaseException], river_index: CorpusIndex) -> None:
+    with pytest.raises(kind):
+        agent("fixed-4", river_index).attempt(COMPARISON, Failing(calls, kind()), 60)
+
+
+def test_a_fault_of_a_model_is_a_failure_that_names_it(river_index: CorpusIndex) -> None:
+    found = agent("fixed-1", river_index).attempt(COMPARISON, Failing(0, ZeroDivisionError("by 0")), 60)
+    assert "ZeroDivisionError: by 0" in str(found.error)
+    assert isinstance(found.error, GenerationError)
+    assert isinstance(found.error.__cause__, ZeroDivisionError)
+
+
+def test_traces_without_an_error_field_are_read_and_contradictions_are_not(river_index: CorpusIndex) -> None:
+    found = agent("fixed-1", river_index).attempt(COMPARISON, Failing(0, GenerationError("no")), 60)
+    data = check(found, []).to_dict()
+    older = json.loads(json.dumps(data | {"ended": "stop"}))
+    del older["error"]
+    assert Trace.from_dict(older).error is None
+    with pytest.raises(DataError, match="ended is 'stop', but error is"):
+        Trace.from_dict(json.loads(json.dumps(data | {"ended": "stop"})))
+
+
+def test_numbers_of_numpy_make_a_trace_that_can_be_written(river_index: CorpusIndex) -> None:
+    limits = Limits(np.int64(3), np.int64(9000), np.float64(60))
+    trace = (
+        agent("fixed-2", river_index, limits=limits)
+        .attempt(COMPARISON, ScriptedGenerator(said), np.int64(60))
+        .trace
+    )
+    assert Trace.from_dict(json.loads(json.dumps(trace.to_dict()))) == trace
+
+
+SETTINGS = EvaluationSettings(methods=("topk",), budgets=(60,), controllers=("fixed-4", "fixed-0"))
+
+
+def choosy(prompt: Prompt) -> str:
+    if prompt.question.id == "b" and not prompt.system.startswith("You write"):
+        if prompt.system.startswith("You think"):
+            return said(prompt)
+        raise GenerationError("the model fell over")
+    return "mumble" if prompt.question.choices else said(prompt)
+
+
+def test_failed_rows_hold_their_costs_and_traces(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    chosen = Question("m", "Which is longer?", ("Tiber",), ("r3",), choices=("Tiber", "Arno"))
+    data = dataclasses.replace(rivers, questions=(*rivers.questions[:2], chosen))
+    result = evaluate(data, river_index, ScriptedGenerator(choosy), SETTINGS, tmp_path)
+    rows = {(row["question_id"], row["method"]): row for row in result.rows}
+    traces = {(t.question_id, t.policy): t for t in read_traces(tmp_path)}
+    assert len(traces) == 6
+    for key, trace in traces.items():
+        row = rows[key]
+        assert (row["error"] is None) == (key[0] == "a") == (trace.error is None)
+        for name in ("lm_calls", "prompt_tokens", "completion_tokens", "retrieval_calls"):
+            assert row[name] == sum(getattr(call, name) for call in trace.calls), (key, name)
+        assert row["total_seconds"] == pytest.approx(sum(call.seconds for call in trace.calls))
+        assert row["ended"] == trace.ended
+    failed = rows["b", "fixed-4"]
+    assert failed["prompt_tokens"] > 100
+    assert (failed["status"], failed["token_f1"], failed["error_kind"]) == ("error", 0.0, "GenerationError")
+    assert failed["gold_recall"] == float("r3" in failed["selected_ids"])
+    assert "answer" not in failed
+    entry = next(e for e in result.summary if e["method"] == "fixed-4")
+    expected = np.mean([rows[q, "fixed-4"]["prompt_tokens"] for q in "abm"])
+    assert entry["prompt_tokens"]["mean"] == pytest.approx(expected)
+
+
+def test_a_trace_that_cannot_be_written_is_no_wrong_answer(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    method = Controlled(agent("fixed-0", river_index), "exact", tmp_path / "nowhere" / "traces.jsonl")
+    pipeline = Pipeline(lambda _: None, ScriptedGenerator(said), 32)
+    with pytest.raises(InputError, match=r"traces.jsonl' could not be written"):
+        list(pipeline.rows([rivers.questions[0]], {"a": [(method, 60)]}))

@@ -1,0 +1,152 @@
+"""A decider of one's own is registered by one call, and then runs wherever policies are named."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+from mio_rag.cli.app import app
+from mio_rag.control import make
+from mio_rag.control.controller import Kind, Setup
+from mio_rag.control.make import check_controllers, make_controller, register
+from mio_rag.control.settings import ControlSettings
+from mio_rag.corpora.load import Dataset
+from mio_rag.deciders.order import Order
+from mio_rag.deciders.workflow import NAMED
+from mio_rag.errors import InputError
+from mio_rag.evaluation.contenders import default_baseline
+from mio_rag.evaluation.harness import EvaluationSettings, evaluate
+from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.session.costs import Prices
+from mio_rag.session.loop import Session
+from mio_rag.session.state import Action, State
+from mio_rag.session.tools import Equipment
+from mio_rag.session.trace import read_traces
+from mio_rag.types import GenerationError
+from tests.control.scripted import COMPARISON, SELECTOR, never, said
+
+
+@dataclass(frozen=True)
+class ThinkFirst:
+    """Lets the model write one note before every answer."""
+
+    def decide(self, state: State, proposed: tuple[Action, ...]) -> tuple[Action, ...]:
+        answers = [action for action in proposed if action.final]
+        if not answers or state.has_ended("note"):
+            return tuple(
+                replace(action, settings={"notes": (str(state.results["note"].value),)})
+                if action.final and state.results["note"].value
+                else action
+                for action in proposed
+            )
+        read = {"loop": answers[0].inputs[0], "note_tokens": 20, "max_notes": 4}
+        others = [action for action in proposed if not action.final]
+        return (*others, Action("note", "reason", settings=read, why="thinks before it answers"))
+
+
+def make_thinker(name: str, setup: Setup) -> Session:
+    plan = Order(NAMED["plain"])
+    kit = Equipment(setup.retriever, setup.selector)
+    return Session(name, (plan, ThinkFirst()), plan, kit, limits=setup.settings.limits)
+
+
+def check_thinker(name: str, settings: ControlSettings, closed_book: bool) -> None:
+    if closed_book:
+        raise InputError(f"controller '{name}' needs a corpus: leave it out, or give one")
+
+
+@pytest.fixture
+def thinker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make, "_KINDS", list(make._KINDS))
+    register(Kind("thinker", make_thinker, check_thinker))
+
+
+@pytest.mark.usefixtures("thinker")
+def test_a_new_kind_runs_through_the_harness_by_its_name(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    settings = EvaluationSettings(
+        methods=("topk",),
+        budgets=(60,),
+        controllers=("thinker", "fixed-1"),
+        prices=Prices({"scripted": (2.0, 8.0)}),
+    )
+    result = evaluate(rivers, river_index, ScriptedGenerator(said), settings, tmp_path)
+    rows = {(row["question_id"], row["method"]): row for row in result.rows}
+    assert len(rows) == 4 * 3
+    traces = {t.question_id: t for t in read_traces(tmp_path) if t.policy == "thinker"}
+    for question in rivers.questions:
+        row, trace = rows[question.id, "thinker"], traces[question.id]
+        assert [step.do for step in trace.steps] == ["retrieve", "select", "reason", "answer"]
+        assert (row["error"], row["answer"], row["steps"], row["ended"]) == (None, "the Tiber", 4, "stop")
+        assert (row["lm_calls"], row["retrieval_calls"]) == (2, 1)
+        assert row["selected_ids"] == [p["id"] for p in trace.passages]
+        assert row["prompt_tokens"] == sum(call.prompt_tokens for call in trace.calls)
+        assert row["dollars"] == pytest.approx(
+            (2 * row["prompt_tokens"] + 8 * row["completion_tokens"]) / 1e6
+        )
+    table = pyarrow.parquet.read_table(tmp_path / "ledger.parquet").to_pylist()
+    assert [row["dollars"] for row in table] == [row["dollars"] for row in result.rows]
+    again = evaluate(rivers, river_index, ScriptedGenerator(never), settings, tmp_path, resume=True)
+    assert again.rows == result.rows
+
+
+@pytest.mark.usefixtures("thinker")
+def test_where_it_fails_its_row_holds_what_it_cost(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    def falls_over(prompt: Prompt) -> str:
+        if not prompt.system.startswith("You think") and prompt.question.id == "b":
+            raise GenerationError("the model fell over")
+        return said(prompt)
+
+    settings = EvaluationSettings(methods=("topk",), budgets=(60,), controllers=("thinker",))
+    result = evaluate(rivers, river_index, ScriptedGenerator(falls_over), settings, tmp_path)
+    failed = next(row for row in result.rows if (row["question_id"], row["method"]) == ("b", "thinker"))
+    assert "the model fell over" in failed["error"]
+    assert (failed["status"], failed["token_f1"]) == ("error", 0.0)
+    assert (failed["lm_calls"], failed["retrieval_calls"], failed["ended"]) == (1, 1, "error")
+    assert failed["prompt_tokens"] > 20
+
+
+@pytest.mark.usefixtures("thinker")
+def test_a_new_kind_is_checked_and_asked_like_any_other(river_index: CorpusIndex, tmp_path: Path) -> None:
+    check_controllers(["thinker", "mdp@evidence"], ControlSettings(), False)
+    with pytest.raises(InputError, match="'thinker' needs a corpus"):
+        check_controllers(["thinker"], ControlSettings(), True)
+    with pytest.raises(InputError, match=r"'zzz' is unknown: choose mdp, .*, fixed-N, .*thinker \(for"):
+        EvaluationSettings(controllers=("zzz",))
+    made = make_controller("thinker:a@b", Setup(ControlSettings(), Retriever(river_index, pool=4), SELECTOR))
+    assert made.name == "thinker:a@b"
+    assert made.attempt(COMPARISON, ScriptedGenerator(said), 60).check().trace.answer == "the Tiber"
+    river_index.save(tmp_path / "index")
+    (tmp_path / "says.json").write_text(json.dumps({COMPARISON.text: "the Tiber"}))
+    shown = CliRunner().invoke(
+        app,
+        [
+            "ask", str(tmp_path / "index"), COMPARISON.text, "--controller", "thinker",
+            "--generator", f"scripted:{tmp_path}/says.json", "--trace", str(tmp_path / "traces.jsonl"),
+        ],
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.output
+    assert "thinks before it answers" in shown.output
+    assert "ended: stop" in shown.output
+    assert len(read_traces(tmp_path / "traces.jsonl")) == 1
+
+
+@pytest.mark.parametrize("name", ["thinker", "mdp", "fixed-best", "", "a:b", "a@b", "two words", "9", 7])
+@pytest.mark.usefixtures("thinker")
+def test_a_wrong_name_is_refused_at_registration(name: object) -> None:
+    with pytest.raises(InputError, match="controller"):
+        register(Kind(name, make_thinker))  # type: ignore[arg-type]
+
+
+def test_baselines_are_rivals_where_there_are_any() -> None:
+    assert default_baseline(("exact", "topk", "fused", "mdp")) == "fused"
+    assert default_baseline(("exact", "topk", "mdp")) == "topk"
+    assert default_baseline(("mdp@evidence", "fixed-1", "random")) == "fixed-1"
+    assert default_baseline(("mdp", "mdp@evidence")) == "mdp"

@@ -1,0 +1,129 @@
+"""Traces: what was changed in one is found out, files survive interruptions, version 1 is still read."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mio_rag.control.mdp.replay import decided, replay
+from mio_rag.errors import DataError, InputError
+from mio_rag.generation import ScriptedGenerator
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.budget import Limits
+from mio_rag.session.trace import Trace, append_traces, read_traces
+from tests.control.scripted import COMPARISON, agent, said
+
+
+@pytest.fixture(scope="module")
+def trace(river_index: CorpusIndex) -> Trace:
+    return agent("fixed-3", river_index).attempt(COMPARISON, ScriptedGenerator(said), 60).check().trace
+
+
+def changed(trace: Trace, place: int, **about: Any) -> Trace:
+    step = dataclasses.replace(trace.steps[place], about={**trace.steps[place].about, **about})
+    return dataclasses.replace(trace, steps=(*trace.steps[:place], step, *trace.steps[place + 1 :]))
+
+
+def test_a_tampered_trace_is_found_out(trace: Trace) -> None:
+    assert replay(trace) == []
+    assert any("U became 0.3" in wrong for wrong in replay(changed(trace, 1, uncertainty=0.3)))
+    other = dataclasses.replace(trace.steps[1], do="search_again", output="x")
+    steps = (trace.steps[0], other, *trace.steps[2:])
+    assert any("was chosen" in wrong for wrong in replay(dataclasses.replace(trace, steps=steps)))
+    assert any("do not add up" in wrong for wrong in replay(dataclasses.replace(trace, parts={})))
+    ended = dataclasses.replace(trace, ended="stop", about={**trace.about, "q_values": {"stop": 1.0}})
+    assert any("the end: Q was" in wrong for wrong in replay(ended))
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(steps=0), Limits(steps=2), Limits(tokens=460), Limits(seconds=1e-9)]
+)
+def test_traces_that_a_limit_ended_are_replayed(limits: Limits, river_index: CorpusIndex) -> None:
+    found = agent("fixed-6", river_index, limits=limits).attempt(COMPARISON, ScriptedGenerator(said), 60)
+    assert found.trace.ended != "stop"
+    assert replay(found.trace) == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said_of_it"),
+    [
+        (lambda data: data.update(version=3), "version 3"),
+        (lambda data: data.update(steps=7), "not a trace"),
+        (lambda data: data.update(nonsense=1), "not a trace"),
+        (lambda data: data["steps"][0]["about"].update(uncertainty=1.7), r"not in \[0, 1\]"),
+        (lambda data: data.update(token_price=-1.0), "token_price"),
+        (lambda data: data.update(seconds="long"), "seconds"),
+        (lambda data: data.update(complete=2.0), r"not in \[0, 1\]"),
+        (lambda data: data.update(search=[]), "search"),
+        (lambda data: data["steps"][0]["calls"][0].update(seconds=-1.0), "numbers >= 0"),
+    ],
+)
+def test_what_no_session_writes_is_no_trace(
+    spoil: Callable[[Any], None], said_of_it: str, trace: Trace
+) -> None:
+    data = json.loads(json.dumps(trace.to_dict()))
+    spoil(data)
+    with pytest.raises(DataError, match=said_of_it):
+        Trace.from_dict(data)
+
+
+def test_files_survive_an_interruption_and_keep_runs_apart(trace: Trace, tmp_path: Path) -> None:
+    file = tmp_path / "traces.jsonl"
+    other = dataclasses.replace(trace, settings={**trace.settings, "seed": 7})
+    append_traces(file, [trace, other, trace])  # of runs that were repeated alike the last
+    with file.open("a", encoding="utf-8") as written:
+        written.write(json.dumps(trace.to_dict())[:40])
+    assert read_traces(file) == [trace, other]
+    assert read_traces(tmp_path, ("signal",), "a decision process") == [trace, other]
+    with pytest.raises(InputError, match="holds no traces of workflows, only of fixed-3"):
+        read_traces(file, ("planner",), "workflows")
+    file.write_text('{"version": 2}\n{"a": 1}\n', encoding="utf-8")
+    with pytest.raises(DataError, match="line 1"):
+        read_traces(file)
+
+
+CALL = {
+    "part": "answer", "seconds": 1.0, "lm_calls": 1, "retrieval_calls": 0, "prompt_tokens": 9,
+    "completion_tokens": 2,
+}  # fmt: skip
+OLD = {
+    "version": 1, "question_id": "q", "question": "Who?", "choices": [], "controller": "x",
+    "budget_tokens": 60, "settings": {}, "ended": "stop", "passages": [], "answer": "A", "choice": None,
+    "generator": "g", "opening": [], "closing": [CALL], "parts": {"answer": CALL}, "error": None,
+}  # fmt: skip
+STEP = {"step": 0, "query": "Who?", "note": "", "new_ids": ["a"], "selected_ids": ["a"], "calls": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "step"),
+    [
+        ("mdp", {"gauge": "tracked", "uncertainty": 0.5, "last_q_values": None, "last_closed": []},
+         {"action": "retrieve", "uncertainty": 1.0, "next_uncertainty": 0.5, "q_values": None, "closed": []}),
+        ("tier", {"tier": "easy", "scores": None, "unsure": False, "corrected": False, "top_score": 0.5},
+         {"action": "read"}),
+        ("strategies", {"found": {"a": {"raw": 1}}, "chosen": {"strategies": ["raw"]}, "notes": ["x"]},
+         {"action": "raw"}),
+        ("workflow", {"workflow": {"name": "plain"}, "seconds": 1.0, "choice_of": {"plain": 1.0},
+                      "fallback": None},
+         {"action": "retrieve", "node": "retrieve", "gave": "3 passages", "broken": False, "signals": {}}),
+        ("policy", {"workflow": {"name": "plain"}, "token_price": 0.1, "complete": 0.5, "search": {},
+                    "wanted": 0},
+         {"action": "select", "node": "select", "why": "read", "complete": 0.5}),
+    ],
+)  # fmt: skip
+def test_version_1_is_still_read(kind: str, more: dict[str, Any], step: dict[str, Any]) -> None:
+    named = {} if kind == "mdp" else {"kind": kind}
+    found = Trace.from_dict({**OLD, **named, **more, "steps": [{**STEP, **step}]})
+    assert (found.policy, found.budget, found.answer) == ("x", 60, "A")
+    assert [call.prompt_tokens for call in found.calls] == [9]
+    assert found.steps[0].do == step["action"]
+    assert Trace.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    if kind == "mdp":
+        assert [one.next_uncertainty for one in decided(found)] == [0.5]
+    if kind == "tier":
+        assert found.columns()["tier"] == "easy"
+    if kind == "strategies":
+        assert found.search["found_by"] == {"a": {"raw": 1}}
