@@ -286,8 +286,8 @@ class _Suite:
         except Exception as error:
             self._note(what, [f"raised {type(error).__name__} in its place: {error}"])
         else:
-            dropped = [step.dropped or "" for step in found.trace.steps]
-            told = any(_Unplanned.__name__ in why for why in (*dropped, str(found.error)))
+            dropped = [step.dropped or "" for step in found.trace.steps] if isinstance(found, Outcome) else []
+            told = any(_Unplanned.__name__ in why for why in (*dropped, str(getattr(found, "error", None))))
             self._note(what, ["it was swallowed"] if reader.failed and not told else [])
 
     def _refusing(self) -> None:
