@@ -15,27 +15,21 @@ pipeline is in it; it is also measured alone, with a part that chooses nothing.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
 from benchmarks.adapters_contenders import contenders, frameworks, pools
-from benchmarks.files import write_json
-from mio_rag import __version__
+from benchmarks.runner import Measured
+from mio_rag.errors import InputError
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-
-__all__ = ["TARGET_MILLISECONDS", "add_options", "command", "run", "table"]
 
 #: An adapter should add less than this to the bare selector and its framework, for 50 documents.
 TARGET_MILLISECONDS = 1.0
@@ -84,7 +78,6 @@ def run(
                         empty[name]()
                     alone.setdefault(name, []).append(taken.overhead)
     return {
-        "benchmark": "adapters",
         "documents": [len(pool.texts) for pool in made],
         "dimensions": int(made[0].embeddings.shape[1]),
         "embedder": embedder,
@@ -93,19 +86,6 @@ def run(
         "contenders": _summary(seconds, alone),
         "wrong": wrong,
         "target_milliseconds": TARGET_MILLISECONDS,
-        "versions": {
-            "python": platform.python_version(),
-            "mio-rag": __version__,
-            **{package: metadata.version(package) for package in PACKAGES},
-        },
-        "machine": {
-            "system": platform.system(),
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            "load": os.getloadavg(),
-        },
-        "command": f"python -m benchmarks adapters --documents {documents} --questions {questions} "
-        f"--rounds {rounds} --embedder {embedder}",
     }
 
 
@@ -182,24 +162,12 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``python -m benchmarks adapters``."""
-    parser.add_argument("--documents", type=int, default=50, help="of each pool (default: 50)")
-    parser.add_argument("--questions", type=int, default=10, help="of the bundled set (default: 10)")
-    parser.add_argument("--rounds", type=int, default=40, help="turns on each question (default: 40)")
-    parser.add_argument("--embedder", choices=("minilm", "tfidf"), default="minilm")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/adapters.json"))
-
-
-def command(given: argparse.Namespace) -> int:
+def command(given: argparse.Namespace) -> Measured:
     """Measure, write JSON, print the table; 1 where an adapter chose otherwise, 2 for bad options."""
     if min(given.documents, given.questions, given.rounds) < 1:
-        print("--documents, --questions and --rounds must be >= 1", file=sys.stderr)
-        return 2
+        raise InputError("--documents, --questions and --rounds must be >= 1")
     report = run(given.documents, given.questions, given.rounds, given.embedder, progress=_show)
-    write_json(given.out, report)
-    print(f"\r{table(report)}\n{given.out}", file=sys.stderr)
-    return 1 if report["wrong"] else 0
+    return Measured(report, table(report), wrong=len(report["wrong"]))
 
 
 def _show(text: str) -> None:

@@ -14,8 +14,6 @@ from mio_rag.corpora.load import load_dataset
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.selection.selector import Selector
 
-__all__ = ["Pool", "contenders", "frameworks", "pools"]
-
 Call = Callable[[], list[str]]
 
 

@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.files import replaced, write_json
+from benchmarks.files import replaced
 from benchmarks.robust_sets import SETS, drawn_set
-from mio_rag import __version__
+from benchmarks.runner import Measured
 from mio_rag.candidates import Candidates
 from mio_rag.cli.terminal import progress_bar
 from mio_rag.corpora.load import load_dataset
@@ -39,8 +38,6 @@ from mio_rag.selection.explain import attack
 from mio_rag.selection.program import joint_problem
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
-
-__all__ = ["add_options", "attacked", "command", "draw", "table"]
 
 FloatArray = NDArray[np.float64]
 _RELEVANCE = ("cosine", "calibrated")
@@ -66,53 +63,21 @@ class Attacked:
         return (self.reached - certified) / charged if charged > 1e-9 else None
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    add = parser.add_argument
-    add("--data", type=Path, help="folder that holds one folder for each set (default: the bundled demo set)")
-    add("--indexes", type=Path, help="folder that holds an index (with links) for each set")
-    add("--sets", default="demo", help="comma-separated (default: demo)")
-    add("--questions", type=int, default=21, help="of each set (default: 21)")
-    add("--seed", type=int, default=0, help="of radii, random selections and attacks (default: 0)")
-    add("--out", type=Path, default=Path("benchmarks/results/attacks.json"), help="JSON; the PNG goes beside")
-
-
-def command(given: argparse.Namespace) -> int:
-    """Attack, then write JSON and picture.
-
-    Returns
-    -------
-    int
-        0; 1 where a certificate was violated, 2 for bad input.
-    """
+def command(given: argparse.Namespace) -> Measured:
+    """Attack, then write JSON and picture."""
     names = [name.strip() for name in given.sets.split(",") if name.strip()]
-    try:
-        if given.questions < 1:
-            raise InputError(f"--questions={given.questions} must be >= 1")
-        if (given.data is None) != (given.indexes is None) or (given.data is None and names != ["demo"]):
-            raise InputError(
-                "--data, --indexes and --sets belong together; without them the demo set is used"
-            )
-        found = {name: _of_set(given, name) for name in names}
-    except InputError as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return 2
+    if given.questions < 1:
+        raise InputError(f"--questions={given.questions} must be >= 1")
+    if (given.data is None) != (given.indexes is None) or (given.data is None and names != ["demo"]):
+        raise InputError("--data, --indexes and --sets belong together; without them the demo set is used")
+    found = {name: _of_set(given, name) for name in names}
     report = {
-        "benchmark": "attacks",
-        "command": f"python -m benchmarks attacks --sets {','.join(names)} --questions {given.questions} "
-        f"--seed {given.seed}",
         "seed": given.seed,
         **summarize(found),
-        "versions": {"mio-rag": __version__, "numpy": metadata.version("numpy")},
-        "machine": {"system": platform.system(), "processor": platform.machine()},
     }
-    write_json(given.out, report)
-    draw(report, given.out.with_suffix(".png"))
-    print(table(report))
     for wrong in report["violations"][:10]:
         print(wrong, file=sys.stderr)
-    return 1 if report["violations"] else 0
+    return Measured(report, table(report), partial(draw, report), len(report["violations"]))
 
 
 def _of_set(given: argparse.Namespace, name: str) -> list[Attacked]:

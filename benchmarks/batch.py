@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import numpy as np
 from benchmarks.batch_memory import Watch
 from benchmarks.batch_rows import write_rows
 from benchmarks.files import write_json
+from benchmarks.runner import Measured, note
 from benchmarks.speed.pools import load_pools
 from benchmarks.speed.runner import machine
 from mio_rag.batch import Engine, select_batch
@@ -30,32 +30,13 @@ from mio_rag.evaluation.ledger import environment
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 
-__all__ = ["add_options", "command"]
-
 _BUDGET_TOKENS = 512
 _PATIENCE_SECONDS = 900.0
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``python -m benchmarks batch``."""
-    parser.add_argument("--data", type=Path, help="folder of data sets (default: the demo)")
-    parser.add_argument("--rows", type=int, default=50_000, help="rows for the rate (default: 50000)")
-    parser.add_argument(
-        "--stream-rows", type=int, default=0, help="rows for memory; 26 GB a million (default: none)"
-    )
-    parser.add_argument("--ray-rows", type=int, default=0, help="rows that Ray answers too (default: none)")
-    parser.add_argument("--items", type=int, default=50, help="passages a row (default: 50)")
-    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
-    parser.add_argument("--seed", type=int, default=0, help="of the rows (default: 0)")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/batch.json"))
-    parser.add_argument(
-        "--scratch", type=Path, help="keep rows and shards here, to resume later (default: temporary)"
-    )
-
-
-def command(given: argparse.Namespace) -> int:
+def command(given: argparse.Namespace) -> Measured:
     """Run the benchmark and write its JSON; 1 where a row is missing, doubled, rejected or not the same."""
-    pools, described = load_pools(given.data, (), 10 if given.data else 25, given.seed, _note)
+    pools, described = load_pools(given.data, (), 10 if given.data else 25, given.seed, note)
     least = min(len(pool) for pool in pools)
     if not 0 < given.items <= least:
         raise InputError(f"--items {given.items} must be between 1 and {least}, the smallest pool")
@@ -82,7 +63,7 @@ def command(given: argparse.Namespace) -> int:
     with _scratch(given.scratch) as work:
         for name, rows, engine in runs:
             if rows:
-                source = write_rows(work / f"rows-{rows}", pools, rows, given.items, given.seed, _note)
+                source = write_rows(work / f"rows-{rows}", pools, rows, given.items, given.seed, note)
                 made_of = {"pools": described, "items": given.items, "seed": given.seed, "rows": rows}
                 made_of |= {"workers": given.workers}
                 run = partial(_run, name, source, work / name, selector, engine, given.workers)
@@ -90,11 +71,9 @@ def command(given: argparse.Namespace) -> int:
         if given.ray_rows:
             report["ray_same_bytes"] = _same(work / "small", work / "ray")
     report |= environment()
-    write_json(given.out, report)
-    for run in report["runs"]:
-        print(_sentence(run), file=sys.stderr)
     wrong = [run["name"] for run in report["runs"] if not run["each_row_once"] or run["rejected"]]
-    return 1 if wrong or not report.get("ray_same_bytes", True) else 0
+    wrong += [] if report.get("ray_same_bytes", True) else ["ray"]
+    return Measured(report, "\n".join(map(_sentence, report["runs"])), wrong=len(wrong))
 
 
 @contextmanager
@@ -105,10 +84,6 @@ def _scratch(kept: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="mio-rag-batch-") as folder:
         yield Path(folder)
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _kept(path: Path, made_of: dict[str, Any], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -134,7 +109,7 @@ def _rows_of(made_of: dict[str, Any]) -> dict[str, Any]:
 def _run(
     name: str, source: Path, out: Path, selector: Selector, engine: Engine, workers: int
 ) -> dict[str, Any]:
-    watch = Watch(name, out.with_suffix(".memory"), _note)
+    watch = Watch(name, out.with_suffix(".memory"), note)
     with watch:
         done = select_batch(
             source, out, _BUDGET_TOKENS, selector, engine=engine, workers=workers, progress=watch.progress

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Watch"]
-
 _NOTE_SECONDS = 60.0
 _POINTS = 100
 

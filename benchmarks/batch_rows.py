@@ -17,8 +17,6 @@ from benchmarks.files import replaced
 from benchmarks.speed.pools import Pool
 from mio_rag.errors import require
 
-__all__ = ["write_rows"]
-
 _FILE = 50_000
 _GROUP = 1000
 _DEEPEST = 120

@@ -7,6 +7,7 @@ its bound must hold, and it must not claim an optimum or an infeasibility that e
 
 from __future__ import annotations
 
+import argparse
 import platform
 import sys
 from collections import Counter
@@ -15,15 +16,25 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.runner import Measured
 from mio_rag.errors import InputError
 from mio_rag.solvers import Status, solve, solvers
 from mio_rag.testing.claims import disagreement
 from mio_rag.testing.programs import SCALES, at_scale, random_program
 from mio_rag.testing.shared_programs import random_shared_program
 
-__all__ = ["ORACLE", "run", "show_progress"]
-
 ORACLE = "exhaustive"
+
+
+def command(given: argparse.Namespace) -> Measured:
+    """Compare, and say which claims do not hold."""
+    if given.programs < 1:
+        raise InputError(f"--programs={given.programs} must be >= 1")
+    report = run(given.programs, given.seed, progress=lambda done: show_progress(done, given.programs))
+    found = report["disagreements"]
+    text = [f"{report['comparisons']} comparisons, {len(found)} disagreements"]
+    text += [f"program {one['program']}, {one['solver']}: {one['wrong']}" for one in found[:10]]
+    return Measured(report, "\n".join(text), wrong=len(found))
 
 
 def run(
@@ -102,7 +113,6 @@ def run(
         "proven_optimal": {info.name: optimal[info.name] for info in names},
         "versions": {"python": platform.python_version(), "numpy": np.__version__, **versions},
         "machine": {"system": platform.system(), "processor": platform.machine()},
-        "command": f"python -m benchmarks conformance --programs {programs} --seed {seed}",
     }
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.files import replaced, write_json
 from benchmarks.footprint import fits, tier_footprints
+from benchmarks.runner import Measured
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
@@ -33,27 +33,13 @@ from mio_rag.retrieval.mapped import open_vectors
 from mio_rag.session.tiers import PUBLISHED
 from mio_rag.types import Passage, Question
 
-__all__ = ["add_options", "command", "gold_found", "passages_of"]
-
 _DEPTH = 10
 _BOUND = 150.0  # megabytes above the embedder
 _LOST = 0.01  # of gold recall
 _TIMED = 10  # searches
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder that holds one folder for each set")
-    add("--work", type=Path, required=True, help="folder of the index, which a later run takes again")
-    add("--sets", default="", help="comma-separated (default: all that have a corpus)")
-    add("--passages", type=int, default=100_000, help="of the corpus (default: %(default)s)")
-    add("--questions", type=int, default=100, help="of a set, for recall (default: %(default)s)")
-    add("--embedder", default="minilm", help="(default: %(default)s)")
-    add("--out", type=Path, default=Path("benchmarks/results/edge.json"))
-
-
-def command(given: argparse.Namespace) -> int:
+def command(given: argparse.Namespace) -> Measured:
     """Build the index, measure its forms, write the report, and print it."""
     if given.passages < 1 or given.questions < 1:
         raise InputError(f"--passages={given.passages} and --questions={given.questions} must be >= 1")
@@ -84,12 +70,7 @@ def command(given: argparse.Namespace) -> int:
         ],
         **environment(),
     }
-    write_json(given.out, results)
-    text = table(results)
-    with replaced(given.out.with_suffix(".txt")) as partial:
-        partial.write_text(text + "\n", encoding="utf-8")
-    print(text)
-    return 0
+    return Measured(results, table(results))
 
 
 def _index(sets: dict[str, Dataset], given: argparse.Namespace) -> CorpusIndex:

@@ -10,8 +10,6 @@ from typing import Any
 
 from mio_rag import storage as files
 
-__all__ = ["replaced", "write_json"]
-
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:

@@ -10,14 +10,13 @@ questions. The rival of the embedding judge embeds question and answer together.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.files import write_json
+from benchmarks.runner import Measured
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
@@ -26,42 +25,29 @@ from mio_rag.measures import normalize_answer
 from mio_rag.measures.judges import EmbeddingJudge, WordJudge
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 
-__all__ = ["add_options", "area", "command", "measured"]
-
 _DRAWS = 1000
 _KINDS = ("words", "embedding", "embedding of question and answer")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    add = parser.add_argument
-    add("--data", default="demo", help="folder of data sets, or one data set (default: the bundled demo set)")
-    add("--sets", default="", help="which of the folder, separated by commas (default: all)")
-    add("--questions", type=int, default=150, help="a set, for the judges (default: %(default)s)")
-    add("--embedder", default="minilm", help="(default: %(default)s)")
-    add("--seed", type=int, default=0, help="of the draws (default: 0)")
-    add("--out", type=Path, default=Path("benchmarks/results/judges.json"))
-
-
-def command(given: argparse.Namespace) -> int:
+def command(given: argparse.Namespace) -> Measured:
     """Measure every set, write the report, and print it."""
     if given.questions < 2:
         raise InputError(f"--questions={given.questions} must be >= 2")
     folder = Path(given.data)
     chosen = [name for name in given.sets.split(",") if name]
     several = folder.is_dir() and not any(folder.glob("corpus.jsonl*"))
-    sources = [folder / name for name in chosen or sorted(p.name for p in folder.iterdir() if p.is_dir())]
+    sources: list[str | Path] = [given.data]
+    if several:
+        sources = [folder / name for name in chosen or sorted(p.name for p in folder.iterdir() if p.is_dir())]
     embedder = make_embedder(given.embedder)
     sets = {}
-    for source in sources if several else [given.data]:
+    for source in sources:
         if several and not any(Path(source).glob("corpus.jsonl*")):
             continue
         data = load_dataset(source)
         sets[data.name] = measured(data, embedder, given.questions, given.seed)
-        print(_shown(data.name, sets[data.name]), file=sys.stderr)
-    report = {"seed": given.seed, "embedder": embedder.fingerprint, "sets": sets, **environment()}
-    write_json(given.out, report)
-    return 0
+    text = "\n".join(_shown(name, found) for name, found in sets.items())
+    return Measured({"embedder": embedder.fingerprint, "sets": sets, **environment()}, text)
 
 
 def measured(data: Dataset, embedder: Embedder, count: int, seed: int) -> dict[str, Any]:

@@ -9,25 +9,21 @@ model is timed apart. The error is measured against the values of our own soluti
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import resource
 import sys
 import time
 from collections.abc import Callable
-from importlib import metadata
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.files import write_json
 from benchmarks.mdp_contenders import EPSILON, Contender, FloatArray, contenders, large_process
-from mio_rag import __version__
+from benchmarks.runner import Measured
+from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import FiniteMDP, RetrievalMDP
 from mio_rag.solvers.mdp import solve_mdp
-
-__all__ = ["add_options", "command", "draw", "run", "table"]
 
 
 def _measure(
@@ -104,26 +100,12 @@ def run(
                 "times_the_fastest_peer": peers[0]["median_seconds"] / best["median_seconds"],
             }
         )
-    packages = ("numpy", "scipy", "numba", "quantecon", "mdpsolver")
     return {
-        "benchmark": "mdp",
         "epsilon": EPSILON,
         "rounds": rounds,
         "seed": seed,
         "processes": results,
         "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
-        "versions": {
-            "python": platform.python_version(),
-            "mio-rag": __version__,
-            **{package: metadata.version(package) for package in packages},
-        },
-        "machine": {
-            "system": platform.system(),
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            "load": os.getloadavg(),
-        },
-        "command": f"python -m benchmarks mdp --rounds {rounds} --states {states} --seed {seed}",
     }
 
 
@@ -179,21 +161,9 @@ def show_progress(text: str) -> None:
     print(f"\r{text:<78}", end="", file=sys.stderr, flush=True)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``python -m benchmarks mdp``."""
-    parser.add_argument("--rounds", type=int, default=200, help="turns of every contender (default: 200)")
-    parser.add_argument("--states", type=int, default=100_000, help="of the large process; 0: without it")
-    parser.add_argument("--seed", type=int, default=0, help="of the large process (default: 0)")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/mdp.json"))
-
-
-def command(given: argparse.Namespace) -> int:
+def command(given: argparse.Namespace) -> Measured:
     """Measure, write JSON and picture, print the table; 2 for options out of range."""
     if given.rounds < 1 or given.states < 0:
-        print(f"--rounds={given.rounds} must be >= 1, --states={given.states} >= 0", file=sys.stderr)
-        return 2
+        raise InputError(f"--rounds={given.rounds} must be >= 1, --states={given.states} >= 0")
     report = run(given.rounds, given.states, given.seed, show_progress)
-    write_json(given.out, report)
-    draw(report, given.out.with_suffix(".png"))
-    print(f"\r{table(report)}\n{given.out}", file=sys.stderr)
-    return 0
+    return Measured(report, table(report), partial(draw, report))

@@ -14,8 +14,6 @@ from scipy import sparse
 from mio_rag.formulations.mdp import FiniteMDP
 from mio_rag.solvers.mdp import MDPMethod, solve_mdp
 
-__all__ = ["EPSILON", "Contender", "FloatArray", "contenders", "large_process"]
-
 EPSILON = 1e-6
 FloatArray = NDArray[np.float64]
 Contender = tuple[str, Callable[[], Callable[[], FloatArray]]]  # name, build -> solve -> values

@@ -6,8 +6,6 @@ from typing import Any
 
 from mio_rag.errors import InputError
 
-__all__ = ["numbers"]
-
 
 def numbers(option: str, text: str, kind: type[int] | type[float], *, zero: bool = False) -> list[Any]:
     """Different numbers above 0, or where `zero` is allowed from 0, with commas between them.

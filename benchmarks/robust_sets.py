@@ -11,8 +11,6 @@ from mio_rag.candidates import Candidates
 from mio_rag.formulations import DeviationBudget, Ellipsoid, NormBall, OwnSet, SparseBox
 from mio_rag.formulations.uncertainty import UncertaintySet
 
-__all__ = ["SETS", "drawn_set"]
-
 FloatArray = NDArray[np.float64]
 
 

@@ -13,17 +13,13 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.files import write_json
 from benchmarks.options import numbers
+from benchmarks.runner import Measured
 from benchmarks.speed.pools import Pool, load_pools
-from benchmarks.speed.runner import machine
-from mio_rag import __version__
 from mio_rag.candidates import Candidates
 from mio_rag.cli.terminal import progress_bar
 from mio_rag.errors import InputError
@@ -33,53 +29,22 @@ from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions, solve
 from mio_rag.solvers.branch_and_bound import warmup
 
-__all__ = ["add_options", "command", "measured", "programs_of", "table"]
-
 _SOURCES, _PER_SOURCE, _TOPICS, _CONFLICTS = 6, 2, 5, 15
 _WEIGHT = 0.1
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    add = parser.add_argument
-    add("--data", type=Path, help="folder of data sets, or one data set (default: the bundled demo set)")
-    add("--sets", default="", help="which of them, separated by commas (default: all)")
-    add("--pools", type=int, default=60, help="questions, of all sets in turn (default: %(default)s)")
-    add(
-        "--n",
-        type=int,
-        default=100,
-        help="passages a pool (default: %(default)s; smaller pools are left out)",
+def command(given: argparse.Namespace) -> Measured:
+    """Solve and write the JSON."""
+    names = [name.strip() for name in given.sets.split(",") if name.strip()]
+    budgets = numbers("--budgets", given.budgets, int)
+    if given.n < _TOPICS or given.pools < 1:
+        raise InputError(f"--pools={given.pools} must be >= 1 and --n={given.n} >= {_TOPICS}")
+    pools, drawn = load_pools(
+        given.data, names, given.pools, given.seed, lambda text: print(text, file=sys.stderr)
     )
-    add("--budgets", default="512,1024", help="tokens (default: %(default)s)")
-    add("--time-limit", type=float, default=5.0, help="seconds a program (default: %(default)s)")
-    add("--seed", type=int, default=0, help="of questions, sources and topics (default: 0)")
-    add("--out", type=Path, default=Path("benchmarks/results/rows.json"))
-
-
-def command(given: argparse.Namespace) -> int:
-    """Solve and write the JSON.
-
-    Returns
-    -------
-    int
-        0; 2 for bad input.
-    """
-    try:
-        names = [name.strip() for name in given.sets.split(",") if name.strip()]
-        budgets = numbers("--budgets", given.budgets, int)
-        if given.n < _TOPICS or given.pools < 1:
-            raise InputError(f"--pools={given.pools} must be >= 1 and --n={given.n} >= {_TOPICS}")
-        pools, drawn = load_pools(
-            given.data, names, given.pools, given.seed, lambda text: print(text, file=sys.stderr)
-        )
-        pools = [pool for pool in pools if len(pool) >= given.n]
-        if not pools:
-            raise InputError(f"no pool has {given.n} passages: lower --n, or use larger data sets")
-    except InputError as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return 2
+    pools = [pool for pool in pools if len(pool) >= given.n]
+    if not pools:
+        raise InputError(f"no pool has {given.n} passages: lower --n, or use larger data sets")
     options = SolveOptions(time_limit_seconds=given.time_limit)
     warmup()
     solves: list[dict[str, Any]] = []
@@ -92,22 +57,14 @@ def command(given: argparse.Namespace) -> int:
                 solves += [{**of, "rows": rows, **one} for rows, one in found.items()]
                 advance(1)
     report = {
-        "benchmark": "rows",
         "n": given.n,
         "lambda_1": _WEIGHT,
         "time_limit_seconds": given.time_limit,
         "pools": drawn | {"used": len(pools)},
         "summary": summarize(solves),
         "solves": solves,
-        "versions": {
-            "mio-rag": __version__,
-            **{p: metadata.version(p) for p in ("numpy", "numba", "scikit-learn")},
-        },
-        "machine": machine(),
     }
-    write_json(given.out, report)
-    print(table(report))
-    return 0
+    return Measured(report, table(report))
 
 
 def programs_of(pool: Pool, n: int, budget: int, seed: int) -> dict[str, SelectionProgram]:

@@ -23,13 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.files import write_json
+from benchmarks.runner import Measured
 from benchmarks.speed.runner import machine
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, SolverError, require
 from mio_rag.evaluation.ledger import environment
-
-__all__ = ["add_options", "command"]
 
 _READY_SECONDS = 900.0
 
@@ -64,18 +62,7 @@ class Phase:
         }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``python -m benchmarks service``."""
-    parser.add_argument("--index", type=Path, help="index to serve (default: the demo set, MiniLM)")
-    parser.add_argument("--questions", default="demo", help="data set of the questions (default: demo)")
-    parser.add_argument("--seconds", type=float, default=300.0, help="of the load (default: 300)")
-    parser.add_argument("--clients", type=int, default=50, help="at the same time (default: 50)")
-    parser.add_argument("--overload", type=int, default=400, help="clients of the overload (default: 400)")
-    parser.add_argument("--workers", type=int, default=2, help="processes of the service (default: 2)")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/service.json"))
-
-
-def command(given: argparse.Namespace) -> int:
+def command(given: argparse.Namespace) -> Measured:
     """Run the benchmark and write its JSON; 1 where a request failed or a refusal gave no Retry-After."""
     require("httpx", "dev", "the load generator")
     if not given.seconds > 0 or min(given.clients, given.overload, given.workers) < 1:
@@ -107,11 +94,9 @@ def command(given: argparse.Namespace) -> int:
                 process.kill()
             process.wait()
     report |= {"phases": [load.to_dict(), over.to_dict()], **environment()}
-    write_json(given.out, report)
-    for phase in report["phases"]:
-        print(_sentence(phase), file=sys.stderr)
     good = set(load.statuses) == {"200"} and set(over.statuses) <= {"200", "503"}
-    return 0 if good and not over.without_retry_after else 1
+    wrong = 0 if good and not over.without_retry_after else 1
+    return Measured(report, "\n".join(map(_sentence, report["phases"])), wrong=wrong)
 
 
 def _demo_index(folder: Path) -> Path:

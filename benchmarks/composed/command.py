@@ -32,6 +32,7 @@ from benchmarks.composed.study import CONTENDERS, Source, knobs_of, trained
 from benchmarks.composed.study import rows_of as contender_rows
 from benchmarks.composed.summary import summarize, table
 from benchmarks.default.models import EMBEDDERS, Pools, pools_of
+from benchmarks.runner import note
 from mio_rag import __version__
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
@@ -40,63 +41,22 @@ from mio_rag.reading import read_json
 from mio_rag.relevance import complete as shipped
 from mio_rag.retrieval import CorpusIndex
 
-__all__ = ["add_options", "command"]
-
 _PARTS = ("complete", "costs", "evidence", "language", "load", "model")
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    parser.add_argument("--part", choices=_PARTS, required=True, help="which of them")
-    parser.add_argument(
-        "--work", type=Path, required=True, help="folder of finished rows; a run resumes there"
-    )
-    parser.add_argument("--data", type=Path, help="folder that holds one folder for each set")
-    parser.add_argument("--indexes", type=Path, help="folder of indexes: SET-minilm and SET-tfidf")
-    parser.add_argument("--sets", default="", help="comma-separated, with gold passages")
-    parser.add_argument("--unseen", default="", help="complete: further sets, on which nothing was fitted")
-    parser.add_argument("--limit", type=int, default=250, help="complete: questions of a set (default: 250)")
-    parser.add_argument("--training", type=int, default=100, help="evidence: questions of a set for routers")
-    parser.add_argument("--asked", type=int, default=60, help="evidence: held-out questions of a set")
-    parser.add_argument("--questions", type=int, default=10_000, help="load: questions (default: 10000)")
-    parser.add_argument("--gguf", type=Path, help="model: file that the local server loads")
-    parser.add_argument(
-        "--readers", default="", help="language: NAME=SPEC@IN,OUT[,ASKED], separated by blanks"
-    )
-    parser.add_argument("--table", type=Path, help="language: folder of `plan outcomes`, to train a planner")
-    parser.add_argument(
-        "--parts",
-        default=",".join(PARTS),
-        help="language: which may decide; order needs --table (default: all)",
-    )
-    parser.add_argument("--kills", type=int, default=6, help="load: kills of the first run (default: 6)")
-    parser.add_argument("--seed", type=int, default=0, help="of orders, routers and kills (default: 0)")
-    parser.add_argument("--ship", action="store_true", help="complete: also write the regression that ships")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
 
 
 def command(given: argparse.Namespace) -> int:
     """Run one part, write JSON, table and picture; 1 where the load test found what must not be."""
     names = [name.strip() for name in given.sets.split(",") if name.strip()]
-    try:
-        if given.part not in ("costs", "load", "model") and (
-            not names or given.data is None or given.indexes is None
-        ):
-            raise InputError(f"--part {given.part} needs --data, --indexes and --sets")
-        if given.part == "complete":
-            return _complete(given, names)
-        if given.part == "costs":
-            return _costs(given)
-        parts = {"evidence": _evidence, "language": _language}
-        return parts[given.part](given, names) if given.part in parts else _load(given)
-    except InputError as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return 2
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    if given.part not in ("costs", "load", "model") and (
+        not names or given.data is None or given.indexes is None
+    ):
+        raise InputError(f"--part {given.part} needs --data, --indexes and --sets")
+    if given.part == "complete":
+        return _complete(given, names)
+    if given.part == "costs":
+        return _costs(given)
+    parts = {"evidence": _evidence, "language": _language}
+    return parts[given.part](given, names) if given.part in parts else _load(given)
 
 
 def _report(given: argparse.Namespace, part: str, found: dict[str, Any]) -> None:
@@ -119,13 +79,13 @@ def _complete(given: argparse.Namespace, names: list[str]) -> int:
         for name, by in paths:
             index = CorpusIndex.load(given.indexes / f"{name}-{by}")
             pools[name, by] = pools_of(load_dataset(given.data / name), index, given.limit, given.seed)
-            _say(f"{name}, {by}: pools")
+            note(f"{name}, {by}: pools")
     rows: list[Rows] = []
     for name in names:
         open_ = [by for by in EMBEDDERS if not paths[name, by].is_file()]
         models = left_out(pools, name) if open_ else {}
         rows += [
-            rows_of(name, by, paths[name, by], pools.get((name, by)), models.get(by), _say)
+            rows_of(name, by, paths[name, by], pools.get((name, by)), models.get(by), note)
             for by in EMBEDDERS
         ]
     unseen = _unseen(given)
@@ -167,7 +127,7 @@ def _unseen(given: argparse.Namespace) -> list[Rows]:
             if not path.is_file():
                 index = CorpusIndex.load(given.indexes / f"{name}-{by}")
                 pools = pools_of(load_dataset(given.data / name), index, given.limit, given.seed)
-            made.append(rows_of(name, by, path, pools, None, _say))
+            made.append(rows_of(name, by, path, pools, None, note))
     return made
 
 
@@ -186,12 +146,12 @@ def _sources(given: argparse.Namespace, names: list[str]) -> list[Source]:
 
 def _evidence(given: argparse.Namespace, names: list[str]) -> int:
     sources = _sources(given, names)
-    routers = trained(sources, given.work, given.seed, _say)
+    routers = trained(sources, given.work, given.seed, note)
     knobs = {name: knobs_of(name) for name in CONTENDERS}
     every = [knob for mine in knobs.values() for knob in mine]
     rows: dict[Any, list[dict[str, float]]] = {knob: [] for knob in every}
     for source in sources:
-        for knob, own in contender_rows(source, every, routers, given.work, _say).items():
+        for knob, own in contender_rows(source, every, routers, given.work, note).items():
             rows[knob] += own
     told = summarize({name: (rows, mine) for name, mine in knobs.items()})
     counts = {one.name: len(one.questions) for one in sources}
@@ -238,17 +198,17 @@ def _parts(text: str, can_order: bool) -> list[str]:
 def _language(given: argparse.Namespace, names: list[str]) -> int:
     readers, parts = _readers(given.readers), _parts(given.parts, given.table is not None)
     sources = _sources(given, names)
-    files = trained(sources, given.work, given.seed, _say, LANGUAGE_TIERS)
+    files = trained(sources, given.work, given.seed, note, LANGUAGE_TIERS)
     learned: dict[str, Any] = {"router": given.training * len(sources)}
     if "search" in parts:
         files["STATE"] = given.work / "bandit.sqlite"
         replies = given.work / "replies.sqlite"
-        learned["bandit"] = bandit_of(sources, readers[-1], replies, files["STATE"], _say)
+        learned["bandit"] = bandit_of(sources, readers[-1], replies, files["STATE"], note)
     if "order" in parts:
         files["PLANNER"] = given.work / "planner.safetensors"
         workflows, count = planner_of(given.table, sources, files["PLANNER"])
         learned |= {"planner": count, "workflows": workflows}
-    rows = rows_of_readers(sources, readers, contenders(parts), files, given.work, _say)
+    rows = rows_of_readers(sources, readers, contenders(parts), files, given.work, note)
     told = told_of(rows, readers)
     counts = {one.name: len(one.questions) for one in sources}
     prices = {one.name: {"input": one.into, "output": one.out} for one in readers}
@@ -287,7 +247,7 @@ def _costs(given: argparse.Namespace) -> int:
 def _load(given: argparse.Namespace) -> int:
     if given.part == "model":
         return _model(given)
-    found = load(given.work, given.questions, given.kills, given.seed, _say)
+    found = load(given.work, given.questions, given.kills, given.seed, note)
     found["deciding"] = overhead(given.work)
     _report(given, "load", found)
     problems = [problem for run in found["runs"].values() for problem in run["problems"]]
@@ -305,7 +265,7 @@ def _model(given: argparse.Namespace) -> int:
     """The load test against a local server with a real model."""
     if given.gguf is None or not given.gguf.is_file():
         raise InputError("--part model needs --gguf: the file of a model")
-    found = with_model(given.work, given.gguf, given.questions, given.kills, given.seed, _say)
+    found = with_model(given.work, given.gguf, given.questions, given.kills, given.seed, note)
     _report(given, "model", found)
     run = found["run"]
     print(

@@ -25,8 +25,6 @@ from mio_rag.relevance.complete import SIGNALS, Completeness, fit, signals
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 
-__all__ = ["Rows", "fitted", "left_out", "reliability", "rows_of", "studied"]
-
 FloatArray = NDArray[np.float64]
 
 _BUDGET = 2048

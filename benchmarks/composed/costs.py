@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["AFTER", "BEFORE", "LIST", "costs_of"]
-
 BEFORE, AFTER = "fused", "price"
 #: Dollars per million tokens into and out of a model: what hosted models of three sizes are sold at.
 LIST = {

@@ -32,11 +32,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mio_rag.control.composed.trace import PolicyTrace
 
 from benchmarks.composed.study import TIERS, Source
 from mio_rag.control.composed.controller import compose
-from mio_rag.control.controller import Failure, Setup
+from mio_rag.control.controller import Setup
 from mio_rag.control.planner.policy import write_planner
 from mio_rag.generation import Generator, make_generator
 from mio_rag.learning.planner import read_table, train_planner
@@ -45,17 +44,6 @@ from mio_rag.measures import evidence_found, token_f1
 from mio_rag.policy import policy_of
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.types import GenerationError, Question
-
-__all__ = [
-    "LANGUAGE_TIERS",
-    "PARTS",
-    "Asked",
-    "Reader",
-    "bandit_of",
-    "contenders",
-    "planner_of",
-    "rows_of_readers",
-]
 
 #: What is read at most where that is the knob, and the price of a token where it is, or beside a limit.
 _LIMITS, _PRICES = (80.0, 200.0, 450.0), (0.006, 0.002, 0.0005)
@@ -177,9 +165,7 @@ def bandit_of(
         for source, question in stream:
             setup = Setup(retriever=Retriever(source.index, counter=generator))
             with closing(compose(policy_of(policy, "bandit"), setup)) as controller:
-                found = controller.attempt(question, generator, _CEILING)
-            if isinstance(found, Failure):
-                raise found.error
+                controller.attempt(question, generator, _CEILING).check()
             count += 1
             if count % 20 == 0:
                 say(f"bandit: {count} questions")
@@ -300,10 +286,9 @@ def _row(
     setup = Setup(retriever=Retriever(source.index, counter=generator))
     with closing(compose(policy_of(policy, "contender"), setup)) as controller:
         found = controller.attempt(question, generator, _CEILING)
-    if isinstance(found, Failure) and isinstance(found.error, GenerationError):
+    if isinstance(found.error, GenerationError):
         raise found.error
     trace, amount = found.trace, found.costs.total()
-    assert isinstance(trace, PolicyTrace)
     recall = 0.0
     if found.selection is not None:
         recall = evidence_found(question, found.selection.candidates, found.selection.chosen)
@@ -317,6 +302,6 @@ def _row(
         "complete": float(recall >= 1.0),
         "searches": float(amount.retrieval_calls),
         "calls": float(amount.lm_calls),
-        "failed": float(isinstance(found, Failure)),
+        "failed": float(found.error is not None),
         "answer": trace.answer,
     }

@@ -12,8 +12,6 @@ from benchmarks.composed.language import Asked, Reader
 from benchmarks.composed.summary import at_total
 from mio_rag.evaluation.statistics import mean_interval
 
-__all__ = ["EITHER", "PLAIN", "table_of", "told_of"]
-
 FloatArray = NDArray[np.float64]
 Rows = Mapping[Asked, Sequence[Mapping[str, Any]]]
 

@@ -26,8 +26,6 @@ from mio_rag.files import write_atomically
 from mio_rag.reading import read_json
 from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["load", "made_ready", "memory_of", "problems_of", "run_of"]
-
 #: Dollars per million tokens.
 INTO, OUT = 0.15, 0.60
 _POLICY = f"""

@@ -15,8 +15,6 @@ from typing import Any
 from benchmarks.composed.load import made_ready, run_of
 from mio_rag.errors import require
 
-__all__ = ["with_model"]
-
 
 def with_model(
     work: Path, gguf: Path, questions: int, kills: int, seed: int, say: Callable[[str], None]

@@ -19,8 +19,6 @@ from mio_rag.policy import policy_of
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 
-__all__ = ["overhead"]
-
 _POLICIES: dict[str, dict[str, Any]] = {
     "price": {"price": {"token": 0.002}},
     "price, repetition": {"price": {"token": 0.0005}, "repetition": {"by": "price", "most": 1}},
@@ -71,7 +69,7 @@ def overhead(work: Path, questions: int = 200) -> dict[str, dict[str, float]]:
     for name, policy in _POLICIES.items():
         reader, retriever = ScriptedGenerator(lambda prompt: "yes"), _Timed(index)
         made = compose(policy_of(policy, name), Setup(retriever=retriever))
-        made = replace(made, equipment=replace(made.equipment, retriever=retriever))
+        made = replace(made, kit=replace(made.kit, retriever=retriever))
         took = []
         for question in asked:
             before, began = retriever.searching, time.process_time()

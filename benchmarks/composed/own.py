@@ -20,8 +20,6 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.fit import by_chance, calibration_error
 from mio_rag.relevance.complete import Completeness, adapt, fit
 
-__all__ = ["SIZES", "curve_of"]
-
 FloatArray = NDArray[np.float64]
 Told = tuple[FloatArray, FloatArray, NDArray[np.intp]]  # said, what came of it, of which question
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from mio_rag.errors import require
 
-__all__ = ["draw_contenders", "draw_costs", "draw_reliability"]
-
 _KINDS = {"known sets": "#1f6f3d", "own set alone": "#1f4e79", "unknown set": "#c07f2c"}
 _WAYS = {"shipped": "#c07f2c", "fitted anew": "#1f4e79", "adapted": "#1f6f3d"}
 

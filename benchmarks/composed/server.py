@@ -18,8 +18,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Bill", "Scripted", "started"]
-
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 

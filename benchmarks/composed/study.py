@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mio_rag.control.composed.trace import PolicyTrace
 
 from mio_rag.candidates import Candidates
-from mio_rag.control.composed.controller import Composed, compose
-from mio_rag.control.controller import Failure, Setup
+from mio_rag.control.composed.controller import compose
+from mio_rag.control.controller import Setup
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
 from mio_rag.files import write_atomically
@@ -41,10 +40,9 @@ from mio_rag.measures import evidence_found
 from mio_rag.policy import policy_of
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
+from mio_rag.session.loop import Session
 from mio_rag.session.tiers import Tier
 from mio_rag.types import Question
-
-__all__ = ["CONTENDERS", "TIERS", "Knob", "Source", "knobs_of", "rows_of", "trained"]
 
 LIMITS = (80, 160, 320, 640, 1280, 2048)
 PRICES = (0.008, 0.004, 0.002, 0.001, 0.0005, 0.00025, 0.0001)
@@ -192,9 +190,7 @@ def rows_of(
             continue
         setup = Setup(retriever=Retriever(source.index))
         made = compose(policy_of(data, knob.contender), setup)
-        controller = dataclasses.replace(
-            made, equipment=dataclasses.replace(made.equipment, retriever=retriever)
-        )
+        controller = dataclasses.replace(made, kit=dataclasses.replace(made.kit, retriever=retriever))
         found[knob] = [_row(controller, question) for question in source.questions]
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(found[knob]))
@@ -202,12 +198,9 @@ def rows_of(
     return found
 
 
-def _row(controller: Composed, question: Question) -> dict[str, float]:
-    got = controller.attempt(question, ScriptedGenerator(lambda prompt: ""), _CEILING)
-    if isinstance(got, Failure):
-        raise got.error
+def _row(controller: Session, question: Question) -> dict[str, float]:
+    got = controller.attempt(question, ScriptedGenerator(lambda prompt: ""), _CEILING).check()
     trace, selection = got.trace, got.selection
-    assert isinstance(trace, PolicyTrace)
     amount = got.costs.total()
     chosen, pool = ((), None) if selection is None else (selection.chosen, selection.candidates)
     recall = 0.0 if pool is None else evidence_found(question, pool, chosen)

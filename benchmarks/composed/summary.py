@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from benchmarks.composed.study import Knob
 from mio_rag.evaluation.statistics import mean_interval
 
-__all__ = ["TOTALS", "at_total", "summarize", "table"]
-
 FloatArray = NDArray[np.float64]
 K = TypeVar("K")
 Rows = Mapping[Knob, Sequence[Mapping[str, float]]]

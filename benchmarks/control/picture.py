@@ -10,8 +10,6 @@ from benchmarks.control.summary import OURS
 from benchmarks.files import replaced
 from mio_rag.errors import require
 
-__all__ = ["draw", "table"]
-
 _FEW = 30
 
 

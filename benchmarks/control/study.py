@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mio_rag.control.mdp.trace import ProcessTrace
 
 from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
@@ -30,9 +29,7 @@ from mio_rag.generation import Generator
 from mio_rag.learning.mdp_calibration import Calibration, calibrate
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.session.budget import Limits
-from mio_rag.session.trace import read_traces
-
-__all__ = ["MODELS", "SETS", "Set", "run_calibrated", "run_given"]
+from mio_rag.session.trace import Trace, read_traces
 
 _SEED = 0
 _STEPS = 3
@@ -137,7 +134,7 @@ def run_calibrated(
     """
     dataset = chosen.load(data)
     asked = dataset.questions[:upto]
-    traces = read_traces(work / chosen.name / "given", ProcessTrace)
+    traces = read_traces(work / chosen.name / "given", ("uncertainty",), "of a decision process")
     told = []
     for fold in (0, 1):
         learned = {q.id for k, q in enumerate(asked) if k % 2 == fold}
@@ -168,6 +165,6 @@ def run_calibrated(
     return plain
 
 
-def _estimated(traces: Sequence[ProcessTrace], chosen: Set) -> Calibration:
+def _estimated(traces: Sequence[Trace], chosen: Set) -> Calibration:
     """What measured runs say; costs by tokens, since seconds here are those of a busy machine."""
     return calibrate(traces, MODELS["given"], gauge="confidence", cost_by="tokens")

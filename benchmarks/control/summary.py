@@ -13,8 +13,6 @@ from benchmarks.control.study import Set
 from mio_rag.evaluation.rows import PARTS, seconds_column
 from mio_rag.evaluation.statistics import compare, mean_interval
 
-__all__ = ["answered", "begun", "gather", "summarize"]
-
 Row = Mapping[str, Any]
 
 #: Controllers that follow the process, as far as they were run.

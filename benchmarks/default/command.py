@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import sys
 from dataclasses import replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 
 from benchmarks.default.models import EMBEDDERS, Pools, by_ranks, by_scores, pools_of
@@ -16,61 +13,35 @@ from benchmarks.default.outside import Strangers, fit_answerable, read_for, stra
 from benchmarks.default.picture import draw
 from benchmarks.default.study import rows_of
 from benchmarks.default.summary import over_budgets, summarize, table, totals
-from mio_rag import __version__
+from benchmarks.runner import Measured, note
 from mio_rag.corpora.load import load_dataset
-from mio_rag.errors import InputError
 from mio_rag.files import write_atomically
 from mio_rag.relevance import RelevanceModel
 from mio_rag.relevance import model as shipped
 from mio_rag.retrieval import CorpusIndex
 
-__all__ = ["add_options", "command"]
-
 _BY_COSINE = ("minilm",)  # whose best cosine tells whether there is an answer; that of TF-IDF does not
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds one folder for each set")
-    parser.add_argument(
-        "--indexes", type=Path, required=True, help="folder of indexes: SET-minilm and SET-tfidf for each set"
-    )
-    parser.add_argument("--sets", required=True, help="comma-separated; the order of the report")
-    parser.add_argument(
-        "--work", type=Path, required=True, help="folder of finished rows; a run resumes there"
-    )
-    parser.add_argument("--limit", type=int, default=400, help="questions of a set (default: 400)")
-    parser.add_argument("--seed", type=int, default=0, help="of the questions' order (default: 0)")
-    parser.add_argument("--time-limit", type=float, default=1.0, help="seconds a program (default: 1)")
-    parser.add_argument("--ship", action="store_true", help="also write the weights that ship, of all sets")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/default.json"))
-
-
-def command(given: argparse.Namespace) -> int:
+def command(given: argparse.Namespace) -> Measured:
     """Run what is not finished yet, then write JSON, table and picture."""
     names = [name.strip() for name in given.sets.split(",") if name.strip()]
-    try:
-        pools, strangers = _found(given, names)
-        if given.ship:
-            _ship(pools, strangers)
-        results, over, outside = {}, {}, {}
-        fitted = {name: _fitted(pools, strangers, name) for name in names}
-        for (name, embedder), one in pools.items():
-            models = _left_out(fitted[name], embedder)
-            folder = given.work / f"{name}-{embedder}"
-            rows = rows_of(folder, one, models, given.time_limit, partial(_told, folder.name))
-            results[f"{name}, {embedder}"] = summarize(rows)
-            over[f"{name}, {embedder}"] = over_budgets(rows)
-            outside[f"{name}, {embedder}"] = read_for(
-                one, strangers[name, embedder], models["own"], given.time_limit
-            )
-    except InputError as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return 2
+    pools, strangers = _found(given, names)
+    if given.ship:
+        _ship(pools, strangers)
+    results, over, outside = {}, {}, {}
+    fitted = {name: _fitted(pools, strangers, name) for name in names}
+    for (name, embedder), one in pools.items():
+        models = _left_out(fitted[name], embedder)
+        folder = given.work / f"{name}-{embedder}"
+        rows = rows_of(folder, one, models, given.time_limit, partial(_told, folder.name))
+        results[f"{name}, {embedder}"] = summarize(rows)
+        over[f"{name}, {embedder}"] = over_budgets(rows)
+        outside[f"{name}, {embedder}"] = read_for(
+            one, strangers[name, embedder], models["own"], given.time_limit
+        )
     summed = totals(results)
     report = {
-        "benchmark": "default",
         "seed": given.seed,
         "questions": {name: len(pools[name, "minilm"].questions) for name in names},
         "time_limit_seconds": given.time_limit,
@@ -79,23 +50,12 @@ def command(given: argparse.Namespace) -> int:
         "results": results,
         "over_budgets": over,
         "questions_from_outside": outside,
-        "versions": {"mio-rag": __version__, **{p: metadata.version(p) for p in ("numpy", "scikit-learn")}},
-        "machine": {"system": platform.system(), "processor": platform.machine()},
     }
-    write_atomically(given.out, json.dumps(report, indent=1, allow_nan=False) + "\n")
-    text = table(results, summed, over, outside)
-    write_atomically(given.out.with_suffix(".txt"), text + "\n")
-    draw(results, given.out.with_suffix(".png"))
-    print(text)
-    return 0
+    return Measured(report, table(results, summed, over, outside), partial(draw, results))
 
 
 def _told(where: str, row: str) -> None:
-    _note(f"{where}: {row}")
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    note(f"{where}: {row}")
 
 
 def _found(
@@ -109,7 +69,7 @@ def _found(
             index = CorpusIndex.load(given.indexes / f"{name}-{embedder}")
             found = pools[name, embedder] = pools_of(dataset, index, given.limit, given.seed)
             strangers[name, embedder] = strangers_of(name, index, datasets, given.seed)
-            _note(f"{name}, {embedder}: {len(found.questions)} pools")
+            note(f"{name}, {embedder}: {len(found.questions)} pools")
     return pools, strangers
 
 
@@ -124,7 +84,7 @@ def _fitted(
         made[embedder] = by_ranks(here, "left out")
     anyone = fit_answerable(pools, strangers, left_out=name)
     known = {by: fit_answerable(pools, strangers, embedder=by, left_out=name) for by in _BY_COSINE}
-    _note(f"fitted without {name}")
+    note(f"fitted without {name}")
     return {by: replace(model, answerable=known.get(by, anyone)) for by, model in made.items()}
 
 
@@ -146,4 +106,4 @@ def _ship(pools: dict[tuple[str, str], Pools], strangers: dict[tuple[str, str], 
     for name, model in made.items():
         shippable = model if name == "scores" else replace(model, answerable=known.get(name, anyone))
         write_atomically(folder / f"{name}.json", json.dumps(shippable.to_dict(), indent=1) + "\n")
-        _note(f"wrote {name}.json")
+        note(f"wrote {name}.json")

@@ -17,8 +17,6 @@ from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Question
 
-__all__ = ["EMBEDDERS", "Pools", "by_ranks", "by_scores", "pools_of"]
-
 #: Name -> the beginning of its fingerprint, by which weights know their embedder.
 EMBEDDERS = {"minilm": "sentence-transformers:72362722b466552f", "tfidf": "tfidf:"}
 

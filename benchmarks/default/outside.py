@@ -24,8 +24,6 @@ from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 
-__all__ = ["Strangers", "fit_answerable", "read_for", "strangers_of"]
-
 #: Set whose questions they are -> their pools from a collection that is not theirs.
 Strangers = Mapping[str, Pools]
 

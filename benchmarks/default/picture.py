@@ -8,8 +8,6 @@ from typing import Any
 
 from mio_rag.errors import require
 
-__all__ = ["draw"]
-
 #: What each row is called and drawn like, in the order of the legend.
 _STYLES = {
     "topk": ("top-k", "#c9c9c9", "x"),

@@ -34,8 +34,6 @@ from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 
-__all__ = ["BASELINES", "BUDGETS", "OURS", "Columns", "head", "rows_of"]
-
 BASELINES = ("topk", "bm25", "fused", "mmr")
 OURS = (
     "default",

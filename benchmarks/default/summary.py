@@ -10,8 +10,6 @@ import numpy as np
 from benchmarks.default.study import BASELINES, BUDGETS, OURS, Columns
 from mio_rag.evaluation.statistics import mean_interval
 
-__all__ = ["over_budgets", "summarize", "table", "totals"]
-
 
 def summarize(rows: Mapping[str, Columns]) -> dict[str, Any]:
     """The figures of one set: by budget the best ranking in hindsight, and every row against it."""

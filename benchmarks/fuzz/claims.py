@@ -17,8 +17,6 @@ from mio_rag.formulations import SelectionProgram
 from mio_rag.formulations.numbers import feasibility_tolerance
 from mio_rag.solvers import SolveOptions, SolveResult, Status
 
-__all__ = ["check_result"]
-
 #: Items that are not fixed, at most, of a program that is enumerated.
 MOST_FREE = 10
 

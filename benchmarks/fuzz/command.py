@@ -33,24 +33,8 @@ from mio_rag import __version__, errors
 from mio_rag.cli.terminal import progress_bar
 from mio_rag.errors import InputError
 
-__all__ = ["add_options", "command"]
-
 _SHOWN = 20  # numbers of inputs that are listed for a place
 _LONGEST = 4000  # characters of an input in the report
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    add = parser.add_argument
-    add("--inputs", type=int, default=100_000, help="how many inputs (default: %(default)s)")
-    add("--seed", type=int, default=0, help="of the generators (default: %(default)s)")
-    add("--only", default=",".join(KINDS), help="kinds of input (default: %(default)s)")
-    add("--minutes", type=float, help="stop after so many minutes, whatever is left")
-    cores = os.cpu_count() or 1
-    add("--processes", type=int, default=cores, help="0: this one alone (default: %(default)s, one a core)")
-    add("--resume", action="store_true", help="resume an interrupted run of this seed")
-    add("--repeat", metavar="KIND:NUMBER", help="run one input of this seed again, and show it")
-    add("--out", type=Path, default=Path("benchmarks/results/fuzz.json"), help="(default: %(default)s)")
 
 
 def command(given: argparse.Namespace) -> int:

@@ -11,8 +11,6 @@ from typing import Any
 
 from benchmarks.fuzz.endings import Wrong, strict
 
-__all__ = ["check_printed", "run_command"]
-
 _SECONDS = 120.0  # on the wall: several processes share the machine
 
 

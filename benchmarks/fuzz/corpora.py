@@ -17,8 +17,6 @@ from benchmarks.fuzz.odd import TEXTS, chance, mutated_bytes, mutated_text, pick
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 
-__all__ = ["Corpora"]
-
 _SENTENCES = (
     "The Arno is long.",
     "Bread is baked from flour!",

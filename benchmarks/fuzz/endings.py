@@ -20,8 +20,6 @@ from benchmarks.fuzz.odd import Hostile
 from mio_rag import errors
 from mio_rag.errors import InputError, MioRagError, MissingExtraError
 
-__all__ = ["CPU_SECONDS", "Fault", "Kind", "Wrong", "ending", "place_in_dump", "strict"]
-
 #: CPU time that one input may take; the machine may be busy, so that a clock on the wall says little.
 CPU_SECONDS = 10.0
 

@@ -22,8 +22,6 @@ from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.service.app import create_app
 
-__all__ = ["Http"]
-
 _PATHS = ("/select", "/ask", "/health", "/metrics", "/openapi.json", "/docs", "/", "/nowhere", "/select/")
 _METHODS = ("POST", "GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "NONSENSE")
 _TYPES = (

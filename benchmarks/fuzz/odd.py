@@ -15,23 +15,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "NUMBERS",
-    "TEXTS",
-    "Hostile",
-    "Odd",
-    "built",
-    "chance",
-    "mutated_bytes",
-    "mutated_text",
-    "number",
-    "pick",
-    "placed",
-    "scaled",
-    "simpler",
-    "value",
-]
-
 Rng = np.random.Generator
 
 #: Numbers at which something ends: a range, an exact integer, a tolerance, a type.

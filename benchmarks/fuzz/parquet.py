@@ -21,8 +21,6 @@ from mio_rag.batch import select_batch
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 
-__all__ = ["Parquet"]
-
 _NAMES = ("texts", "titles", "sources", "clusters")
 _VECTORS = {"query_embedding", "relevance", "tokens", "radius", "positions", "score:x"}
 #: Arrow types that columns may come in; the first is the usual one.

@@ -30,8 +30,6 @@ from mio_rag.solvers.registry import resolve, solvers
 from mio_rag.testing.programs import random_program
 from mio_rag.testing.shared_programs import random_shared_program
 
-__all__ = ["Programs"]
-
 _SOLVERS = ("auto", "branch_and_bound", "exhaustive", "highs", "highs-glover", "cpsat", "pyomo", "topk",
             "density", "greedy", "mmr", "local_search")  # fmt: skip
 _OFTEN = (0.3, 0.4, 0.03, 0.05, 0.03, 0.03, 0.01, 0.03, 0.03, 0.03, 0.03, 0.03)

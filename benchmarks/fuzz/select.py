@@ -17,8 +17,6 @@ from mio_rag.relevance.features import given as came_with
 from mio_rag.selection.result import Selection
 from mio_rag.solvers import SolveOptions
 
-__all__ = ["Selects"]
-
 _OPTIONS = SolveOptions(time_limit_seconds=1.0)
 
 #: Settings with values that they may have.

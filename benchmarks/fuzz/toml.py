@@ -22,8 +22,6 @@ from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.mdp import Plan, model_from_mapping, read_model, solve_plan
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 
-__all__ = ["Toml"]
-
 #: Options of `mio-rag select` with values that they may have.
 _OPTIONS: dict[str, tuple[Any, ...]] = {
     "budget_tokens": (1, 50, 256, 10**9),

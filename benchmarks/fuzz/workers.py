@@ -22,8 +22,6 @@ import numpy as np
 
 from benchmarks.fuzz.endings import CPU_SECONDS, Fault, Kind, ending, place_in_dump
 
-__all__ = ["KINDS", "Chunk", "Done", "drawn", "here", "make", "side_by_side"]
-
 #: Module and class of each kind, and its share of all inputs: the quicker ones get more.
 KINDS = {
     "programs": ("Programs", 0.5),

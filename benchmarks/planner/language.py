@@ -25,8 +25,6 @@ from mio_rag.lines import append_lines
 from mio_rag.measures import answer_measures
 from mio_rag.session.budget import Limits
 
-__all__ = ["written"]
-
 KINDS = ("planner-lm", "planner-lm:free")
 _MAX_TOKENS = 24
 _NORMAL = 1.959963984540054

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mio_rag.control.planner.controller import kit_of
-from mio_rag.control.planner.planning import PlannerController
 
 from mio_rag.control.controller import Setup
-from mio_rag.control.planner.policy import Planner
+from mio_rag.control.make import make_controller
+from mio_rag.control.planner.policy import Planner, write_planner
 from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.load import load_questions
 from mio_rag.generation import Generator, make_generator
@@ -20,8 +22,6 @@ from mio_rag.measures import answer_measures
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.budget import Limits
 from mio_rag.types import Question
-
-__all__ = ["confirmed", "loaded"]
 
 _ALPHA = 0.1
 _MAX_TOKENS = 24
@@ -56,7 +56,12 @@ def _compared(
     expected = planner.replay(experience, _ALPHA)
     same, quality, tokens, invalid = 0, [], [], 0
     with_reader = make_generator(reader)
-    try:
+    with tempfile.TemporaryDirectory() as folder, closing(with_reader):
+        file = Path(folder) / "planner.safetensors"
+        write_planner(planner, file)
+        settings = ControlSettings(
+            limits=Limits(40, 20_000, 1e6), kinds={"planner": {"file": str(file), "alpha": _ALPHA}}
+        )
         retrievers: dict[str, tuple[Retriever, Mapping[str, Question]]] = {}
         for k, i in enumerate(held):
             name = table.outcomes.sets[i]
@@ -64,9 +69,7 @@ def _compared(
                 retrievers[name] = loaded(given, name, with_reader)
             retriever, questions = retrievers[name]
             question = questions[table.outcomes.ids[i].partition(":")[2]]
-            settings = ControlSettings(limits=Limits(40, 20_000, 1e6))
-            kit = kit_of(Setup(settings, retriever, max_tokens=_MAX_TOKENS))
-            asked = PlannerController("planner", planner, _ALPHA, kit, retriever.index.embedder)
+            asked = make_controller("planner", Setup(settings, retriever, max_tokens=_MAX_TOKENS))
             got = asked.attempt(question, with_reader, budget)
             invalid += got.error is not None
             total = got.costs.total()
@@ -79,8 +82,6 @@ def _compared(
                 and abs(f1 - experience.quality[k, expected[k]]) < 1e-9
                 and abs(tokens[-1] / planner.unit - experience.cost[k, expected[k]]) < 1e-9
             )
-    finally:
-        with_reader.close()
     rows = np.arange(len(held))
     return {
         "reader": with_reader.name,

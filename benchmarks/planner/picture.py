@@ -10,8 +10,6 @@ from benchmarks.files import replaced
 from mio_rag.errors import require
 from mio_rag.pictures import label_points
 
-__all__ = ["draw", "table"]
-
 _FEW = 100
 
 

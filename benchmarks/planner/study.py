@@ -22,8 +22,6 @@ from mio_rag.errors import InputError
 from mio_rag.learning.planner import Experience, Point, Table, fit_regression, judged
 from mio_rag.learning.ppo import PPOSettings, train_ppo
 
-__all__ = ["ALPHAS", "categories", "decisions", "folds_of", "study"]
-
 IntArray = NDArray[np.intp]
 FloatArray = NDArray[np.float64]
 

@@ -12,8 +12,6 @@ import numpy as np
 
 from mio_rag.allocation.pacer import Pacer
 
-__all__ = ["decisions_a_second"]
-
 
 def decisions_a_second(processes: int = 4, questions: int = 2000) -> dict[str, Any]:
     """Ask and settle from several processes at once, and from one alone."""

@@ -24,20 +24,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import platform
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.default.models import pools_of
-from benchmarks.files import write_json
 from benchmarks.options import numbers
 from benchmarks.price.decisions import decisions_a_second
-from mio_rag import __version__
+from benchmarks.runner import Measured
 from mio_rag.allocation import price_for
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.allocation.pacer_forecast import Forecast
@@ -45,15 +42,12 @@ from mio_rag.allocation.workload import PricedQuestion
 from mio_rag.candidates import Candidates
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
-from mio_rag.files import write_atomically
 from mio_rag.measures import evidence_found
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.solvers.registry import solve
 from mio_rag.types import Question
-
-__all__ = ["add_options", "command"]
 
 DAYS = ("first day", "second day", "third day")
 ORDERS = ("random", "easy first", "hard first", "bursts")
@@ -90,21 +84,7 @@ class Share:
     evidence: float
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder that holds one folder for each set")
-    add("--indexes", type=Path, required=True, help="folder that holds an index SET-minilm for each set")
-    add("--sets", required=True, help="comma-separated")
-    add("--limit", type=int, default=150, help="questions of a set, on either day (default: %(default)s)")
-    add("--seed", type=int, default=0, help="of the choice of questions (default: 0)")
-    add("--draws", type=int, default=6, help="of the days' questions and their order (default: %(default)s)")
-    add("--tokens", default="128,256,512", help="a question, on average (default: %(default)s)")
-    add("--most", type=int, default=2048, help="tokens of one question (default: %(default)s)")
-    add("--out", type=Path, default=Path("benchmarks/results/pacing.json"))
-
-
-def command(given: argparse.Namespace) -> int:
+def command(given: argparse.Namespace) -> Measured:
     """Run it, then write JSON and table; the exit status is 1 where a total was exceeded."""
     names = [name.strip() for name in given.sets.split(",") if name.strip()]
     asked = _questions(given, names)
@@ -114,7 +94,6 @@ def command(given: argparse.Namespace) -> int:
         results[str(mean)] = _at(selector, asked, given.limit, mean, given.most, given.draws)
         print(f"{mean} tokens a question: done", file=sys.stderr, flush=True)
     report = {
-        "benchmark": "pacing",
         "sets": names,
         "questions": sum(_half(of, given.limit) for of in asked),
         "seed": given.seed,
@@ -123,14 +102,9 @@ def command(given: argparse.Namespace) -> int:
         "counter": "regex",
         "results": results,
         "decisions": decisions_a_second(),
-        "versions": {"mio-rag": __version__},
-        "machine": {"system": platform.system(), "processor": platform.machine()},
     }
-    write_json(given.out, report)
-    text = table(report)
-    write_atomically(given.out.with_suffix(".txt"), text + "\n")
-    print(text)
-    return int(any(row["most_spent"] > 1 for one in results.values() for row in one["rows"].values()))
+    wrong = sum(row["most_spent"] > 1 for one in results.values() for row in one["rows"].values())
+    return Measured(report, table(report), wrong=wrong)
 
 
 def _questions(given: argparse.Namespace, names: Sequence[str]) -> list[list[Asked]]:

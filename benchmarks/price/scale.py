@@ -14,7 +14,6 @@ import argparse
 import os
 import resource
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from benchmarks.batch_rows import write_rows
 from benchmarks.files import write_json
 from benchmarks.options import numbers
 from benchmarks.price.decisions import decisions_a_second
+from benchmarks.runner import note
 from benchmarks.speed.pools import load_pools
 from benchmarks.speed.runner import machine
 from mio_rag.batch import BatchSummary, allocate_batch, select_batch
@@ -36,8 +36,6 @@ from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.solvers.branch_and_bound import warmup
 
-__all__ = ["add_scale_options", "scale"]
-
 _BUDGET = 512
 _CEILING = 2048
 _PATIENT = SolveOptions(time_limit_seconds=900.0)
@@ -48,19 +46,11 @@ _KINDS = {
 }
 
 
-def add_scale_options(parser: argparse.ArgumentParser) -> None:
-    """Those of `--scale`."""
-    add = parser.add_argument
-    add("--scale", help="instead: speed on so many rows of pairs, and of plain ones: 20000,100000")
-    add("--plain-items", type=int, default=50, help="of --scale: passages of a plain row (default: 50)")
-    add("--scratch", type=Path, help="of --scale: folder for rows and shards, to resume")
-
-
 def scale(given: argparse.Namespace) -> int:
     """Measure, and write JSON and text; the exit status is 1 where a total was exceeded."""
     sizes = dict(zip(_KINDS, numbers("--scale", given.scale, int), strict=False))
     items = dict(zip(_KINDS, (_ITEMS, given.plain_items), strict=True))
-    pools, described = load_pools(given.data, (), 10 if given.data else 25, given.seed, _note)
+    pools, described = load_pools(given.data, (), 10 if given.data else 25, given.seed, note)
     warmup()  # compiling is neither selecting nor allocating
     scratch = given.scratch or given.out.parent / "price-scale.scratch"
     report: dict[str, Any] = {
@@ -75,7 +65,7 @@ def scale(given: argparse.Namespace) -> int:
     }
     for kind, rows in sizes.items():
         folder = scratch / f"rows-{kind}-{items[kind]}-{rows}"
-        source = write_rows(folder, pools, rows, items[kind], given.seed, _note, embeddings=kind == "pairs")
+        source = write_rows(folder, pools, rows, items[kind], given.seed, note, embeddings=kind == "pairs")
         report["runs"][kind] = _pair(kind, rows, source, scratch)
     report["decisions"] = decisions_a_second()
     report |= environment()
@@ -87,10 +77,6 @@ def scale(given: argparse.Namespace) -> int:
     if given.scratch is None:
         shutil.rmtree(scratch)
     return int(any(run["allocate"]["tokens_used"] > run["total_tokens"] for run in report["runs"].values()))
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _pair(kind: str, rows: int, source: Path, scratch: Path) -> dict[str, Any]:
@@ -116,7 +102,7 @@ def _pair(kind: str, rows: int, source: Path, scratch: Path) -> dict[str, Any]:
 
 def _run(name: str, rows: int, scratch: Path, work: Callable[[Path, Watch], BatchSummary]) -> dict[str, Any]:
     out = scratch / f"{name.replace(' ', '-')}-{rows}"
-    watch, cpu, began = Watch(name, out.with_suffix(".memory"), _note), _cpu(), time.perf_counter()
+    watch, cpu, began = Watch(name, out.with_suffix(".memory"), note), _cpu(), time.perf_counter()
     load = os.getloadavg()
     with watch:
         done = work(out, watch)

@@ -26,8 +26,6 @@ from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Question
 
-__all__ = ["BUDGETS", "CEILING", "MEANS", "PRICES", "Asked", "Row", "asked_of", "rows_of"]
-
 BUDGETS = (128, 256, 512, 1024)
 PRICES = (0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001)
 MEANS = (150, 250, 400, 600, 1000)

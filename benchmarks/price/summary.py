@@ -13,8 +13,6 @@ from benchmarks.price.study import Asked, Row
 from mio_rag.errors import require
 from mio_rag.evaluation.statistics import mean_interval
 
-__all__ = ["compared", "draw", "summarized", "table"]
-
 #: Ours against whom, question by question.
 _PAIRS = (
     ("allocation 250", "fused 512"),

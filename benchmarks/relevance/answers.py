@@ -37,8 +37,6 @@ from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import GenerationError, Passage, Question
 
-__all__ = ["CONDITIONS", "Readings", "answer_all", "conditions", "open_ledger"]
-
 CONDITIONS = ("baseline", "mmr", "ours", "gold", "sparing", "default", "ends", "document", "closed")
 _ABORT_AFTER = 5
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from benchmarks.relevance.answers import CONDITIONS, Readings, answer_all, conditions, open_ledger
+from benchmarks.relevance.answers import Readings, answer_all, conditions, open_ledger
 from benchmarks.relevance.answers_picture import draw
 from benchmarks.relevance.models import halves, load
 from mio_rag.corpora.load import load_dataset
@@ -21,27 +20,8 @@ from mio_rag.measures import find_measure
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import GenerationError
 
-__all__ = ["add_options", "command"]
-
 #: What is a variant of ours, and compared with it.
 _VARIANTS = ("sparing", "default", "ends", "document")
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds one folder for each set")
-    parser.add_argument("--indexes", type=Path, required=True, help="folder that holds an index for each set")
-    parser.add_argument("--sets", required=True, help="comma-separated; one question of each in turn")
-    parser.add_argument("--work", type=Path, required=True, help="work folder of `relevance`, for its models")
-    parser.add_argument("--generator", required=True, help="the reader, for instance gguf:PATH")
-    parser.add_argument("--conditions", default="baseline,mmr,ours,gold", help=", ".join(CONDITIONS))
-    parser.add_argument("--questions", type=int, default=120, help="of each set (default: 120)")
-    parser.add_argument("--budget-tokens", type=int, default=256)
-    parser.add_argument("--max-tokens", type=int, default=24, help="longest answer (default: 24)")
-    parser.add_argument("--time-limit", type=float, default=1.0, help="seconds a program (default: 1)")
-    parser.add_argument("--seed", type=int, default=0, help="of the split, as in `relevance` (default: 0)")
-    parser.add_argument("--study", type=Path, default=Path("benchmarks/results/relevance.json"))
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/answers.json"))
 
 
 def command(given: argparse.Namespace) -> int:

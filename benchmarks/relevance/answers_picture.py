@@ -8,8 +8,6 @@ from typing import Any
 
 from mio_rag.errors import require
 
-__all__ = ["draw"]
-
 #: What each condition is called and drawn like, in the order of the legend.
 _STYLES = {
     "baseline": ("best ranking", "#8a8a8a", "o"),

@@ -26,8 +26,6 @@ from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Question
 
-__all__ = ["STAGES", "measure", "table"]
-
 STAGES = ("embed", "search", "links", "pool", "features", "solve", "explain", "select", "render")
 
 

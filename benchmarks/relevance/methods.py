@@ -10,8 +10,6 @@ from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 
-__all__ = ["BASELINES", "LINKED", "OURS", "PLAIN", "RERANKED", "Compared", "compared"]
-
 BASELINES = ("topk", "bm25", "fused", "mmr", "density")
 OURS = "ours"
 

@@ -24,8 +24,6 @@ from mio_rag.retrieval.rerank import rescored
 from mio_rag.retrieval.reranker import Reranker
 from mio_rag.types import Question
 
-__all__ = ["Halves", "default_model", "fit_pools", "halves", "load", "models_of", "store"]
-
 
 @dataclass(frozen=True, eq=False)
 class Halves:

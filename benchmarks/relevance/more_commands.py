@@ -19,15 +19,6 @@ from mio_rag.files import write_atomically
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.solvers.branch_and_bound import warmup
 
-__all__ = [
-    "add_latency_options",
-    "add_transfer_options",
-    "add_tuned_options",
-    "latency_command",
-    "transfer_command",
-    "tuned_command",
-]
-
 
 def _common(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder that holds one folder for each set")
@@ -35,33 +26,6 @@ def _common(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--sets", required=True, help="comma-separated")
     parser.add_argument("--seed", type=int, default=0, help="of the split (default: 0)")
     parser.add_argument("--out", type=Path, default=Path(out))
-
-
-def add_transfer_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `transfer`."""
-    _common(parser, "benchmarks/results/transfer.json")
-    parser.add_argument("--work", type=Path, required=True, help="work folder of `relevance`, for its models")
-    parser.add_argument("--study", type=Path, default=Path("benchmarks/results/relevance.json"))
-    parser.add_argument("--limit", type=int, default=200, help="questions of each set (default: 200)")
-    parser.add_argument("--time-limit", type=float, default=0.5, help="seconds a program (default: 0.5)")
-
-
-def add_tuned_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `tuned`."""
-    _common(parser, "benchmarks/results/tuned.json")
-    parser.add_argument("--work", type=Path, required=True, help="work folder of `relevance`, for its models")
-    parser.add_argument("--limit", type=int, help="questions of each half")
-    parser.add_argument("--budgets", default="256,512", help="comma-separated (default: 256,512)")
-    parser.add_argument("--trials", type=int, default=40, help="of each search (default: 40)")
-    parser.add_argument("--time-limit", type=float, default=0.5, help="seconds a program (default: 0.5)")
-
-
-def add_latency_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `latency`."""
-    _common(parser, "benchmarks/results/latency.json")
-    parser.add_argument("--questions", type=int, default=60, help="of each set (default: 60)")
-    parser.add_argument("--pool", type=int, default=50)
-    parser.add_argument("--budget-tokens", type=int, default=512)
 
 
 def _names(given: argparse.Namespace) -> list[str]:

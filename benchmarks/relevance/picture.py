@@ -10,8 +10,6 @@ from benchmarks.files import replaced
 from benchmarks.relevance.methods import BASELINES, OURS
 from mio_rag.errors import require
 
-__all__ = ["draw", "table"]
-
 _SHOWN = (128, 256, 512, 1024)
 _LINES = (OURS, "ours, sparing", "default weights", "ranked by probability")
 

@@ -24,8 +24,6 @@ from mio_rag.selection.selector import Selector
 from mio_rag.solvers import solve
 from mio_rag.types import Question
 
-__all__ = ["Columns", "ceilings", "pools_of", "run_method"]
-
 #: method -> budget -> {recall, all_gold, tokens, proven, seconds}: a list with one value a question each
 Columns = dict[str, dict[str, list[float]]]
 

@@ -15,8 +15,6 @@ from mio_rag.evaluation.statistics import matched_tokens, mean_interval
 from mio_rag.relevance import RelevanceModel, calibration_measures
 from mio_rag.types import Question
 
-__all__ = ["calibration", "needed", "summarize"]
-
 
 def summarize(columns: Mapping[str, Columns], budgets: Sequence[int], match_at: int) -> dict[str, Any]:
     """The figures of one set.

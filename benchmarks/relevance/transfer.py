@@ -23,8 +23,6 @@ from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Question
 
-__all__ = ["OWN", "table", "transfer"]
-
 #: The best ranking without any fitted weights, and weights of all sets together (their fit halves).
 RANKING, ALL, OTHERS = "best ranking", "all sets", "all others"
 OWN = "itself"

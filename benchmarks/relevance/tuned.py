@@ -26,8 +26,6 @@ from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Question
 
-__all__ = ["table", "tuned"]
-
 _CAPS = (None, 1, 2, 3)
 _VARY = (
     "redundancy_weight",

@@ -22,8 +22,6 @@ from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 
-__all__ = ["model_answers"]
-
 _BUDGET, _ANSWER = 256, 24
 _OURS = f"price {PRICES[0]:g}, sentences"
 

@@ -6,7 +6,6 @@ import argparse
 import itertools
 import json
 import platform
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,54 +16,17 @@ from benchmarks.repetition.own import own_rows
 from benchmarks.repetition.picture import draw
 from benchmarks.repetition.study import MAIN, fitted_weight, rows_of, settings_of
 from benchmarks.repetition.summary import in_order, summarize, table
+from benchmarks.runner import note
 from mio_rag import __version__
 from mio_rag.errors import InputError
 from mio_rag.files import write_atomically
 from mio_rag.reading import read_json
 
-__all__ = ["add_options", "command"]
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder that holds one folder for each set")
-    add("--indexes", type=Path, required=True, help="folder of indexes: SET-EMBEDDER for --fit")
-    add("--sets", default="squad2", help="sets that are cut into windows (default: squad2)")
-    add(
-        "--fit",
-        required=True,
-        help="comma-separated sets that relevance is fitted on, the reported one left out",
-    )
-    add("--embedder", default="minilm", choices=("minilm", "tfidf"), help="(default: minilm)")
-    add("--tokens", default="128", help="of a window, by the approximate counter (default: 128)")
-    add("--words", type=int, default=0, help="of a window, instead of --tokens")
-    add("--overlaps", default="0.5,0.2,0", help="shares of a window (default: 0.5,0.2,0)")
-    add("--bent", default="plain", help=f"comma-separated: {', '.join(BENT)} (default: plain)")
-    add("--within", action="store_true", help="search a question in the documents that its set names for it")
-    add("--short", action="store_true", help="the main rows alone")
-    add("--own", action="store_true", help="sentences also by weights fitted on the other half")
-    add("--limit", type=int, default=150, help="questions (default: 150)")
-    add("--held-out", type=int, default=50, help="questions that weights are measured on (default: 50)")
-    add("--seed", type=int, default=0, help="of the questions and intervals (default: 0)")
-    add("--generator", help="only what this model answers, as `mio-rag ask --generator`; rows stay")
-    add("--answers", type=int, default=36, help="questions that it answers (default: 36)")
-    add("--time-limit", type=float, default=1.0, help="seconds a program (default: 1)")
-    add("--work", type=Path, required=True, help="folder of indexes and finished rows")
-    add(
-        "--out", type=Path, default=Path("benchmarks/results/repetition.json"), help="corpora are added to it"
-    )
-
 
 def command(given: argparse.Namespace) -> int:
     """Run what is not finished yet; JSON, table and picture hold every corpus so far after each one."""
-    try:
-        for cut in _cuts(given):
-            _add(given, cut.name, _answered(given, cut) if given.generator else _measured(given, cut))
-    except InputError as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return 2
+    for cut in _cuts(given):
+        _add(given, cut.name, _answered(given, cut) if given.generator else _measured(given, cut))
     print(table(_known(given.out)["results"]))
     return 0
 
@@ -84,13 +46,13 @@ def _cuts(given: argparse.Namespace) -> list[Cut]:
 def _measured(given: argparse.Namespace, cut: Cut) -> dict[str, Any]:
     """The rows of a corpus, and what they were measured on."""
     model = fitted_model(given.data, given.indexes, given.work, cut, given.fit, given.seed)
-    first, corpus = corpora_of(cut, given.work, given.held_out, given.limit, given.seed, _note)
+    first, corpus = corpora_of(cut, given.work, given.held_out, given.limit, given.seed, note)
     settings = settings_of(model, given.time_limit)
     if given.short:
         settings = {name: settings[name] for name in MAIN}
-    rows = rows_of(given.work / cut.name, corpus, settings, _note)
+    rows = rows_of(given.work / cut.name, corpus, settings, note)
     if given.own:
-        rows |= own_rows(given.work / cut.name, corpus, model, settings, given.seed, _note)
+        rows |= own_rows(given.work / cut.name, corpus, model, settings, given.seed, note)
     weighed = cut.overlap > 0 and not corpus.by_figures and cut.bent != "notice"
     return {
         "windows": len(cut.windows().passages),
@@ -111,8 +73,8 @@ def _answered(given: argparse.Namespace, cut: Cut) -> dict[str, Any]:
     if known is None:
         raise InputError(f"'{given.out}' has no rows of {cut.name} yet: run it without --generator first")
     model = fitted_model(given.data, given.indexes, given.work, cut, given.fit, given.seed)
-    _, corpus = corpora_of(cut, given.work, given.held_out, given.limit, given.seed, _note)
-    found = model_answers(given.generator, given.work, corpus, model, given.answers, given.seed, _note)
+    _, corpus = corpora_of(cut, given.work, given.held_out, given.limit, given.seed, note)
+    found = model_answers(given.generator, given.work, corpus, model, given.answers, given.seed, note)
     return {**known, "model_answers": found}
 
 
@@ -129,8 +91,4 @@ def _add(given: argparse.Namespace, name: str, measured: dict[str, Any]) -> None
     write_atomically(given.out, json.dumps(report, indent=1, allow_nan=False) + "\n")
     write_atomically(given.out.with_suffix(".txt"), table(report["results"]) + "\n")
     draw(report["results"], given.out.with_suffix(".png"))
-    _note(f"{name}: done")
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    note(f"{name}: done")

@@ -23,8 +23,6 @@ from mio_rag.relevance.sentences import answer_figures
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Passage, Question
 
-__all__ = ["BENT", "Cut", "corpora_of", "fitted_model"]
-
 #: How a corpus is bent, beside being cut: not at all, with older versions, with a notice in every window.
 BENT = ("plain", "versions", "notice")
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from benchmarks.repetition.study import Columns
 
-__all__ = ["chosen_elsewhere", "mixture"]
-
 FloatArray = NDArray[np.float64]
 
 _HALVINGS = 10

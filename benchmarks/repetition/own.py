@@ -17,8 +17,6 @@ from mio_rag.evaluation.fit import fit_sentences
 from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.selector import Selector
 
-__all__ = ["OWN", "own_rows"]
-
 #: The end of the name of these rows.
 OWN = ", own weights"
 

@@ -9,8 +9,6 @@ from typing import Any
 from mio_rag.errors import require
 from mio_rag.files import replaced
 
-__all__ = ["draw"]
-
 #: What each row is called and drawn like, in the order of the legend.
 _STYLES = {
     "fused, apart": ("fused top-k, windows apart", "#8a8a8a", "o"),

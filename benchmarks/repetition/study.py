@@ -39,19 +39,6 @@ from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Question
 
-__all__ = [
-    "BUDGETS",
-    "MAIN",
-    "PRICES",
-    "Columns",
-    "Corpus",
-    "answered",
-    "figures_found",
-    "fitted_weight",
-    "rows_of",
-    "settings_of",
-]
-
 BUDGETS = (64, 128, 256, 384, 512, 768, 1024)
 PRICES = (0.0002, 0.0005, 0.001)
 _UNPENALIZED = (0.0, PRICES[1])

@@ -11,8 +11,6 @@ import numpy as np
 from benchmarks.repetition.elsewhere import chosen_elsewhere, mixture
 from benchmarks.repetition.study import Columns
 
-__all__ = ["REFERENCE", "in_order", "interval", "summarize", "table"]
-
 #: What everybody reads: fused top-k, windows apart.
 REFERENCE = "fused, apart"
 _AT = (256, 512, 1024)  # budgets of the reference at which tokens are compared

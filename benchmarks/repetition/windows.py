@@ -16,8 +16,6 @@ from mio_rag.errors import InputError
 from mio_rag.sentences import sentence_spans
 from mio_rag.types import Passage
 
-__all__ = ["in_versions", "recut", "under_a_notice", "words_of"]
-
 _WORD = re.compile(r"(\s*)(\S+)")
 _OLD, _NEW = "2019-01-01", "2024-01-01"
 _NOTICE = (

@@ -17,8 +17,6 @@ from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.learning.router import FitSettings, Table, fit_once, measured, out_of_fold
 from mio_rag.session.tiers import PUBLISHED
 
-__all__ = ["LADDERS", "accuracies", "accuracy_table"]
-
 #: What accuracy needs of the study's ladders.
 LADDERS = ("published", "fixed")
 _WHOLE = tuple(f"k{tier.depth}" for tier in PUBLISHED)

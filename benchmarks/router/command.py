@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from benchmarks.router.study import (
     selector_of,
 )
 from benchmarks.router.summary import MEASURES, draw, shortened, summarized, table
+from benchmarks.runner import note
 from mio_rag.control.router.features import look
 from mio_rag.control.router.worked import By
 from mio_rag.corpora.dataset import Dataset
@@ -52,33 +52,8 @@ from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
 from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["add_options", "command"]
-
 _FITTED = 100  # questions of a set that left-out weights learn from
 _ROUNDS = 10  # of answers; evidence is asked in one
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder that holds one folder for each set")
-    add("--indexes", type=Path, required=True, help="folder of indexes: SET-minilm")
-    add("--work", type=Path, required=True, help="folder of finished rows; a run resumes there")
-    add("--by", choices=("evidence", "answers"), default="evidence", help="what tiers are held against")
-    add("--generator", help="of answers, for instance 'gguf:MODEL.gguf?replies=FILE.sqlite'")
-    add("--weights", choices=("left-out", "shipped"), default="left-out", help="of relevance, for programs")
-    add("--questions", default="80", help="of each set in the whole study (default: 80), or SET=N,SET=N")
-    add("--share", type=float, default=100.0, help="percent of them to ask; 0: report what is finished")
-    add("--sets", help="comma-separated (default: all of the study)")
-    add("--accuracy", action="store_true", help="only how often routers name the right tier, by evidence")
-    add("--live", action="store_true", help="also ask trained routers, against what the table foretells")
-    add("--seed", type=int, default=0, help="of folds and networks (default: 0)")
-    add("--rows", type=Path, help="rows of an earlier run by answers, to go on from in a new --work folder")
-    add(
-        "--out",
-        type=Path,
-        help="default: benchmarks/results/router-BY.json; with --accuracy router-accuracy.json",
-    )
 
 
 def command(given: argparse.Namespace) -> int:
@@ -209,7 +184,7 @@ def _ask_more(
             # Beside what is asked of other questions, so that neither counts as the other.
             rest = dataclasses.replace(plan, only=lacking, work=plan.work / "more")
             judge, upto = make_judge("embedding"), len(ids)
-            tables |= run_round(rest, name, asked, source.index, generator, upto, _say, source.model, judge)
+            tables |= run_round(rest, name, asked, source.index, generator, upto, note, source.model, judge)
 
 
 def _ask(
@@ -233,7 +208,7 @@ def _ask(
                 if upto > 0 and (upto > before or not finished(plan, name)):
                     asked = dataclasses.replace(source.dataset, questions=rest)
                     upto = max(upto, before)
-                    run_round(plan, name, asked, source.index, generator, upto, _say, source.model, judge)
+                    run_round(plan, name, asked, source.index, generator, upto, note, source.model, judge)
     finally:
         if generator is not None:
             generator.close()
@@ -248,7 +223,7 @@ def _left_out(sets: Mapping[str, tuple[Dataset, CorpusIndex]]) -> dict[str, Rele
         if not any(one.by_passage for one in others):
             raise InputError(f"no other set says which passages '{name}' could learn from: name more --sets")
         models[name] = by_ranks(others, "left out")
-        _say(f"{name}: weights fitted without it")
+        note(f"{name}: weights fitted without it")
     return models
 
 
@@ -332,7 +307,3 @@ def _group(trained: Group, asked: Group, seed: int, known: Folds, by: By) -> dic
         "rows": summarized(rows, asked),
         "chosen": chosen_elsewhere(rows, asked, by),
     }
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

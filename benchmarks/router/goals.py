@@ -12,8 +12,6 @@ from benchmarks.router.rows import COST, Group, Row
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.learning.router import WORKED
 
-__all__ = ["chosen_elsewhere", "goals_of"]
-
 _ACCURACY = 0.72  # published
 _SAVED = 0.5  # share of tokens against k = 5
 _LOST = 0.005  # exact match, or share of questions with all evidence

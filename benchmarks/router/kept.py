@@ -21,8 +21,6 @@ from mio_rag.learning.router import LABEL, WORKED, Table, joined
 from mio_rag.reading import read_json
 from mio_rag.session.tiers import tiers_of
 
-__all__ = ["Kept", "asked_model", "merged", "read_rows", "tables_of", "write_rows"]
-
 _FORMAT, _VERSION = "router-rows", 1
 _DIGITS = 4
 

@@ -20,8 +20,6 @@ from mio_rag.learning.router import FitSettings, Table, fit_once
 from mio_rag.learning.weights import write_weights
 from mio_rag.retrieval.index import CorpusIndex
 
-__all__ = ["confirmed"]
-
 _UNBOUNDED = 1_000_000
 
 

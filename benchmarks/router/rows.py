@@ -34,27 +34,12 @@ from mio_rag.learning.router import (
     out_of_fold,
 )
 
-__all__ = [
-    "ROUTERS",
-    "UTILITIES",
-    "Folds",
-    "Group",
-    "Row",
-    "at_actions_of",
-    "at_tiers",
-    "deciding_seconds",
-    "groups_of",
-    "mixture",
-    "rows_of",
-    "without",
-]
-
 FloatArray = NDArray[np.float64]
 
 COST = "prompt_tokens"
 
 #: Name of a row -> kind and features of a router that learns which tier is needed.
-ROUTERS = {
+ROUTERS: Mapping[str, tuple[Kind, Features]] = {
     "published router": ("mlp", "question"),
     "logistic": ("logistic", "question"),
     "mlp with search": ("mlp", "question+search"),

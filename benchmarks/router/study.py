@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from mio_rag.control.router.controller import Correction
 
 from mio_rag.control.router.features import Seen, look
 from mio_rag.control.router.worked import By
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
+from mio_rag.deciders.depth import Correction
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
 from mio_rag.generation import Generator
@@ -35,20 +35,6 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.session.tiers import PUBLISHED, Tier
 from mio_rag.types import Question
-
-__all__ = [
-    "LADDERS",
-    "MORE",
-    "PROGRAMS",
-    "TRAINED",
-    "UNSEEN",
-    "Plan",
-    "begun",
-    "finished",
-    "ladders_of",
-    "run_round",
-    "selector_of",
-]
 
 #: Routers learn on these, by folds, ...
 TRAINED = ("squad2", "nq_open", "hotpotqa", "2wikimultihopqa", "mini_wikipedia")

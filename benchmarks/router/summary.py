@@ -16,8 +16,6 @@ from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.learning.outcomes import Outcomes
 from mio_rag.learning.router import LABEL, WORKED
 
-__all__ = ["MEASURES", "draw", "shortened", "summarized", "table"]
-
 FloatArray = NDArray[np.float64]
 
 #: Columns of the published tables: measure -> heading, digits.

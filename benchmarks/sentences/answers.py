@@ -30,11 +30,9 @@ from mio_rag.measures.answers import token_f1
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.session.budget import Limits, Meter
+from mio_rag.session.budget import Budget, Limits
 from mio_rag.session.tiers import Tier, TierReader
 from mio_rag.types import Question
-
-__all__ = ["answers_of", "of_all_sets"]
 
 _BUDGETS, _ANSWER = (256, 128), 24
 _RULES = {"published rule": "sentences", "program": "program"}
@@ -121,7 +119,9 @@ def _ways(index: CorpusIndex, reader: Generator) -> dict[str, Callable[[Candidat
 
     def tier(rule: str) -> Callable[[Candidates], Selection]:
         reads = TierReader(Tier(rule.split()[0], 5, 600, _ANSWER, compress=_RULES[rule]), retriever)
-        return lambda pool: reads.read(pool, 2048, reader, Meter(reader, Limits(tokens=10**6), _ANSWER))
+        return lambda pool: reads.read(
+            pool, 2048, reader, Budget(reader, Limits(tokens=10**6), _ANSWER).branch()
+        )
 
     sentences = priced.replace(units="sentences")
     ways: dict[str, Callable[[Candidates], Selection]] = {rule: tier(rule) for rule in _RULES}

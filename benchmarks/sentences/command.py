@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.runner import Measured, note
 from benchmarks.sentences.answers import answers_of, of_all_sets
 from benchmarks.sentences.fit import (
     Labels,
@@ -31,7 +29,6 @@ from benchmarks.sentences.fit import (
     valued_pools,
 )
 from benchmarks.sentences.study import rows_of, summary, table
-from mio_rag import __version__
 from mio_rag.candidates import Candidates
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
@@ -42,51 +39,14 @@ from mio_rag.relevance.sentences import SENTENCE_FEATURES, SentenceModel
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import Question
 
-__all__ = ["add_options", "command"]
-
 _FITTED = {"minilm": "sentence-transformers:72362722b466552f", "tfidf": "tfidf:"}
 _FIT_ON, _ANSWERS = "hotpotqa", "nq_open"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder that holds one folder for each set")
-    add("--work", type=Path, required=True, help="folder of indexes and finished rows")
-    add("--embedders", default="minilm,tfidf", help="(default: minilm,tfidf)")
-    add("--sets", default="squad2,nq_open,hotpotqa", help="sets that are reported")
-    add("--fit-questions", type=int, default=300, help="of HotpotQA (default: 300)")
-    add("--limit", type=int, default=150, help="questions reported of each set (default: 150)")
-    add(
-        "--skip",
-        type=int,
-        default=0,
-        help="questions of each set that are left out before these (default: 0)",
-    )
-    add("--generator", help="also what this model answers, as `mio-rag ask --generator`; embedder minilm")
-    add("--answers", type=int, default=40, help="questions of each set that it answers (default: 40)")
-    add("--seed", type=int, default=0, help="of the questions (default: 0)")
-    add(
-        "--ship",
-        default="",
-        help="comma-separated weights that go into the package: minilm, tfidf, any, words",
-    )
-    add("--out", type=Path, default=Path("benchmarks/results/sentences.json"))
-
-
-def command(given: argparse.Namespace) -> int:
+def command(given: argparse.Namespace) -> Measured:
     """Fit, judge and compare what is not finished yet, then write JSON and table."""
-    try:
-        report = _report(given)
-    except InputError as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return 2
-    write_atomically(given.out, json.dumps(report, indent=1, allow_nan=False) + "\n")
-    text = table(report["sets"])
-    write_atomically(given.out.with_suffix(".txt"), text + "\n")
-    print(text)
-    return 0
+    report = _report(given)
+    return Measured(report, table(report["sets"]))
 
 
 def _report(given: argparse.Namespace) -> dict[str, Any]:
@@ -98,7 +58,7 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
     for embedder in embedders:
         pools, raw = _hotpot(given, embedder, slice(0, given.fit_questions))
         labels[embedder] = [supporting_labels(pools, raw, True), _answering(given, embedder)]
-        _note(f"{embedder}: {[len(one.needed) for one in labels[embedder]]} sentences to fit on")
+        note(f"{embedder}: {[len(one.needed) for one in labels[embedder]]} sentences to fit on")
     told = (
         f"Fitted on {given.fit_questions} questions each of HotpotQA (CC BY-SA 4.0; supporting facts) and "
         "NQ open (CC BY-SA 3.0; sentences of gold passages that hold an answer), weighing the same, over "
@@ -118,16 +78,15 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
             dataset, pools, held = _reported(given, embedder, name.strip())
             key = f"{name}, {embedder}"
             judgements[key] = _judged([own, *models[-2:]], held)
-            _note(f"{key}: {judgements[key]}")
+            note(f"{key}: {judgements[key]}")
             folder = given.work / "rows" / f"{name}-{embedder}"
-            found[key] = summary(rows_of(folder, dataset.questions, pools, _note), given.seed)
+            found[key] = summary(rows_of(folder, dataset.questions, pools, note), given.seed)
             if given.generator and embedder == "minilm" and name != _FIT_ON:
                 index, part = _index(given, dataset, embedder, name), slice(given.answers)
                 answers[name] = answers_of(
                     given.generator, given.work, index, dataset.questions[part], pools[part], given.seed
                 )
     return {
-        "benchmark": "sentences",
         "seed": given.seed,
         "fitted_on": {
             name: {
@@ -142,13 +101,7 @@ def _report(given: argparse.Namespace) -> dict[str, Any]:
         "answers": answers,
         "answers_of_all_sets": of_all_sets(answers, given.seed) if answers else None,
         "counter": "regex",
-        "versions": {"mio-rag": __version__, **{p: metadata.version(p) for p in ("numpy", "scikit-learn")}},
-        "machine": {"system": platform.system(), "processor": platform.machine()},
     }
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _ship(models: list[SentenceModel]) -> None:
@@ -229,7 +182,7 @@ def _index(given: argparse.Namespace, dataset: Dataset, embedder: str, name: str
     folder = given.work / f"{name}-{embedder}"
     if folder.is_dir():
         return CorpusIndex.load(folder)
-    _note(f"embedding {len(dataset.passages)} passages and their sentences by {embedder}")
+    note(f"embedding {len(dataset.passages)} passages and their sentences by {embedder}")
     index = CorpusIndex.build(dataset.passages, embedder, name, sentences=True)
     index.save(folder)
     return index

@@ -27,17 +27,6 @@ from mio_rag.relevance.sentences import SENTENCE_FEATURES, SentenceModel, senten
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Question
 
-__all__ = [
-    "Labels",
-    "answer_labels",
-    "by_words",
-    "context_set",
-    "fitted",
-    "judged",
-    "supporting_labels",
-    "valued_pools",
-]
-
 FloatArray = NDArray[np.float64]
 
 _AMOUNTS = ("amount", "no_amount")

@@ -23,8 +23,6 @@ from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.types import Question
 
-__all__ = ["rows_of", "summary", "table"]
-
 _BUDGETS = (128, 256, 512, 1024)
 _PRICES = (0.0, 0.0002, 0.0005, 0.001)
 _COUNTER = RegexCounter()

@@ -23,8 +23,6 @@ from mio_rag.formulations import SelectionProgram
 from mio_rag.formulations.robust import nominal_program, termwise_program
 from mio_rag.formulations.uncertainty import NormBall
 
-__all__ = ["LINK_WEIGHT", "Cell", "build", "calibrated", "chosen_cells", "grid", "program_hash"]
-
 LINK_WEIGHT = 0.2
 #: Expected number of needed passages in a pool.
 EXPECTED = 2.5

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.files import write_json
+from benchmarks.runner import note
 from benchmarks.speed import memory, plot, shared, start
 from benchmarks.speed.cells import Cell, build, chosen_cells, grid
 from benchmarks.speed.entrants import OURS, Entrant, entrants
@@ -28,63 +29,19 @@ from mio_rag.errors import InputError
 from mio_rag.retrieval.cache import cache_folder
 from mio_rag.solvers.branch_and_bound import warmup
 
-__all__ = ["add_options", "command"]
-
 _QUICK_CELLS = "dense/n20/l0.1/r0/b1024,dense/n20/l0.3/r0/b1024,dense/n50/l0.1/r0/b1024,links/*/l0.1/*/b512"
 _PEER_CELLS = "dense/n20/*/b1024,dense/n50/*/b1024,dense/n100/*/b1024,dense/n200/*/b1024,links/*"
 _RECORDED = ("mio-rag", "numpy", "scipy", "numba", "highspy", "ortools", "pyscipopt")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    add = parser.add_argument
-    add("--data", type=Path, help="folder of data sets, or one data set (default: the bundled demo set)")
-    add("--sets", default="", help="which of them, separated by commas (default: all)")
-    add("--cells", default="*", help="patterns of cells, as 'dense/n50/*,links/*' (default: all)")
-    add("--peer-cells", default=_PEER_CELLS, help="cells that the peers run, too (default: %(default)s)")
-    add("--queries", type=int, default=10, help="pools a cell (default: %(default)s)")
-    add("--peer-queries", type=int, default=3, help="of them for the peers (default: %(default)s)")
-    add("--time-limit", type=float, default=10.0, help="seconds, ours and heuristics (default: %(default)s)")
-    add("--peer-time-limit", type=float, default=10.0, help="seconds (default: %(default)s)")
-    add("--peers", default="all", help="'all', 'none', or names separated by commas (default: all)")
-    add("--seed", type=int, default=0, help="of the questions and random links (default: 0)")
-    add("--quick", action="store_true", help="four small cells, two queries, one for the peers")
-    add("--fresh", action="store_true", help="forget the ledger, and measure everything in one run")
-    add(
-        "--shared", action="store_true", help="only solve pools of overlapping windows, shared text paid once"
-    )
-    add("--memory", action="store_true", help="only measure the peak memory of solving 500 items")
-    add("--ledger", type=Path, help="finished solves (default: in the cache folder)")
-    add("--start", action="store_true", help="only measure a new process, from import to its first answer")
-    add("--out", type=Path, default=Path("benchmarks/results/solvers.json"), help="JSON; the PNG goes beside")
-
-
-def command(given: argparse.Namespace, arguments: Sequence[str]) -> int:
-    """Run it.
-
-    Returns
-    -------
-    int
-        0; 1 where solvers contradict each other, or the target of --memory or --start is missed; 2 on bad
-        input; 130 when interrupted.
-    """
-    try:
-        if given.start:
-            return _start(given, arguments)
-        if given.shared:
-            return _shared(given, arguments)
-        return _memory(given, arguments) if given.memory else _speed(given, arguments)
-    except InputError as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        _note("interrupted: finished solves are kept, the same command continues with the rest")
-        return 130
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def command(given: argparse.Namespace) -> int:
+    """Run it."""
+    arguments = shlex.split(given.command_line)[3:]
+    if given.start:
+        return _start(given, arguments)
+    if given.shared:
+        return _shared(given, arguments)
+    return _memory(given, arguments) if given.memory else _speed(given, arguments)
 
 
 def _plan(given: argparse.Namespace) -> Plan:
@@ -116,7 +73,7 @@ def _plan(given: argparse.Namespace) -> Plan:
 def _taking_part(peers: str) -> list[Entrant]:
     found, notes = entrants()
     for text in notes:
-        _note(text)
+        note(text)
     wanted = [name.strip() for name in peers.split(",") if name.strip()]
     names = [e.name for e in found if e.role == "peer"]
     unknown = [name for name in wanted if name not in (*names, "all", "none")]
@@ -128,9 +85,9 @@ def _taking_part(peers: str) -> list[Entrant]:
 def _speed(given: argparse.Namespace, arguments: Sequence[str]) -> int:
     plan, taking_part = _plan(given), _taking_part(given.peers)
     sets = [name.strip() for name in given.sets.split(",") if name.strip()]
-    pools, described = load_pools(given.data, sets, given.queries, given.seed, _note)
+    pools, described = load_pools(given.data, sets, given.queries, given.seed, note)
     if len(pools) < plan.queries:
-        _note(f"the data sets have {len(pools)} questions: fewer than --queries {plan.queries}")
+        note(f"the data sets have {len(pools)} questions: fewer than --queries {plan.queries}")
     path = given.ledger or cache_folder() / "benchmarks" / "solvers.jsonl"
     if given.fresh:
         path.unlink(missing_ok=True)
@@ -141,10 +98,10 @@ def _speed(given: argparse.Namespace, arguments: Sequence[str]) -> int:
         seen = ""
         for row in run(plan, pools, taking_part, ledger, advance):
             if row["cell"] != seen and not sys.stderr.isatty():
-                _note(f"{time.time() - started:6.0f} s  {row['cell']}")
+                note(f"{time.time() - started:6.0f} s  {row['cell']}")
             seen = row["cell"]
             rows.append(row)
-    _note(f"{len(ledger.rows) - known} solves done now, {len(rows)} in the report: {path}")
+    note(f"{len(ledger.rows) - known} solves done now, {len(rows)} in the report: {path}")
     report = {
         "benchmark": "solvers",
         **assemble(rows, plan.cells, grid()),
@@ -164,7 +121,7 @@ def _speed(given: argparse.Namespace, arguments: Sequence[str]) -> int:
     picture = given.out.with_suffix(".png")
     plot.draw(report, picture)
     print_report(Console(highlight=False, width=None if sys.stdout.isatty() else 180), report)
-    _note(f"written: {given.out}, {picture}")
+    note(f"written: {given.out}, {picture}")
     return 1 if report["contradictions"] else 0
 
 
@@ -182,7 +139,7 @@ def _shared(given: argparse.Namespace, arguments: Sequence[str]) -> int:
     wanted = _taking_part(given.peers)
     taking_part = [e for e in wanted if e.name in (OURS, *shared.PEERS)]
     sets = [name.strip() for name in given.sets.split(",") if name.strip()]
-    pools, described = load_windows(given.data, sets, plan.queries, plan.seed, _note)
+    pools, described = load_windows(given.data, sets, plan.queries, plan.seed, note)
     path = given.ledger or cache_folder() / "benchmarks" / "shared.jsonl"
     if given.fresh:
         path.unlink(missing_ok=True)
@@ -207,9 +164,9 @@ def _shared(given: argparse.Namespace, arguments: Sequence[str]) -> int:
     out = given.out.with_name(f"{given.out.stem}-shared.json")
     write_json(out, report)
     print(shared.table(report))
-    _note(f"written: {out}")
+    note(f"written: {out}")
     for text in report["contradictions"]:
-        _note(f"contradiction: {text}")
+        note(f"contradiction: {text}")
     return 1 if report["contradictions"] else 0
 
 
@@ -217,7 +174,7 @@ def _memory(given: argparse.Namespace, arguments: Sequence[str]) -> int:
     program, origin = memory.synthetic(), "synthetic"
     if given.data is not None:
         sets = [name.strip() for name in given.sets.split(",") if name.strip()]
-        pools, _ = load_pools(given.data, sets, given.queries, given.seed, _note)
+        pools, _ = load_pools(given.data, sets, given.queries, given.seed, note)
         # Short passages without a radius are the hardest: every stage is reached.
         hardest = Cell("dense", 500, 0.3, 0.0, 2048)
         for pool in sorted(pools, key=lambda pool: float(pool.tokens.mean())):
@@ -225,7 +182,7 @@ def _memory(given: argparse.Namespace, arguments: Sequence[str]) -> int:
             if real is not None:
                 program, origin = real, f"{hardest.name} of {pool.question}"
                 break
-    found = memory.measure(program, given.time_limit, _note)
+    found = memory.measure(program, given.time_limit, note)
     out = given.out.with_name(f"{given.out.stem}-memory.json")
     write_json(out, {"program": origin, **found, **_circumstances(arguments)})
     print(
@@ -234,14 +191,14 @@ def _memory(given: argparse.Namespace, arguments: Sequence[str]) -> int:
         f"peak: {found['above_import_megabytes']:.0f} MB above import, target < "
         f"{memory.TARGET_MEGABYTES:.0f} MB: {'met' if found['met'] else 'not met'}"
     )
-    _note(f"written: {out}")
+    note(f"written: {out}")
     return 0 if found["met"] else 1
 
 
 def _start(given: argparse.Namespace, arguments: Sequence[str]) -> int:
     if given.queries < 1:
         raise InputError(f"--queries {given.queries} must be above 0")
-    found = start.measure(given.queries, _note)
+    found = start.measure(given.queries, note)
     out = given.out.with_name(f"{given.out.stem}-start.json")
     write_json(out, {**found, **_circumstances(arguments)})
     print(
@@ -250,7 +207,7 @@ def _start(given: argparse.Namespace, arguments: Sequence[str]) -> int:
         f"{found['median_seconds']:.2f} s; the slowest {found['slowest_seconds']:.2f} s, target < "
         f"{start.TARGET_SECONDS} s: {'met' if found['met'] else 'not met'}"
     )
-    _note(f"written: {out}")
+    note(f"written: {out}")
     return 0 if found["met"] else 1
 
 

@@ -18,8 +18,6 @@ import mio_rag.solvers
 from mio_rag.formulations import SelectionProgram, linearize
 from mio_rag.solvers import SolveOptions, SolveResult, solve, solvers
 
-__all__ = ["OURS", "RIVALS", "Entrant", "entrants"]
-
 #: The solver that is measured, and the peers that ratios are taken against.
 OURS = "branch_and_bound"
 RIVALS = ("highs", "highs-glover", "cpsat-1", "cpsat-2")

@@ -15,8 +15,6 @@ import numpy as np
 
 from mio_rag.formulations import SelectionProgram
 
-__all__ = ["TARGET_MEGABYTES", "measure", "synthetic"]
-
 TARGET_MEGABYTES = 200.0
 
 

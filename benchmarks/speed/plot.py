@@ -10,8 +10,6 @@ from benchmarks.files import replaced
 from benchmarks.speed.entrants import OURS
 from mio_rag.errors import require
 
-__all__ = ["draw"]
-
 _STYLES = {
     OURS: ("#1b6e3c", "o", "ours"),
     "highs": ("#c2571a", "s", "HiGHS (McCormick)"),

@@ -29,18 +29,6 @@ from mio_rag.retrieval.embedders import make_embedder, packaged_minilm
 from mio_rag.retrieval.index import embedded_text
 from mio_rag.types import Passage
 
-__all__ = [
-    "LINKED",
-    "POOL",
-    "Counter",
-    "Pool",
-    "digest_of",
-    "embedder_version",
-    "load_pools",
-    "set_of",
-    "sources_of",
-]
-
 #: Passages kept for a question, at most; and those of them among which links are looked for.
 POOL, LINKED = 500, 60
 _FORMAT = 1

@@ -26,8 +26,6 @@ from benchmarks.speed.summary import (
 )
 from benchmarks.speed.targets import TARGETS, judge
 
-__all__ = ["assemble", "print_report"]
-
 _VERDICTS = {"met": "green", "not met": "bold red", "not shown": "yellow", "not measured": "dim"}
 
 

@@ -13,8 +13,6 @@ from mio_rag.formulations.linearize import linearize
 from mio_rag.solvers import SolveOptions, SolveResult
 from mio_rag.solvers.result import absolute_tolerance, conclude
 
-__all__ = ["solve"]
-
 
 def solve(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     """Solve with one thread; building the model counts, as it does for every solver."""

@@ -23,8 +23,6 @@ from benchmarks.speed.windows import OVERLAPS, SharedCell, WindowPool, shared_ce
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import Status
 
-__all__ = ["GOALS", "PEERS", "peer_cells", "run", "summary", "table"]
-
 #: CPU milliseconds at the 95th percentile, by windows in the pool.
 GOALS = {50: 20.0, 100: 60.0}
 PEERS = ("highs", "highs-glover", "cpsat-1")

@@ -14,19 +14,6 @@ from benchmarks.speed.entrants import OURS, RIVALS
 from benchmarks.speed.runner import Row
 from mio_rag.solvers import SolveOptions, Status
 
-__all__ = [
-    "Ratio",
-    "by_program",
-    "contradictions",
-    "failures",
-    "gap_at",
-    "heuristic_gaps",
-    "median_ratio",
-    "ratio",
-    "seconds_to_proof",
-    "statistics_of",
-]
-
 
 @dataclass(frozen=True)
 class Ratio:

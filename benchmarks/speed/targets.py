@@ -22,8 +22,6 @@ from benchmarks.speed.summary import (
     seconds_to_proof,
 )
 
-__all__ = ["TARGETS", "Check", "Target", "judge"]
-
 Measure = Literal["ratio", "p95", "median", "proven", "gap_1s", "late"]
 Verdict = Literal["met", "not met", "not shown", "not measured"]
 

@@ -32,8 +32,6 @@ from mio_rag.retrieval.cache import cache_folder
 from mio_rag.retrieval.embedders import make_embedder, packaged_minilm
 from mio_rag.types import Passage
 
-__all__ = ["OVERLAPS", "POOL", "SharedCell", "WindowPool", "load_windows", "shared_cells", "shared_program"]
-
 WORDS, POOL, DOCUMENTS, OWN_TOKENS = 90, 100, 500, 2
 #: Shares of a window that the next one repeats.
 OVERLAPS = (0.0, 0.2, 0.5)

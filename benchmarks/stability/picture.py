@@ -15,8 +15,6 @@ from benchmarks.stability.summary import AGAINST_MATCHED, verdict
 from benchmarks.stability.versions import VERSIONS
 from mio_rag.errors import require
 
-__all__ = ["draw", "table"]
-
 
 def table(report: Mapping[str, Any]) -> str:
     """Every cell, then what is clearly gained or lost at matched tokens."""

@@ -10,8 +10,6 @@ from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.selector import Counterpart, Selector
 from mio_rag.solvers import SolveOptions
 
-__all__ = ["RELEVANCE", "Rule", "base_selector", "rules"]
-
 #: Cosines, or the probabilities of a calibrated model with evidence links.
 RELEVANCE = ("cosine", "calibrated")
 

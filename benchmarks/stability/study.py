@@ -32,8 +32,6 @@ from mio_rag.solvers.paths import path_solver
 from mio_rag.solvers.result import SolveResult
 from mio_rag.types import Question
 
-__all__ = ["Plan", "Row", "question_row", "read_rows", "run_questions"]
-
 _FORMAT = 2  # of the rows
 #: "relevance|rule|budget" -> figure -> value; and "pool" -> what the pool is like
 Row = dict[str, dict[str, float]]

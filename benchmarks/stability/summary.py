@@ -11,8 +11,6 @@ from benchmarks.stability.study import Row
 from benchmarks.stability.versions import VERSIONS
 from mio_rag.evaluation.statistics import mean_interval, ratio_interval
 
-__all__ = ["AGAINST_MATCHED", "summarize", "verdict"]
-
 _MEANS = ("tokens", "passages", "recall")
 #: What is compared with the nominal selection of the same tokens; larger is better in all.
 AGAINST_MATCHED = (

@@ -25,8 +25,6 @@ from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.index import embedded_text
 from mio_rag.types import Question
 
-__all__ = ["VERSIONS", "Versions"]
-
 VERSIONS = ("random", "pq", "encoder")
 
 

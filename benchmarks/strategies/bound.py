@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from mio_rag.control.bandit.context import TYPES, context_of
 
-__all__ = ["at_equal_cost", "at_other_costs", "mixture_at", "oracle_at", "predictable", "resampled"]
-
 FloatArray = NDArray[np.float64]
 Fit = Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from benchmarks.files import replaced, write_json
 from benchmarks.options import numbers
+from benchmarks.runner import note
 from benchmarks.strategies.found import POOL, find, read_found
 from benchmarks.strategies.goals import in_words, when_told
 from benchmarks.strategies.limits import limits_in_words
@@ -21,65 +21,38 @@ from benchmarks.strategies.regimes import regimes_in_words
 from benchmarks.strategies.simulate import reported
 from benchmarks.strategies.study import at_pool, report
 from benchmarks.strategies.table import outcomes_of, tabulate
-from mio_rag.errors import InputError, MioRagError
+from mio_rag.errors import InputError
 from mio_rag.evaluation.ledger import environment
 from mio_rag.generation import Generator, make_generator
-
-__all__ = ["add_options", "command"]
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds one folder for each set")
-    parser.add_argument("--indexes", type=Path, required=True, help="folder with an index NAME-minilm each")
-    parser.add_argument(
-        "--work", type=Path, required=True, help="folder of finished work; a run resumes there"
-    )
-    parser.add_argument(
-        "--generator",
-        help="for instance 'gguf:MODEL.gguf?replies=FILE.sqlite'; none: report what is there",
-    )
-    parser.add_argument("--each", type=int, default=50, help="questions of each set (default: 50)")
-    parser.add_argument("--orders", type=int, default=20, help="orders of the questions (default: 20)")
-    parser.add_argument("--questions", type=int, default=2000, help="of an order (default: 2000)")
-    parser.add_argument(
-        "--pools", default=str(POOL), help="comma-separated sizes; the first is studied in full (default: 50)"
-    )
-    parser.add_argument("--live", type=int, default=0, help="new questions of each set, live (default: none)")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/strategies.json"))
 
 
 def command(given: argparse.Namespace) -> int:
     """Search, tabulate, simulate, report."""
     found = given.work / "found.jsonl"
-    try:
-        if min(given.each, given.orders, given.questions) < 1 or given.questions < 20:
-            raise InputError("--each and --orders must be >= 1, --questions >= 20")
-        model = given.work / "generator.txt"
-        if given.generator is not None:
-            with _generator(given.generator) as generator:
-                with replaced(model) as temporary:
-                    temporary.write_text(f"{generator.name}\n", encoding="utf-8")
-                find(given.data, given.indexes, generator, found, given.each, _say)
-        if not found.exists():
-            raise InputError(f"'{found}' does not exist: give --generator to search first")
-        # The budget is counted without a model, so that a table can be made again without one.
-        pools = numbers("--pools", given.pools, int)
-        lines = _cells(given, found, pools[0])
-        told = report(lines, given.orders, given.questions, _say)
-        told["pool"] = pools[0]
-        told["other_pools"] = {
-            str(pool): at_pool(
-                _cells(given, found, pool), max(1, given.orders // 4), max(20, given.questions // 2), _say
-            )
-            for pool in pools[1:]
-        }
-        if given.live and given.generator is not None:
-            with _generator(given.generator) as generator:
-                told["live"] = lived_live(lines, given.data, given.indexes, generator, given.live, _say)
-    except MioRagError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if min(given.each, given.orders, given.questions) < 1 or given.questions < 20:
+        raise InputError("--each and --orders must be >= 1, --questions >= 20")
+    model = given.work / "generator.txt"
+    if given.generator is not None:
+        with _generator(given.generator) as generator:
+            with replaced(model) as temporary:
+                temporary.write_text(f"{generator.name}\n", encoding="utf-8")
+            find(given.data, given.indexes, generator, found, given.each, note)
+    if not found.exists():
+        raise InputError(f"'{found}' does not exist: give --generator to search first")
+    # The budget is counted without a model, so that a table can be made again without one.
+    pools = numbers("--pools", given.pools, int)
+    lines = _cells(given, found, pools[0])
+    told = report(lines, given.orders, given.questions, note)
+    told["pool"] = pools[0]
+    told["other_pools"] = {
+        str(pool): at_pool(
+            _cells(given, found, pool), max(1, given.orders // 4), max(20, given.questions // 2), note
+        )
+        for pool in pools[1:]
+    }
+    if given.live and given.generator is not None:
+        with _generator(given.generator) as generator:
+            told["live"] = lived_live(lines, given.data, given.indexes, generator, given.live, note)
     outcomes_of(lines).write(given.work / "outcomes.parquet")
     notes = _searching(read_found(found))
     digest = hashlib.sha256(found.read_bytes()).hexdigest()
@@ -106,7 +79,7 @@ def _generator(spec: str) -> Iterator[Generator]:
 def _cells(given: argparse.Namespace, found: Path, pool: int) -> list[Mapping[str, Any]]:
     """The table at a size of the pools, without questions that settings were chosen by."""
     name = "cells.jsonl" if pool == POOL else f"cells-{pool}.jsonl"
-    return reported(tabulate(given.data, given.indexes, None, found, given.work / name, _say, pool))
+    return reported(tabulate(given.data, given.indexes, None, found, given.work / name, note, pool))
 
 
 def _searching(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -214,7 +187,3 @@ def _others(told: list[dict[str, Any]]) -> list[str]:
             f"[{beyond['low']:+.4f}, {beyond['high']:+.4f}]"
         )
     return lines
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -23,8 +23,6 @@ from mio_rag.session.search import Searched, SearchSettings, search
 from mio_rag.session.strategies import STRATEGIES
 from mio_rag.types import Question
 
-__all__ = ["POOL", "SETS", "asked", "find", "read_found"]
-
 SETS = ("squad2", "nq_open", "pubmedqa", "2wikimultihopqa", "musique", "hotpotqa")
 POOL = 50
 _SEED = 24

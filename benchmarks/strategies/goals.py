@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from benchmarks.strategies.simulate import OTHERS, action_of
 from benchmarks.strategies.table import BASE
 
-__all__ = ["OURS", "goals", "in_words", "judge", "when_told"]
-
 OURS = "linucb"
 _NORMAL = 1.959963984540054
 

@@ -22,8 +22,6 @@ from scipy.stats import binomtest
 
 from benchmarks.strategies.table import BASE
 
-__all__ = ["limits", "limits_in_words"]
-
 _NORMAL = 1.959963984540054
 
 

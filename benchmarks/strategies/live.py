@@ -23,8 +23,6 @@ from mio_rag.selection.selector import Selector
 from mio_rag.session.search import SearchSettings
 from mio_rag.session.strategies import STRATEGIES
 
-__all__ = ["lived_live"]
-
 _NORMAL = 1.959963984540054
 
 

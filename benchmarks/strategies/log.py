@@ -22,14 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.files import write_json
+from benchmarks.runner import Measured
 from mio_rag.control.bandit.strategist import Strategist, folded, known_settings
+from mio_rag.errors import InputError
 from mio_rag.evaluation.ledger import environment
 from mio_rag.learning.bandit import BanditSettings, Learned
 from mio_rag.learning.bandit_log import EventLog
 from mio_rag.session.strategies import STRATEGIES
-
-__all__ = ["add_options", "command", "run"]
 
 _BLOCKS = 20
 _EMBEDDING = 384
@@ -38,33 +37,22 @@ _TYPES = ("Who wrote it?", "When was it built?", "Which of them is older?", "How
 _ADDS = {"hyde": 0.004, "query2doc": 0.006, "grounded": 0.012, "multi-query": 0.008}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    parser.add_argument("--events", type=int, default=1_000_000, help="questions (default: 1,000,000)")
-    parser.add_argument(
-        "--folder", type=Path, help="where the file lies meanwhile (default: a temporary one)"
-    )
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/strategies-log.json"))
-
-
-def command(given: argparse.Namespace) -> int:
+def command(given: argparse.Namespace) -> Measured:
     """Run, report; status 1 where the rebuilt state is another than the live one."""
     least = _BLOCKS * _CHOOSE_EVERY
     if given.events < least:
-        print(f"error: --events={given.events} must be >= {least}", file=sys.stderr)
-        return 2
+        raise InputError(f"--events={given.events} must be >= {least}")
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         report = run(Path(folder) / "log.sqlite", given.events)
-    write_json(given.out, {"benchmark": "strategies-log", **report, **environment()})
     last = report["blocks"][-1]
-    print(
+    text = (
         f"{given.events} questions: choosing {last['choosing_ms']:.3f} ms, writing and learning "
         f"{last['writing_ms']:.3f} ms each in the last block; {last['megabytes']:.0f} MB held "
         f"({report['blocks'][0]['megabytes']:.0f} after the first block); "
         f"{report['bytes_a_question']:.0f} bytes a question; opening {report['opening_seconds']:.2f} s, "
         f"folding afresh {report['folding_ms']:.3f} ms a question; same state: {report['same_state']}"
     )
-    return 0 if report["same_state"] else 1
+    return Measured({**report, **environment()}, text, wrong=not report["same_state"])
 
 
 def run(path: Path, events: int) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from benchmarks.files import replaced
 from benchmarks.strategies.goals import when_told
 from mio_rag.errors import require
 
-__all__ = ["draw"]
-
 _DRAWN = {
     "linucb, published constants": "#8fb1de",
     "linucb, textbook": "#17a2b8",

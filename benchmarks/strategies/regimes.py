@@ -33,8 +33,6 @@ from benchmarks.strategies.simulate import (
 from benchmarks.strategies.table import BASE
 from mio_rag.session.strategies import STRATEGIES
 
-__all__ = ["both_regimes", "first_times", "regimes_in_words"]
-
 FloatArray = NDArray[np.float64]
 Cells = Sequence[Mapping[str, Any]]
 Orders = Sequence[Sequence[int]]

@@ -21,11 +21,6 @@ from mio_rag.learning.bandit import BanditSettings, Learned
 from mio_rag.learning.bandit_log import Event
 from mio_rag.session.strategies import STRATEGIES
 
-__all__ = [
-    "OTHERS", "POLICIES", "PRICE", "TUNED", "Lived", "action_of", "interval", "live", "order_of", "reported",
-    "summed", "told_of", "utility",
-]  # fmt: skip
-
 FloatArray = NDArray[np.float64]
 
 #: What a token of the model must add to the recall of the gold.

@@ -32,8 +32,6 @@ from mio_rag.learning.bandit import BanditSettings, Learned
 from mio_rag.learning.bandit_report import off_policy, stats
 from mio_rag.session.strategies import STRATEGIES
 
-__all__ = ["report"]
-
 FloatArray = NDArray[np.float64]
 Cells = Sequence[Mapping[str, Any]]
 _PRICES = {"tokens": PRICE}

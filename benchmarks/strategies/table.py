@@ -25,8 +25,6 @@ from mio_rag.session.search import Searched, search
 from mio_rag.session.strategies import STRATEGIES, Found, SearchTask
 from mio_rag.types import Question
 
-__all__ = ["BASE", "MEASURES", "every_action", "outcomes_of", "tabulate"]
-
 BASE = "raw"
 BUDGET = 256
 MEASURES = (

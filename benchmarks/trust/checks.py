@@ -26,8 +26,6 @@ from mio_rag.solvers.branch_and_bound import WarmStart
 from mio_rag.solvers.presolve import Problem
 from mio_rag.solvers.relaxation import Incumbent
 
-__all__ = ["check_all", "check_path", "complaint", "forced_stages", "weak_starts"]
-
 EXACT = SolveOptions(time_limit_seconds=None)
 
 _ROUNDING = 1e-13  # of an objective or a bound, relative to the sizes of all terms

@@ -29,11 +29,10 @@ from benchmarks.trust.checks import check_all, check_path, forced_stages, weak_s
 from benchmarks.trust.draw import draw
 from benchmarks.trust.peers import check_peers
 from mio_rag.cli.terminal import progress_bar
+from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import branch_and_bound
 from mio_rag.solvers.presolve import presolve
-
-__all__ = ["add_options", "check_program", "command"]
 
 N_MAX, SHARED_N_MAX = 16, 14
 _LARGE_EVERY = 200
@@ -41,21 +40,10 @@ _SAVE_EVERY = 200
 _FORCED, _WEAK, _PATHS = 0.7, 0.5, 0.3  # shares of the small programs
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    add = parser.add_argument
-    add("--programs", type=int, default=20000, help="how many programs (default: %(default)s)")
-    add("--seed", type=int, default=0, help="of the generator (default: %(default)s)")
-    add("--resume", action="store_true", help="go on where an interrupted run of this seed was stopped")
-    add("--segments", action="store_true", help="programs whose items share segments")
-    add("--out", type=Path, help="(default: benchmarks/results/trust.json, or trust-segments.json)")
-
-
 def command(given: argparse.Namespace) -> int:
     """Run it; returns 1 where a certificate does not hold."""
     if given.programs < 1 or given.seed < 0:
-        print(f"--programs {given.programs} must be >= 1, --seed {given.seed} >= 0", file=sys.stderr)
-        return 2
+        raise InputError(f"--programs {given.programs} must be >= 1, --seed {given.seed} >= 0")
     shared = bool(given.segments)
     given.out = given.out or Path(f"benchmarks/results/trust{'-segments' if shared else ''}.json")
     partial = given.out.with_suffix(".partial.json")

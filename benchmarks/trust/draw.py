@@ -12,8 +12,6 @@ from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram
 from mio_rag.testing.programs import SCALES, at_scale, random_program
 from mio_rag.testing.shared_programs import random_shared_program
 
-__all__ = ["SHARED_TWISTS", "TWISTS", "draw", "path"]
-
 FloatArray = NDArray[np.float64]
 _Twist = Callable[[np.random.Generator, SelectionProgram], SelectionProgram]
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from mio_rag.formulations import SelectionProgram
 from mio_rag.formulations.numbers import feasibility_tolerance, is_whole
 
-__all__ = ["Truth", "enumerate_all"]
-
 Extended = NDArray[np.longdouble]
 
 _ROUNDING = 1e-14  # of a sum, relative to the sizes of its terms

@@ -12,8 +12,6 @@ from mio_rag.solvers import SolveOptions, SolveResult, Status, branch_and_bound,
 from mio_rag.testing.programs import random_program
 from mio_rag.testing.shared_programs import random_shared_program
 
-__all__ = ["check_peers", "contradiction", "large_program"]
-
 PEERS = ("highs-glover", "cpsat")
 _SECONDS = 2.0
 _PEER_ROUNDING = 1e-6  # general solvers meet bounds to that

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from benchmarks.__main__ import main
 from benchmarks.attacks import attacked, summarize
 from benchmarks.robust_sets import SETS, drawn_set
 from mio_rag.candidates import Candidates
@@ -49,18 +45,6 @@ def test_a_certificate_that_is_too_high_is_noticed(pool: Candidates, monkeypatch
     summary = summarize({"demo": found})
     assert "below the certified" in summary["violations"][0]
     assert summary["attacked"] == len(found)
-
-
-def test_the_command_writes_json_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "attacks.json"
-    assert main(["attacks", "--questions", "1", "--out", str(out)]) == 0
-    report = json.loads(out.read_text())
-    assert report["by_data_set"] == {"demo": 80}
-    assert report["violations"] == []
-    assert out.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
-    assert "80 attacked selections, 0 certificates violated" in capsys.readouterr().out
-    assert main(["attacks", "--questions", "0", "--sets", "x", "--out", str(out)]) == 2
-    assert "--questions=0" in capsys.readouterr().err
 
 
 def test_half_of_the_sets_have_a_radius_for_each_passage(pool: Candidates) -> None:

@@ -14,7 +14,7 @@ def test_the_command_writes_its_report(tmp_path, capsys) -> None:
     assert report["disagreements"] == []
     assert sum(report["truth"].values()) == 5
     assert [p.name for p in out.parent.iterdir()] == ["report.json"]
-    assert "0 disagreements" in capsys.readouterr().err
+    assert "0 disagreements" in capsys.readouterr().out
 
 
 def test_the_command_fails_on_a_disagreement(tmp_path, monkeypatch) -> None:
