@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def confirmed(
     by: By,
     work: Path,
     seed: int = 0,
-    kinds: Sequence[str] = ("mlp", "utility"),
+    kinds: Sequence[Literal["mlp", "utility"]] = ("mlp", "utility"),
 ) -> list[dict[str, Any]]:
     """Train on a table, ask through the controller `routed`, and compare with the table of these questions.
 

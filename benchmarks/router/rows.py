@@ -10,7 +10,7 @@ import dataclasses
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,17 +39,19 @@ FloatArray = NDArray[np.float64]
 COST = "prompt_tokens"
 
 #: Name of a row -> kind and features of a router that learns which tier is needed.
-ROUTERS: Mapping[str, tuple[Kind, Features]] = {
+_Kind, _Features = Literal["mlp", "logistic", "utility"], Literal["question", "question+search"]
+ROUTERS: Mapping[str, tuple[_Kind, _Features]] = {
     "published router": ("mlp", "question"),
     "logistic": ("logistic", "question"),
     "mlp with search": ("mlp", "question+search"),
     "logistic with search": ("logistic", "question+search"),
 }
+_FEATURES: tuple[_Features, ...] = ("question", "question+search")
 #: Ladder, name of its rows, and features of a router that learns what each of its tiers achieves.
-UTILITIES = tuple(
+UTILITIES: tuple[tuple[str, str, _Features], ...] = tuple(
     (ladder, name, features)
     for ladder, name in (("published", "utility"), ("priced", "both"))
-    for features in ("question", "question+search")
+    for features in _FEATURES
 )
 #: Cosine below which the publication calls a search weak; and the share of searches that a learned one does.
 _PUBLISHED_BELOW, _WEAK = 0.52, 0.15

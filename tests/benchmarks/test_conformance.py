@@ -13,7 +13,7 @@ def test_the_command_writes_its_report(tmp_path, capsys) -> None:
     assert report["programs"] == 5
     assert report["disagreements"] == []
     assert sum(report["truth"].values()) == 5
-    assert [p.name for p in out.parent.iterdir()] == ["report.json"]
+    assert sorted(p.name for p in out.parent.iterdir()) == ["report.json", "report.txt"]
     assert "0 disagreements" in capsys.readouterr().out
 
 
