@@ -39,7 +39,8 @@ FloatArray = NDArray[np.float64]
 COST = "prompt_tokens"
 
 #: Name of a row -> kind and features of a router that learns which tier is needed.
-_Kind, _Features = Literal["mlp", "logistic", "utility"], Literal["question", "question+search"]
+_Kind = Literal["mlp", "logistic", "utility"]
+_Features = Literal["question", "question+search"]
 ROUTERS: Mapping[str, tuple[_Kind, _Features]] = {
     "published router": ("mlp", "question"),
     "logistic": ("logistic", "question"),
