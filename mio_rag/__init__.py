@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Answer": "types",
-    "Candidates": "candidates",
+    "Candidates": "pool",
     "Conversation": "selection.selector",
     "CorpusIndex": "retrieval",
     "Dataset": "corpora.dataset",
@@ -20,6 +20,7 @@ _HOME = {
     "LinearConstraint": "formulations",
     "MioRagError": "errors",
     "Passage": "types",
+    "Pool": "pool",
     "Question": "types",
     "Retriever": "retrieval",
     "Selection": "selection.result",
@@ -45,6 +46,7 @@ __all__ = [
     "LinearConstraint",
     "MioRagError",
     "Passage",
+    "Pool",
     "Question",
     "Retriever",
     "Selection",
@@ -62,12 +64,12 @@ __all__ = [
 
 if TYPE_CHECKING:
     from mio_rag.adapters.plain import select
-    from mio_rag.candidates import Candidates
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.corpora.load import load_dataset
     from mio_rag.errors import InputError, MioRagError
     from mio_rag.formulations import LinearConstraint, SelectionProgram
     from mio_rag.generation import make_generator
+    from mio_rag.pool import Candidates, Pool
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.selection.constraints import SideConstraints
     from mio_rag.selection.result import Selection

@@ -29,9 +29,9 @@ from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.entries import not_numbers
 from mio_rag.errors import InputError
+from mio_rag.pool import Candidates
 from mio_rag.types import Passage, clean
 
 #: best_first: by relevance. document: as the corpus has them.

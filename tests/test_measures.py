@@ -7,7 +7,6 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.measures import (
     answer_measures,
@@ -20,6 +19,7 @@ from mio_rag.measures import (
     token_f1,
 )
 from mio_rag.measures.rouge import rouge_l
+from mio_rag.pool import Candidates
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mio_rag import Selector
-from mio_rag.candidates import Candidates
 from mio_rag.context import (
     APART,
     RegexCounter,
@@ -23,6 +22,7 @@ from mio_rag.context import (
     shared_characters,
 )
 from mio_rag.errors import InputError
+from mio_rag.pool import Candidates
 from mio_rag.types import Passage
 
 _DOCUMENT = " ".join(f"word{k}" for k in range(60))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.generation.extractive import sentences
+from mio_rag.pool import Candidates
 from mio_rag.sentences import Sentences, leans, sentence_spans
 
 TEXT = 'Dr. J. Smith left (at 9 a.m.). "It rained." He stayed!\n\n  A new line\nends one. '

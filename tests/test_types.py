@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
+from mio_rag.pool import Candidates
 from mio_rag.types import Passage, Question
 
 GOOD = {"ids": ["a", "b"], "texts": ["first", "second"], "relevance": [0.5, 0.1], "tokens": [3, 4]}

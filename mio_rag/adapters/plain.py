@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import PromptOrder, RegexCounter, TokenCounter, text_tokens
 from mio_rag.entries import listed, no_names, no_strings, not_numbers, unit_rows
 from mio_rag.errors import InputError, choose
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
+from mio_rag.pool import Candidates
 from mio_rag.relevance.model import Relevance, RelevanceModel
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.result import Selection

@@ -27,11 +27,11 @@ from mio_rag.allocation.workload import (
     price_problems,
     workload_of,
 )
-from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.rows import count_problem
+from mio_rag.pool import Candidates
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.solving import Choice, concluded

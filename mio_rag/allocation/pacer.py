@@ -21,11 +21,11 @@ from typing import Any, Literal, get_args
 
 from mio_rag.allocation.pacer_forecast import GUESS, Arrivals, Forecast, Seen, forecast_problem, written
 from mio_rag.allocation.pacer_state import State, Store, Transaction
-from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError, SpentError
 from mio_rag.formulations import rows
 from mio_rag.formulations.numbers import is_setting, plural
+from mio_rag.pool import Candidates
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, block_tokens, in_prompt_order
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting, plural
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram, with_token_price
 from mio_rag.formulations.rows import count_problem
+from mio_rag.pool import Candidates
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.solving import Choice, Solved

@@ -14,9 +14,9 @@ import numpy as np
 
 from mio_rag.allocation.workload import Decided, PricedQuestion, Probe
 from mio_rag.batch.rows import Row, columns_read, kinds_of
-from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, block_tokens, in_prompt_order, merged
 from mio_rag.errors import DataError, InputError, require
+from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import solve
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, text_tokens
 from mio_rag.entries import unit_rows
 from mio_rag.errors import InputError, require
+from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
 
 #: Kind of each column.

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mio_rag.candidates import Candidates
+from mio_rag.pool import Candidates
 from mio_rag.session.state import Action, State
 from mio_rag.session.tiers import Tier, top_score
 from mio_rag.types import Question

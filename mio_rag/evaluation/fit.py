@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.measures import evidence_found
 from mio_rag.measures.answers import normalize_answer
+from mio_rag.pool import Candidates
 from mio_rag.relevance import Labelled, RelevanceModel, fit, reliability_plot
 from mio_rag.relevance.complete import SIGNALS, Completeness, adapt, shipped, signals
 from mio_rag.relevance.features import is_common

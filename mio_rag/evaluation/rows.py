@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InfeasibleError, InputError, MioRagError
 from mio_rag.formulations.program import Segments, SelectionProgram
 from mio_rag.generation import Generator, Prompt
@@ -27,6 +26,7 @@ from mio_rag.measures import (
     reading_measures,
     selection_measures,
 )
+from mio_rag.pool import Candidates
 from mio_rag.refusal.fitting import Scores, squad_scores
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.retriever import Retriever

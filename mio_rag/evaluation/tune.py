@@ -35,10 +35,10 @@ from typing import Any
 import numpy as np
 
 from mio_rag import __version__
-from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError, SolverError, require
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.measures import evidence_found
+from mio_rag.pool import Candidates
 from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.relevance.model import Kind, Relevance
 from mio_rag.selection.program import LINK_BENEFIT

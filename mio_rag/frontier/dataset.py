@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from mio_rag.allocation.workload import selector_problems
-from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, in_prompt_order
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
 from mio_rag.frontier.grid import check_selector, check_values, tokens_read
 from mio_rag.measures import quick_measures
+from mio_rag.pool import Candidates
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.selection.explain import decisions

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, block_tokens
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
 from mio_rag.frontier.chain import Chain, dominated
+from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import Status
 

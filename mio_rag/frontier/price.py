@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.allocation.workload import workload_of
-from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, block_tokens
 from mio_rag.errors import require
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.measures import evidence_found
 from mio_rag.pictures import label_points, save_figure, set_title
+from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
 

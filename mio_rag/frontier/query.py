@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
 from mio_rag.formulations.rows import count_problem
@@ -15,6 +14,7 @@ from mio_rag.frontier.budget import BudgetPath, budget_path
 from mio_rag.frontier.chain import Chain
 from mio_rag.frontier.grid import GridPoint, check_selector, weight_grid
 from mio_rag.frontier.penalty import PenaltyPath, penalty_path
+from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
 
 __all__ = ["QueryFrontier", "query_frontier"]

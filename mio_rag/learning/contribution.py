@@ -8,9 +8,9 @@ from itertools import combinations
 
 import numpy as np
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import SolverError
+from mio_rag.pool import Candidates
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import solve

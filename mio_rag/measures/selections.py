@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, require
 from mio_rag.measures.answers import normalize_answer
 from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use
+from mio_rag.pool import Candidates
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question
 

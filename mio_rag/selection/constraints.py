@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, require
 from mio_rag.formulations.numbers import LARGEST_SETTING
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
@@ -30,6 +29,7 @@ from mio_rag.formulations.rows import (
     with_constant,
     with_soft_rows,
 )
+from mio_rag.pool import Candidates
 from mio_rag.settings import Settings
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import documents
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.formulations.robust import JointProblem
+from mio_rag.pool import Candidates
 from mio_rag.selection.result import Decision
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import moment

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import APART, SEPARATOR, TokenCounter, counted, documents, runs, shared_characters
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import Segments, SelectionProgram
@@ -36,6 +35,7 @@ from mio_rag.formulations.robust import (
 )
 from mio_rag.formulations.rows import fixed_values
 from mio_rag.formulations.uncertainty import DeviationBudget, NormBall, ScaledSet, UncertaintySet
+from mio_rag.pool import Candidates
 from mio_rag.relevance.model import RelevanceModel, RelevanceSource
 from mio_rag.selection.constraints import Side, side_of
 from mio_rag.selection.units import Cut, cut_into_sentences, may_cut, outdated

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import Block, documents, merged
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
+from mio_rag.pool import Candidates
 from mio_rag.relevance.complete import complete
 from mio_rag.types import Passage
 

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter, by_itself, documents, text_tokens
 from mio_rag.errors import InputError
+from mio_rag.pool import Candidates
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.sentences import SentenceModel, sentence_model
 from mio_rag.sentences import cut, leans

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.candidates import Candidates
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.generation.base import allowance, charged
 from mio_rag.generation.protocol import content_of
 from mio_rag.generation.window import context_budget
+from mio_rag.pool import Candidates
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever

@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation import Generator
+from mio_rag.pool import Candidates
 from mio_rag.retrieval.retriever import LINK_SOURCES, Retriever
 from mio_rag.session.budget import Branch, LimitReached
 from mio_rag.session.costs import Amount, Costs

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import APART, SEPARATOR, TokenCounter, merged, passage_tokens, render_passage
 from mio_rag.errors import InfeasibleError, InputError, choose
 from mio_rag.generation.extractive import sentences
+from mio_rag.pool import Candidates
 from mio_rag.retrieval.rerank import Reranker, make_reranker, rescored, spec_problems
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
@@ -466,47 +466,14 @@ class TierReader:
 
 def _head(pool: Candidates, size: int) -> Candidates:
     """The first passages of a pool."""
-    return pool if size == len(pool) else _rows(pool, range(size))
-
-
-def _rows(pool: Candidates, rows: Any) -> Candidates:
-    """Some passages of a pool, in the order given."""
-    at = np.array(list(rows), dtype=np.int64)
-
-    def of(values: Any) -> Any:
-        return None if values is None else [values[i] for i in at]
-
-    def rows_of(values: Any) -> Any:
-        return None if values is None else values[at]
-
-    return Candidates(
-        ids=of(pool.ids),
-        texts=of(pool.texts),
-        relevance=pool.relevance[at],
-        tokens=pool.tokens[at],
-        embeddings=rows_of(pool.embeddings),
-        query_embedding=pool.query_embedding,
-        titles=of(pool.titles),
-        sources=of(pool.sources),
-        clusters=of(pool.clusters),
-        radius=rows_of(pool.radius),
-        scores={name: values[at] for name, values in pool.scores.items()},
-        question=pool.question,
-        links=None if pool.links is None else pool.links[np.ix_(at, at)],
-        positions=rows_of(pool.positions),
-        embedder=pool.embedder,
-        spans=rows_of(pool.spans),
-        dates=of(pool.dates),
-        duplicates=None if pool.duplicates is None else pool.duplicates[np.ix_(at, at)],
-        sentences=None if pool.sentences is None else pool.sentences.among(at),
-    )
+    return pool if size == len(pool) else pool.take(range(size))
 
 
 def _by_score(head: Candidates, reranker: Reranker) -> Candidates:
     """The passages ordered by a re-ranker. It works anew: scores kept on disk would seem to cost nothing."""
     if reranker.name not in head.scores:
         (head,) = rescored([head], reranker, cache=False)
-    return _rows(head, np.argsort(-head.scores[reranker.name], kind="stable"))
+    return head.take(np.argsort(-head.scores[reranker.name], kind="stable"))
 
 
 def _reranker_for(spec: str, retriever: Retriever) -> Reranker:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from mio_rag.candidates import Candidates
 from mio_rag.control.steps.pools import merge_pools
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Prompt, build_prompt
+from mio_rag.pool import Candidates
 from mio_rag.relevance.complete import Completeness, shipped
 from mio_rag.retrieval.retriever import Retriever, reciprocal_rank_fusion
 from mio_rag.selection.result import Selection

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import SEPARATOR, render_context
 from mio_rag.generation import Prompt
 from mio_rag.generation.prompts import LETTERS
+from mio_rag.pool import Candidates
 from mio_rag.selection.result import Selection
 from mio_rag.session.budget import Branch, Reply
 from mio_rag.types import Passage, Question, clean

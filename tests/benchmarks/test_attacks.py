@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks.attacks import attacked, summarize
 from benchmarks.robust_sets import SETS, drawn_set
-from mio_rag.candidates import Candidates
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.formulations.robust import JointProblem
+from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 
 pytest.importorskip("matplotlib")

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
 from mio_rag.evaluation.contenders import METHODS, make_methods
+from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
 
 

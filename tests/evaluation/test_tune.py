@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates
 from mio_rag.cli.fit import _fit, _lines
 from mio_rag.cli.options import config_text, read_config
 from mio_rag.corpora.dataset import Dataset
@@ -33,6 +32,7 @@ from mio_rag.evaluation.tune import (
     tune,
     valued_pools,
 )
+from mio_rag.pool import Candidates
 from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mio_rag.candidates import Candidates
 from mio_rag.cli.app import app
 from mio_rag.context import RegexCounter
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ExtractiveGenerator
+from mio_rag.pool import Candidates
 from mio_rag.refusal.fitting import Observed, fit_refusal, observe, warnings_of
 from mio_rag.refusal.model import SIGNS, Refusal, Verdict, signs_of
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mio_rag import Selector
-from mio_rag.candidates import Candidates
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel, load_model
 from mio_rag.relevance.model import OUTSIDE, Answerable, Stage, answerable_for, pool_signals, relevance_of
 from mio_rag.retrieval import CorpusIndex, Retriever

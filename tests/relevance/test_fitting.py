@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
+from mio_rag.pool import Candidates
 from mio_rag.relevance import Labelled, calibration_measures, fit, reliability, reliability_plot
 from mio_rag.relevance.model import Kind
 from tests.selection.pools import replace
@@ -191,7 +191,7 @@ def test_using_a_model_needs_no_scikit_learn() -> None:
     import subprocess
 
     code = (
-        "import sys; from mio_rag.relevance import load_model; from mio_rag.candidates import Candidates\n"
+        "import sys; from mio_rag.relevance import load_model; from mio_rag.pool import Candidates\n"
         "c = Candidates(['a', 'b'], ['x', 'y'], [.3, .2], [1, 1], question='who?', links=[[0, 1], [0, 0]],\n"
         "  scores={'dense': [.3, .2], 'bm25': [1, 0], 'fused': [1, .5]})\n"
         "print(load_model('default').probabilities(c).shape, 'sklearn' in sys.modules)"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError
+from mio_rag.pool import Candidates
 from mio_rag.relevance import (
     BASE_FEATURES,
     LINK_FEATURES,

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mio_rag.candidates import Candidates
+from mio_rag.pool import Candidates
 from mio_rag.relevance.features import asked_names, asked_words, question_cover, question_names
 
 # Letters that make words long and short, begin and end them, or change their number in lower case.

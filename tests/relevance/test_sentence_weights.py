@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel
 from mio_rag.relevance.model import Stage
 from mio_rag.relevance.sentences import (

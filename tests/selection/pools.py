@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.candidates import Candidates
+from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
 
 PLAIN = Selector.raw(redundancy_weight=0, passage_penalty=0)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from mio_rag import Conversation, Selector, SideConstraints
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.formulations import DeviationBudget, NormBall, SparseBox
+from mio_rag.pool import Candidates
 from mio_rag.relevance import load_model
 from mio_rag.solvers import Status, solve
 from tests.selection import pools

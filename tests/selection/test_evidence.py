@@ -7,9 +7,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import in_prompt_order
 from mio_rag.errors import InputError
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel, Stage
 from mio_rag.selection.selector import Selector
 from tests.selection.pools import replace

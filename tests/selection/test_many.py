@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
+from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Conversation, Selector

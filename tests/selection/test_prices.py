@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from mio_rag import Conversation, Selector, SideConstraints
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.evaluation.contenders import make_methods
 from mio_rag.evaluation.tune import Goal, TuneSettings
@@ -17,6 +16,7 @@ from mio_rag.formulations import NormBall
 from mio_rag.formulations.uncertainty import UncertaintySet
 from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.frontier.query import query_frontier
+from mio_rag.pool import Candidates
 from mio_rag.selection.selector import check_ids
 from mio_rag.solvers import Status
 from tests.selection.pools import replace

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mio_rag.allocation import allocate
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.frontier import query_frontier
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel, Stage
 from mio_rag.selection.selector import PRESETS, Selector
 from tests.selection.pools import replace

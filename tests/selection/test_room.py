@@ -5,9 +5,9 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
+from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Penalty, Selector, Units

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mio_rag.adapters.plain import select
-from mio_rag.candidates import Candidates
 from mio_rag.context import render_context
 from mio_rag.errors import InputError
+from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import Status

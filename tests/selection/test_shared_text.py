@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from mio_rag import Selector
-from mio_rag.candidates import Candidates
 from mio_rag.context import RegexCounter, block_tokens, passage_tokens
 from mio_rag.errors import InputError
 from mio_rag.formulations import NormBall
+from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.program import shared_costs
 from mio_rag.types import Passage

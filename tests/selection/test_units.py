@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates
 from mio_rag.context import APART, RegexCounter, block_tokens, render_context
 from mio_rag.control.steps.pools import merge_pools
 from mio_rag.errors import InputError
 from mio_rag.formulations import NormBall
+from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mio_rag.candidates import Candidates
 from mio_rag.learning.contribution import Contributions
+from mio_rag.pool import Candidates
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.session.costs import Amount

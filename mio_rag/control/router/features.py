@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
+from mio_rag.pool import Candidates
 from mio_rag.relevance.features import pool_facts
 from mio_rag.selection.selector import Selector
 

@@ -18,12 +18,12 @@ import numpy as np
 import scipy  # loads scipy.special, an eighth of a second, where it is first used
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.control.router.features import FEATURES, SEARCH, Seen, look
 from mio_rag.control.router.settings import Utility
 from mio_rag.deciders.depth import Correction, TierChoice
 from mio_rag.errors import DataError, InputError
 from mio_rag.learning.weights import Weights, read_weights
+from mio_rag.pool import Candidates
 from mio_rag.session.tiers import Tier, tiers_of
 from mio_rag.types import Question
 
