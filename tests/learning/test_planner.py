@@ -13,7 +13,7 @@ from mio_rag.control.planner.policy import Planner, RegressionScorer, read_plann
 from mio_rag.control.planner.tree import Tree
 from mio_rag.deciders.workflow import NAMED
 from mio_rag.errors import DataError, InputError
-from mio_rag.learning.planner import Experience, _by_set, fit_regression
+from mio_rag.learning.planner import SEEN, Experience, _by_set, fit_regression
 from mio_rag.learning.ppo import PPOSettings, train_ppo
 from tests.control.planner.synthetic import best, table
 
@@ -22,6 +22,13 @@ FEATURES = QuestionFeatures.fit(["Who?", "What is it?"], np.eye(2), axes=0)
 
 def planner(experience, scorer, method="regression", alphas=()) -> Planner:  # type: ignore[no-untyped-def]
     return Planner(experience.tree, FEATURES, scorer, method, 300.0, alphas)
+
+
+def as_wide_as_features(experience):  # type: ignore[no-untyped-def]
+    """What is seen padded with zeros, as a planner in a file needs it."""
+    n, p, d = experience.observed.shape
+    padding = np.zeros((n, p, len(FEATURES) + len(SEEN) + 2 - d))
+    return dataclasses.replace(experience, observed=np.concatenate([experience.observed, padding], axis=2))
 
 
 def regressed(experience) -> Planner:  # type: ignore[no-untyped-def]
@@ -185,7 +192,7 @@ def test_an_interrupted_training_comes_to_the_same_network(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("method", ["regression", "ppo", "ppo from nothing"])
 def test_files(method: str, tmp_path: Path) -> None:
-    train = table(40, "again")
+    train = as_wide_as_features(table(40, "again"))
     if method == "regression":
         given = regressed(train)
     else:
@@ -210,7 +217,7 @@ def test_a_planner_for_workflows_that_have_changed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "planner.safetensors"
-    write_planner(regressed(table(40)), path)
+    write_planner(regressed(as_wide_as_features(table(40))), path)
     read_planner(path)
     # decompose-serial answers its parts by plain: what that is now is not what was learned.
     monkeypatch.setitem(NAMED, "plain", dataclasses.replace(NAMED["brief"], name="plain"))  # type: ignore[arg-type]
