@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.adapters.plain import select
-from mio_rag.candidates import Candidates
 from mio_rag.corpora.load import load_dataset
+from mio_rag.pool import Candidates
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.selection.selector import Selector
 

@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from benchmarks.files import replaced
 from benchmarks.robust_sets import SETS, drawn_set
 from benchmarks.runner import Measured
-from mio_rag.candidates import Candidates
 from mio_rag.cli.terminal import progress_bar
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, SolverError, require
 from mio_rag.formulations.uncertainty import UncertaintySet
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel, load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.explain import attack

@@ -19,9 +19,8 @@ import numpy as np
 from benchmarks.runner import Measured
 from mio_rag.errors import InputError
 from mio_rag.solvers import Status, solve, solvers
-from mio_rag.testing.claims import disagreement
-from mio_rag.testing.programs import SCALES, at_scale, random_program
-from mio_rag.testing.shared_programs import random_shared_program
+from mio_rag.testing.programs import SCALES, at_scale, random_program, random_shared_program
+from mio_rag.testing.solvers import disagreement
 
 ORACLE = "exhaustive"
 

@@ -27,9 +27,8 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.ledger import environment
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.generation.extractive import sentences
-from mio_rag.retrieval.compact import VECTOR_KINDS, make_dense
 from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.retrieval.mapped import open_vectors
+from mio_rag.retrieval.vectors import VECTOR_KINDS, make_dense, open_vectors
 from mio_rag.session.tiers import PUBLISHED
 from mio_rag.types import Passage, Question
 

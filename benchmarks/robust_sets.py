@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.formulations import DeviationBudget, Ellipsoid, NormBall, OwnSet, SparseBox
 from mio_rag.formulations.uncertainty import UncertaintySet
+from mio_rag.pool import Candidates
 
 FloatArray = NDArray[np.float64]
 

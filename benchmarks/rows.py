@@ -20,10 +20,10 @@ import numpy as np
 from benchmarks.options import numbers
 from benchmarks.runner import Measured
 from benchmarks.speed.pools import Pool, load_pools
-from mio_rag.candidates import Candidates
 from mio_rag.cli.terminal import progress_bar
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
+from mio_rag.pool import Candidates
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions, solve

@@ -36,10 +36,9 @@ from benchmarks.runner import note
 from mio_rag import __version__
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
-from mio_rag.files import write_atomically
-from mio_rag.reading import read_json
 from mio_rag.relevance import complete as shipped
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.storage import read_json, write_atomically
 
 _PARTS = ("complete", "costs", "evidence", "language", "load", "model")
 

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from benchmarks.default.models import EMBEDDERS, Pools, by_ranks
 from mio_rag.evaluation.fit import PRICES, calibration_error
-from mio_rag.files import replaced
 from mio_rag.measures import evidence_found
 from mio_rag.relevance import RelevanceModel
 from mio_rag.relevance.complete import SIGNALS, Completeness, fit, signals
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
+from mio_rag.storage import replaced
 
 FloatArray = NDArray[np.float64]
 

@@ -39,10 +39,10 @@ from mio_rag.control.controller import Setup
 from mio_rag.control.planner.policy import write_planner
 from mio_rag.generation import Generator, make_generator
 from mio_rag.learning.planner import read_table, train_planner
-from mio_rag.lines import append_lines
 from mio_rag.measures import evidence_found, token_f1
 from mio_rag.policy import policy_of
 from mio_rag.retrieval.retriever import Retriever
+from mio_rag.storage import append_lines
 from mio_rag.types import GenerationError, Question
 
 #: What is read at most where that is the knob, and the price of a token where it is, or beside a limit.

@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from mio_rag.corpora.load import load_dataset
-from mio_rag.files import write_atomically
-from mio_rag.reading import read_json
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.storage import read_json, write_atomically
 
 #: Dollars per million tokens.
 INTO, OUT = 0.15, 0.60

@@ -20,8 +20,7 @@ import numpy as np
 
 from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.corpora.load import load_dataset
-from mio_rag.corpora.questions import closed_book, shuffle_choices
+from mio_rag.corpora.load import closed_book, load_dataset, shuffle_choices
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.formulations.mdp import RetrievalMDP

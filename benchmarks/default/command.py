@@ -15,10 +15,10 @@ from benchmarks.default.study import rows_of
 from benchmarks.default.summary import over_budgets, summarize, table, totals
 from benchmarks.runner import Measured, note
 from mio_rag.corpora.load import load_dataset
-from mio_rag.files import write_atomically
 from mio_rag.relevance import RelevanceModel
 from mio_rag.relevance import model as shipped
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.storage import write_atomically
 
 _BY_COSINE = ("minilm",)  # whose best cosine tells whether there is an answer; that of TF-IDF does not
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mio_rag.candidates import Candidates
 from mio_rag.corpora.dataset import Dataset
+from mio_rag.pool import Candidates
 from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Question

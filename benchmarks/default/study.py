@@ -26,13 +26,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.default.models import Pools
-from mio_rag.candidates import Candidates
 from mio_rag.evaluation.contenders import Method, make_methods
-from mio_rag.files import write_atomically
 from mio_rag.measures import evidence_found
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
+from mio_rag.storage import write_atomically
 
 BASELINES = ("topk", "bm25", "fused", "mmr")
 OURS = (

@@ -27,8 +27,7 @@ from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, Status, solve
 from mio_rag.solvers.paths import find_conflict
 from mio_rag.solvers.registry import resolve, solvers
-from mio_rag.testing.programs import random_program
-from mio_rag.testing.shared_programs import random_shared_program
+from mio_rag.testing.programs import random_program, random_shared_program
 
 _SOLVERS = ("auto", "branch_and_bound", "exhaustive", "highs", "highs-glover", "cpsat", "pyomo", "topk",
             "density", "greedy", "mmr", "local_search")  # fmt: skip

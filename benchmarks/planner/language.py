@@ -21,9 +21,9 @@ from mio_rag.control.make import make_controller
 from mio_rag.control.settings import ControlSettings
 from mio_rag.generation import make_generator
 from mio_rag.learning.planner import Table
-from mio_rag.lines import append_lines
 from mio_rag.measures import answer_measures
 from mio_rag.session.budget import Limits
+from mio_rag.storage import append_lines
 
 KINDS = ("planner-lm", "planner-lm:free")
 _MAX_TOKENS = 24

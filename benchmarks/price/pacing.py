@@ -39,10 +39,10 @@ from mio_rag.allocation import price_for
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.allocation.pacer_forecast import Forecast
 from mio_rag.allocation.workload import PricedQuestion
-from mio_rag.candidates import Candidates
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
 from mio_rag.measures import evidence_found
+from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions

@@ -30,11 +30,11 @@ from benchmarks.speed.runner import machine
 from mio_rag.batch import BatchSummary, allocate_batch, select_batch
 from mio_rag.errors import require
 from mio_rag.evaluation.ledger import environment
-from mio_rag.files import write_atomically
 from mio_rag.pictures import save_figure, set_title
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
 from mio_rag.solvers.branch_and_bound import warmup
+from mio_rag.storage import write_atomically
 
 _BUDGET = 512
 _CEILING = 2048

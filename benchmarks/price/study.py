@@ -17,9 +17,9 @@ from typing import Any
 from benchmarks.default.models import Pools
 from benchmarks.default.study import head
 from mio_rag.allocation import allocate
-from mio_rag.candidates import Candidates
 from mio_rag.evaluation.contenders import make_methods
 from mio_rag.measures import evidence_found
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.program import LINK_BENEFIT
 from mio_rag.selection.selector import Selector

@@ -28,13 +28,13 @@ from mio_rag.context import render_context
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.evaluation.contenders import Method, make_methods
 from mio_rag.evaluation.ledger import Ledger
-from mio_rag.files import write_atomically
 from mio_rag.generation import Generator, Prompt, build_prompt
 from mio_rag.measures import answer_measures, failed_measures, gold_measures
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
+from mio_rag.storage import write_atomically
 from mio_rag.types import GenerationError, Passage, Question
 
 CONDITIONS = ("baseline", "mmr", "ours", "gold", "sparing", "default", "ends", "document", "closed")

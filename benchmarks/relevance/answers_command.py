@@ -14,10 +14,10 @@ from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.ledger import environment
 from mio_rag.evaluation.statistics import compare_rows, summarize
-from mio_rag.files import write_atomically
 from mio_rag.generation import Generator, make_generator
 from mio_rag.measures import find_measure
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.storage import write_atomically
 from mio_rag.types import GenerationError
 
 #: What is a variant of ours, and compared with it.

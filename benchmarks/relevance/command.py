@@ -15,11 +15,10 @@ from benchmarks.relevance.study import Columns, ceilings, pools_of, run_method
 from benchmarks.relevance.summary import calibration, summarize
 from benchmarks.runner import Measured, note
 from mio_rag.corpora.load import load_dataset
-from mio_rag.files import write_atomically
 from mio_rag.relevance import Labelled, RelevanceModel
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.retrieval.rerank import make_reranker
-from mio_rag.retrieval.reranker import Reranker
+from mio_rag.retrieval.rerank import Reranker, make_reranker
+from mio_rag.storage import write_atomically
 
 _BUDGETS = (64, 128, 256, 384, 512, 768, 1024)
 _ABLATION = (256, 512)

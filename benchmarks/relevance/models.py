@@ -17,11 +17,10 @@ from benchmarks.relevance.methods import LINKED, PLAIN, RERANKED
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.evaluation.fit import labelled_pools
-from mio_rag.files import write_atomically
 from mio_rag.relevance import Labelled, RelevanceModel, fit
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.retrieval.rerank import rescored
-from mio_rag.retrieval.reranker import Reranker
+from mio_rag.retrieval.rerank import Reranker, rescored
+from mio_rag.storage import write_atomically
 from mio_rag.types import Question
 
 

@@ -15,9 +15,9 @@ from benchmarks.relevance.models import halves, load
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.ledger import environment
-from mio_rag.files import write_atomically
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.solvers.branch_and_bound import warmup
+from mio_rag.storage import write_atomically
 
 
 def _common(parser: argparse.ArgumentParser, out: str) -> None:

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.relevance.methods import LINKED, PLAIN, RERANKED, Compared
-from mio_rag.candidates import Candidates
-from mio_rag.files import write_atomically
 from mio_rag.measures import evidence_found
+from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.retrieval.rerank import rescored
-from mio_rag.retrieval.reranker import Reranker
+from mio_rag.retrieval.rerank import Reranker, rescored
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import solve
+from mio_rag.storage import write_atomically
 from mio_rag.types import Question
 
 #: method -> budget -> {recall, all_gold, tokens, proven, seconds}: a list with one value a question each

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from benchmarks.relevance.methods import BASELINES
 from benchmarks.relevance.study import Columns
-from mio_rag.candidates import Candidates
 from mio_rag.evaluation.statistics import matched_tokens, mean_interval
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel, calibration_measures
 from mio_rag.types import Question
 

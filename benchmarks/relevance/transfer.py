@@ -12,11 +12,11 @@ import numpy as np
 from benchmarks.relevance.methods import LINK_BENEFIT
 from benchmarks.relevance.models import halves, load
 from benchmarks.relevance.summary import needed
-from mio_rag.candidates import Candidates
 from mio_rag.corpora.load import load_dataset
 from mio_rag.evaluation.contenders import make_methods
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.evaluation.tune import Reading, Setting, readings
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel, calibration_measures
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector

@@ -16,10 +16,10 @@ import numpy as np
 
 from benchmarks.relevance.methods import BASELINES, LINK_BENEFIT
 from benchmarks.relevance.models import Halves
-from mio_rag.candidates import Candidates
 from mio_rag.evaluation.contenders import make_methods
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.evaluation.tune import Goal, Reading, Setting, TuneSettings, readings, tune
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector

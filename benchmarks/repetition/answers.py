@@ -13,11 +13,11 @@ import numpy as np
 
 from benchmarks.repetition.study import PRICES, Corpus, answered
 from benchmarks.repetition.summary import interval
-from mio_rag.candidates import Candidates
 from mio_rag.evaluation.contenders import make_methods
 from mio_rag.generation import build_prompt, make_generator
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.measures.answers import token_f1
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector

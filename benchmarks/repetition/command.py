@@ -19,8 +19,7 @@ from benchmarks.repetition.summary import in_order, summarize, table
 from benchmarks.runner import note
 from mio_rag import __version__
 from mio_rag.errors import InputError
-from mio_rag.files import write_atomically
-from mio_rag.reading import read_json
+from mio_rag.storage import read_json, write_atomically
 
 
 def command(given: argparse.Namespace) -> int:

@@ -13,14 +13,14 @@ import numpy as np
 from benchmarks.default.models import EMBEDDERS, by_ranks, pools_of
 from benchmarks.repetition.study import Corpus
 from benchmarks.repetition.windows import in_versions, recut, under_a_notice, words_of
-from mio_rag.candidates import Candidates
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
-from mio_rag.files import write_atomically
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel
 from mio_rag.relevance.sentences import answer_figures
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.storage import write_atomically
 from mio_rag.types import Passage, Question
 
 #: How a corpus is bent, beside being cut: not at all, with older versions, with a notice in every window.

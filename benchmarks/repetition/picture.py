@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import require
-from mio_rag.files import replaced
+from mio_rag.storage import replaced
 
 #: What each row is called and drawn like, in the order of the legend.
 _STYLES = {

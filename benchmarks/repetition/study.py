@@ -26,17 +26,16 @@ from pathlib import Path
 
 import numpy as np
 
-from mio_rag.candidates import Candidates
-from mio_rag.context import RegexCounter
+from mio_rag.context import RegexCounter, block_tokens, merged, shared_characters
 from mio_rag.evaluation.contenders import make_methods
-from mio_rag.files import write_atomically
 from mio_rag.measures.answers import normalize_answer
-from mio_rag.merging import block_tokens, merged, shared_characters
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel
 from mio_rag.relevance.sentences import answer_figures, figures, shipped_sentences
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
+from mio_rag.storage import write_atomically
 from mio_rag.types import Question
 
 BUDGETS = (64, 128, 256, 384, 512, 768, 1024)

@@ -18,8 +18,8 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError
 from mio_rag.learning.outcomes import Outcomes
 from mio_rag.learning.router import LABEL, WORKED, Table, joined
-from mio_rag.reading import read_json
 from mio_rag.session.tiers import tiers_of
+from mio_rag.storage import read_json
 
 _FORMAT, _VERSION = "router-rows", 1
 _DIGITS = 4

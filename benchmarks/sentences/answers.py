@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from benchmarks.repetition.study import answered
 from benchmarks.repetition.summary import interval
-from mio_rag.candidates import Candidates
 from mio_rag.evaluation.contenders import make_methods
 from mio_rag.generation import Generator, build_prompt, make_generator
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.measures.answers import token_f1
+from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector

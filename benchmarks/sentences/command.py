@@ -29,14 +29,14 @@ from benchmarks.sentences.fit import (
     valued_pools,
 )
 from benchmarks.sentences.study import rows_of, summary, table
-from mio_rag.candidates import Candidates
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
-from mio_rag.files import write_atomically
+from mio_rag.pool import Candidates
 from mio_rag.relevance import sentences as shipped
 from mio_rag.relevance.sentences import SENTENCE_FEATURES, SentenceModel
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.storage import write_atomically
 from mio_rag.types import Question
 
 _FITTED = {"minilm": "sentence-transformers:72362722b466552f", "tfidf": "tfidf:"}

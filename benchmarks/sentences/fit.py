@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from mio_rag.candidates import Candidates
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.measures.answers import normalize_answer
+from mio_rag.pool import Candidates
 from mio_rag.relevance.model import relevance_of
 from mio_rag.relevance.sentences import SENTENCE_FEATURES, SentenceModel, sentence_features
 from mio_rag.retrieval import CorpusIndex, Retriever

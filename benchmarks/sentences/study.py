@@ -13,14 +13,13 @@ import numpy as np
 
 from benchmarks.repetition.study import Columns, answered
 from benchmarks.repetition.summary import interval
-from mio_rag.candidates import Candidates
-from mio_rag.context import RegexCounter
+from mio_rag.context import RegexCounter, block_tokens, merged
 from mio_rag.evaluation.contenders import make_methods
-from mio_rag.files import write_atomically
-from mio_rag.merging import block_tokens, merged
+from mio_rag.pool import Candidates
 from mio_rag.relevance.sentences import shipped_sentences
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
+from mio_rag.storage import write_atomically
 from mio_rag.types import Question
 
 _BUDGETS = (128, 256, 512, 1024)

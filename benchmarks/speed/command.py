@@ -26,7 +26,7 @@ from benchmarks.speed.runner import Ledger, Plan, Row, machine, run
 from benchmarks.speed.windows import load_windows, shared_cells
 from mio_rag.cli.terminal import progress_bar
 from mio_rag.errors import InputError
-from mio_rag.retrieval.cache import cache_folder
+from mio_rag.retrieval.cached import cache_folder
 from mio_rag.solvers.branch_and_bound import warmup
 
 _QUICK_CELLS = "dense/n20/l0.1/r0/b1024,dense/n20/l0.3/r0/b1024,dense/n50/l0.1/r0/b1024,links/*/l0.1/*/b512"

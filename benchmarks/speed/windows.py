@@ -28,7 +28,7 @@ from benchmarks.speed.pools import Counter, digest_of, embedder_version, sources
 from mio_rag.corpora.load import load_dataset
 from mio_rag.formulations import Segments, SelectionProgram, with_token_price
 from mio_rag.formulations.robust import nominal_program
-from mio_rag.retrieval.cache import cache_folder
+from mio_rag.retrieval.cached import cache_folder
 from mio_rag.retrieval.embedders import make_embedder, packaged_minilm
 from mio_rag.types import Passage
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from benchmarks.stability.rules import RELEVANCE, Rule, base_selector, rules
 from benchmarks.stability.versions import Versions
-from mio_rag.candidates import Candidates
 from mio_rag.errors import SolverError
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.robust import JointProblem
 from mio_rag.measures import evidence_found
+from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
 from mio_rag.selection.program import Formulation, joint_problem

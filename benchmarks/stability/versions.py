@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, require
 from mio_rag.frontier.dataset import perturbed
+from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.index import embedded_text

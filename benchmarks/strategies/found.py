@@ -16,11 +16,11 @@ import numpy as np
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import MioRagError
 from mio_rag.generation import Generator
-from mio_rag.lines import append_lines
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.search import Searched, SearchSettings, search
 from mio_rag.session.strategies import STRATEGIES
+from mio_rag.storage import append_lines
 from mio_rag.types import Question
 
 SETS = ("squad2", "nq_open", "pubmedqa", "2wikimultihopqa", "musique", "hotpotqa")

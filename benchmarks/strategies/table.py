@@ -17,12 +17,12 @@ from benchmarks.strategies.found import POOL, asked, read_found
 from mio_rag.generation import Generator
 from mio_rag.learning.contribution import Values, contributions, sets_to_compare
 from mio_rag.learning.outcomes import Outcomes
-from mio_rag.lines import append_lines
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.search import Searched, search
 from mio_rag.session.strategies import STRATEGIES, Found, SearchTask
+from mio_rag.storage import append_lines
 from mio_rag.types import Question
 
 BASE = "raw"

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram
-from mio_rag.testing.programs import SCALES, at_scale, random_program
-from mio_rag.testing.shared_programs import random_shared_program
+from mio_rag.testing.programs import SCALES, at_scale, random_program, random_shared_program
 
 FloatArray = NDArray[np.float64]
 _Twist = Callable[[np.random.Generator, SelectionProgram], SelectionProgram]

@@ -9,8 +9,7 @@ import numpy as np
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, SolveResult, Status, branch_and_bound, solve
-from mio_rag.testing.programs import random_program
-from mio_rag.testing.shared_programs import random_shared_program
+from mio_rag.testing.programs import random_program, random_shared_program
 
 PEERS = ("highs-glover", "cpsat")
 _SECONDS = 2.0

@@ -19,12 +19,11 @@ from mio_rag.batch.job import Engine, open_parquet
 from mio_rag.batch.ledger import Claim, Ledger
 from mio_rag.corpora.load import load_questions
 from mio_rag.errors import DataError, InputError, StateError
-from mio_rag.files import locked, replaced, write_atomically
 from mio_rag.generation import Generator
 from mio_rag.policy import PRESETS, READER, FixedPrice, Policy, Total
 from mio_rag.policy_files import Resolved, resolve
-from mio_rag.reading import parse_json
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.storage import locked, parse_json, replaced, write_atomically
 from mio_rag.types import Question
 
 _SHOWN = 20

@@ -620,8 +620,7 @@ def _show_one(
 
 def _is_earlier_demo(folder: Path) -> bool:
     """Whether a folder holds a demo, which may have been killed at any moment, and nothing else."""
-    from mio_rag.files import is_leftover, is_vacant
-    from mio_rag.reading import read_json
+    from mio_rag.storage import is_leftover, is_vacant, read_json
 
     try:
         if is_vacant(folder):
@@ -635,7 +634,7 @@ def _is_earlier_demo(folder: Path) -> bool:
 
 def _clear(folder: Path) -> None:
     """Remove an earlier demo, unless it is still at work."""
-    from mio_rag.files import locked
+    from mio_rag.storage import locked
 
     if not folder.exists():
         return
@@ -665,9 +664,9 @@ def solve(
     """Solve one selection program given as JSON."""
     from mio_rag.cli.show import print_result
     from mio_rag.formulations.program import SelectionProgram
-    from mio_rag.reading import read_text
     from mio_rag.solvers.paths import find_conflict
     from mio_rag.solvers.registry import solve as run_solver
+    from mio_rag.storage import read_text
 
     output = open_output(json_output)
 

@@ -144,8 +144,7 @@ class ControlOptions(AgentOptions):
 
     def load(self, data: str, seed: int) -> Dataset:
         """The questions with what they are asked of, their choices shuffled by the seed."""
-        from mio_rag.corpora.load import load_dataset
-        from mio_rag.corpora.questions import closed_book, shuffle_choices, with_corpus
+        from mio_rag.corpora.load import closed_book, load_dataset, shuffle_choices, with_corpus
 
         if self.closed_book:
             dataset = closed_book(data)

@@ -90,11 +90,11 @@ def label_command(
     from mio_rag.cli.terminal import progress_bar
     from mio_rag.corpora.load import check_source, load_dataset
     from mio_rag.evaluation.tiers import LabelSettings, label_questions
-    from mio_rag.files import make_parent
     from mio_rag.generation import check_generator
     from mio_rag.learning.router import write_table
     from mio_rag.retrieval.index import check_index
     from mio_rag.retrieval.settings import Mode, RetrievalSettings
+    from mio_rag.storage import make_parent
 
     work = out.with_suffix(".run")
     output = open_output(json_output, kept_rows(work, "run the same command to go on"))

@@ -66,8 +66,8 @@ def calibrate_command(
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.corpora.load import check_source, load_questions
     from mio_rag.evaluation.fit import calibrate_completeness
-    from mio_rag.files import make_parent, write_atomically
     from mio_rag.retrieval.index import check_index
+    from mio_rag.storage import make_parent, write_atomically
 
     output = open_output(json_output)
     if limit < 1:
@@ -600,10 +600,10 @@ def mdp_calibrate_command(
     import dataclasses
 
     from mio_rag.cli.show_control import print_calibration
-    from mio_rag.files import write_atomically
     from mio_rag.learning.mdp import model_of, model_to_toml, solve_plan, structure, to_json
     from mio_rag.learning.mdp_calibration import Unit, calibrate
     from mio_rag.session.trace import read_traces
+    from mio_rag.storage import write_atomically
 
     output = open_output(json_output)
     if by_bins and out is None:

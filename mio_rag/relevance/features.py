@@ -66,9 +66,9 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError
 from mio_rag.names import leading_name, name_key
+from mio_rag.pool import Candidates
 
 # -- pool ------------------------------------------------------------------------------------------------
 

@@ -22,10 +22,10 @@ import scipy  # loads scipy.special, an eighth of a second, where it is first us
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import InputError, require
 from mio_rag.formulations.numbers import is_setting
 from mio_rag.pictures import set_title
+from mio_rag.pool import Candidates
 from mio_rag.relevance.features import LINK_FEATURES, available_features, feature_matrix, is_monotone
 from mio_rag.relevance.model import Kind, RelevanceModel, Stage, answerable_for
 from mio_rag.storage import make_parent, replaced

@@ -47,8 +47,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.candidates import Candidates
 from mio_rag.errors import DataError, InputError
+from mio_rag.pool import Candidates
 from mio_rag.relevance.features import (
     GIVEN,
     LINK_FEATURES,

@@ -27,12 +27,11 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, InstanceOf, model_validator
 
-from mio_rag.context import PromptOrder, TokenCounter, in_prompt_order
+from mio_rag.context import PromptOrder, TokenCounter, block_tokens, in_prompt_order
 from mio_rag.errors import InputError, MioRagError, SolverError, choose
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
-from mio_rag.merging import block_tokens
 from mio_rag.pool import Candidates
 from mio_rag.relevance.model import RelevanceModel, relevance_of
 from mio_rag.selection.constraints import Amount, Count, Name, Names, SideConstraints

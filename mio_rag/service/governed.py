@@ -26,7 +26,6 @@ from mio_rag.control.composed.controller import compose, with_limits
 from mio_rag.control.controller import Setup
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, MioRagError, StateError
-from mio_rag.files import write_atomically
 from mio_rag.generation import Generator
 from mio_rag.learning.bandit_log import EventLog
 from mio_rag.policy import PRESETS, Policy, read_policy
@@ -40,6 +39,7 @@ from mio_rag.session.costs import Costs
 from mio_rag.session.loop import Session
 from mio_rag.session.search import SearchSettings
 from mio_rag.session.trace import Outcome, Trace
+from mio_rag.storage import write_atomically
 from mio_rag.types import Question
 
 _MOST = 1_000_000  # tokens: the policy's own limit applies

@@ -17,13 +17,12 @@ from typing import Any
 
 from mio_rag.errors import DataError, InputError, MioRagError
 from mio_rag.formulations.numbers import plural
-from mio_rag.lines import append_lines
-from mio_rag.reading import parse_json, read_text
 from mio_rag.selection.result import Selection
 from mio_rag.session.budget import Reply
 from mio_rag.session.costs import Call, Costs, totals
 from mio_rag.session.state import Result, State, describe, signals
 from mio_rag.session.values import Queries
+from mio_rag.storage import append_lines, parse_json, read_text
 
 VERSION = 2
 _OPENING = '{"version": '  # of every line

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mio_rag.candidates import Candidates
 from mio_rag.control.steps.pools import merge_pools
 from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.session.values import Memory
 from mio_rag.types import Passage

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.candidates import Candidates
 from mio_rag.control.mdp.policies import State, make_policy, open_actions
 from mio_rag.control.mdp.replay import decided, replay
 from mio_rag.control.steps.pools import merge_pools
@@ -19,6 +18,7 @@ from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.learning.mdp import solve_plan
+from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.budget import Budget, LimitReached, Limits
 from mio_rag.session.costs import totals
