@@ -224,11 +224,10 @@ def _work(told: dict[str, Any]) -> dict[str, float]:
         state["generator"].close()
 
     def tier() -> None:
-        from mio_rag.control.controller import Setup
-        from mio_rag.control.make import make_controller
-        from mio_rag.control.router.settings import KEY, RouterSettings
-        from mio_rag.control.settings import ControlSettings
         from mio_rag.generation import make_generator
+        from mio_rag.learning.router_model import KEY, RouterSettings
+        from mio_rag.policies.make import make_controller
+        from mio_rag.policies.setup import ControlSettings, Setup
         from mio_rag.retrieval.retriever import Retriever
         from mio_rag.types import Question
 

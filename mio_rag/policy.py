@@ -85,8 +85,8 @@ def _known_strategies(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _known_rule(value: str) -> str:
-    from mio_rag.control.mdp.policies import POLICIES, make_policy
     from mio_rag.formulations.mdp import RetrievalMDP
+    from mio_rag.learning.rules import POLICIES, make_policy
 
     try:
         make_policy(value, RetrievalMDP())
@@ -519,7 +519,7 @@ class Policy(Settings):
         return problems
 
     def _workflow_problems(self) -> list[str]:
-        from mio_rag.deciders.workflow import find_workflow
+        from mio_rag.session.workflow import find_workflow
 
         try:
             workflow = find_workflow(self.order.workflow)

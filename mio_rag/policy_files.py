@@ -14,13 +14,13 @@ from mio_rag.errors import InputError, choose
 from mio_rag.policy import FILES, READER, BanditSearch, Policy, StrategySearch, WorkflowOrder
 
 if TYPE_CHECKING:
-    from mio_rag.control.planner.policy import Planner
-    from mio_rag.control.router.model import Router
-    from mio_rag.deciders.workflow import Workflow
+    from mio_rag.learning.planner import Planner
+    from mio_rag.learning.router_model import Router
     from mio_rag.relevance.complete import Completeness
     from mio_rag.retrieval.index import CorpusIndex
     from mio_rag.selection.selector import Selector
     from mio_rag.session.tiers import Tier
+    from mio_rag.session.workflow import Workflow
 
 T = TypeVar("T")
 
@@ -94,12 +94,12 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
         With everything that is wrong: files that are missing, damaged or not those of the given hashes, tiers
         above the limits, workflows without their models, learned parts of different embedders or strategies.
     """
-    from mio_rag.control.planner.policy import read_planner
-    from mio_rag.control.router.model import read_router
-    from mio_rag.deciders.workflow import find_workflow
     from mio_rag.generation import file_of
+    from mio_rag.learning.planner import read_planner
+    from mio_rag.learning.router_model import read_router
     from mio_rag.relevance.complete import read
     from mio_rag.session.tiers import PUBLISHED, read_tiers
+    from mio_rag.session.workflow import find_workflow
 
     problems: list[str] = []
     hashes: dict[str, str] = {}
@@ -214,7 +214,7 @@ def alpha_of(policy: Policy, planner: Planner, price: float) -> float:
 
 
 def _model_problems(policy: Policy, workflows: tuple[Workflow, ...]) -> list[str]:
-    from mio_rag.deciders.workflow import workflow_problems
+    from mio_rag.session.workflow import workflow_problems
 
     asked = sorted({name for workflow in workflows for name in workflow.models})
     problems = [

@@ -19,8 +19,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
-from mio_rag.control import make
 from mio_rag.corpora.dataset import Dataset
+from mio_rag.policies import make
 from mio_rag.retrieval import CorpusIndex
 
 ROOT = Path(__file__).parents[1]

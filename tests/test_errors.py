@@ -7,10 +7,10 @@ import pytest
 
 from mio_rag import Selector
 from mio_rag.cli.options import read_config
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import find_kind, make_controller
 from mio_rag.errors import InputError, choose
 from mio_rag.evaluation.contenders import make_methods
+from mio_rag.policies.make import find_kind, make_controller
+from mio_rag.policies.setup import Setup
 from mio_rag.solvers.registry import check_name
 
 

@@ -34,12 +34,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.composed.study import TIERS, Source
-from mio_rag.control.composed.controller import compose
-from mio_rag.control.controller import Setup
-from mio_rag.control.planner.policy import write_planner
 from mio_rag.generation import Generator, make_generator
-from mio_rag.learning.planner import read_table, train_planner
+from mio_rag.learning.planner import write_planner
+from mio_rag.learning.planner_training import read_table, train_planner
 from mio_rag.measures import evidence_found, token_f1
+from mio_rag.policies.compose import compose
+from mio_rag.policies.setup import Setup
 from mio_rag.policy import policy_of
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.storage import append_lines

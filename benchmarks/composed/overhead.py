@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mio_rag.batch.ask import read_questions
-from mio_rag.control.composed.controller import compose
-from mio_rag.control.controller import Setup
 from mio_rag.generation import ScriptedGenerator
+from mio_rag.policies.compose import compose
+from mio_rag.policies.setup import Setup
 from mio_rag.policy import policy_of
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.index import CorpusIndex

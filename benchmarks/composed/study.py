@@ -27,14 +27,14 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.control.composed.controller import compose
-from mio_rag.control.controller import Setup
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.learning.router import FitSettings, fit_once, joined
 from mio_rag.learning.weights import write_weights
 from mio_rag.measures import evidence_found
+from mio_rag.policies.compose import compose
+from mio_rag.policies.setup import Setup
 from mio_rag.policy import policy_of
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.index import CorpusIndex

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import closed_book, load_dataset, shuffle_choices
 from mio_rag.errors import InputError
@@ -26,6 +25,7 @@ from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.generation import Generator
 from mio_rag.learning.mdp_calibration import Calibration, calibrate
+from mio_rag.policies.setup import ControlSettings
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.session.budget import Limits
 from mio_rag.session.trace import Trace, read_traces

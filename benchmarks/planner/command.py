@@ -16,7 +16,7 @@ from benchmarks.planner.study import study
 from benchmarks.runner import note
 from mio_rag.errors import InputError
 from mio_rag.evaluation.ledger import environment
-from mio_rag.learning.planner import read_table
+from mio_rag.learning.planner_training import read_table
 from mio_rag.learning.ppo import PPOSettings
 from mio_rag.retrieval.embedders import make_embedder
 

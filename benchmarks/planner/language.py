@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.planner.live import loaded
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import make_controller
-from mio_rag.control.settings import ControlSettings
 from mio_rag.generation import make_generator
-from mio_rag.learning.planner import Table
+from mio_rag.learning.planner_training import Table
 from mio_rag.measures import answer_measures
+from mio_rag.policies.make import make_controller
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.session.budget import Limits
 from mio_rag.storage import append_lines
 

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import make_controller
-from mio_rag.control.planner.policy import Planner, write_planner
-from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.load import load_questions
 from mio_rag.generation import Generator, make_generator
-from mio_rag.learning.planner import Table, train_planner
+from mio_rag.learning.planner import Planner, write_planner
+from mio_rag.learning.planner_training import Table, train_planner
 from mio_rag.measures import answer_measures
+from mio_rag.policies.make import make_controller
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.budget import Limits
 from mio_rag.types import Question

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.control.planner.features import QuestionFeatures
-from mio_rag.control.planner.policy import Planner, RegressionScorer
-from mio_rag.control.planner.tree import MODES, Tree
 from mio_rag.errors import InputError
-from mio_rag.learning.planner import Experience, Point, Table, fit_regression, judged
+from mio_rag.learning.experience import Experience, fit_regression
+from mio_rag.learning.planner import Planner, RegressionScorer
+from mio_rag.learning.planner_training import Point, Table, judged
+from mio_rag.learning.planner_tree import MODES, QuestionFeatures, Tree
 from mio_rag.learning.ppo import PPOSettings, train_ppo
 
 IntArray = NDArray[np.intp]

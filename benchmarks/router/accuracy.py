@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.router.rows import ROUTERS, at_tiers, groups_of
-from mio_rag.control.router.settings import Utility
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.learning.router import FitSettings, Table, fit_once, measured, out_of_fold
+from mio_rag.learning.router_model import Utility
 from mio_rag.session.tiers import PUBLISHED
 
 #: What accuracy needs of the study's ladders.

@@ -39,14 +39,14 @@ from benchmarks.router.study import (
 )
 from benchmarks.router.summary import MEASURES, draw, shortened, summarized, table
 from benchmarks.runner import note
-from mio_rag.control.router.features import look
-from mio_rag.control.router.worked import By
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError, choose
 from mio_rag.evaluation.ledger import environment
 from mio_rag.evaluation.tiers import silent
 from mio_rag.generation import Generator, ScriptedGenerator, make_generator
+from mio_rag.learning.labels import By
 from mio_rag.learning.router import Table
+from mio_rag.learning.router_model import look
 from mio_rag.measures.judges import make_judge
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever

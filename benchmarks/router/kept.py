@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.files import replaced
-from mio_rag.control.router.features import Seen
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError
 from mio_rag.learning.outcomes import Outcomes
 from mio_rag.learning.router import LABEL, WORKED, Table, joined
+from mio_rag.learning.router_model import Seen
 from mio_rag.session.tiers import tiers_of
 from mio_rag.storage import read_json
 

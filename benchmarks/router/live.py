@@ -10,14 +10,14 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.router.rows import COST, Group
-from mio_rag.control.router.settings import KEY, RouterSettings, Utility
-from mio_rag.control.router.worked import By, row_worked
-from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.generation import Generator
+from mio_rag.learning.labels import By, row_worked
 from mio_rag.learning.router import FitSettings, Table, fit_once
+from mio_rag.learning.router_model import KEY, RouterSettings, Utility
 from mio_rag.learning.weights import write_weights
+from mio_rag.policies.setup import ControlSettings
 from mio_rag.retrieval.index import CorpusIndex
 
 _UNBOUNDED = 1_000_000

@@ -15,8 +15,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.control.router.features import SEARCH, Seen
-from mio_rag.control.router.settings import Utility
 from mio_rag.errors import InputError
 from mio_rag.learning.outcomes import Outcomes
 from mio_rag.learning.router import (
@@ -33,6 +31,7 @@ from mio_rag.learning.router import (
     measured,
     out_of_fold,
 )
+from mio_rag.learning.router_model import SEARCH, Seen, Utility
 
 FloatArray = NDArray[np.float64]
 

@@ -18,15 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from mio_rag.control.router.features import Seen, look
-from mio_rag.control.router.worked import By
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
-from mio_rag.deciders.depth import Correction
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
 from mio_rag.generation import Generator
+from mio_rag.learning.labels import By
 from mio_rag.learning.router import Table, read_table, write_table
+from mio_rag.learning.router_model import Correction, Seen, look
 from mio_rag.measures import Instruments, normalize_answer
 from mio_rag.measures.instruments import Judge
 from mio_rag.relevance import RelevanceModel

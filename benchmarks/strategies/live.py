@@ -13,10 +13,8 @@ import numpy as np
 from benchmarks.strategies.found import POOL, SETS, asked
 from benchmarks.strategies.simulate import POLICIES, told_of
 from benchmarks.strategies.table import BUDGET
-from mio_rag.control.bandit.chooser import Fixed
-from mio_rag.control.bandit.pipeline import SearchPipeline
-from mio_rag.control.bandit.strategist import Strategist
 from mio_rag.generation import Generator
+from mio_rag.learning.strategist import Fixed, SearchPipeline, Strategist
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector

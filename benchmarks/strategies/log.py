@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runner import Measured
-from mio_rag.control.bandit.strategist import Strategist, folded, known_settings
 from mio_rag.errors import InputError
 from mio_rag.evaluation.ledger import environment
 from mio_rag.learning.bandit import BanditSettings, Learned
 from mio_rag.learning.bandit_log import EventLog
+from mio_rag.learning.strategist import Strategist, folded, known_settings
 from mio_rag.session.strategies import STRATEGIES
 
 _BLOCKS = 20

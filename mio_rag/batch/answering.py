@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from mio_rag.allocation.pacer import LARGEST_PRICE, Pacer
 from mio_rag.batch.ledger import Claim, Ledger
 from mio_rag.batch.retrying import Retrying
-from mio_rag.control.composed.controller import compose, pacer_of, specs_of
-from mio_rag.control.controller import Setup
 from mio_rag.errors import SpentError
 from mio_rag.generation import Generator, make_generator
 from mio_rag.generation.protocol import content_of
 from mio_rag.generation.replies import RememberingGenerator
+from mio_rag.policies.compose import compose, pacer_of, specs_of
+from mio_rag.policies.setup import Setup
 from mio_rag.policy import READER, Policy
 from mio_rag.policy_files import Resolved
 from mio_rag.retrieval.index import CorpusIndex

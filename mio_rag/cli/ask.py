@@ -55,10 +55,10 @@ from mio_rag.errors import InputError, SolverError, collect
 if TYPE_CHECKING:
     from mio_rag.allocation.money import Rate
     from mio_rag.cli.terminal import Terminal
-    from mio_rag.control.settings import ControlSettings
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
     from mio_rag.generation import Generator
+    from mio_rag.policies.setup import ControlSettings
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.selection.result import Selection
     from mio_rag.selection.selector import Selector
@@ -154,10 +154,10 @@ def _searched(
     generator: str | None,
 ) -> tuple[Selection, dict[str, Any]]:
     """The selection from what strategies find, and who found it."""
-    from mio_rag.control.bandit.pipeline import searched_json
-    from mio_rag.control.make import make_pipeline
-    from mio_rag.control.settings import ControlSettings
     from mio_rag.generation import make_generator
+    from mio_rag.learning.strategist import searched_json
+    from mio_rag.policies.make import make_pipeline
+    from mio_rag.policies.setup import ControlSettings
     from mio_rag.types import Question
 
     assert search.controller is not None
@@ -230,9 +230,9 @@ def ask(
 
     from mio_rag.ask import ask as answer_question
     from mio_rag.cli.show import print_answer, print_selection, print_verdict
-    from mio_rag.control.make import has_tiers
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.generation.protocol import content_of
+    from mio_rag.policies.make import has_tiers
     from mio_rag.retrieval import Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.selection.selector import check_ids
@@ -405,9 +405,9 @@ def _ask_agent(
 
     from mio_rag.cli.show import print_selection
     from mio_rag.cli.show_control import print_outcome, print_policy_run, print_workflow_run
-    from mio_rag.control.controller import Setup
-    from mio_rag.control.make import in_force as what_decided
-    from mio_rag.control.make import make_controller
+    from mio_rag.policies.make import in_force as what_decided
+    from mio_rag.policies.make import make_controller
+    from mio_rag.policies.setup import Setup
     from mio_rag.session.trace import append_traces
     from mio_rag.types import Question
 
@@ -444,8 +444,8 @@ def _ask_agent(
 def _paid(trace: Trace, rate: Rate | None, settings: ControlSettings) -> tuple[dict[str, Any], str]:
     """Tokens and dollars by model, for JSON and in words; no dollars where one has no price."""
     from mio_rag.allocation.money import dollars
-    from mio_rag.control.planner.settings import workflow_settings
     from mio_rag.session.costs import Prices
+    from mio_rag.session.models import workflow_settings
     from mio_rag.session.trace import asked_by_model
 
     into, out = (sum(getattr(call, f"{k}_tokens") for call in trace.calls) for k in ("prompt", "completion"))

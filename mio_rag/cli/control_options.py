@@ -14,16 +14,16 @@ import typer
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.control.planner.settings import WorkflowSettings
-    from mio_rag.control.router.settings import RouterSettings, Utility
-    from mio_rag.control.settings import ControlSettings
     from mio_rag.corpora.dataset import Dataset
+    from mio_rag.learning.router_model import RouterSettings, Utility
     from mio_rag.measures import Instruments
+    from mio_rag.policies.setup import ControlSettings
     from mio_rag.policy_files import Resolved
     from mio_rag.refusal.model import Refusal
     from mio_rag.retrieval.embedders import Embedder
     from mio_rag.retrieval.index import CorpusIndex
     from mio_rag.session.cache import AnswerCache, CacheSettings
+    from mio_rag.session.models import WorkflowSettings
 
 
 # -- control ---------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class AgentOptions:
         if controller is None:
             self.unused(trace)
             return None
-        from mio_rag.control.make import check_controllers
+        from mio_rag.policies.make import check_controllers
 
         def described() -> ControlSettings:
             settings = self.settings()
@@ -89,8 +89,8 @@ class AgentOptions:
 
     def settings(self) -> ControlSettings:
         """The settings that the options describe; the problems of all of them at once."""
-        from mio_rag.control.settings import ControlSettings
         from mio_rag.learning.mdp import model_of
+        from mio_rag.policies.setup import ControlSettings
         from mio_rag.session.budget import Limits
 
         model, _ = collect(
@@ -183,7 +183,7 @@ class ModelOptions:
 
     def settings(self) -> WorkflowSettings:
         """The settings that the options describe; the problems of all of them at once."""
-        from mio_rag.control.planner.settings import WorkflowSettings
+        from mio_rag.session.models import WorkflowSettings
 
         problems: list[str] = []
         models = _pairs("--model", self.model or [], problems)
@@ -434,7 +434,7 @@ class PoliciesOption:
 
 def read_utility(text: str | None) -> Utility:
     """The utility as it is written: alpha, beta, gamma, delta; later ones may be left out."""
-    from mio_rag.control.router.settings import Utility
+    from mio_rag.learning.router_model import Utility
 
     if text is None:
         return Utility()
@@ -469,7 +469,7 @@ class RouterOptions:
 
     def check(self, names: Sequence[str]) -> None:
         """Refuse options that have no effect, since none of these controllers has tiers."""
-        from mio_rag.control.make import has_tiers
+        from mio_rag.policies.make import has_tiers
 
         if not any(map(has_tiers, names)):
             self.unused()
@@ -486,8 +486,7 @@ class RouterOptions:
 
     def settings(self) -> RouterSettings:
         """What the options describe; the problems of all of them at once."""
-        from mio_rag.control.router.model import read_router
-        from mio_rag.control.router.settings import RouterSettings
+        from mio_rag.learning.router_model import RouterSettings, read_router
         from mio_rag.session.tiers import PUBLISHED, read_tiers
 
         tiers, utility, router, _ = collect(
@@ -507,7 +506,7 @@ class RouterOptions:
 
     def applied(self, settings: ControlSettings) -> ControlSettings:
         """The settings of controllers with those of tiers and routers, where any were given."""
-        from mio_rag.control.router.settings import KEY
+        from mio_rag.learning.router_model import KEY
 
         if not self.given:
             return settings
@@ -569,8 +568,8 @@ class StrategyChoice:
             return
         if not self.learns and "bandit" in [part.strip() for part in self.strategies.split(",")]:
             raise InputError("--strategies bandit chooses among all strategies: name no others beside it")
-        from mio_rag.control.make import check_controllers
-        from mio_rag.control.settings import ControlSettings
+        from mio_rag.policies.make import check_controllers
+        from mio_rag.policies.setup import ControlSettings
 
         only_bandit = [name for name in given if name != "--strategy-deadline"]
         if not self.learns and only_bandit:

@@ -89,7 +89,7 @@ class ComparisonOptions:
 
     def split(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The methods, and the controllers that stand among them."""
-        from mio_rag.control.make import find_kind
+        from mio_rag.policies.make import find_kind
 
         given = tuple(name.strip() for name in self.methods.split(",") if name.strip())
         named = tuple(name for name in given if find_kind(name) is not None)

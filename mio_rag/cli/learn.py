@@ -14,8 +14,8 @@ from mio_rag.cli.output import ReportingGroup, kept_rows, open_output
 from mio_rag.errors import DataError, InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.control.router.worked import By, Unanswered
     from mio_rag.generation import Generator
+    from mio_rag.learning.labels import By, Unanswered
     from mio_rag.session.tiers import Tier
 
 
@@ -221,7 +221,7 @@ def show_command(
 ) -> None:
     """Show a router. Its tiers, what it goes by, where it comes from, and what its folds said."""
     from mio_rag.cli.show_control import print_router, router_json
-    from mio_rag.control.router.model import read_router
+    from mio_rag.learning.router_model import read_router
 
     output = open_output(json_output)
     if not router.is_file():
@@ -277,8 +277,8 @@ def feedback(
     """Rate the answer to a question. The strategies that found what was read are credited; counts once."""
     import time
 
-    from mio_rag.control.bandit.strategist import rate
     from mio_rag.learning.bandit_log import EventLog
+    from mio_rag.learning.strategist import rate
 
     output = open_output(json_output)
     values = {"helpful": 1, "unhelpful": -1}

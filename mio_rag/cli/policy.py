@@ -14,8 +14,8 @@ from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.control.planner.features import Encoder
-    from mio_rag.deciders.workflow import Workflow
+    from mio_rag.learning.planner_tree import Encoder
+    from mio_rag.session.workflow import Workflow
 
 
 # -- policy ----------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def show_command(
 ) -> None:
     """Show who decides what, at which price, within which limits."""
     from mio_rag.cli.show_control import print_policy, print_presets
-    from mio_rag.control.composed.describe import policy_json
+    from mio_rag.policies.describe import policy_json
     from mio_rag.policy import PRESETS, preset_text, read_policy
     from mio_rag.policy_files import resolve
 
@@ -136,7 +136,7 @@ plan_app = typer.Typer(
 
 
 def _workflows(names: str) -> list[Workflow]:
-    from mio_rag.deciders.workflow import NAMED, find_workflow
+    from mio_rag.session.workflow import NAMED, find_workflow
 
     given = [name.strip() for name in names.split(",") if name.strip()] or list(NAMED)
     found = collect(*((lambda name=name: find_workflow(name)) for name in given))
@@ -163,8 +163,7 @@ def plan_show_command(
 ) -> None:
     """Show a workflow or a planner. Without a name: list all workflows."""
     from mio_rag.cli.show_control import print_named, print_planner
-    from mio_rag.control.planner.draw import workflow_text
-    from mio_rag.deciders.workflow import NAMED, find_workflow, workflow_problems
+    from mio_rag.session.workflow import NAMED, find_workflow, workflow_problems, workflow_text
 
     output = open_output(json_output)
     if not workflow:
@@ -174,7 +173,7 @@ def plan_show_command(
             print_named(output.console, NAMED)
         return
     if workflow.endswith(".safetensors"):
-        from mio_rag.control.planner.policy import planner_about, read_planner
+        from mio_rag.learning.planner import planner_about, read_planner
 
         planner = read_planner(workflow)
         if json_output:
@@ -220,19 +219,18 @@ def outcomes_command(
     """Answer every question by every workflow. Quality and costs are kept as a table."""
     from mio_rag.cli.show_control import print_table
     from mio_rag.cli.terminal import progress_bar
-    from mio_rag.control.controller import Setup
-    from mio_rag.control.make import workflow_session
-    from mio_rag.control.settings import ControlSettings
     from mio_rag.corpora.load import check_source, load_questions
-    from mio_rag.deciders.workflow import misfits, workflow_problems
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.learning.outcomes import Source, collect_outcomes, data_hash, shuffled
+    from mio_rag.policies.make import workflow_session
+    from mio_rag.policies.setup import ControlSettings, Setup
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.retrieval.index import check_index
     from mio_rag.selection.selector import Selector
     from mio_rag.session.budget import Limits
     from mio_rag.session.loop import Session
     from mio_rag.session.models import Models
+    from mio_rag.session.workflow import misfits, workflow_problems
 
     output = open_output(json_output)
     if len(data) != len(index):
@@ -328,8 +326,8 @@ def train_command(
     from mio_rag.cli.options import numbers
     from mio_rag.cli.show_control import print_points
     from mio_rag.cli.terminal import progress_bar
-    from mio_rag.control.planner.policy import write_planner
-    from mio_rag.learning.planner import fixed_points, frontier, read_table, split_of, train_planner
+    from mio_rag.learning.planner import write_planner
+    from mio_rag.learning.planner_training import fixed_points, frontier, read_table, split_of, train_planner
     from mio_rag.learning.ppo import PPOSettings
 
     output = open_output(json_output)
@@ -407,8 +405,8 @@ def evaluate_command(
 
     from mio_rag.cli.options import numbers
     from mio_rag.cli.show_control import print_points
-    from mio_rag.control.planner.policy import read_planner
-    from mio_rag.learning.planner import fixed_points, frontier, never_seen, read_table
+    from mio_rag.learning.planner import read_planner
+    from mio_rag.learning.planner_training import fixed_points, frontier, never_seen, read_table
 
     output = open_output(json_output)
     prices = numbers("--alpha", alpha)
@@ -452,8 +450,8 @@ def plan_replay_command(
     json_output: Json = False,
 ) -> None:
     """Make the decisions of traces again. Without a model; status 1 where something comes out differently."""
-    from mio_rag.control.planner.policy import read_planner
-    from mio_rag.control.planner.replay import replay
+    from mio_rag.learning.planner import read_planner
+    from mio_rag.learning.planner_replay import replay
     from mio_rag.session.trace import read_traces
 
     output = open_output(json_output)
@@ -534,7 +532,7 @@ def mdp_replay_command(
 ) -> None:
     """Recompute every decision of recorded runs and report differences."""
     from mio_rag.cli.show_control import print_outcome
-    from mio_rag.control.mdp.replay import replay
+    from mio_rag.learning.rules import replay
     from mio_rag.session.trace import read_traces
 
     output = open_output(json_output)

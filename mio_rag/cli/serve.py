@@ -160,9 +160,9 @@ def serve(
     policy: PolicyOption = None,
 ) -> None:
     """Serve selections and answers over HTTP, with a web page at /."""
-    from mio_rag.control.make import check_controllers
-    from mio_rag.control.settings import ControlSettings
     from mio_rag.generation import check_generator
+    from mio_rag.policies.make import check_controllers
+    from mio_rag.policies.setup import ControlSettings
     from mio_rag.retrieval.index import check_index
     from mio_rag.service.page import HOW, curve_beside, read_curve
     from mio_rag.service.run import check

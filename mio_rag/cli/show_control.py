@@ -12,26 +12,25 @@ from rich.table import Table
 
 from mio_rag.cli.show import Field, print_fields, print_passage
 from mio_rag.cli.terminal import Terminal, styled
-from mio_rag.control.composed.describe import described, price_in_words
-from mio_rag.control.mdp.policies import open_actions
-from mio_rag.control.mdp.replay import decided
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
+from mio_rag.learning.rules import decided, open_actions
+from mio_rag.policies.describe import described, price_in_words
 
 if TYPE_CHECKING:
     from mio_rag.batch import BatchSummary
     from mio_rag.batch.run import Progress
-    from mio_rag.control.router.model import Router
-    from mio_rag.deciders.workflow import Workflow
     from mio_rag.evaluation.tiers import Labelled
     from mio_rag.learning.bandit_report import Replay
     from mio_rag.learning.mdp import Plan, Segment, Sensitivity, Structure
     from mio_rag.learning.mdp_calibration import Calibration, Estimate
     from mio_rag.learning.outcomes import Outcomes
-    from mio_rag.learning.planner import Point
+    from mio_rag.learning.planner_training import Point
+    from mio_rag.learning.router_model import Router
     from mio_rag.policy import Policy
     from mio_rag.policy_files import Resolved
     from mio_rag.session.trace import Trace
+    from mio_rag.session.workflow import Workflow
 
 
 # -- control ---------------------------------------------------------------------------------------------
@@ -569,7 +568,7 @@ def print_searched(console: Terminal, searched: Mapping[str, Any]) -> None:
     Parameters
     ----------
     searched : mapping
-        As `mio_rag.control.bandit.pipeline.searched_json` gives it.
+        As `mio_rag.learning.strategist.searched_json` gives it.
     """
     console.print("\nsearched by:", style="dim")
     for one in searched["strategies"]:

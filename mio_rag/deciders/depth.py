@@ -3,51 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from mio_rag.learning.router_model import Correction, TierChoice
 from mio_rag.pool import Candidates
 from mio_rag.session.state import Action, State
 from mio_rag.session.tiers import Tier, top_score
 from mio_rag.types import Question
-
-
-@dataclass(frozen=True)
-class Correction:
-    """More is read where the search is weak.
-
-    Parameters
-    ----------
-    below : float
-        Cosine of the best passage under which a search is weak.
-    more : int
-        Passages that are then read next to those of the tier; the most expensive tier reads no more.
-    """
-
-    below: float
-    more: int = 5
-
-
-@dataclass(frozen=True)
-class TierChoice:
-    """A tier, and what spoke for it.
-
-    Parameters
-    ----------
-    place : int
-        Among the tiers.
-    scores : mapping of str to float, optional
-        Tier -> probability or utility.
-    unsure : bool
-        Whether several tiers were plausible, and a more expensive one than the best was taken.
-    """
-
-    place: int
-    scores: Mapping[str, float] | None = None
-    unsure: bool = False
 
 
 class TierChooser(Protocol):

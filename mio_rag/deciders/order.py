@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mio_rag.deciders.workflow import Node, Workflow, find_workflow
 from mio_rag.session.state import Action, State
+from mio_rag.session.workflow import Node, Workflow, find_workflow
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.control.planner.features import Encoder
-from mio_rag.control.planner.policy import Planner as Learned
-from mio_rag.control.planner.tree import Branch
 from mio_rag.deciders.order import Order, action_of, inner_workflow
 from mio_rag.deciders.plans import grammar, parse_plan
-from mio_rag.deciders.workflow import NAMED, Workflow
 from mio_rag.errors import InputError
-from mio_rag.learning.planner import FloatArray, observation, seen
+from mio_rag.learning.experience import FloatArray, observation, seen
+from mio_rag.learning.planner import Planner as Learned
+from mio_rag.learning.planner_tree import Branch, Encoder
 from mio_rag.session.costs import Prices
 from mio_rag.session.state import Action, Result, State, signals
 from mio_rag.session.trace import per_token, share
+from mio_rag.session.workflow import NAMED, Workflow
 
 
 @dataclass(frozen=True)

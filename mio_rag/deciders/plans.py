@@ -14,9 +14,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from mio_rag.deciders.workflow import Workflow, chain
 from mio_rag.errors import InputError
 from mio_rag.session.tools import TOOLS
+from mio_rag.session.workflow import Workflow, chain
 
 #: What may be written, and which step it is.
 STEPS: dict[str, dict[str, Any]] = {

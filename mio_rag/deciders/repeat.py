@@ -18,19 +18,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mio_rag.control.mdp.policies import (
-    Decision,
-    Policy,
-    ProcessStep,
-    draw,
-    open_actions,
-    tracked_next,
-)
-from mio_rag.control.mdp.policies import (
-    State as View,
-)
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
+from mio_rag.learning.rules import Decision, Policy, ProcessStep, draw, open_actions, tracked_next
+from mio_rag.learning.rules import State as View
 from mio_rag.selection.result import Selection
 from mio_rag.session.state import Action, Result, State
 from mio_rag.session.tools import memory_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mio_rag.control.bandit.chooser import Choice, Chooser
 from mio_rag.learning.contribution import sets_to_compare
+from mio_rag.learning.strategist import Choice, Chooser
 from mio_rag.session.state import Action, State
 
 

@@ -27,12 +27,12 @@ from mio_rag.allocation import allocate
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.allocation.workload import selector_problems
 from mio_rag.context import TokenCounter
-from mio_rag.control.controller import Controller, Resuming, Setup
-from mio_rag.control.make import find_kind, make_controller
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, choose
 from mio_rag.evaluation.rows import PARTS, Contender, Taken, Task, seconds_column
 from mio_rag.generation import build_prompt
 from mio_rag.measures import failed_measures
+from mio_rag.policies.make import find_kind, make_controller
+from mio_rag.policies.setup import Controller, Resuming, Setup
 from mio_rag.pool import Candidates
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector, Units
@@ -355,7 +355,7 @@ def make_contenders(
     Parameters
     ----------
     names : sequence of str
-        See the head of this module, and `mio_rag.control.make`.
+        See the head of this module, and `mio_rag.policies.make`.
     setup : Setup
         What controllers are made of; methods use its selector.
     traces : Path or None

@@ -16,9 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mio_rag.context import RegexCounter
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import check_controllers, controller_files
-from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.contenders import (
@@ -35,6 +32,8 @@ from mio_rag.evaluation.rows import Pipeline, warm_up
 from mio_rag.evaluation.statistics import compare_rows, matched_rows, summarize, summarize_sets
 from mio_rag.generation import Generator
 from mio_rag.measures import Instruments
+from mio_rag.policies.make import check_controllers, controller_files
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
@@ -71,7 +70,7 @@ class EvaluationSettings:
     seed : int
         Of the bootstrap, the permutation tests and the solvers.
     controllers : sequence of str
-        Controllers that are compared as well; see `mio_rag.control.make`.
+        Controllers that are compared as well; see `mio_rag.policies.make`.
     closed_book : bool
         There is no corpus: only controllers can run.
     prices : Prices or None

@@ -14,19 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.control.router.features import look
-from mio_rag.control.router.settings import KEY, RouterSettings
-from mio_rag.control.router.worked import BY, UNANSWERED, By, Unanswered, labels, row_worked
-from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError, choose
 from mio_rag.evaluation.harness import EvaluationSettings, Progress, evaluate
 from mio_rag.evaluation.ledger import environment
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
 from mio_rag.generation.prompts import LETTERS
+from mio_rag.learning.labels import BY, UNANSWERED, By, Unanswered, labels, row_worked
 from mio_rag.learning.outcomes import Outcomes
 from mio_rag.learning.router import LABEL, WORKED, Table
+from mio_rag.learning.router_model import KEY, RouterSettings, look
 from mio_rag.measures import Instruments, measures
+from mio_rag.policies.setup import ControlSettings
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
@@ -48,7 +47,7 @@ class LabelSettings:
     Parameters
     ----------
     by : str
-        "answers" or "evidence"; see `mio_rag.control.router.worked.row_worked`.
+        "answers" or "evidence"; see `mio_rag.learning.labels.row_worked`.
     unanswered : str
         Label of a question that no tier answers: "published", "cheapest" or "dearest".
     selector : Selector

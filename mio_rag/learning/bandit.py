@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import AfterValidator, Field
 
-from mio_rag.control.bandit.context import SLOTS, Context, ridges
 from mio_rag.errors import DataError, InputError, choose
+from mio_rag.learning.bandit_context import SLOTS, Context, ridges
 from mio_rag.learning.bandit_log import Event
 from mio_rag.session.search import SearchSettings
 from mio_rag.session.strategies import STRATEGIES, StrategySettings, check_strategies

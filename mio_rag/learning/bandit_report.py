@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.control.bandit.context import TYPES
-from mio_rag.control.bandit.policy import mixture
-from mio_rag.control.bandit.programme import every_set, worths
-from mio_rag.control.bandit.strategist import admit, folded, known_settings
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.learning.bandit import BanditSettings, Learned, Ridge, context_in, net, pooled, rewarded, tally
+from mio_rag.learning.bandit_choice import every_set, mixture, worths
+from mio_rag.learning.bandit_context import TYPES
 from mio_rag.learning.bandit_log import Event, EventLog, Events
+from mio_rag.learning.strategist import admit, folded, known_settings
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 from mio_rag.pictures import save_figure, set_title
 

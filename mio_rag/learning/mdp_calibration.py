@@ -28,9 +28,9 @@ import numpy as np
 import scipy  # loads scipy.stats, a second, where it is first used
 from numpy.typing import NDArray
 
-from mio_rag.control.mdp.replay import decided, signals_of
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
+from mio_rag.learning.rules import decided, signals_of
 from mio_rag.session.trace import Trace
 
 # -- assumptions --------------------------------------------------------------------------------------------

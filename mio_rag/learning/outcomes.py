@@ -28,12 +28,12 @@ from mio_rag.storage import append_lines, make_parent, parse_json, read_text, re
 from mio_rag.types import Question
 
 if TYPE_CHECKING:
-    from mio_rag.control.planner.settings import WorkflowSettings
-    from mio_rag.deciders.workflow import Workflow
     from mio_rag.generation import Generator
     from mio_rag.retrieval.index import CorpusIndex
     from mio_rag.session.loop import Session
+    from mio_rag.session.models import WorkflowSettings
     from mio_rag.session.trace import Outcome, Step, Trace
+    from mio_rag.session.workflow import Workflow
 
 # -- tables -------------------------------------------------------------------------------------------------
 
@@ -545,8 +545,8 @@ def _rows(
 
 
 def _row(name: str, source: Source, question: Question, workflow: Workflow, found: Outcome) -> dict[str, Any]:
-    from mio_rag.control.planner.money import dollars
     from mio_rag.measures import answer_measures, failed_measures
+    from mio_rag.session.models import dollars
 
     trace, total = found.trace, found.costs.total()
     if found.error is None:
@@ -586,7 +586,7 @@ def _evidence(question: Question, steps: Sequence[Step]) -> float | None:
 
 def _top_steps(workflow: Workflow, trace: Trace, settings: WorkflowSettings) -> list[dict[str, Any]]:
     """The workflow's own nodes, each with what it cost with everything inside it."""
-    from mio_rag.control.planner.money import dollars
+    from mio_rag.session.models import dollars
 
     costs = trace.by_step()
     steps = {step.id: step for step in trace.steps}

@@ -1,742 +1,320 @@
-"""Train a planner on a table of outcomes: examples, the regression, and how planners compare."""
+"""A learned planner: what it chooses between, what it sees, how it decides; its file; its replay on a table.
+
+Deciding takes numpy alone.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
-import scipy  # loads scipy.stats, a second, where it is first used
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from mio_rag import __version__
-from mio_rag.control.planner.tree import Tree
 from mio_rag.errors import DataError, InputError
-from mio_rag.learning.outcomes import Outcomes, mixtures, read_collected
+from mio_rag.learning.experience import SEEN, Experience, Regression
+from mio_rag.learning.planner_tree import WORDING, QuestionFeatures, Tree
+from mio_rag.learning.weights import Weights, read_weights, write_weights
+from mio_rag.session.workflow import Workflow, inner_hashes
 
-if TYPE_CHECKING:
-    from mio_rag.control.planner.features import Encoder, QuestionFeatures
-    from mio_rag.control.planner.policy import Planner
-    from mio_rag.deciders.workflow import Workflow
-    from mio_rag.learning.ppo import PPOSettings
+__all__ = [
+    "DEFAULT_ALPHA",
+    "KIND",
+    "VERSION",
+    "Network",
+    "Planner",
+    "planner_about",
+    "read_planner",
+    "write_planner",
+]
 
-# -- examples -----------------------------------------------------------------------------------------------
+KIND, VERSION = "planner", 2
+
+#: The price where nobody says one: a plain answer's cost must bring a tenth of a point of F1 or more.
+DEFAULT_ALPHA = 0.1
+_FITTED = ("mean", "scale", "weights", "bias", "gates", "experts")
+_SHARPNESS = 20.0  # logits for a predicted utility of 1: of two steps .05 apart the better is taken by 73 %
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
-#: What is seen of the executors so far: executor.signal -> divided by.
-SEEN: Mapping[str, float] = {
-    "retrieve.top": 1.0,
-    "retrieve.gap": 0.2,
-    "retrieve.fall": 0.5,
-    "select.best": 1.0,
-    "select.expected": 2.0,
-    "select.read": 4.0,
-    "answer.logprob": 1.0,
-    "answer.lowest": 3.0,
-    "answer.first": 1.0,
-    "answer.unknown": 1.0,
-    "answer.words": 10.0,
-    "decompose.parts": 3.0,
-    "each.unknown": 1.0,
-    "summarise.logprob": 1.0,
-}
 
+class Scorer(Protocol):
+    """What decides."""
 
-def seen(steps: Sequence[tuple[str, Mapping[str, float], bool]]) -> FloatArray:
-    """What is seen of executors so far, shape (len(SEEN) + 1,): of equal ones the last; and how many failed.
-
-    Parameters
-    ----------
-    steps : sequence of (executor, signals, dropped)
-    """
-    found = {f"{do}.{name}": value for do, signals, _ in steps for name, value in signals.items()}
-    values = [float(np.clip(found.get(name, 0.0) / unit, -4, 4)) for name, unit in SEEN.items()]
-    return np.array([*values, float(sum(dropped for *_, dropped in steps))])
-
-
-def observation(question: FloatArray, seen_: FloatArray, spent: float) -> FloatArray:
-    """What a policy is given, the price apart: the question, what was seen, what it has cost so far."""
-    return np.concatenate([question, seen_, [min(spent, 8.0) / 2]])
+    def scores(self, tree: Tree, observed: FloatArray, place: int, alpha: float) -> FloatArray:
+        """How much is to be said for every child of a place, shape (n, children)."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
-class Experience:
-    """n questions in a tree of p places and m workflows: what is seen at every place, and what it cost.
+class RegressionScorer:
+    """Scores of a `Regression`: a child is worth as much as the best workflow behind it."""
 
-    Decoding is greedy, so what an executor gave on a question it gives again: rows of whole workflows tell
-    exactly what would be seen and spent at every place, and policies can be trained and replayed on them.
+    regression: Regression
+
+    def scores(self, tree: Tree, observed: FloatArray, place: int, alpha: float) -> FloatArray:
+        """Predicted utility of every child, shape (n, children)."""
+        worth = self.regression.worth(observed, place, alpha)
+        children = [tree.branches[child].leaves for child in tree.branches[place].children]
+        return np.stack([worth[:, leaves].max(axis=1) for leaves in children], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A small network with tanh layers; its outputs are places of the tree.
 
     Parameters
     ----------
-    observed : array, shape (n, p, d)
-        What is seen at each place.
-    step_cost : array, shape (n, p)
-        What coming to a place from the one above costs, in units of what `plain` costs on average.
-    quality, cost : array, shape (n, m)
-        Of whole workflows.
-    sets : tuple of str, length n or 0
-        The question set of each; empty: all are of one.
+    layers : sequence of (weights, bias)
+        Of shapes (d_in, d_out) and (d_out,); the first takes what is seen, the place and alpha.
+    prior : RegressionScorer, optional
+        What the outputs are a correction of.
+    """
+
+    layers: Sequence[tuple[FloatArray, FloatArray]]
+    prior: RegressionScorer | None = None
+
+    def logits(self, x: FloatArray) -> FloatArray:
+        """Outputs, shape (n, places)."""
+        for weights, bias in self.layers[:-1]:
+            x = np.tanh(x @ weights + bias)
+        weights, bias = self.layers[-1]
+        return x @ weights + bias
+
+    def scores(self, tree: Tree, observed: FloatArray, place: int, alpha: float) -> FloatArray:
+        """Probabilities of the children of a place, shape (n, children)."""
+        logits = self.logits(network_input(tree, observed, np.full(len(observed), place), alpha))
+        chosen = logits[:, tree.branches[place].children]
+        chosen = chosen + self.prior_logits(tree, observed, place, alpha)
+        powers = np.exp(chosen - chosen.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True), dtype=np.float64)
+
+    def prior_logits(self, tree: Tree, observed: FloatArray, place: int, alpha: float) -> FloatArray | float:
+        """What is added to the outputs for the children of a place; without a prior 0."""
+        return 0.0 if self.prior is None else _SHARPNESS * self.prior.scores(tree, observed, place, alpha)
+
+
+def network_input(
+    tree: Tree, observed: FloatArray, places: IntArray, alpha: float | FloatArray
+) -> FloatArray:
+    """What a network is given: what is seen, where in the tree, and the price."""
+    where = np.zeros((len(observed), len(tree.branches)))
+    where[np.arange(len(observed)), places] = 1.0
+    price = np.broadcast_to(np.asarray(alpha, dtype=np.float64), (len(observed),))
+    return np.hstack([observed, where, np.sqrt(price)[:, None] * 2])
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """A policy over workflows.
+
+    Parameters
+    ----------
+    features : QuestionFeatures
+    alphas : tuple of float
+        Prices that it was trained for, rising; between them it may be asked too. Empty: any price.
+    unit : float
+        How much of `cost` counts as 1.
+    cost : {"tokens", "dollars"}
+        What is counted.
+    embedder : str
+        Fingerprint of what embeds questions; blank: none is needed.
+    method : str
+    about : mapping
+        Where it comes from.
     """
 
     tree: Tree
-    observed: FloatArray
-    step_cost: FloatArray
-    quality: FloatArray
-    cost: FloatArray
-    sets: tuple[str, ...] = ()
+    features: QuestionFeatures
+    scorer: Scorer
+    method: str
+    unit: float
+    alphas: tuple[float, ...] = ()
+    embedder: str = ""
+    cost: str = "tokens"
+    about: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        n, p, m = len(self.quality), len(self.tree.branches), len(self.tree.workflows)
-        wanted = {"observed": (n, p), "step_cost": (n, p), "quality": (n, m), "cost": (n, m)}
-        problems = [
-            f"{name} has shape {getattr(self, name).shape}, not {shape}"
-            for name, shape in wanted.items()
-            if getattr(self, name).shape[:2] != shape
-        ]
-        problems += [f"{name} holds values that are not finite" for name in wanted
-                     if not np.isfinite(getattr(self, name)).all()]  # fmt: skip
-        if len(self.sets) not in (0, n):
-            problems.append(f"{len(self.sets)} sets are named for {n} questions: give one each")
-        if problems or not n:
-            raise InputError(problems or ["there are no questions to learn from"])
+    def checked_alpha(self, alpha: float | None) -> float:
+        """The price to decide at; by default the one it was trained for, or `DEFAULT_ALPHA` where it can.
 
-    def __len__(self) -> int:
-        return len(self.quality)
+        Raises
+        ------
+        InputError
+            For a price that is none, or that it was not trained for.
+        """
+        if alpha is None:
+            if len(self.alphas) == 1:
+                return self.alphas[0]
+            if not self.alphas or self.alphas[0] <= DEFAULT_ALPHA <= self.alphas[-1]:
+                return DEFAULT_ALPHA
+            span = f"{self.alphas[0]:g} to {self.alphas[-1]:g}"
+            raise InputError(f"this planner was trained for prices from {span}: say --alpha")
+        if not 0 <= alpha < math.inf:
+            raise InputError(f"alpha={alpha!r} must be finite and >= 0")
+        if self.alphas and not self.alphas[0] - 1e-9 <= alpha <= self.alphas[-1] + 1e-9:
+            span = " to ".join(f"{a:g}" for a in dict.fromkeys((self.alphas[0], self.alphas[-1])))
+            raise InputError(f"alpha={alpha:g}: this planner was trained for {span}; train one for it")
+        return float(alpha)
 
-    def where(self, kept: ArrayLike) -> Experience:
-        """That of some questions."""
-        rows = np.arange(len(self))[np.asarray(kept)]
-        sets = tuple(self.sets[row] for row in rows) if self.sets else ()
-        return Experience(
-            self.tree, self.observed[rows], self.step_cost[rows], self.quality[rows], self.cost[rows], sets
-        )
+    def choose(self, observed: FloatArray, place: int, alpha: float) -> tuple[int, FloatArray]:
+        """The child to go to from a place, and the scores of all children."""
+        children = self.tree.branches[place].children
+        if len(children) == 1:
+            return children[0], np.ones(1)
+        scores = self.scorer.scores(self.tree, observed[None, :], place, alpha)[0]
+        return children[int(np.argmax(scores))], scores
 
-    def reward(self, chosen: IntArray, alpha: float) -> FloatArray:
-        """Quality less alpha times cost of a workflow each, shape (n,)."""
-        rows = np.arange(len(self))
-        return np.asarray(self.quality[rows, chosen] - alpha * self.cost[rows, chosen], dtype=np.float64)
+    def replay(self, experience: Experience, alpha: float) -> IntArray:
+        """The workflow that it comes to on each question of a table, shape (n,).
+
+        Raises
+        ------
+        InputError
+            If the table is of other workflows.
+        """
+        if [w.sha256 for w in experience.tree.workflows] != [w.sha256 for w in self.tree.workflows]:
+            raise InputError(
+                "this planner was trained for other workflows "
+                f"({', '.join(w.name for w in self.tree.workflows)}): train it on this table"
+            )
+        n = len(experience)
+        at, ended = np.zeros(n, dtype=np.intp), np.full(n, -1, dtype=np.intp)
+        for branch in self.tree.branches:  # parents come before their children
+            here = np.flatnonzero(at == branch.place)
+            if branch.ends is not None:
+                ended[here] = branch.ends
+            elif len(branch.children) == 1:
+                at[here] = branch.children[0]
+            elif len(here):
+                observed = experience.observed[here, branch.place]
+                scores = self.scorer.scores(self.tree, observed, branch.place, alpha)
+                at[here] = np.array(branch.children)[np.argmax(scores, axis=1)]
+        return ended
 
 
-def experience_of(
-    tree: Tree,
-    rows: Sequence[Mapping[str, Any]],
-    ids: Sequence[str],
-    features: FloatArray,
-    *,
-    quality: str = "token_f1",
-    cost: str = "tokens",
-    unit: float,
-) -> Experience:
-    """The experience in rows that `collect_outcomes` wrote.
+def planner_about(planner: Planner) -> dict[str, Any]:
+    """What a planner is and what it learned from, as plain data."""
+    about = {name: value for name, value in planner.about.items() if name != "learned_from"}
+    network = planner.scorer if isinstance(planner.scorer, Network) else None
+    return {
+        "method": planner.method,
+        "mode": planner.tree.mode,
+        "workflows": [workflow.name for workflow in planner.tree.workflows],
+        "alphas": list(planner.alphas),
+        "cost": planner.cost,
+        "unit": planner.unit,
+        "embedder": planner.embedder,
+        "network": network is not None,
+        "corrects_a_regression": network is not None and network.prior is not None,
+        **about,
+    }
 
-    Parameters
-    ----------
-    ids : sequence of str
-        Questions to take, in this order.
-    features : array, shape (n, k)
-        Of these questions.
-    cost : str
-        "tokens" or "dollars".
-    unit : float
-        How much of it counts as a cost of 1.
+
+def write_planner(planner: Planner, path: Path) -> None:
+    """Write a planner to a file, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written.
+    """
+    arrays: dict[str, NDArray[Any]] = dict(planner.features.arrays())
+    scorer: Scorer | None = planner.scorer
+    if isinstance(scorer, Network):
+        for k, (weights, bias) in enumerate(scorer.layers):
+            arrays[f"network.{k}.weights"], arrays[f"network.{k}.bias"] = weights, bias
+        scorer = scorer.prior
+    if isinstance(scorer, RegressionScorer):
+        for name in _FITTED:
+            arrays[f"regression.{name}"] = getattr(scorer.regression, name)
+    elif scorer is not None:
+        raise InputError(f"a planner that decides by {type(scorer).__name__} cannot be kept")
+    about = {
+        "method": planner.method,
+        "mode": planner.tree.mode,
+        "workflows": [workflow.to_dict() for workflow in planner.tree.workflows],
+        "inner": inner_hashes(planner.tree.workflows),
+        "alphas": list(planner.alphas),
+        "unit": planner.unit,
+        "cost": planner.cost,
+        "embedder": planner.embedder,
+        "seen": list(SEEN),
+        "wording": list(WORDING),
+    }
+    write_weights(Weights(KIND, VERSION, arrays, about, dict(planner.about)), path)
+
+
+def read_planner(path: str | Path) -> Planner:
+    """Read what `write_planner` wrote.
 
     Raises
     ------
     DataError
-        If rows are missing, or were made by other workflows.
+        If there is no such file, it is none of a planner or damaged, or what it was trained for has changed.
     """
-    cells = {(row["question_id"], row["action"]): row for row in rows}
-    names = [workflow.name for workflow in tree.workflows]
-    missing = [(i, name) for i in ids for name in names if (i, name) not in cells]
-    if missing:
-        raise DataError(f"{len(missing)} outcomes are missing, for instance {missing[0]}: run plan outcomes")
-    n, p = len(ids), len(tree.branches)
-    width = features.shape[1] + len(SEEN) + 2
-    observed, step_cost = np.zeros((n, p, width)), np.zeros((n, p))
-    quality_, costs = np.zeros((n, len(names))), np.zeros((n, len(names)))
-    for i, name in enumerate(ids):
-        steps = [cells[name, action]["steps"] for action in names]
-        for leaf, action in enumerate(names):
-            quality_[i, leaf] = float(cells[name, action][quality] or 0.0)
-            costs[i, leaf] = _number(cells[name, action].get(cost), cost) / unit
-        for branch in tree.branches:
-            path = _path(tree, branch.place)
-            told = [_step(steps, tree, leaf, depth, name) for leaf, depth in path]
-            spent = sum(_number(step.get(cost), cost) for step in told) / unit
-            signals = [(s["do"], s["signals"], s["dropped"] is not None) for s in told]
-            observed[i, branch.place] = observation(features[i], seen(signals), spent)
-            if branch.ends is not None:  # with what a fallback took, if there was one
-                spent = costs[i, branch.ends]
-            step_cost[i, branch.place] = spent - spent_until(step_cost[i], tree, branch.parent)
-    sets = tuple(str(cells[name, names[0]]["set"]) for name in ids)
-    return Experience(tree, observed, step_cost, quality_, costs, sets)
-
-
-def _number(value: Any, name: str) -> float:
-    if value is None:
-        raise DataError(f"the outcomes hold no {name}: give prices to plan outcomes, or count tokens")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise DataError(f"an outcome is damaged: its {name} must be a finite number, got {value!r:.40}")
-    return float(value)
-
-
-def spent_until(step_cost: FloatArray, tree: Tree, place: int) -> float:
-    """What coming to a place has cost altogether."""
-    total = 0.0
-    while place >= 0:
-        total += float(step_cost[place])
-        place = tree.branches[place].parent
-    return total
-
-
-def _path(tree: Tree, place: int) -> list[tuple[int, int]]:
-    """Nodes on the way to a place, as (workflow, position)."""
-    path = []
-    while place >= 0:
-        if (node := tree.branches[place].node) is not None:
-            path.append(node)
-        place = tree.branches[place].parent
-    return path[::-1]
-
-
-def _step(steps: Sequence[Any], tree: Tree, leaf: int, depth: int, question: str) -> Mapping[str, Any]:
-    told = steps[leaf]
-    if depth < len(told) and not {"signature", "do", "signals", "dropped"} <= set(told[depth]):
-        raise DataError(
-            f"the outcome of question '{question}' with '{tree.workflows[leaf].name}' is damaged: step "
-            f"{depth + 1} is incomplete; run plan outcomes again, in a new folder"
-        )
-    if depth >= len(told) or told[depth]["signature"] != tree.signatures[leaf][depth]:
-        raise DataError(
-            f"question '{question}' was answered by another workflow named '{tree.workflows[leaf].name}': "
-            "run plan outcomes again, in a new folder"
-        )
-    found: Mapping[str, Any] = told[depth]
-    return found
-
-
-# -- regression of quality and cost -------------------------------------------------------------------------
-
-#: Ridge penalties, as multiples of the number of questions; the best of them is chosen out of fold.
-_PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-_FEW = 10  # questions; smaller sets count as one
-_TIE = 1e-9  # price that chooses the cheapest of workflows that are alike
-#: With which workflows must differ on the whole, or from set to set, or they count as alike: so low, since
-#: what is lost where they do differ is more than what is paid where they do not.
-_SURE = 0.75
-
-
-@dataclass(frozen=True, eq=False)
-class Regression:
-    """Predictions of quality and cost of whole workflows, at every place where there is something to decide.
-
-    Parameters
-    ----------
-    mean, scale : array, shape (p, d)
-        Of what is seen at each place.
-    weights : array, shape (2, p, d, m)
-        Of quality and cost.
-    bias : array, shape (2, p, m)
-    gates : array, shape (p, d + 1, s)
-        How much a question looks as if it came from each of s sets: weights, and a constant in the last row.
-    experts : array, shape (p, s, m)
-        What is added to the quality of every workflow for questions that look like those of a set.
-    mask : array of bool, shape (p, m)
-        Workflows that can still be reached.
-    """
-
-    mean: FloatArray
-    scale: FloatArray
-    weights: FloatArray
-    bias: FloatArray
-    gates: FloatArray
-    experts: FloatArray
-    mask: NDArray[np.bool_]
-    report: dict[str, float] = field(default_factory=dict)
-
-    def predicted(self, observed: FloatArray, place: int) -> tuple[FloatArray, FloatArray]:
-        """Quality and cost of every workflow, each of shape (..., m)."""
-        x = (observed - self.mean[place]) / self.scale[place]
-        quality, cost = (x @ self.weights[k, place] + self.bias[k, place] for k in (0, 1))
-        likely = np.argmax(x @ self.gates[place, :-1] + self.gates[place, -1], axis=-1)
-        return quality + self.experts[place, likely], np.maximum(cost, 0.0)
-
-    def worth(self, observed: FloatArray, place: int, alpha: float) -> FloatArray:
-        """Predicted quality less alpha times cost, shape (..., m); -inf for what can no longer be reached."""
-        quality, cost = self.predicted(observed, place)
-        return np.where(self.mask[place], quality - max(alpha, _TIE) * cost, -np.inf)
-
-
-def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> Regression:
-    """Fit by ridge regression, shrunk by what predictions are worth out of fold.
-
-    One model serves every alpha. The predicted cost of what is chosen can only fall as alpha rises: a line in
-    alpha for each workflow, and the upper envelope of lines is convex.
-
-    Outcomes of single questions are noisy. Which question set a question comes from is far easier to learn,
-    and sets differ in what they need. So a gate names the set that a question looks like, and workflows are
-    judged by how they did on that set (a mixture of experts with a hard gate; Jacobs and others, Neural
-    Computation 3, 1991), drawn towards how they did on all sets where sets hardly differ (empirical Bayes;
-    DerSimonian and Laird, Controlled Clinical Trials 7, 1986). A table of a single set is left with the
-    regression.
-
-    At every place all workflows that can still be reached are predicted from what is seen there: what they
-    have in common (how hard the question is), and how each differs from that, since only differences decide.
-    How they differ is first of all what it is on average on the question's set; a gate, fitted by least
-    squares, names the set of a new question. Sets of fewer than 10 questions count as one. What is left is
-    regressed. A slope in [0, 1], the same for all workflows of a place, scales each regression so that it is
-    calibrated on questions that it was not fitted on.
-
-    How a workflow differs on a set is estimated from the set's own mean and that of all sets, weighed by
-    their variances: what questions scatter within sets, and what sets differ by beyond that. Where
-    workflows differ no more, on the whole and from set to set, than in three of four tables of chance alone,
-    they count as alike, and the cheapest is chosen.
-
-    Raises
-    ------
-    InputError
-        For fewer than 10 questions.
-    """
-    n, tree = len(experience), experience.tree
-    if n < 10:
-        raise InputError(f"{n} questions are too few to learn from: give at least 10")
-    p, m, d = len(tree.branches), len(tree.workflows), experience.observed.shape[2]
-    fold = np.random.default_rng(seed).permutation(n) % min(folds, n)
-    member = _members(experience.sets, n)
-    mean, scale = np.zeros((p, d)), np.ones((p, d))
-    weights, bias = np.zeros((2, p, d, m)), np.zeros((2, p, m))
-    gates, experts = np.zeros((p, d + 1, member.max() + 1)), np.zeros((p, member.max() + 1, m))
-    slopes, right = [], []
-    for place in tree.decisions:
-        x = experience.observed[:, place]
-        mean[place], spread = x.mean(axis=0), x.std(axis=0)
-        scale[place] = np.where(spread > 1e-9, spread, 1.0)
-        z = (x - mean[place]) / scale[place]
-        reached = tree.branches[place].leaves
-        gates[place], told = _gate(z, member, fold)
-        right.append(told)
-        quality, cost = experience.quality[:, reached], experience.cost[:, reached]
-        differs, likely = _by_set(quality, member)
-        experts[place][:, reached] = likely
-        for k, y in enumerate((quality, cost)):
-            common = np.broadcast_to(y.mean(axis=1, keepdims=True), y.shape)
-            rest = y - common - (differs[member] if k == 0 else 0.0)
-            (alike, first, _), (apart, second, slope) = (
-                _best_ridge(z, part, fold) for part in (common, rest)
+    given = read_weights(path, KIND, VERSION)
+    about = given.about
+    try:
+        workflows = [Workflow.from_dict(data) for data in about["workflows"]]
+        tree = Tree(workflows, about["mode"])
+        features = QuestionFeatures.of_arrays(given.arrays)
+        prior = None
+        if about["method"] == "regression" or "regression.bias" in given.arrays:
+            mean, scale, weights, bias, *by_set = (given.arrays[f"regression.{name}"] for name in _FITTED)
+            gates, experts = by_set
+            prior = RegressionScorer(Regression(mean, scale, weights, bias, gates, experts, tree.mask()))
+        scorer: Scorer
+        if about["method"] == "regression":
+            if prior is None:
+                raise DataError(f"'{path}' is damaged: its regression is missing")
+            scorer = prior
+        else:
+            depth = sum(name.endswith(".weights") and name.startswith("network.") for name in given.arrays)
+            names = [f"network.{k}" for k in range(depth)]
+            scorer = Network(
+                [(given.arrays[f"{n}.weights"], given.arrays[f"{n}.bias"]) for n in names], prior
             )
-            weights[k, place][:, reached], bias[k, place, reached] = alike + apart, first + second
-            slopes.append(slope)
-    report = {"sets": float(member.max() + 1)}
-    if slopes:
-        report |= {"slope": float(np.mean(slopes)), "sets_told": float(np.mean(right))}
-    return Regression(mean, scale, weights, bias, gates, experts, tree.mask(), report)
-
-
-def _members(sets: Sequence[str], n: int) -> IntArray:
-    """The number of each question's set, shape (n,): 0, 1, ..."""
-    names, place, count = np.unique(np.array(sets or ("",) * n), return_inverse=True, return_counts=True)
-    small = count < _FEW
-    if count[small].sum() < _FEW:
-        kept = np.where(small, np.argmax(count), np.arange(len(names)))
-    else:
-        kept = np.where(small, len(names), np.arange(len(names)))
-    return np.asarray(np.unique(kept[place], return_inverse=True)[1], dtype=np.intp)
-
-
-def _gate(z: FloatArray, member: IntArray, fold: IntArray) -> tuple[FloatArray, float]:
-    """Weights and constants, shape (d + 1, s); and the share of sets that are named rightly out of fold."""
-    belongs = np.eye(member.max() + 1)[member]
-    best = (-1.0, _PENALTIES[-1])
-    for penalty in _PENALTIES:
-        found = np.zeros_like(belongs)
-        for k in np.unique(fold):
-            weights, offset = _ridge(z[fold != k], belongs[fold != k], penalty * len(z))
-            found[fold == k] = z[fold == k] @ weights + offset
-        best = max(best, (float((found.argmax(axis=1) == member).mean()), penalty))
-    fitted, offset = _ridge(z, belongs, best[1] * len(z))
-    return np.vstack([fitted, offset]), best[0]
-
-
-def _by_set(quality: FloatArray, member: IntArray) -> tuple[FloatArray, FloatArray]:
-    """How workflows differ on each set from what they have in common: measured, and likely; (s, m) each."""
-    apart = quality - quality.mean(axis=1, keepdims=True)
-    count = np.bincount(member)
-    measured = np.stack([apart[member == k].mean(axis=0) for k in range(len(count))])
-    scatter = ((apart - measured[member]) ** 2).sum(axis=0) / (len(apart) - len(count))
-    error = np.maximum(scatter / count[:, None], 1e-12)
-    spread = _beyond_chance(measured, error)
-    weight = 1 / (spread + error)
-    overall = (weight * measured).sum(axis=0) / weight.sum(axis=0)
-    if _alike(apart, member) and _alike(apart, np.zeros_like(member)):
-        return measured, np.zeros_like(measured)
-    return measured, overall + spread / (spread + error) * (measured - overall)
-
-
-def _alike(apart: FloatArray, member: IntArray) -> bool:
-    """Whether chance explains how workflows differ, on all sets together.
-
-    By the Hotelling-Lawley trace and its F approximation (McKeon, Biometrika 61, 1974). False where questions
-    are too few to tell.
-    """
-    count = np.bincount(member)
-    measured = np.stack([apart[member == k].mean(axis=0) for k in range(len(count))])
-    rest = apart - measured[member]
-    scatter = rest.T @ rest
-    n, p, q = len(apart) - len(count), int(np.linalg.matrix_rank(scatter, hermitian=True)), len(count)
-    if p == 0:
-        return not np.abs(measured).max() > 1e-12
-    if n < p + 4:
-        return False
-    inverse = np.linalg.pinv(scatter, hermitian=True)
-    trace = float((count * np.einsum("kj,jl,kl->k", measured, inverse, measured)).sum())
-    b = (n + q - p - 1) * (n - 1) / ((n - p - 3) * (n - p))
-    d = 4 + (p * q + 2) / (b - 1)
-    return trace < p * q * (d - 2) / (d * (n - p - 1)) * scipy.stats.f.ppf(_SURE, p * q, d)
-
-
-def _beyond_chance(means: FloatArray, error: FloatArray) -> FloatArray:
-    """The variance of means, down each column, beyond that of their errors; 0 where these explain it."""
-    if len(means) == 1:
-        return np.zeros(means.shape[1])
-    weight = 1 / error
-    total = weight.sum(axis=0)
-    center = (weight * means).sum(axis=0) / total
-    excess = (weight * (means - center) ** 2).sum(axis=0) - (len(means) - 1)
-    return np.asarray(np.maximum(0.0, excess / (total - (weight**2).sum(axis=0) / total)), dtype=np.float64)
-
-
-def _best_ridge(z: FloatArray, y: FloatArray, fold: IntArray) -> tuple[FloatArray, FloatArray, float]:
-    """Weights, already scaled, and means of the penalty that is best out of fold; and the slope.
-
-    The slope is 0 where the errors out of fold are not smaller than without weights by a standard error:
-    among several penalties one does better by chance.
-    """
-    best: tuple[float, float, float] = (np.inf, _PENALTIES[-1], 0.0)
-    for penalty in _PENALTIES:
-        error, slope = _calibrated(_out_of_fold(z, y, fold, penalty * len(y)), y, fold)
-        best = min(best, (float(error.sum()), penalty, slope))
-    _, penalty, slope = best
-    error, _ = _calibrated(_out_of_fold(z, y, fold, penalty * len(y)), y, fold)
-    saved = _calibrated(np.zeros_like(y), y, fold)[0] - error
-    if saved.mean() <= saved.std(ddof=1) / np.sqrt(len(saved)):
-        slope = 0.0
-    fitted, offset = _ridge(z, y, penalty * len(y))
-    if slope == 0.0:
-        return np.zeros_like(fitted), y.mean(axis=0), 0.0
-    return slope * fitted, offset, slope
-
-
-def _ridge(z: FloatArray, y: FloatArray, penalty: float) -> tuple[FloatArray, FloatArray]:
-    """Weights and means; the columns of z are centred."""
-    center, offset = z.mean(axis=0), y.mean(axis=0)
-    zc = z - center
-    weights = np.linalg.solve(zc.T @ zc + penalty * np.eye(z.shape[1]), zc.T @ (y - offset))
-    return weights, offset - center @ weights
-
-
-def _out_of_fold(z: FloatArray, y: FloatArray, fold: IntArray, penalty: float) -> FloatArray:
-    """Predictions for the questions of each fold, less the mean of what they were fitted on."""
-    found = np.zeros_like(y)
-    for k in np.unique(fold):
-        train = fold != k
-        weights, offset = _ridge(z[train], y[train], penalty)
-        found[~train] = z[~train] @ weights + offset - y[train].mean(axis=0)
-    return found
-
-
-def _calibrated(predicted: FloatArray, y: FloatArray, fold: IntArray) -> tuple[FloatArray, float]:
-    """Squared errors of questions out of fold after scaling; the slope in [0, 1] that makes them least."""
-    rest = np.zeros_like(y)
-    for k in np.unique(fold):
-        rest[fold == k] = y[fold == k] - y[fold != k].mean(axis=0)
-    power = float((predicted**2).sum())
-    slope = float(np.clip((predicted * rest).sum() / power, 0, 1)) if power > 1e-12 else 0.0
-    return ((rest - slope * predicted) ** 2).sum(axis=1), slope
-
-
-# -- comparison with fixed workflows ------------------------------------------------------------------------
-
-_CELLS = 500_000  # of an array of draws by questions
-
-
-@dataclass(frozen=True)
-class Point:
-    """A policy at a price, on n questions.
-
-    Parameters
-    ----------
-    quality, cost, reward : float
-        Means; cost in its unit, reward = quality - alpha * cost.
-    fixed : float
-        Quality of the best mixture of fixed workflows at this cost.
-    gain : float
-        Quality less that; `low` and `high` are its 95 % interval over questions.
-    shares : dict of str to float
-        How often each workflow was chosen.
-    """
-
-    name: str
-    alpha: float
-    quality: float
-    cost: float
-    reward: float
-    fixed: float
-    gain: float
-    low: float
-    high: float
-    shares: dict[str, float]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
-
-
-def judged(
-    name: str, experience: Experience, chosen: IntArray, alpha: float, *, draws: int = 2000, seed: int = 0
-) -> Point:
-    """A choice of a workflow for each question, against the best mixture of fixed ones at equal cost.
-
-    The interval is a bootstrap over questions: each draw has a mixture of its own.
-    """
-    rows = np.arange(len(experience))
-    quality, cost = experience.quality[rows, chosen], experience.cost[rows, chosen]
-    means = experience.quality.mean(axis=0), experience.cost.mean(axis=0)
-    fixed = float(mixtures(means[0][None], means[1][None], cost.mean(keepdims=True))[0])
-    rng = np.random.default_rng(seed)
-    gains = np.concatenate(
-        [
-            _gains(experience, quality, cost, rng.integers(len(rows), size=(some, len(rows))))
-            for some in _portions(draws, len(rows))
+        changed = [
+            name for name, digest in about["inner"].items() if inner_hashes(workflows).get(name) != digest
         ]
-    )
-    low, high = np.quantile(gains, [0.025, 0.975])
-    names = [workflow.name for workflow in experience.tree.workflows]
-    shares = {n: float((chosen == k).mean()) for k, n in enumerate(names) if (chosen == k).any()}
-    return Point(
-        name, alpha, float(quality.mean()), float(cost.mean()), float((quality - alpha * cost).mean()),
-        fixed, float(quality.mean()) - fixed, float(low), float(high), shares,
-    )  # fmt: skip
+        if changed or about["seen"] != list(SEEN) or about["wording"] != list(WORDING):
+            raise DataError(
+                f"'{path}' was trained for other workflows or signals ({', '.join(changed) or 'signals'} "
+                "changed since): train it anew"
+            )
+        planner = Planner(
+            tree,
+            features,
+            scorer,
+            str(about["method"]),
+            float(about["unit"]),
+            tuple(float(alpha) for alpha in about["alphas"]),
+            str(about["embedder"]),
+            str(about["cost"]),
+            given.provenance,
+        )
+        _try(planner)
+        return planner
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"'{path}' is damaged: {error}") from error
 
 
-def _portions(draws: int, questions: int) -> list[int]:
-    """How many draws at a time: as many as some megabytes hold."""
-    most = max(1, _CELLS // max(1, questions))
-    return [min(most, draws - start) for start in range(0, draws, most)]
-
-
-def _gains(experience: Experience, quality: FloatArray, cost: FloatArray, at: IntArray) -> FloatArray:
-    """Quality less that of the mixture, on every draw of questions; `at` has shape (draws, n)."""
-    draws, n = at.shape
-    cells = (at + n * np.arange(draws)[:, None]).ravel()
-    weights = np.bincount(cells, minlength=draws * n).reshape(draws, n) / n
-    mixed = mixtures(weights @ experience.quality, weights @ experience.cost, weights @ cost)
-    return np.asarray(weights @ quality - mixed, dtype=np.float64)
-
-
-def frontier(
-    planner: Planner, experience: Experience, alphas: Sequence[float], name: str = "planner"
-) -> list[Point]:
-    """A planner at every price that it may be asked for."""
-    allowed = [a for a in alphas if not planner.alphas or planner.alphas[0] <= a <= planner.alphas[-1]]
-    return [judged(name, experience, planner.replay(experience, alpha), alpha) for alpha in allowed]
-
-
-def fixed_points(experience: Experience, alpha: float) -> list[Point]:
-    """Every workflow on every question, and whoever knows each question's best."""
-    points = [
-        judged(workflow.name, experience, np.full(len(experience), k, dtype=np.intp), alpha, draws=200)
-        for k, workflow in enumerate(experience.tree.workflows)
-    ]
-    oracle = np.argmax(experience.quality - alpha * experience.cost, axis=1).astype(np.intp)
-    return [*points, judged("oracle", experience, oracle, alpha, draws=200)]
-
-
-# -- training -----------------------------------------------------------------------------------------------
-
-#: How a planner may learn.
-METHODS = ("regression", "ppo")
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Outcomes with all that policies look at.
-
-    Parameters
-    ----------
-    outcomes : Outcomes
-    rows : list of dict
-        With every workflow's steps.
-    workflows : tuple of Workflow
-        In the order of the actions.
-    vectors : array, shape (n, d)
-        Embeddings of the questions.
-    embedder : str
-        Fingerprint of what made them.
-    """
-
-    outcomes: Outcomes
-    rows: Sequence[Mapping[str, Any]]
-    workflows: tuple[Workflow, ...]
-    vectors: NDArray[np.float32]
-    embedder: str
-
-    def experience(
-        self, tree: Tree, features: QuestionFeatures, places: NDArray[np.intp], unit: float, cost: str
-    ) -> Experience:
-        """The experience of the questions at these places."""
-        ids = [self.outcomes.ids[i] for i in places]
-        texts = [self.outcomes.questions[i] for i in places]
-        seen = features.of(texts, self.vectors[places])
-        return experience_of(tree, self.rows, ids, seen, cost=cost, unit=unit)
-
-    def where(self, places: NDArray[np.intp]) -> Table:
-        """The table of the questions at these places."""
-        return replace(self, outcomes=self.outcomes.where(places), vectors=self.vectors[places])
-
-
-def read_table(folder: Path, embedder: Encoder, files: Sequence[str] = ()) -> Table:
-    """What `collect_outcomes` wrote, with the embeddings of its questions.
-
-    Parameters
-    ----------
-    files : sequence of str
-        Of workflows that are not named ones.
-
-    Raises
-    ------
-    InputError
-        If the folder holds no table, or workflows that are not known here or have changed since.
-    """
-    from mio_rag.deciders.workflow import find_workflow
-
-    outcomes, rows = read_collected(folder)
-    given = {workflow.name: workflow for workflow in map(find_workflow, files)}
-    hashes = outcomes.provenance.get("workflows", {})
-    workflows, problems = [], []
-    for name in outcomes.actions:
-        try:
-            workflow = given[name] if name in given else find_workflow(name)
-        except InputError as error:
-            problems.append(f"{error} (--workflow-file)")
-            continue
-        if hashes.get(name) != workflow.sha256:
-            problems.append(f"workflow '{name}' is not what it was when '{folder}' was made: make it anew")
-        workflows.append(workflow)
-    if problems:
-        raise InputError(problems)
-    vectors = np.asarray(embedder.encode(list(outcomes.questions)), dtype=np.float32)
-    return Table(outcomes, rows, tuple(workflows), vectors, embedder.fingerprint)
-
-
-def split_of(outcomes: Outcomes, test: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Places of questions to learn from and of questions held out; of every set the same share.
-
-    A question goes by a hash of its id, so that it stays on its side as the table grows.
-    """
-    drawn = np.array([_share(name, seed) for name in outcomes.ids])
-    sets = np.array(outcomes.sets or ("",) * len(outcomes))
-    held = np.zeros(len(outcomes), dtype=bool)
-    for name in np.unique(sets):
-        held |= (sets == name) & (drawn < test)
-    return np.flatnonzero(~held), np.flatnonzero(held)
-
-
-def never_seen(outcomes: Outcomes, planner: Planner) -> NDArray[np.intp]:
-    """Places of the questions that a planner has not learned from, by their ids.
-
-    Raises
-    ------
-    InputError
-        If it does not say which these are.
-    """
-    if "learned_from" not in planner.about:
-        raise InputError("the planner does not say which questions it has learned from: give --all")
-    known = set(planner.about["learned_from"])
-    return np.flatnonzero([_short(name) not in known for name in outcomes.ids])
-
-
-def _short(name: str) -> str:
-    return sha256(name.encode()).hexdigest()[:16]
-
-
-def _share(name: str, seed: int) -> float:
-    return int(sha256(f"{seed}:{name}".encode()).hexdigest()[:12], 16) / 16**12
-
-
-@dataclass(frozen=True, eq=False)
-class Made:
-    """A planner, and how its training went."""
-
-    planner: Planner
-    curve: list[tuple[int, float, float, float]] = field(default_factory=list)
-
-
-def train_planner(
-    table: Table,
-    places: NDArray[np.intp],
-    *,
-    method: str = "regression",
-    mode: str = "once",
-    cost: str = "tokens",
-    ppo: PPOSettings | None = None,
-    checkpoint: Path | None = None,
-    progress: Callable[[int, float], None] | None = None,
-) -> Made:
-    """Learn from the questions at these places.
-
-    A cost of 1 is what `plain` costs on average there; of tables without `plain`, what the dearest workflow
-    costs.
-
-    Raises
-    ------
-    InputError
-        For unknown methods, modes and costs, and too few questions.
-    """
-    from mio_rag.control.planner.features import QuestionFeatures
-    from mio_rag.control.planner.money import COSTS
-    from mio_rag.control.planner.policy import Planner, RegressionScorer
-    from mio_rag.learning.ppo import PPOSettings, train_ppo
-
-    problems = [
-        f"{what} '{given}' is unknown: choose {', '.join(known)}"
-        for what, given, known in (("method", method, METHODS), ("cost", cost, COSTS))
-        if given not in known
-    ]
-    if problems:
-        raise InputError(problems)
-    outcomes = table.outcomes.where(places)
-    means = outcomes.of(cost).mean(axis=0)
-    names = list(outcomes.actions)
-    unit = float(means[names.index("plain")] if "plain" in names else means.max())
-    if unit <= 0:
-        raise InputError(f"no workflow costs any {cost}: there is nothing to trade against quality")
-    features = QuestionFeatures.fit(outcomes.questions, table.vectors[places])
-    tree = Tree(table.workflows, mode)
-    experience = table.experience(tree, features, places, unit, cost)
-    about = {
-        "questions": len(places),
-        "learned_from": sorted(_short(name) for name in outcomes.ids),
-        "rows_sha256": str(table.outcomes.provenance.get("rows_sha256", "")),
-        "generator": str(table.outcomes.provenance.get("generator", "")),
-        "budget_tokens": table.outcomes.provenance.get("budget_tokens"),
-        "versions": {"mio-rag": __version__, "numpy": np.__version__},
-    }
-    curve: list[tuple[int, float, float, float]] = []
-    alphas: tuple[float, ...] = ()
-    if method == "regression":
-        fitted = fit_regression(experience)
-        scorer: Any = RegressionScorer(fitted)
-        about |= {"report": fitted.report}
-    else:
-        settings = ppo or PPOSettings()
-        trained = train_ppo(experience, settings, checkpoint=checkpoint, progress=progress)
-        scorer, curve, alphas = trained.network, trained.curve, settings.alphas
-        about |= {"seed": settings.seed, "updates": len(curve), "held_out_reward": trained.best}
-    planner = Planner(tree, features, scorer, method, unit, alphas, table.embedder, cost, about)
-    return Made(planner, curve)
+def _try(planner: Planner) -> None:
+    """Decide once at every place, so that arrays that do not fit together are found when they are read."""
+    rising = list(planner.alphas) == sorted(planner.alphas) and all(0 <= a < math.inf for a in planner.alphas)
+    if not 0 < planner.unit < math.inf or planner.cost not in ("tokens", "dollars") or not rising:
+        raise ValueError(f"unit {planner.unit}, cost '{planner.cost}' or alphas {planner.alphas} cannot be")
+    features = planner.features
+    question = features.of(["?"], np.zeros((1, len(features.center))))
+    observed = np.hstack([question, np.zeros((1, len(SEEN) + 2))])
+    for place in planner.tree.decisions:
+        scores = planner.scorer.scores(planner.tree, observed, place, 0.1)
+        children = len(planner.tree.branches[place].children)
+        if scores.shape != (1, children) or np.isnan(scores).any():
+            raise ValueError(f"scores of place {place} have shape {scores.shape}, not (1, {children})")

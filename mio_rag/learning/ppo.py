@@ -8,7 +8,7 @@ The network is a correction to what the regression thinks of every step, and beg
 tells by least squares need not be found again by trial. It counts only where its reward on the questions set
 aside is clearly above the regression's, and at no price below it; otherwise the outcome is the regression,
 learned from all questions. Few questions teach a network their noise.
-torch trains; `mio_rag.control.planner.policy.Network` decides with numpy.
+torch trains; `mio_rag.learning.planner.Network` decides with numpy.
 
 [1] Schulman et al., Proximal policy optimization algorithms, arXiv 1707.06347.
 [2] Sutton, Precup, Singh, Between MDPs and semi-MDPs, Artificial Intelligence 112, 1999.
@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from mio_rag.control.planner.policy import Network, RegressionScorer, network_input
 from mio_rag.errors import InputError, require
-from mio_rag.learning.planner import Experience, fit_regression
+from mio_rag.learning.experience import Experience, fit_regression
+from mio_rag.learning.planner import Network, RegressionScorer, network_input
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 from mio_rag.settings import Settings
 
@@ -256,8 +256,8 @@ class _Trainer:
 
     def held_rewards(self, network: Network) -> FloatArray:
         """Rewards of the likeliest actions on the questions set aside, shape (prices, questions)."""
-        from mio_rag.control.planner.features import QuestionFeatures
-        from mio_rag.control.planner.policy import Planner
+        from mio_rag.learning.planner import Planner
+        from mio_rag.learning.planner_tree import QuestionFeatures
 
         none = np.zeros(0)
         features = QuestionFeatures(none, np.zeros((0, 0)), none, none)

@@ -25,12 +25,18 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from mio_rag import __version__
-from mio_rag.control.router.features import SEARCH, Seen
-from mio_rag.control.router.model import KINDS, REMOVED_KINDS, Router, row_of
-from mio_rag.control.router.settings import Utility
-from mio_rag.deciders.depth import Correction
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.learning.outcomes import Outcomes, mixtures, read_outcomes
+from mio_rag.learning.router_model import (
+    KINDS,
+    REMOVED_KINDS,
+    SEARCH,
+    Correction,
+    Router,
+    Seen,
+    Utility,
+    row_of,
+)
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 from mio_rag.session.tiers import Tier, tiers_of
 from mio_rag.settings import Settings
@@ -301,7 +307,7 @@ def train_mlp(
     Returns
     -------
     (dict, History)
-        weights_0 .. bias_2 as `mio_rag.control.router.model` reads them, and the curve.
+        weights_0 .. bias_2 as `mio_rag.learning.router_model` reads them, and the curve.
 
     Raises
     ------

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import in_force, make_controller
-from mio_rag.control.router.settings import KEY
-from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InfeasibleError
 from mio_rag.generation import Generator
+from mio_rag.learning.router_model import KEY
+from mio_rag.policies.make import in_force, make_controller
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.service.requests import Asked

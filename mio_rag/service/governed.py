@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.control.bandit.pipeline import SearchPipeline
-from mio_rag.control.bandit.strategist import Strategist, rate
-from mio_rag.control.composed.controller import compose, with_limits
-from mio_rag.control.controller import Setup
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, MioRagError, StateError
 from mio_rag.generation import Generator
 from mio_rag.learning.bandit_log import EventLog
+from mio_rag.learning.strategist import SearchPipeline, Strategist, rate
+from mio_rag.policies.compose import compose, with_limits
+from mio_rag.policies.setup import Setup
 from mio_rag.policy import PRESETS, Policy, read_policy
 from mio_rag.policy_files import resolve
 from mio_rag.retrieval.index import CorpusIndex

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.control.bandit.pipeline import PipelineResult, SearchPipeline
-from mio_rag.control.bandit.strategist import Strategist
-from mio_rag.control.make import make_pipeline
-from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator
 from mio_rag.learning.bandit_report import stats
+from mio_rag.learning.strategist import PipelineResult, SearchPipeline, Strategist
+from mio_rag.policies.make import make_pipeline
+from mio_rag.policies.setup import ControlSettings
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from mio_rag.control.steps.pools import merge_pools
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Prompt, build_prompt
 from mio_rag.pool import Candidates
@@ -318,7 +317,7 @@ def _joined(pools: Sequence[Candidates], keep: set[str]) -> Candidates:
         raise Nothing("nothing was found")
     joined = pools[0]
     for other in pools[1:]:
-        joined = merge_pools(joined, other, max(len(joined), len(other)), keep)
+        joined = joined.merge(other, max(len(joined), len(other)), keep)
     return joined
 
 
@@ -431,7 +430,7 @@ def _search_again(job: Job) -> Value | None:
             order = sorted(fused, key=lambda row: -fused[row])
             found = retriever.pool_of(memory.question.text, order, fused)
             size = len(memory.pool) + len(found)
-        pool = found if memory.pool is None else merge_pools(memory.pool, found, size, set(before))
+        pool = found if memory.pool is None else memory.pool.merge(found, size, set(before))
     selection = _read(job, pool)
     job.facts["new"] = tuple(i for i in selection.ids if i not in before)
     return selection

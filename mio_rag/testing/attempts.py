@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mio_rag.control.controller import Controller
-from mio_rag.control.mdp.replay import replay as replay_process
 from mio_rag.errors import MioRagError
+from mio_rag.learning.rules import replay as replay_process
+from mio_rag.policies.setup import Controller
 from mio_rag.session.budget import Limits
 from mio_rag.session.costs import Amount, Call
 from mio_rag.session.trace import Outcome, Trace, append_traces, read_traces, wrong_totals

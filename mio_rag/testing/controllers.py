@@ -9,11 +9,10 @@ from functools import cache
 from typing import Any
 
 from mio_rag.context import render_context
-from mio_rag.control.controller import Controller, Setup
-from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
+from mio_rag.policies.setup import Controller, ControlSettings, Setup
 from mio_rag.retrieval.embedders import TfidfEmbedder
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
@@ -72,7 +71,7 @@ def check_controller(
     Parameters
     ----------
     make : callable
-        ``make(setup) -> controller``, see `mio_rag.control.controller`. Called anew for every run.
+        ``make(setup) -> controller``, see `mio_rag.policies.setup`. Called anew for every run.
     name : str
         What the controller is called in the report.
     dataset, index : optional

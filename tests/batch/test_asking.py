@@ -15,10 +15,10 @@ from mio_rag.batch.ask import AskedSummary, ask_many
 from mio_rag.batch.ledger import Claim, Ledger
 from mio_rag.batch.retrying import Retrying
 from mio_rag.context import passage_tokens
-from mio_rag.control.composed.controller import compose
-from mio_rag.control.controller import Setup
 from mio_rag.errors import InputError, StateError
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator, build_prompt
+from mio_rag.policies.compose import compose
+from mio_rag.policies.setup import Setup
 from mio_rag.policy import Policy, Total, policy_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Answer, GenerationError, Question

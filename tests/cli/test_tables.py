@@ -13,7 +13,7 @@ from mio_rag.cli.show_control import _verdict
 from mio_rag.cli.terminal import Terminal
 from mio_rag.evaluation.contenders import DEFAULT_METHODS
 from mio_rag.evaluation.harness import EvaluationSettings
-from mio_rag.learning.planner import Point
+from mio_rag.learning.planner_training import Point
 from mio_rag.measures import Measure, register, unregister
 
 WIDTHS = (80, 120, 180, 200)

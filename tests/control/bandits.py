@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.control.bandit.chooser import Choice
-from mio_rag.control.bandit.strategist import Strategist
 from mio_rag.learning.bandit import BanditSettings
+from mio_rag.learning.strategist import Choice, Strategist
 
 STRATEGIES = ("raw", "hyde", "query2doc", "grounded")
 EMBEDDER = "test:8"

@@ -5,10 +5,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import make_controller
-from mio_rag.control.settings import ControlSettings
 from mio_rag.generation import BaseGenerator, Prompt, ScriptedGenerator
+from mio_rag.policies.make import make_controller
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Answer, Question

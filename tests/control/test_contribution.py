@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from mio_rag.context import RegexCounter
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import check_controllers, make_controller, make_pipeline
-from mio_rag.control.settings import ControlSettings
 from mio_rag.deciders.search import Search
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.learning.contribution import Values, contributions, sets_to_compare
+from mio_rag.policies.make import check_controllers, make_controller, make_pipeline
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mio_rag.control.steps.pools import merge_pools
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
@@ -26,15 +25,13 @@ logits = st.floats(-60, 60)
 
 @given(st.lists(logits, min_size=3, max_size=3), st.lists(logits, min_size=3, max_size=3))
 def test_merged_scores_keep_their_scale_and_order(one: list[float], other: list[float]) -> None:
-    merged = merge_pools(pool("abc", logit=one), pool("bcd", logit=other), 4, set())
+    merged = pool("abc", logit=one).merge(pool("bcd", logit=other), 4, set())
     expected = {"a": one[0], "b": max(one[1], other[0]), "c": max(one[2], other[1]), "d": other[2]}
     assert dict(zip(merged.ids, merged.scores["logit"].tolist(), strict=True)) == expected
 
 
 def test_scores_that_one_pool_lacks_are_left_out() -> None:
-    merged = merge_pools(
-        pool("ab", dense=[0.1, 0.2], logit=[-3.0, -8.0]), pool("bc", dense=[0.3, 0.4]), 3, set()
-    )
+    merged = pool("ab", dense=[0.1, 0.2], logit=[-3.0, -8.0]).merge(pool("bc", dense=[0.3, 0.4]), 3, set())
     assert set(merged.scores) == {"dense"}
 
 
@@ -44,15 +41,15 @@ def test_what_only_one_pool_repeats_is_still_known_of_both() -> None:
     places = {"sources": ["d", "d"], "spans": [(0, 1), (1, 2)], "dates": ["2024", "2025"]}
     one = replace(pool("ab"), duplicates=alike, **places)
     other = replace(pool("bc"), sources=["d", "e"])
-    for merged in (merge_pools(one, other, 3, set()), merge_pools(other, one, 3, set())):
+    for merged in (one.merge(other, 3, set()), other.merge(one, 3, set())):
         at = [merged.ids.index(name) for name in "abc"]
         assert merged.duplicates is not None
         assert merged.duplicates[np.ix_(at, at)][0, 1] == pytest.approx(0.9)
-    merged = merge_pools(one, other, 3, set())
+    merged = one.merge(other, 3, set())
     assert merged.spans is not None
     assert merged.spans.tolist() == [[0, 1], [1, 2], [-1, -1]]
     assert merged.dates == ("2024", "2025", "")
-    assert merge_pools(replace(other, sources=None), one, 3, set()).spans is None
+    assert replace(other, sources=None).merge(one, 3, set()).spans is None
 
 
 def test_sentences_of_two_pools_are_those_of_the_passages() -> None:
@@ -61,7 +58,7 @@ def test_sentences_of_two_pools_are_those_of_the_passages() -> None:
     ]
     index = CorpusIndex.build(passages, TfidfEmbedder(dimensions=2), "rivers", sentences=True)
     whole, retriever = index.sentences, Retriever(index, pool=2)
-    merged = merge_pools(retriever.retrieve("Arno and Po"), retriever.retrieve("Rhine and Po"), 3, set())
+    merged = retriever.retrieve("Arno and Po").merge(retriever.retrieve("Rhine and Po"), 3, set())
     assert whole is not None
     assert merged.sentences is not None
     assert merged.positions is not None
@@ -71,8 +68,8 @@ def test_sentences_of_two_pools_are_those_of_the_passages() -> None:
     assert (merged.sentences.spans == expected.spans).all()
     assert (merged.sentences.embeddings == expected.embeddings).all()
     bare = replace(merged, sentences=None)
-    assert merge_pools(merged, bare, 3, set()).sentences is not None  # all passages are the first pool's
-    assert merge_pools(bare, merged, 3, set()).sentences is None
+    assert merged.merge(bare, 3, set()).sentences is not None  # all passages are the first pool's
+    assert bare.merge(merged, 3, set()).sentences is None
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 9])

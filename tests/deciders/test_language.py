@@ -6,12 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import check_controllers, make_controller
-from mio_rag.control.settings import ControlSettings
 from mio_rag.deciders.plans import STEPS, grammar, parse_plan, plans
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt
+from mio_rag.policies.make import check_controllers, make_controller
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.trace import Trace
 from mio_rag.types import Answer

@@ -5,12 +5,12 @@ import re
 import numpy as np
 import pytest
 
-from mio_rag.control.composed.controller import compose
-from mio_rag.control.controller import Setup
-from mio_rag.control.mdp.policies import State
 from mio_rag.corpora.load import Dataset
 from mio_rag.deciders.repeat import ByPrice, ByProcess, Looked, Rule
 from mio_rag.generation import ScriptedGenerator
+from mio_rag.learning.rules import State
+from mio_rag.policies.compose import compose
+from mio_rag.policies.setup import Setup
 from mio_rag.policy import policy_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.trace import Trace

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import make_controller
-from mio_rag.control.planner.policy import Planner, write_planner
-from mio_rag.control.planner.replay import replay
-from mio_rag.control.settings import ControlSettings
 from mio_rag.errors import InputError
+from mio_rag.learning.planner import Planner, write_planner
+from mio_rag.learning.planner_replay import replay
+from mio_rag.policies.make import make_controller
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.trace import Trace
 from tests.control.planner.synthetic import sure_planner

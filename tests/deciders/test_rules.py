@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.control.mdp.policies import State, make_policy, open_actions
-from mio_rag.control.mdp.replay import decided, replay
-from mio_rag.control.steps.pools import merge_pools
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.learning.mdp import solve_plan
+from mio_rag.learning.rules import State, decided, make_policy, open_actions, replay
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.budget import Budget, LimitReached, Limits
@@ -228,7 +226,7 @@ def test_evidence_keeps_the_budget_and_selection_is_exact(river_index: CorpusInd
 def test_merged_pools_keep_the_best_of_both(river_index: CorpusIndex) -> None:
     retriever = Retriever(river_index, pool=3)
     one, other = retriever.retrieve("Arno length"), retriever.retrieve("bread flour")
-    merged = merge_pools(one, other, 3, keep={one.ids[2]})
+    merged = one.merge(other, 3, keep={one.ids[2]})
     assert one.ids[2] in merged.ids
     assert len(merged) <= 4
     best = {
@@ -251,7 +249,7 @@ def test_merged_pools_keep_the_links_of_each() -> None:
         links[pair] = weight
         return Candidates(ids, ids, np.ones(2), np.ones(2), question="q", links=links, positions=[3, 4])
 
-    merged = merge_pools(pool(["a", "b"], (0, 1), 0.5), pool(["b", "c"], (1, 0), 1.0), 3, set())
+    merged = pool(["a", "b"], (0, 1), 0.5).merge(pool(["b", "c"], (1, 0), 1.0), 3, set())
     at = {i: k for k, i in enumerate(merged.ids)}
     expected = np.zeros((3, 3))
     expected[at["a"], at["b"]], expected[at["c"], at["b"]] = 0.5, 1.0

@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from mio_rag.control.planner.draw import levels, workflow_text
-from mio_rag.deciders.workflow import (
+from mio_rag.errors import InputError
+from mio_rag.session.workflow import (
     NAMED,
     Node,
     Workflow,
     chain,
     find_workflow,
+    levels,
     read_workflow,
     workflow_problems,
+    workflow_text,
 )
-from mio_rag.errors import InputError
 
 
 def made(nodes: Any, answer: str = "answer") -> Workflow:

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 from scipy.stats import qmc
 
-from mio_rag.control.bandit.chooser import Choice
-from mio_rag.control.bandit.policy import drawn_by, mixture
-from mio_rag.control.bandit.programme import every_set
-from mio_rag.control.bandit.strategist import Strategist
 from mio_rag.errors import InputError
 from mio_rag.learning.bandit import BanditSettings, StrategyOptions, options_of
+from mio_rag.learning.bandit_choice import drawn_by, every_set, mixture
 from mio_rag.learning.bandit_report import add_strategy, recalibrate
+from mio_rag.learning.strategist import Choice, Strategist
 from tests.control.bandits import asked, lived, outcome, strategist
 
 GOOD_BAD = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}  # costs are .05

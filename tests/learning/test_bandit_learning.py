@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge as FullRidge
 
-from mio_rag.control.bandit.context import TYPES, context_of, question_type
-from mio_rag.control.bandit.programme import Program, chosen_set, every_set, margin_set, worths
 from mio_rag.learning.bandit import PageHinkley, Ridge, forget, net, observe, pooled, region
+from mio_rag.learning.bandit_choice import Program, chosen_set, every_set, margin_set, worths
+from mio_rag.learning.bandit_context import TYPES, context_of, question_type
 
 
 def observations(n: int = 60, d: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

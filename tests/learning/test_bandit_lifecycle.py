@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.control.bandit.strategist import folded, rate
 from mio_rag.errors import DataError, InputError
 from mio_rag.learning.bandit import BanditSettings, Learned
 from mio_rag.learning.bandit_log import Event, EventLog
@@ -27,6 +26,7 @@ from mio_rag.learning.bandit_report import (
     start_from,
     stats_of,
 )
+from mio_rag.learning.strategist import folded, rate
 from mio_rag.learning.weights import read_weights, write_weights
 from tests.control.bandits import STRATEGIES, asked, lived, strategist
 

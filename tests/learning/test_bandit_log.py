@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mio_rag.control.bandit.strategist import Strategist, folded, rate
 from mio_rag.errors import DataError, InputError, StateError
 from mio_rag.learning.bandit import BanditSettings, Learned
 from mio_rag.learning.bandit_log import EventLog, Events
+from mio_rag.learning.strategist import Strategist, folded, rate
 from tests.control.bandits import EMBEDDER, STRATEGIES, asked, lived, outcome, strategist
 
 GOOD_BAD = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}  # costs are .05
@@ -25,7 +25,7 @@ def refolded(path: Path, afresh: bool = True) -> Learned:
 def test_the_state_is_a_fold_over_the_log_to_the_last_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mio_rag.control.bandit.strategist._SNAPSHOT_EVERY", 16)
+    monkeypatch.setattr("mio_rag.learning.strategist._SNAPSHOT_EVERY", 16)
     path = tmp_path / "s.sqlite"
     bandit = strategist(path, refresh=7)
     choices = lived(bandit, 50, GOOD_BAD)
@@ -43,7 +43,7 @@ def test_the_state_is_a_fold_over_the_log_to_the_last_bit(
 def test_the_price_of_the_moment_is_no_part_of_what_is_learned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mio_rag.control.bandit.strategist._SNAPSHOT_EVERY", 16)
+    monkeypatch.setattr("mio_rag.learning.strategist._SNAPSHOT_EVERY", 16)
     path = tmp_path / "s.sqlite"
     bandit = strategist(path, policy="uniform", prune_after=20)
     for start, price in enumerate((0.001, 0.01, 0.0)):
@@ -132,7 +132,7 @@ def test_nothing_is_learned_of_what_could_not_be_written(
     path = tmp_path / "s.sqlite"
     bandit = strategist(path)
     lived(bandit, 5, GOOD_BAD)
-    monkeypatch.setattr("mio_rag.control.bandit.strategist._SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr("mio_rag.learning.strategist._SNAPSHOT_EVERY", 1)
     keep, full = Events.keep_snapshot, sqlite3.OperationalError("database or disk is full")
 
     def refused(self: Events, seq: int, state: bytes) -> None:
@@ -173,7 +173,7 @@ def test_a_strategy_that_was_added_after_a_change_is_folded_to_the_last_bit(tmp_
 
 
 def test_others_go_on_while_a_log_is_folded_afresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mio_rag.control.bandit.strategist._SNAPSHOT_EVERY", 16)
+    monkeypatch.setattr("mio_rag.learning.strategist._SNAPSHOT_EVERY", 16)
     monkeypatch.setattr("mio_rag.learning.bandit_log._PATIENCE_SECONDS", 0.2)
     path = tmp_path / "s.sqlite"
     first = strategist(path)
@@ -217,7 +217,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
 def test_questions_that_fail_on_the_way_do_not_pile_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mio_rag.control.bandit.strategist._MOST_WAITING", 3)
+    monkeypatch.setattr("mio_rag.learning.strategist._MOST_WAITING", 3)
     bandit = strategist(tmp_path / "s.sqlite")
     choices = [asked(bandit, number) for number in range(6)]
     assert len(bandit._waiting) == 3

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.control.planner.policy import read_planner
-from mio_rag.control.router.model import read_router
 from mio_rag.errors import DataError, InputError
 from mio_rag.learning.bandit_log import EventLog
 from mio_rag.learning.bandit_report import export, rebuild, start_from
 from mio_rag.learning.outcomes import Outcomes, read_outcomes, read_rows
+from mio_rag.learning.planner import read_planner
 from mio_rag.learning.ppo import PPOSettings
+from mio_rag.learning.router_model import read_router
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 from tests.control.bandits import lived, strategist
 from tests.control.composed.learned import planner_file, router_file

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mio_rag.control.planner.features import WORDING, QuestionFeatures, wording
-from mio_rag.control.planner.policy import Planner, RegressionScorer, read_planner, write_planner
-from mio_rag.control.planner.tree import Tree
-from mio_rag.deciders.workflow import NAMED
 from mio_rag.errors import DataError, InputError
-from mio_rag.learning.planner import SEEN, Experience, _by_set, fit_regression
+from mio_rag.learning.experience import SEEN, Experience, _by_set, fit_regression
+from mio_rag.learning.planner import Planner, RegressionScorer, read_planner, write_planner
+from mio_rag.learning.planner_tree import WORDING, QuestionFeatures, Tree, wording
 from mio_rag.learning.ppo import PPOSettings, train_ppo
+from mio_rag.session.workflow import NAMED
 from tests.control.planner.synthetic import best, table
 
 FEATURES = QuestionFeatures.fit(["Who?", "What is it?"], np.eye(2), axes=0)

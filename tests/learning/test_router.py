@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from mio_rag.control.router.features import SEARCH
-from mio_rag.control.router.model import KINDS, first_success, read_router
-from mio_rag.control.router.settings import Utility
-from mio_rag.control.router.worked import answer_worked, labels, row_worked
 from mio_rag.errors import DataError, InputError
+from mio_rag.learning.labels import answer_worked, labels, row_worked
 from mio_rag.learning.router import (
     FitSettings,
     Table,
@@ -29,6 +26,7 @@ from mio_rag.learning.router import (
     train_mlp,
     write_table,
 )
+from mio_rag.learning.router_model import KINDS, SEARCH, Utility, first_success, read_router
 from mio_rag.learning.weights import write_weights
 from mio_rag.types import Question
 from tests.control.router.made import TIERS, table

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from mio_rag.context import APART, RegexCounter, block_tokens, render_context
-from mio_rag.control.steps.pools import merge_pools
 from mio_rag.errors import InputError
 from mio_rag.formulations import NormBall
 from mio_rag.pool import Candidates
@@ -367,7 +366,7 @@ def test_documents_that_contradict_themselves_are_read_apart_from_an_index_too()
     index = CorpusIndex.build(passages, "tfidf", "bridges", sentences=True)
     retriever = Retriever(index, counter=COUNTER)
     one, other = map(retriever.retrieve, ("Which colour has the toll bridge?", "Is the ferry slow?"))
-    for given in (one, merge_pools(one, other, 4, set())):
+    for given in (one, one.merge(other, 4, set())):
         found = Selector(passage_penalty=0.0, units="sentences", prompt_order="document").select(
             given, 200, COUNTER
         )

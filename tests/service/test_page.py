@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.control.router.settings import RouterSettings
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.learning.router import FitSettings, fit_once
+from mio_rag.learning.router_model import RouterSettings
 from mio_rag.learning.weights import write_weights
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.types import Passage

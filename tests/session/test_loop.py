@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import check_controllers, make_controller, workflow_session
-from mio_rag.control.planner.settings import WorkflowSettings
-from mio_rag.control.settings import ControlSettings
-from mio_rag.deciders.workflow import NAMED, Workflow, chain
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.policies.make import check_controllers, make_controller, workflow_session
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.budget import Limits
 from mio_rag.session.costs import totals
 from mio_rag.session.loop import Session, _filled
-from mio_rag.session.models import Models
+from mio_rag.session.models import Models, WorkflowSettings
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.session.values import Fact
+from mio_rag.session.workflow import NAMED, Workflow, chain
 from mio_rag.types import Answer, GenerationError, Question
 from tests.control.scripted import CHOICE, COMPARISON, SELECTOR
 

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.control.composed.controller import compose
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import make_controller
-from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.load import Dataset
 from mio_rag.deciders.planner import Planner
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, SpentError
 from mio_rag.generation import Prompt, ScriptedGenerator
-from mio_rag.learning.planner import observation, seen
+from mio_rag.learning.experience import observation, seen
+from mio_rag.policies.compose import compose
+from mio_rag.policies.make import make_controller
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.policy import policy_of, read_policy
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.budget import Limits

@@ -9,23 +9,22 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
-from mio_rag.control import make
-from mio_rag.control.controller import Kind, Setup
-from mio_rag.control.make import check_controllers, make_controller, register
-from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.load import Dataset
 from mio_rag.deciders.order import Order
-from mio_rag.deciders.workflow import NAMED
 from mio_rag.errors import InputError
 from mio_rag.evaluation.contenders import default_baseline
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.policies import make
+from mio_rag.policies.make import check_controllers, make_controller, register
+from mio_rag.policies.setup import ControlSettings, Kind, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.costs import Prices
 from mio_rag.session.loop import Session
 from mio_rag.session.state import Action, State
 from mio_rag.session.tools import Equipment
 from mio_rag.session.trace import read_traces
+from mio_rag.session.workflow import NAMED
 from mio_rag.types import GenerationError
 from tests.control.scripted import COMPARISON, SELECTOR, never, said
 

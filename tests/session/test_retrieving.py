@@ -4,15 +4,14 @@ import threading
 
 import pytest
 
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import make_controller
-from mio_rag.control.settings import ControlSettings
-from mio_rag.deciders.workflow import Workflow, chain
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt
+from mio_rag.policies.make import make_controller
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.budget import Limits
 from mio_rag.session.trace import Trace
+from mio_rag.session.workflow import Workflow, chain
 from mio_rag.types import GenerationError
 from tests.control.scripted import COMPARISON, SELECTOR
 from tests.session.test_loop import Watched, check, controller, said

@@ -2,13 +2,12 @@
 
 import pytest
 
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import make_controller
-from mio_rag.control.settings import ControlSettings
-from mio_rag.deciders.workflow import chain
 from mio_rag.errors import InputError
+from mio_rag.policies.make import make_controller
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.session.workflow import chain
 from mio_rag.types import Passage
 from tests.control.scripted import COMPARISON
 from tests.session.test_loop import Watched, check, controller

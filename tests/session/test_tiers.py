@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from mio_rag.context import RegexCounter, render_context
-from mio_rag.control.controller import Setup
-from mio_rag.control.make import check_controllers, make_controller
-from mio_rag.control.router.settings import KEY, RouterSettings, Utility
-from mio_rag.control.settings import ControlSettings
 from mio_rag.corpora.load import Dataset
-from mio_rag.deciders.depth import Correction, Depth, TierChoice
+from mio_rag.deciders.depth import Depth
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.learning.router_model import KEY, Correction, RouterSettings, TierChoice, Utility
+from mio_rag.policies.make import check_controllers, make_controller
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.loop import Session

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mio_rag.control.mdp.replay import decided, replay
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ScriptedGenerator
+from mio_rag.learning.rules import decided, replay
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.budget import Limits
 from mio_rag.session.trace import Trace, append_traces, read_traces

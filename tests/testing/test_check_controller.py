@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from mio_rag.control.controller import Controller, Setup
-from mio_rag.control.make import make_controller
-from mio_rag.control.mdp.policies import POLICIES
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
 from mio_rag.generation import Generator, build_prompt
+from mio_rag.learning.rules import POLICIES
+from mio_rag.policies.make import make_controller
+from mio_rag.policies.setup import Controller, Setup
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.budget import Replies, Reply
 from mio_rag.session.costs import Call, Costs

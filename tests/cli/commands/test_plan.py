@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mio_rag.cli.show_control import _figure
-from mio_rag.deciders.workflow import NAMED
+from mio_rag.session.workflow import NAMED
 from tests.cli.running import here
 
 QUESTION = "Which metal melts at the higher temperature, rhenium or tungsten?"

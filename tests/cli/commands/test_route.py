@@ -11,12 +11,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mio_rag.cli.app import app
-from mio_rag.control.router.model import read_router
-from mio_rag.control.router.settings import RouterSettings, Utility
 from mio_rag.corpora.load import Dataset, load_dataset
 from mio_rag.errors import InputError
 from mio_rag.generation import ScriptedGenerator, make_generator
 from mio_rag.learning.router import read_table
+from mio_rag.learning.router_model import RouterSettings, Utility, read_router
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.run import check
 from mio_rag.service.settings import Pacing, ServiceSettings

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mio_rag.control.planner.features import QuestionFeatures
-from mio_rag.control.planner.policy import Planner, RegressionScorer, write_planner
-from mio_rag.control.router.model import Router
-from mio_rag.learning.planner import fit_regression, observation, seen
+from mio_rag.learning.experience import fit_regression, observation, seen
+from mio_rag.learning.planner import Planner, RegressionScorer, write_planner
+from mio_rag.learning.planner_tree import QuestionFeatures
+from mio_rag.learning.router_model import Router
 from mio_rag.learning.weights import write_weights
 from mio_rag.session.tiers import Tier
 from tests.control.planner.synthetic import table

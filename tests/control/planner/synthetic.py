@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from mio_rag.control.planner.features import QuestionFeatures
-from mio_rag.control.planner.policy import Planner, RegressionScorer
-from mio_rag.control.planner.tree import Tree
-from mio_rag.deciders.workflow import NAMED
-from mio_rag.learning.planner import SEEN, Experience, Regression
+from mio_rag.learning.experience import SEEN, Experience, Regression
+from mio_rag.learning.planner import Planner, RegressionScorer
+from mio_rag.learning.planner_tree import QuestionFeatures, Tree
+from mio_rag.session.workflow import NAMED
 
 
 def table(n: int, mode: str = "once", seed: int = 0, noise: float = 0.1, told: float = 1.0) -> Experience:

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from mio_rag.control.router.features import SEARCH, Seen
 from mio_rag.learning.outcomes import Outcomes
 from mio_rag.learning.router import LABEL, WORKED, Table
+from mio_rag.learning.router_model import SEARCH, Seen
 from mio_rag.session.tiers import Tier
 
 TIERS = (Tier("easy", 1, 100, 8), Tier("medium", 2, 200, 16), Tier("hard", 4, 400, 24))

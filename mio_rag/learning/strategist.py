@@ -1,7 +1,7 @@
 """The bandit at work: it chooses strategies for a question, and learns from what came of it.
 
 State lies in a file (`mio_rag.learning.bandit_log`). Before each choice, what other processes have added is
-folded in; an outcome is an event, and known to all from then on. A process that is killed loses at most the
+replayed; an outcome is an event, and known to all from then on. A process that is killed loses at most the
 question that it was at.
 """
 
@@ -10,26 +10,153 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from mio_rag.control.bandit.chooser import Choice, Seen
-from mio_rag.control.bandit.context import Context, context_of
-from mio_rag.control.bandit.policy import draw, mixture
-from mio_rag.control.bandit.programme import every_set, worths
-from mio_rag.errors import InputError, StateError, choose
+from mio_rag.context import TokenCounter
+from mio_rag.errors import InfeasibleError, InputError, StateError, choose
+from mio_rag.generation import Generator
 from mio_rag.learning.bandit import BanditSettings, Learned, StrategyOptions
+from mio_rag.learning.bandit_choice import draw, every_set, mixture, worths
+from mio_rag.learning.bandit_context import Context, context_of
 from mio_rag.learning.bandit_log import EventLog, Events
+from mio_rag.learning.contribution import Contributions, Values, contributions, sets_to_compare
+from mio_rag.pool import Candidates
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.session.strategies import STRATEGIES, names_of
+from mio_rag.selection.result import Selection
+from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Budget, Limits
+from mio_rag.session.costs import Amount, Costs
+from mio_rag.session.search import Searched, SearchSettings, check_search, search
+from mio_rag.session.state import State
+from mio_rag.session.strategies import STRATEGIES, check_strategies, make_strategies, names_of
 from mio_rag.types import Question
 
-__all__ = ["Strategist", "admit", "folded", "known_settings", "open_strategist"]
+
+@dataclass(frozen=True)
+class Choice:
+    """Strategies for one question.
+
+    Parameters
+    ----------
+    id : str
+        By which feedback names the question; blank where nobody learns.
+    strategies : tuple of str
+    weights : mapping of str to float
+        In the merged ranking.
+    base : tuple of str
+        Those that always run.
+    why : str
+        In words.
+    about : dict
+        What a trace keeps of it: propensity, certificate, kind of the round. Plain data.
+    """
+
+    id: str
+    strategies: tuple[str, ...]
+    weights: Mapping[str, float] = field(default_factory=dict)
+    base: tuple[str, ...] = ()
+    why: str = ""
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What came of a choice.
+
+    Parameters
+    ----------
+    searched : Searched
+    selection : Selection or None
+        What was read; None where nothing could be.
+    contributions : Contributions or None
+        None where they cannot be had.
+    costs : mapping of str to Amount
+        What each strategy spent.
+    """
+
+    searched: Searched
+    selection: Selection | None
+    contributions: Contributions | None
+    costs: Mapping[str, Amount]
+
+    @property
+    def pool(self) -> Candidates:
+        """What was found."""
+        return self.searched.pool
+
+
+class Chooser(Protocol):
+    """Chooses strategies, and hears what came of it."""
+
+    @property
+    def name(self) -> str:
+        """As ledgers and traces show it."""
+        ...
+
+    @property
+    def possible(self) -> tuple[str, ...]:
+        """Strategies that it may choose; all that these need must be there."""
+        ...
+
+    @property
+    def learns(self) -> bool:
+        """Whether it wants to know contributions, which take programs to solve."""
+        ...
+
+    def choose(self, question: Question, retriever: Retriever) -> Choice:
+        """Strategies for a question."""
+        ...
+
+    def learn(self, choice: Choice, seen: Seen) -> None:
+        """Take in what came of it; to be called once for a choice."""
+        ...
+
+    def price_tokens(self, price: float) -> None:
+        """From now on, choose at this price of a token."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same strategies for every question."""
+
+    strategies: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strategies", check_strategies(self.strategies))
+
+    @property
+    def name(self) -> str:
+        """Their names, joined by "+"."""
+        return "+".join(self.strategies)
+
+    @property
+    def possible(self) -> tuple[str, ...]:
+        """Those."""
+        return self.strategies
+
+    @property
+    def learns(self) -> bool:
+        """No."""
+        return False
+
+    def choose(self, question: Question, retriever: Retriever) -> Choice:
+        """Those."""
+        return Choice("", self.strategies)
+
+    def learn(self, choice: Choice, seen: Seen) -> None:
+        """Nothing."""
+
+    def price_tokens(self, price: float) -> None:
+        """Nothing."""
+
 
 _SNAPSHOT_EVERY = 1000
 _MOST_WAITING = 10_000
@@ -355,3 +482,160 @@ def _credit(seen: Seen) -> dict[str, float]:
         for name in finders:
             shares[name] = shares.get(name, 0.0) + 1 / (len(finders) * len(read))
     return shares
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineResult:
+    """What was chosen, found and selected."""
+
+    choice: Choice
+    searched: Searched
+    selection: Selection
+
+    def found_by(self, identity: str) -> dict[str, int]:
+        """Strategy -> rank, for a passage; rank 0 where only a link leads to it."""
+        return dict(self.searched.found.get(identity, {}))
+
+
+@dataclass(frozen=True, eq=False)
+class SearchPipeline:
+    """Chooses strategies, searches by them, and selects from what they find.
+
+    Raises
+    ------
+    InputError
+        If a strategy that may be chosen lacks a model, or links.
+    """
+
+    chooser: Chooser
+    retriever: Retriever
+    generator: Generator | None
+    selector: Selector
+    settings: SearchSettings = field(default_factory=SearchSettings)
+
+    def __post_init__(self) -> None:
+        made = make_strategies(self.chooser.possible, self.settings.writing)
+        check_search(made, self.retriever, self.generator)
+
+    def run(
+        self,
+        question: Question,
+        budget_tokens: int,
+        counter: TokenCounter | None = None,
+        *,
+        costs: Costs | None = None,
+    ) -> PipelineResult:
+        """Take a question to its selection.
+
+        What was spent is in `costs`, also where this fails.
+
+        Raises
+        ------
+        InfeasibleError
+            If no selection satisfies the constraints.
+        MioRagError
+            As search and selection do.
+        """
+        account = Costs() if costs is None else costs
+        with account.part("plan"):
+            choice = self.chooser.choose(question, self.retriever)
+        branch = None
+        if self.generator is not None:
+            limits = Limits(tokens=self.settings.tokens * len(choice.strategies))
+            branch = Budget(self.generator, limits).branch()
+            branch.costs = account
+        searched = search(
+            question,
+            self.retriever,
+            self.generator,
+            choice.strategies,
+            self.settings,
+            weights=choice.weights,
+            branch=branch,
+            alone=sets_to_compare(choice.strategies, choice.base) if self.chooser.learns else (),
+        )
+        with account.part("select"):
+            selection = self.selector.select(searched.pool, budget_tokens, counter)
+        if self.chooser.learns:
+            with account.part("learn"):
+                added = None
+                if selection.result.x is not None:
+                    added = measured(self.selector, searched, choice, budget_tokens, counter)
+                read = None if selection.result.x is None else selection
+                spent = {one.strategy: one.amount for one in searched.tried}
+                self.chooser.learn(choice, Seen(searched, read, added, spent))
+        if selection.result.x is None:
+            raise InfeasibleError(selection.explain())
+        return PipelineResult(choice, searched, selection)
+
+
+def measured(
+    selector: Selector,
+    searched: Searched,
+    choice: Choice,
+    budget_tokens: int,
+    counter: TokenCounter | None = None,
+) -> Contributions | None:
+    """What each strategy of a choice added: `contributions` of a search that was asked for its sets.
+
+    None where one that always runs has failed: there is nothing to hold the others against.
+    """
+    if any(one.failed and one.strategy in choice.base for one in searched.tried):
+        return None
+    pool = searched.pool if searched.every is None else searched.every
+    values = Values(selector, pool, searched.alone, budget_tokens, counter)
+    return contributions(values, choice.strategies, choice.base)
+
+
+def searched_json(result: PipelineResult) -> dict[str, Any]:
+    """Plain data of a search: what each strategy did, and who found what is read."""
+    choice, searched = result.choice, result.searched
+    return {
+        "strategies": [
+            {
+                "strategy": one.strategy,
+                "queries": list(one.found.queries),
+                "found": len(one.found.rows),
+                "dropped_names": one.found.dropped,
+                "note": one.found.note,
+                "failed": one.failed,
+                "prompt_tokens": one.amount.prompt_tokens,
+                "completion_tokens": one.amount.completion_tokens,
+                "lm_calls": one.amount.lm_calls,
+                "retrieval_calls": one.amount.retrieval_calls,
+                "seconds": one.amount.seconds,
+            }
+            for one in searched.tried
+        ],
+        "found_by": {i: result.found_by(i) for i in result.selection.ids},
+        "choice": {"id": choice.id, "why": choice.why, **choice.about},
+        "search_notes": list(searched.notes),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class StrategyLearner:
+    """Tells a bandit what came of the strategies that it chose; as `mio_rag.session.state.Learner`."""
+
+    chooser: Chooser
+    selector: Selector
+
+    def learn(self, state: State) -> None:
+        """Record what each strategy added to what was read, once a question."""
+        found = next((r for r in state.results.values() if "searched" in r.facts), None)
+        read = next((r.value for r in state.results.values() if r.action.do == "select"), None)
+        if found is None or not isinstance(read, Selection):
+            return
+        choice: Choice = state.once("search", lambda: Choice("", ()))
+        searched: Searched = found.facts["searched"]
+        counter = None if state.retriever is None else state.retriever.counter
+        program = self.selector.replace(token_price=max(state.price, self.selector.token_price))
+        added = measured(program, searched, choice, state.budget, counter)
+        spent = {one.strategy: one.amount for one in searched.tried}
+        self.chooser.learn(choice, Seen(searched, read, added, spent))
+
+    def close(self) -> None:
+        """Close the log of the bandit."""
+        close = getattr(self.chooser, "close", None)
+        if close is not None:
+            close()

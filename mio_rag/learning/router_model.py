@@ -1,35 +1,254 @@
-"""A trained router: it decides with numpy alone, in well under a millisecond.
-
-mlp           the published network on the question's embedding: 256 and 64 hidden units, softmax over tiers
-logistic      multinomial logistic regression
-utility       for each tier the calibrated probability that it does; the tier of largest utility
-
-All but the last say which tier is the cheapest that does. `utility` knows what failing costs, so that prices
-may change without training.
-"""
+"""A router: it chooses the tier of a question, from its text and its search, in NumPy alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy  # loads scipy.special, an eighth of a second, where it is first used
 from numpy.typing import NDArray
 
-from mio_rag.control.router.features import FEATURES, SEARCH, Seen, look
-from mio_rag.control.router.settings import Utility
-from mio_rag.deciders.depth import Correction, TierChoice
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import DataError, InputError, choose
 from mio_rag.learning.weights import Weights, read_weights
 from mio_rag.pool import Candidates
-from mio_rag.session.tiers import Tier, tiers_of
+from mio_rag.relevance.features import pool_facts
+from mio_rag.selection.selector import Selector
+from mio_rag.session.tiers import PUBLISHED, Tier, tiers_of
 from mio_rag.types import Question
 
-__all__ = ["KINDS", "VERSION", "Deciding", "Router", "read_router", "row_of"]
-
 FloatArray = NDArray[np.float64]
+
+#: What a router may go by.
+FEATURES = ("question", "question+search")
+
+_RANKS = (1, 2, 5)
+_DEPTHS = (2, 5, 10)
+_FACTS = (
+    "pool_agreement",
+    "pool_correlation",
+    "pool_dense_lead",
+    "pool_bm25_lead",
+    "pool_question_words",
+    "pool_question_names",
+)
+
+#: Names of the numbers of `Seen.search`.
+SEARCH = (
+    "best_cosine",
+    "second_cosine",
+    "fifth_cosine",
+    "best_bm25",
+    *_FACTS,
+    *(f"likely_{rank}" for rank in _RANKS),
+    "expected",
+    *(f"covered_{depth}" for depth in _DEPTHS),
+)
+
+_BY_MODEL = Selector()
+
+
+@dataclass(frozen=True)
+class Correction:
+    """More is read where the search is weak.
+
+    Parameters
+    ----------
+    below : float
+        Cosine of the best passage under which a search is weak.
+    more : int
+        Passages that are then read next to those of the tier; the most expensive tier reads no more.
+    """
+
+    below: float
+    more: int = 5
+
+
+@dataclass(frozen=True)
+class TierChoice:
+    """A tier, and what spoke for it.
+
+    Parameters
+    ----------
+    place : int
+        Among the tiers.
+    scores : mapping of str to float, optional
+        Tier -> probability or utility.
+    unsure : bool
+        Whether several tiers were plausible, and a more expensive one than the best was taken.
+    """
+
+    place: int
+    scores: Mapping[str, float] | None = None
+    unsure: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One question, as a router sees it.
+
+    Parameters
+    ----------
+    embedding : array, shape (d,)
+        Of length 1.
+    search : array, shape (len(SEARCH),)
+    """
+
+    text: str
+    embedding: FloatArray
+    search: FloatArray
+
+
+def look(pool: Candidates, selector: Selector | None = None) -> Seen:
+    """What a pool shows of its question.
+
+    Parameters
+    ----------
+    selector : Selector, optional
+        Whose relevance model says how probable passages are; by default that of `Selector()`. A router must
+        see with the one that it was trained with.
+
+    Raises
+    ------
+    InputError
+        If the pool is empty, or was not found by a `Retriever`.
+    """
+    if len(pool) == 0 or pool.query_embedding is None or not {"dense", "bm25"} <= set(pool.scores):
+        raise InputError("a router needs a pool that a Retriever found, with at least one passage")
+    query = np.asarray(pool.query_embedding, dtype=np.float64)
+    cosines = np.sort(pool.scores["dense"])[::-1]
+    likely = np.clip((selector or _BY_MODEL).valued(pool).relevance, 0.0, 1.0)
+    expected = float(likely.sum())
+    facts = pool_facts(pool)
+    search = [
+        *_at(cosines, _RANKS),
+        float(np.log1p(max(0.0, float(pool.scores["bm25"].max())))),
+        *(float(facts[name]) for name in _FACTS),
+        *_at(np.sort(likely)[::-1], _RANKS),
+        expected,
+        *(float(likely[:depth].sum()) / expected if expected > 0 else 0.0 for depth in _DEPTHS),
+    ]
+    return Seen(pool.question, query / max(float(np.linalg.norm(query)), 1e-12), np.array(search))
+
+
+def _at(values: FloatArray, ranks: Sequence[int]) -> list[float]:
+    """The values at ranks from 1; the last one where there are fewer."""
+    return [float(values[min(rank, len(values)) - 1]) for rank in ranks]
+
+
+#: The entry of `ControlSettings.kinds`.
+KEY = "router"
+
+#: What happens where more than one tier is plausible.
+WHEN_UNSURE = ("stay", "up")
+
+
+@dataclass(frozen=True)
+class Utility:
+    """alpha Q - beta C_tok - gamma C_lat - delta C_mem, changed whenever one likes: nothing is trained anew.
+
+    Parameters
+    ----------
+    alpha : float
+        Worth of a question that a tier answers.
+    beta : float
+        What a token into or out of the model costs.
+    gamma : float
+        What a second costs.
+    delta : float
+        What a megabyte of peak memory costs.
+
+    Notes
+    -----
+    All >= 0 and finite. With alpha = 1 costs are in units of quality: beta = .0005 says that 2,000 tokens are
+    worth one more answered question.
+    """
+
+    alpha: float = 1.0
+    beta: float = 0.0005
+    gamma: float = 0.0
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}={value!r} must be a finite number >= 0"
+            for name, value in vars(self).items()
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf
+        ]
+        if not problems and self.alpha == 0:
+            problems.append("alpha=0 makes every answer worthless: give a number above 0")
+        if problems:
+            raise InputError([f"utility: {problem}" for problem in problems])
+
+
+@dataclass(frozen=True)
+class RouterSettings:
+    """Tiers, and who chooses among them.
+
+    Parameters
+    ----------
+    tiers : tuple of Tier
+        Ordered by cost. A router brings its own.
+    router : str or None
+        File that `mio-rag route train` wrote.
+    utility : Utility
+        Of a router that knows the utility of each tier.
+    unsure : str
+        "up": a dearer tier where more than one is plausible; "stay": the most probable one.
+    """
+
+    tiers: tuple[Tier, ...] = PUBLISHED
+    router: str | None = None
+    utility: Utility = Utility()
+    unsure: str = "stay"
+
+    def __post_init__(self) -> None:
+        if self.unsure not in WHEN_UNSURE:
+            raise InputError(f"unsure={self.unsure!r} is unknown: {choose(self.unsure, WHEN_UNSURE)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; a router is known by its content, so that runs with another one do not mix."""
+        data: dict[str, Any] = {
+            "tiers": [tier.to_dict() for tier in self.tiers],
+            "utility": dict(vars(self.utility)),
+            "unsure": self.unsure,
+        }
+        if self.router is not None:
+            path = Path(self.router)
+            data["router"] = self.router
+            data["sha256"] = sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+        return data
+
+    @classmethod
+    def of(cls, kinds: Mapping[str, Any]) -> RouterSettings:
+        """The settings below `ControlSettings.kinds`; where there are none, the published tiers.
+
+        Raises
+        ------
+        InputError
+            For data that describes none.
+        """
+        data = kinds.get(KEY)
+        if data is None:
+            return cls()
+        if not isinstance(data, Mapping):
+            raise InputError(f"settings of routers are {data!r}: give a mapping, as `to_dict` makes it")
+        known = ("tiers", "utility", "unsure", "router", "sha256")
+        if strange := sorted(set(data) - set(known)):
+            raise InputError(
+                f"settings of routers: {', '.join(strange)} is unknown: choose {', '.join(known)}"
+            )
+        try:
+            utility = Utility(**data.get("utility", {}))
+        except TypeError as error:
+            raise InputError(f"settings of routers: utility: {error}") from error
+        tiers = PUBLISHED if "tiers" not in data else tiers_of(data["tiers"], "settings of routers")
+        return cls(tiers, data.get("router"), utility, data.get("unsure", "stay"))
+
 
 KINDS = ("mlp", "logistic", "utility")
 REMOVED_KINDS = ("tfidf-svm", "neighbours")

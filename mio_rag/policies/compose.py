@@ -7,13 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.allocation.pacer import FIRST_PRICE, Pacer
-from mio_rag.control.bandit.chooser import Chooser, Fixed
-from mio_rag.control.bandit.pipeline import StrategyLearner
-from mio_rag.control.bandit.strategist import open_strategist
-from mio_rag.control.controller import Kind, Setup
-from mio_rag.control.mdp.policies import make_policy
-from mio_rag.control.router.model import Deciding
-from mio_rag.control.settings import ControlSettings
 from mio_rag.deciders.depth import Depth, OneTier
 from mio_rag.deciders.order import Order
 from mio_rag.deciders.planner import Planner
@@ -23,6 +16,10 @@ from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.bandit import BanditSettings, StrategyOptions
+from mio_rag.learning.router_model import Deciding
+from mio_rag.learning.rules import make_policy
+from mio_rag.learning.strategist import Chooser, Fixed, StrategyLearner, open_strategist
+from mio_rag.policies.setup import ControlSettings, Kind, Setup
 from mio_rag.policy import READER, Policy, read_policy
 from mio_rag.policy_files import Resolved, alpha_of, resolve
 from mio_rag.retrieval.retriever import Retriever
@@ -199,5 +196,5 @@ def _given(name: str) -> str:
     return given
 
 
-#: As `mio_rag.control.make` registers it.
+#: As `mio_rag.policies.make` registers it.
 KIND = Kind("policy", _make, _check, rival=False)

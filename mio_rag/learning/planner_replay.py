@@ -10,14 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mio_rag.control.planner.features import Encoder
-from mio_rag.control.planner.money import dollars
-from mio_rag.control.planner.policy import Planner
-from mio_rag.control.planner.settings import WorkflowSettings
-from mio_rag.deciders.workflow import Workflow
 from mio_rag.errors import InputError
-from mio_rag.learning.planner import FloatArray, observation, seen
+from mio_rag.learning.experience import FloatArray, observation, seen
+from mio_rag.learning.planner import Planner
+from mio_rag.learning.planner_tree import Encoder
+from mio_rag.session.models import WorkflowSettings, dollars
 from mio_rag.session.trace import Step, Trace, wrong_totals
+from mio_rag.session.workflow import Workflow
 
 __all__ = ["replay"]
 

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mio_rag.deciders.workflow import searches_within
 from mio_rag.policy import Policy
 from mio_rag.policy_files import Resolved
 from mio_rag.session.trace import share
+from mio_rag.session.workflow import searches_within
 
 __all__ = ["Line", "described", "policy_json", "price_in_words"]
 

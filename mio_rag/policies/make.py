@@ -23,25 +23,33 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.control.bandit.chooser import Chooser, Fixed
-from mio_rag.control.bandit.pipeline import SearchPipeline, StrategyLearner
-from mio_rag.control.bandit.strategist import open_strategist
-from mio_rag.control.composed.controller import KIND as POLICY_KIND
-from mio_rag.control.controller import Controller, Kind, Setup
-from mio_rag.control.mdp.policies import POLICIES, make_policy, split_name
-from mio_rag.control.planner.policy import Planner as LearnedPlanner
-from mio_rag.control.planner.policy import read_planner
-from mio_rag.control.planner.settings import WorkflowSettings, workflow_settings
-from mio_rag.control.router.model import Deciding, Router, read_router
-from mio_rag.control.router.settings import RouterSettings
-from mio_rag.control.router.worked import answer_worked, labels
-from mio_rag.control.settings import ControlSettings
-from mio_rag.deciders.depth import Correction, Depth, OneTier, RandomTier, TierChooser
+from mio_rag.deciders.depth import Depth, OneTier, RandomTier, TierChooser
 from mio_rag.deciders.order import Order
 from mio_rag.deciders.planner import LanguagePlanner, Planner
 from mio_rag.deciders.repeat import Published, Repeat
 from mio_rag.deciders.search import Search
-from mio_rag.deciders.workflow import (
+from mio_rag.errors import InputError, choose
+from mio_rag.generation import Generator
+from mio_rag.generation.hidden import PREFIX, HiddenStates
+from mio_rag.learning.bandit import options_of
+from mio_rag.learning.labels import answer_worked, labels
+from mio_rag.learning.planner import Planner as LearnedPlanner
+from mio_rag.learning.planner import read_planner
+from mio_rag.learning.router_model import Correction, Deciding, Router, RouterSettings, read_router
+from mio_rag.learning.rules import POLICIES, make_policy, split_name
+from mio_rag.learning.strategist import Chooser, Fixed, SearchPipeline, StrategyLearner, open_strategist
+from mio_rag.policies.compose import KIND as POLICY_KIND
+from mio_rag.policies.setup import Controller, ControlSettings, Kind, Setup
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Replies
+from mio_rag.session.costs import Prices
+from mio_rag.session.loop import Plan, Session
+from mio_rag.session.models import Models, WorkflowSettings, workflow_settings
+from mio_rag.session.tiers import Tier, TierReader
+from mio_rag.session.tools import Equipment
+from mio_rag.session.trace import Outcome
+from mio_rag.session.workflow import (
     NAMED,
     Workflow,
     chain,
@@ -50,19 +58,6 @@ from mio_rag.deciders.workflow import (
     misfits,
     workflow_problems,
 )
-from mio_rag.errors import InputError, choose
-from mio_rag.generation import Generator
-from mio_rag.generation.hidden import PREFIX, HiddenStates
-from mio_rag.learning.bandit import options_of
-from mio_rag.retrieval.retriever import Retriever
-from mio_rag.selection.selector import Selector
-from mio_rag.session.budget import Replies
-from mio_rag.session.costs import Prices
-from mio_rag.session.loop import Plan, Session
-from mio_rag.session.models import Models
-from mio_rag.session.tiers import Tier, TierReader
-from mio_rag.session.tools import Equipment
-from mio_rag.session.trace import Outcome
 from mio_rag.types import Question
 
 _OPEN = chain("open", "answer")
@@ -215,7 +210,7 @@ class Oracle:
     """Goes up the tiers until an answer is right, and is charged for that tier alone.
 
     A bound, not a way to answer: it looks at the right answers. Where no tier is right it takes the one that
-    the published rule names (see `mio_rag.control.router.worked.labels`).
+    the published rule names (see `mio_rag.learning.labels.labels`).
 
     Parameters
     ----------

@@ -1,1 +1,0 @@
-"""Controllers: decide step by step whether to retrieve, reason or answer."""

@@ -1,1 +1,0 @@
-"""Workflows: which steps a question goes through, in what order, by which model; policies that choose."""

@@ -1,1 +1,0 @@
-"""What controllers do: find passages, write queries, notes and answers. Protocols and their usual parts."""

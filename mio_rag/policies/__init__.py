@@ -1,0 +1,1 @@
+"""Policies by name or by file, each a row of deciders over one session."""
