@@ -28,8 +28,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from mio_rag.corpora.dataset import Dataset, LeftOut
 from mio_rag.corpora.documents import MAX_BYTES, load_folder
 from mio_rag.corpora.files import KINDS
@@ -441,6 +439,8 @@ def shuffle_choices(dataset: Dataset, seed: int) -> Dataset:
     Question writers put the right choice more often in some places than in others, and models prefer some
     letters: shuffling takes both out of the comparison.
     """
+    import numpy as np  # here: loading a data set needs no numpy
+
     questions = []
     for question in dataset.questions:
         rng = np.random.default_rng([seed, zlib.crc32(question.id.encode())])
