@@ -34,8 +34,6 @@ from mio_rag.selection.selector import Selector
 #: An adapter should add less than this to the bare selector and its framework, for 50 documents.
 TARGET_MILLISECONDS = 1.0
 
-PACKAGES = ("langchain-core", "llama-index-core", "haystack-ai", "dspy", "numpy", "numba")
-
 
 def run(
     documents: int,

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 from benchmarks.relevance import latency, transfer, tuned
@@ -18,14 +17,6 @@ from mio_rag.evaluation.ledger import environment
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.solvers.branch_and_bound import warmup
 from mio_rag.storage import write_atomically
-
-
-def _common(parser: argparse.ArgumentParser, out: str) -> None:
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds one folder for each set")
-    parser.add_argument("--indexes", type=Path, required=True, help="folder that holds an index for each set")
-    parser.add_argument("--sets", required=True, help="comma-separated")
-    parser.add_argument("--seed", type=int, default=0, help="of the split (default: 0)")
-    parser.add_argument("--out", type=Path, default=Path(out))
 
 
 def _names(given: argparse.Namespace) -> list[str]:

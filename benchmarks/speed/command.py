@@ -30,7 +30,6 @@ from mio_rag.retrieval.cached import cache_folder
 from mio_rag.solvers.branch_and_bound import warmup
 
 _QUICK_CELLS = "dense/n20/l0.1/r0/b1024,dense/n20/l0.3/r0/b1024,dense/n50/l0.1/r0/b1024,links/*/l0.1/*/b512"
-_PEER_CELLS = "dense/n20/*/b1024,dense/n50/*/b1024,dense/n100/*/b1024,dense/n200/*/b1024,links/*"
 _RECORDED = ("mio-rag", "numpy", "scipy", "numba", "highspy", "ortools", "pyscipopt")
 
 

@@ -26,8 +26,6 @@ from benchmarks.speed.pools import Pool
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveResult, Status
 
-__all__ = ["Ledger", "Plan", "Row", "machine", "run"]
-
 #: One solver on one program: plain data, a line of the ledger.
 Row = dict[str, Any]
 
