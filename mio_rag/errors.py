@@ -182,3 +182,10 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
     """
     with optional(module, extra, purpose):
         return importlib.import_module(module)
+
+
+class OutputError(MioRagError):
+    """The output could not be written."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"the output could not be written: {error.strerror or error}")

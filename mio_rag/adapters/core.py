@@ -24,7 +24,8 @@ from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.formulations.rows import count_problem
 from mio_rag.relevance.model import RelevanceModel
-from mio_rag.selection.result import Decision, Selection
+from mio_rag.selection.explain import Decision
+from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from mio_rag.cli import interrupt
-from mio_rag.errors import InfeasibleError, InputError, MioRagError, Notice, SolverError
+from mio_rag.errors import InfeasibleError, InputError, MioRagError, Notice, OutputError, SolverError
 
 # -- streams ---------------------------------------------------------------------------------------------
 
@@ -32,13 +32,6 @@ _PLAIN = {
     "\u2264": "<=", "\u2265": ">=", "\u00d7": "x", "\u00b1": "+-", "\u00a0": " ", "\u2009": " ",
     "\u202f": " ",
 }  # fmt: skip
-
-
-class OutputError(MioRagError):
-    """The output could not be written."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(f"the output could not be written: {error.strerror or error}")
 
 
 def prepare_streams() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableT
 from rich.segment import Segment
 from rich.text import Text
 
-from mio_rag.cli.output import OutputError
+from mio_rag.errors import OutputError
 
 # -- terminal --------------------------------------------------------------------------------------------
 

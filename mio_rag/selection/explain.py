@@ -15,12 +15,35 @@ from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.formulations.robust import JointProblem
 from mio_rag.pool import Candidates
-from mio_rag.selection.result import Decision
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import moment
 
 FloatArray = NDArray[np.float64]
 _NEARLY = 0.1  # of a text, within which its half is a half
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Why one candidate is in or out.
+
+    Parameters
+    ----------
+    value : float
+        Marginal objective value given the other selected passages: what removing a selected passage loses, or
+        what adding an unselected one would gain (possibly negative).
+    reason : str
+        One sentence for a person.
+    redundant_with : str or None
+        Id of the selected passage that takes most of this one's value away.
+    """
+
+    id: str
+    selected: bool
+    tokens: int
+    relevance: float
+    value: float
+    reason: str
+    redundant_with: str | None = None
 
 
 @dataclass(frozen=True, eq=False)

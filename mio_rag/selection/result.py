@@ -15,6 +15,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.pool import Candidates
 from mio_rag.relevance.complete import complete
+from mio_rag.selection.explain import Attack, Decision, attack
 from mio_rag.types import Passage
 
 if TYPE_CHECKING:
@@ -22,35 +23,10 @@ if TYPE_CHECKING:
     from mio_rag.formulations.robust import JointProblem
     from mio_rag.formulations.uncertainty import UncertaintySet
     from mio_rag.relevance.model import RelevanceSource
-    from mio_rag.selection.explain import Attack
     from mio_rag.solvers.paths import Conflict
     from mio_rag.solvers.result import SolveResult
 
 FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Why one candidate is in or out.
-
-    Parameters
-    ----------
-    value : float
-        Marginal objective value given the other selected passages: what removing a selected passage loses, or
-        what adding an unselected one would gain (possibly negative).
-    reason : str
-        One sentence for a person.
-    redundant_with : str or None
-        Id of the selected passage that takes most of this one's value away.
-    """
-
-    id: str
-    selected: bool
-    tokens: int
-    relevance: float
-    value: float
-    reason: str
-    redundant_with: str | None = None
 
 
 @dataclass(frozen=True)
@@ -184,8 +160,6 @@ class Selection:
         InputError
             If there is no selection, the candidates have no embeddings, or they are sentences.
         """
-        from mio_rag.selection.explain import attack
-
         if self.problem is None or self.result.x is None:
             raise InputError("there is no selection to attack")
         if self.retrieved is not None:

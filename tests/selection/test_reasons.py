@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mio_rag.pool import Candidates
-from mio_rag.selection.result import Decision
+from mio_rag.selection.explain import Decision
 from mio_rag.selection.selector import Selector
 from tests.selection.pools import PLAIN, pool, simple
 
