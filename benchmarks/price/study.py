@@ -11,7 +11,7 @@ allocation       one total for all questions, with a certificate
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.default.models import Pools
@@ -89,10 +89,10 @@ def rows_of(asked: Sequence[Asked], time_limit: float, tell: Callable[[str], Non
         rows.append(_each(asked, "fused", budget, lambda a: fused.scored(head(a.pool)), fused.selector))
         rows.append(_each(asked, "probabilities", budget, _valued, ranked))
         rows.append(_each(asked, "program", budget, _valued, program))
-        rows.append(_each(asked, "default", budget, _valued, replace(program, passage_penalty=_DEFAULT)))
+        rows.append(_each(asked, "default", budget, _valued, program.replace(passage_penalty=_DEFAULT)))
         tell(f"budget {budget}")
     for price in PRICES:
-        rows.append(_each(asked, "price", CEILING, _valued, replace(program, token_price=price)))
+        rows.append(_each(asked, "price", CEILING, _valued, program.replace(token_price=price)))
         rows[-1].setting = price
         tell(f"price {price:g}")
     for mean in MEANS:
