@@ -454,7 +454,9 @@ def _draft(job: Job) -> Value | None:
         if chosen.probability is None or math.isnan(chosen.probability):
             raise _unmeasured(chosen.answer.generator)
         rest = min(1.0, max(0.0, 1.0 - chosen.probability))
-        job.facts["uncertainty"] = min(1.0, rest * options / (options - 1))  # more where it is worse than a guess
+        job.facts["uncertainty"] = min(
+            1.0, rest * options / (options - 1)
+        )  # more where it is worse than a guess
         return chosen
     answer = job.branch.generate("measure", prompt, job.max_tokens)
     if answer.logprobs is None or any(map(math.isnan, answer.logprobs)):
