@@ -321,7 +321,7 @@ def replay(trace: Trace) -> list[str]:
     """
     settings = trace.settings
     model = model_from_mapping(dict(settings["model"]), "the trace")
-    name = trace.policy.partition("@")[0]
+    name, signal = split_name(trace.policy, str(settings.get("gauge", trace.about.get("signal"))))
     closed = bool(settings["closed_book"])
     seed = int(settings["seed"])
     policy = make_policy(name, model, stop_at=settings["stop_at"], seed=seed, closed_book=closed)
@@ -340,7 +340,7 @@ def replay(trace: Trace) -> list[str]:
         if not _same_q(decision.q_values, one.q_values):
             wrong.append(f"{where}: Q was {one.q_values}, the model says {decision.q_values}")
         level = one.next_uncertainty
-        if trace.about.get("signal") == "tracked":
+        if signal == "tracked":
             new = len(one.step.new_ids) + bool(one.step.note)
             chance = draw(seed, trace.question_id, k, 1)
             said = tracked_next(model, one.step.action, one.uncertainty, new, chance)

@@ -126,7 +126,9 @@ def _made_again(trace: Trace, replay: Replay | None) -> list[str]:
         if replay is not None:
             wrong = replay(trace)
         else:
-            wrong = replay_process(trace) if "signal" in trace.about else []
+            # The settings tell the kind: what the trace says it decided by may be wrong, or missing.
+            is_process = "signal" in trace.about or {"model", "stop_at"} <= trace.settings.keys()
+            wrong = replay_process(trace) if is_process else []
     except Exception as error:  # of a trace that is wrong in a way which the replay does not foresee
         wrong = [f"{type(error).__name__}: {error}"]
     return [f"made again, {one}" for one in wrong]

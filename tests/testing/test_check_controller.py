@@ -135,7 +135,7 @@ LIES: dict[str, tuple[Callable[..., Any], str]] = {
     "changes in JSON": (lambda *a: with_trace(*a, settings={"x": (1,)}), "comes back from JSON as another"),
     "decided otherwise": (
         lambda *a: with_trace(*a, about={"uncertainty": 0.123}),
-        "made again, the end: U is 0.123",
+        "made again, step 1: U became 0.123, the model says",
     ),
     "has other totals": (lambda *a: with_trace(*a, parts={}), "do not add up"),
     "takes any budget": (
