@@ -29,7 +29,8 @@ from mio_rag.corpora.load import load_dataset
 from mio_rag.formulations import Segments, SelectionProgram, with_token_price
 from mio_rag.formulations.robust import nominal_program
 from mio_rag.retrieval.cached import cache_folder
-from mio_rag.retrieval.embedders import make_embedder, packaged_minilm
+from mio_rag.retrieval.embedders import make_embedder
+from mio_rag.retrieval.minilm import packaged_minilm
 from mio_rag.types import Passage
 
 WORDS, POOL, DOCUMENTS, OWN_TOKENS = 90, 100, 500, 2

@@ -124,6 +124,11 @@ def print_outcome(console: Terminal, trace: Trace) -> None:
                 tokens = spent.prompt_tokens + spent.completion_tokens
                 table.add_row(step.id, _cut(step.why), str(tokens or ""), f"{spent.seconds:.2f}")
         console.print(table)
+    for strategy, queries in trace.search.get("queries", {}).items():
+        if queries:
+            console.print(
+                f"{strategy} searched for: {_cut(' | '.join(queries))}", markup=False, highlight=False
+            )
     _print_notes(console, trace.search.get("notes", ()))
     if trace.search.get("id"):
         console.print(f"id for feedback: {trace.search['id']}", style="dim", soft_wrap=True)

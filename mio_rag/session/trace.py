@@ -123,8 +123,8 @@ class Trace:
     complete : float or None
         Probability that the evidence is complete, in the end.
     search : dict
-        Where strategies search: id (for ratings), strategies, why, notes, and found_by: passage ->
-        strategy -> rank, 0 where only a link leads to it.
+        Where strategies search: id (for ratings), strategies, why, notes, queries: strategy -> what it
+        searched for, and found_by: passage -> strategy -> rank, 0 where only a link leads to it.
     wanted : int
         Tokens of what was worth reading, where the rest of a total had no room for any of it.
     about : dict
@@ -360,7 +360,9 @@ def trace_of(
         read = () if selection is None else selection.ids
         shown = () if selection is None else (passage.id for passage in selection.passages)
         ranks_of = {i: _finders(i, found_by) for i in (*read, *shown)}
-        search |= {"notes": left_out, "found_by": ranks_of}
+        tried = next(r.facts["searched"].tried for r in state.results.values() if "searched" in r.facts)
+        queries = {one.strategy: list(one.found.queries) for one in tried}
+        search |= {"notes": left_out, "found_by": ranks_of, "queries": queries}
     reached = state.limit_reached
     return Trace(
         question_id=state.question.id,
@@ -380,7 +382,7 @@ def trace_of(
         error=None if error is None else f"{type(error).__name__}: {error}",
         workflow=workflow,
         seconds=seconds,
-        scores=scores,
+        scores=scores or dict(about.get("scores") or {}),
         fallback=fallback or about.pop("fallback", None),
         token_price=state.price,
         complete=level,
@@ -444,9 +446,8 @@ def sentence(result: Result, state: State, path: str) -> str:
         notes = "; ".join(facts.get("notes", ()))
         return f"part of {path.split('/')[0]}: {action.do}{f', {notes}' if notes else ''}"
     tokens = result.tokens
-    cost = (
-        f"{tokens} tokens, {share(tokens * state.price)} at {per_token(state.price)} each" if tokens else ""
-    )
+    worth = f", {share(tokens * state.price)} at {per_token(state.price)} each" if state.price else ""
+    cost = f"{tokens} tokens{worth}" if tokens else ""
     lead = f"{action.why}; " if action.why else ""
     if action.do == "retrieve":
         chosen = action.about.get("search")

@@ -71,7 +71,7 @@ def test_an_answer_at_a_tier_is_given_again(folder: Path, tmp_path: Path) -> Non
     one = ("--cache", tmp_path / "a.sqlite", "--json", "--router", tmp_path / "r.safetensors")
     first = json.loads(ask(folder, "Where does the Po end?", *one).stdout)
     assert first["cached"] is None
-    assert first["trace"]["tier"] in ("easy", "medium", "hard")
+    assert first["trace"]["about"]["tier"] in ("easy", "medium", "hard")
     again = json.loads(ask(folder, "where does the Po end", *one).stdout)
     assert again["cached"]["question"] == "Where does the Po end?"
     assert (again["answer"], again["trace"]) == (first["answer"], first["trace"])

@@ -39,9 +39,9 @@ def test_ask_follows_a_workflow(index: Path, tmp_path: Path) -> None:
     done = here("ask", index, QUESTION, "--workflow", "plain", "--trace", trace)
     assert done.returncode == 0, done.stderr
     assert "workflow plain" in done.stdout
-    assert json.loads(trace.read_text())["kind"] == "workflow"
+    assert json.loads(trace.read_text())["policy"] == "workflow:plain"
     told = json.loads(here("ask", index, QUESTION, "--workflow", "plain", "--json").stdout)
-    assert [step["action"] for step in told["trace"]["steps"]] == ["retrieve", "select", "answer"]
+    assert [step["do"] for step in told["trace"]["steps"]] == ["retrieve", "select", "answer"]
     own = tmp_path / "own.json"
     own.write_text(json.dumps({"nodes": {"answer": {"do": "answer", "model": "other"}}}))
     refused = here("ask", index, QUESTION, "--workflow", own)
@@ -178,8 +178,8 @@ def test_a_planner_is_trained_judged_and_asked(
     trace = json.loads(asked.stdout)["trace"]
     assert trace["settings"]["planner"] == {"method": method, "mode": mode, "alpha": 0.1}
     assert trace["workflow"]["name"] in ("no-retrieval", "plain", "search-parts")
-    assert trace["choice_of"]
-    assert "plan" in trace["parts"]
+    assert trace["scores"]
+    assert "decide" in trace["parts"]
 
 
 def test_a_planner_is_a_contender(table: Path, index: Path, tmp_path: Path) -> None:

@@ -135,12 +135,12 @@ def test_ask_at_the_tier_that_the_router_chooses(work: Path, demo: Dataset) -> N
     asked = ("ask", work / "index", question, "--router", work / "router.safetensors")
     cheap = said(*asked, "--utility", "1,1")
     dear = said(*asked, "--utility", "1,0")
-    assert (cheap["trace"]["controller"], cheap["trace"]["tier"]) == ("routed", "easy")
+    assert (cheap["trace"]["policy"], cheap["trace"]["about"]["tier"]) == ("routed", "easy")
     assert cheap["prompt_tokens"] < dear["prompt_tokens"]
     assert set(dear["trace"]["scores"]) == {"easy", "medium", "hard"}
     plain = run(*asked)
     assert plain.exit_code == 0, plain.output
-    assert re.search(r"tier (easy|medium|hard) \(easy -?\d", plain.output)
+    assert re.search(r"tier (easy|medium|hard) \(easy -?\.?\d", plain.output)
     whole = said("ask", work / "index", question, "--controller", "tier:hard", "--tiers", work / "tiers.toml")
     assert 300 < len(" ".join(p["text"] for p in whole["trace"]["passages"])) <= 1500
     other = run("ask", work / "index", question, "--controller", "mdp", "--tiers", work / "tiers.toml")
@@ -242,7 +242,10 @@ def test_what_is_refused_and_why(work: Path, tmp_path: Path, demo: Dataset) -> N
         ((*label, "--out", tmp_path / "x.parquet", "--tiers", tmp_path / "bad.toml"), "cheaper in depth"),
         (("route", "train", table, "--out", "x.json"), "ends in .safetensors"),
         (("route", "train", router, "--out", tmp_path / "x.safetensors"), "cannot be read as Parquet"),
-        (("route", "train", table, "--out", tmp_path / "x.safetensors", "--kind", "tree"), "is unknown"),
+        (
+            ("route", "train", table, "--out", tmp_path / "x.safetensors", "--kind", "tree"),
+            "kind must be mlp",
+        ),
         (("route", "show", tmp_path / "none"), "does not exist"),
         (("route", "show", damaged), "damaged"),
         (("ask", work / "index", question, "--router", damaged), "damaged"),

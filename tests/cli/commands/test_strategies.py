@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,15 +47,15 @@ def test_a_model_that_writes_on_and_on_does_not_fill_the_table(folder: Path, tmp
     assert "The Tiber, a river," in table
     assert " ..." in table
     assert "is long." not in table
-    steps = only_object(here("ask", folder / "INDEX", QUESTION, *options, "--json"))["trace"]["steps"]
-    assert steps[1]["query"] == said
+    trace = only_object(here("ask", folder / "INDEX", QUESTION, *options, "--json"))["trace"]
+    assert trace["search"]["queries"] == {"raw": [QUESTION], "hyde": [said]}
 
 
 def test_a_bandit_learns_from_the_command_line(folder: Path, tmp_path: Path) -> None:
     state, model = tmp_path / "s.sqlite", f"scripted:{folder / 'model.json'}"
     options = ("--strategies", "bandit", "--strategy-state", state, "--generator", model, "--json")
     answered = only_object(here("ask", folder / "INDEX", QUESTION, *options))
-    chosen = answered["trace"]["chosen"]
+    chosen = answered["trace"]["search"]
     assert chosen["mode"] == "cold"
     assert only_object(here("strategies", "stats", state, "--json"))["questions"] == 1
     rate = ("strategies", "feedback", state, chosen["id"], "helpful")
@@ -115,7 +114,7 @@ def test_a_log_is_looked_at_with_its_own_settings(tmp_path: Path) -> None:
     bandit.close()
     own = settings_of(path)
     told = only_object(here("strategies", "replay", path, "--json"))
-    assert told["earned"] == replay(path, replace(own, policy="linucb")).earned
+    assert told["earned"] == replay(path, own.replace(policy="linucb")).earned
     assert told["differs"] > 0
     assert "chosen alike" not in here("strategies", "replay", path).stdout
     assert (
