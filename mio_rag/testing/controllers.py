@@ -61,12 +61,13 @@ def check_controller(
         def test_promises():
             check_controller(lambda setup: MyController("mine", setup), name="mine")
 
-    Checked is that every attempt is an answer or a failure that makes a row; that evidence never exceeds the
-    budget, nor steps and tokens their limits; that nothing is begun once the time is over; that costs hold
-    all that the reader was asked, and add up by part and over the trace; that the same seed makes the same
-    trace, whatever was asked before, and whether replies are remembered or not; that a reader that fails
-    makes a failure with what was spent until then, and an error that nobody planned is passed on; that a
-    trace comes back from JSON and from a file as it was, and that its decisions can be made again.
+    Checked is that every attempt returns an `Outcome` with a reply or an error; that evidence never exceeds
+    the budget, nor steps and tokens their limits; that nothing is begun once the time is over; that costs
+    hold all that the reader was asked, and add up by part and over the trace; that the same seed makes the
+    same trace, whatever was asked before, and whether replies are remembered or not; that a reader that fails
+    gives an error with what was spent until then; that an unexpected exception is raised, or named in the
+    trace or the error; that a trace comes back from JSON and from a file as it was, and that its decisions
+    can be made again.
 
     Parameters
     ----------
