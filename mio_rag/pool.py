@@ -500,7 +500,10 @@ def _merged(
         return _merged_pairs(column, pools, ids)
     read = [(getattr(pool, column.name), i) for pool, i in cells]
     found = [column.blank if value is None else value[i] for value, i in read]
-    return found if column.dtype is str else np.array(found, dtype=column.dtype)
+    if column.dtype is str:
+        return found
+    width = [value.shape[1:] for value in values if value is not None]
+    return np.array(found, dtype=column.dtype).reshape(len(found), *width[0])  # also without passages
 
 
 def _merged_pairs(column: Column, pools: tuple[Pool, Pool], ids: list[str]) -> NDArray[np.float32]:

@@ -91,6 +91,16 @@ def test_merged_scores_keep_their_scale() -> None:
     assert merged.scores["logit"].tolist() == [-3.0, -5.0, 2.0]
 
 
+def test_pools_without_passages_are_merged() -> None:
+    nothing = full("ab").take([])
+    assert nothing.merge(nothing, 3).ids == ()
+    for one, other in ((nothing, full("ab")), (full("ab"), nothing)):
+        merged = one.merge(other, 3)
+        assert merged.ids == ("a", "b")
+        assert merged.spans is not None
+        assert merged.spans.tolist() == full("ab").spans.tolist()  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("column", [c for c in COLUMNS if c.merge in ("either", "both", "pairs")])
 def test_a_column_that_one_pool_lacks(column: Any) -> None:
     lacking = {"documents": None, "spans": None} if column.name == "sources" else {}

@@ -200,8 +200,8 @@ class Trace:
         """What a ledger says of it, costs and answer apart."""
         steps = len(self.steps)
         if "signal" in self.about:  # of a decision process: its actions, without queries that were known
-            did = [s for s in self.steps if s.do == "reason" or (s.do == "search_again" and s.output)]
-            steps = len(did)
+            did = [s for s in self.steps if s.do != "search_again" or s.output]
+            steps = sum(s.do in ("reason", "search_again", "retrieve") for s in did)  # the last of version 1
         found: dict[str, Any] = {"steps": steps, "ended": self.ended, "elapsed": self.seconds}
         found["dropped"] = len(self.dropped)
         if self.workflow:

@@ -123,6 +123,7 @@ def test_version_1_is_still_read(kind: str, more: dict[str, Any], step: dict[str
     assert Trace.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     if kind == "mdp":
         assert [one.next_uncertainty for one in decided(found)] == [0.5]
+        assert found.columns()["steps"] == 1
     if kind == "tier":
         assert found.columns()["tier"] == "easy"
     if kind == "strategies":
