@@ -17,7 +17,7 @@ from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.models import Models
 from mio_rag.types import GenerationError, Question
 from tests.cli.running import here
-from tests.control.composed.learned import TIERS, router_file
+from tests.learning.learned import TIERS, router_file
 
 QUESTIONS = tuple(Question(f"q{k}", f"How long is river {k}, and where does it rise?") for k in range(12))
 SAID: dict[str, Any] = {"limits": {"evidence_tokens": 60, "answer_tokens": 8}, "search": {"pool": 6}}

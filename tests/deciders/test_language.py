@@ -14,7 +14,7 @@ from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.trace import Trace
 from mio_rag.types import Answer
-from tests.control.scripted import COMPARISON, SELECTOR
+from tests.session.scripted import COMPARISON, SELECTOR
 from tests.session.test_loop import Watched, check, said
 
 

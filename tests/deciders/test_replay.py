@@ -14,8 +14,8 @@ from mio_rag.policies.make import make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.trace import Trace
-from tests.control.planner.synthetic import sure_planner
-from tests.control.scripted import COMPARISON, SELECTOR
+from tests.learning.plans import sure_planner
+from tests.session.scripted import COMPARISON, SELECTOR
 from tests.session.test_loop import Watched, controller
 
 QUALITY = {"plain": 0.2, "verify-or-parts": 0.5, "plain-then-serial": 0.4, "no-retrieval": 0.1}

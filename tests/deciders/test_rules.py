@@ -22,7 +22,7 @@ from mio_rag.session.budget import Budget, LimitReached, Limits
 from mio_rag.session.costs import totals
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.types import Answer, GenerationError, Question
-from tests.control.scripted import CHOICE, COMPARISON, Sure, agent, said
+from tests.session.scripted import CHOICE, COMPARISON, Sure, agent, said
 
 
 def check_books(outcome: Outcome) -> Trace:

@@ -12,7 +12,7 @@ from mio_rag.learning.bandit import BanditSettings, StrategyOptions, options_of
 from mio_rag.learning.bandit_choice import drawn_by, every_set, mixture
 from mio_rag.learning.bandit_report import add_strategy, recalibrate
 from mio_rag.learning.strategist import Choice, Strategist
-from tests.control.bandits import asked, lived, outcome, strategist
+from tests.learning.bandits import asked, lived, outcome, strategist
 
 GOOD_BAD = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}  # costs are .05
 

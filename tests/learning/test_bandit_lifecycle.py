@@ -28,7 +28,7 @@ from mio_rag.learning.bandit_report import (
 )
 from mio_rag.learning.strategist import folded, rate
 from mio_rag.learning.weights import read_weights, write_weights
-from tests.control.bandits import STRATEGIES, asked, lived, strategist
+from tests.learning.bandits import STRATEGIES, asked, lived, strategist
 
 TRUTH = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}
 
@@ -290,7 +290,7 @@ def test_a_log_is_drawn(tmp_path: Path) -> None:
 
 def test_two_hundred_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
-    command = [sys.executable, "-m", "tests.control.killed", str(path)]
+    command = [sys.executable, "-m", "tests.learning.killed", str(path)]
     root = Path(__file__).parents[2]
     finished = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.split()
     bandit = strategist(path)

@@ -11,7 +11,7 @@ from mio_rag.errors import DataError, InputError, StateError
 from mio_rag.learning.bandit import BanditSettings, Learned
 from mio_rag.learning.bandit_log import EventLog, Events
 from mio_rag.learning.strategist import Strategist, folded, rate
-from tests.control.bandits import EMBEDDER, STRATEGIES, asked, lived, outcome, strategist
+from tests.learning.bandits import EMBEDDER, STRATEGIES, asked, lived, outcome, strategist
 
 GOOD_BAD = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}  # costs are .05
 

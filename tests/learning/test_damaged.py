@@ -18,8 +18,8 @@ from mio_rag.learning.planner import read_planner
 from mio_rag.learning.ppo import PPOSettings
 from mio_rag.learning.router_model import read_router
 from mio_rag.learning.weights import Weights, read_weights, write_weights
-from tests.control.bandits import lived, strategist
-from tests.control.composed.learned import planner_file, router_file
+from tests.learning.bandits import lived, strategist
+from tests.learning.learned import planner_file, router_file
 
 TRUTH = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}
 

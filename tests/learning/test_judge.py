@@ -7,7 +7,7 @@ import pytest
 
 from mio_rag.learning import planner as judge
 from mio_rag.learning.outcomes import Outcomes
-from tests.control.planner.synthetic import table
+from tests.learning.plans import table
 
 
 def plainly(quality: np.ndarray, cost: np.ndarray, at: np.ndarray, chosen: np.ndarray) -> float:

@@ -14,7 +14,7 @@ from mio_rag.learning.planner import Planner, RegressionScorer, read_planner, wr
 from mio_rag.learning.planner_tree import WORDING, QuestionFeatures, Tree, wording
 from mio_rag.learning.ppo import PPOSettings, train_ppo
 from mio_rag.session.workflow import NAMED
-from tests.control.planner.synthetic import best, table
+from tests.learning.plans import best, table
 
 FEATURES = QuestionFeatures.fit(["Who?", "What is it?"], np.eye(2), axes=0)
 

@@ -29,7 +29,7 @@ from mio_rag.learning.router import (
 from mio_rag.learning.router_model import KINDS, SEARCH, Utility, first_success, read_router
 from mio_rag.learning.weights import write_weights
 from mio_rag.types import Question
-from tests.control.router.made import TIERS, table
+from tests.learning.routes import TIERS, table
 
 EASY = table()
 

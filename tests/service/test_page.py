@@ -16,7 +16,7 @@ from mio_rag.learning.weights import write_weights
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.types import Passage
 from tests.browsing import layout_problems, served
-from tests.control.router.made import table
+from tests.learning.routes import table
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 KEY = "a key of more than sixteen characters"

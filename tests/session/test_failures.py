@@ -19,7 +19,7 @@ from mio_rag.session.budget import Limits
 from mio_rag.session.costs import totals
 from mio_rag.session.trace import Outcome, Trace, read_traces
 from mio_rag.types import Answer, GenerationError, Question
-from tests.control.scripted import CHOICE, COMPARISON, agent, said
+from tests.session.scripted import CHOICE, COMPARISON, agent, said
 
 
 class Failing(ScriptedGenerator):

@@ -21,7 +21,7 @@ from mio_rag.session.trace import Outcome, Trace
 from mio_rag.session.values import Fact
 from mio_rag.session.workflow import NAMED, Workflow, chain
 from mio_rag.types import Answer, GenerationError, Question
-from tests.control.scripted import CHOICE, COMPARISON, SELECTOR
+from tests.session.scripted import CHOICE, COMPARISON, SELECTOR
 
 
 def said(prompt: Prompt) -> str:

@@ -24,7 +24,7 @@ from mio_rag.session.budget import Limits
 from mio_rag.session.loop import Session
 from mio_rag.session.trace import Outcome, Trace, append_traces, read_traces, wrong_totals
 from mio_rag.types import Question
-from tests.control.composed.learned import planner_file, router_file
+from tests.learning.learned import planner_file, router_file
 
 QUESTION = Question("c", "Which river is longer, the Arno or the Tiber?", ("Tiber",), ("r1", "r3"))
 

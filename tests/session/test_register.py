@@ -26,7 +26,7 @@ from mio_rag.session.tools import Equipment
 from mio_rag.session.trace import read_traces
 from mio_rag.session.workflow import NAMED
 from mio_rag.types import GenerationError
-from tests.control.scripted import COMPARISON, SELECTOR, never, said
+from tests.session.scripted import COMPARISON, SELECTOR, never, said
 
 
 @dataclass(frozen=True)

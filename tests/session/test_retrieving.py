@@ -13,7 +13,7 @@ from mio_rag.session.budget import Limits
 from mio_rag.session.trace import Trace
 from mio_rag.session.workflow import Workflow, chain
 from mio_rag.types import GenerationError
-from tests.control.scripted import COMPARISON, SELECTOR
+from tests.session.scripted import COMPARISON, SELECTOR
 from tests.session.test_loop import Watched, check, controller, said
 
 WIDE = chain("wide", {"do": "retrieve", "strategies": ["raw", "hyde", "multi-query"]}, "select", "answer")

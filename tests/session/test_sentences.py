@@ -9,7 +9,7 @@ from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.workflow import chain
 from mio_rag.types import Passage
-from tests.control.scripted import COMPARISON
+from tests.session.scripted import COMPARISON
 from tests.session.test_loop import Watched, check, controller
 
 _PASSAGES = [

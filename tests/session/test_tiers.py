@@ -31,7 +31,7 @@ from mio_rag.session.tiers import (
 from mio_rag.session.trace import Trace, append_traces, read_traces
 from mio_rag.testing import check_controller
 from mio_rag.types import Passage, Question
-from tests.control.scripted import never
+from tests.session.scripted import never
 
 SMALL = (
     Tier("easy", 1, 70, 8),

@@ -14,7 +14,7 @@ from mio_rag.learning.rules import decided, replay
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.budget import Limits
 from mio_rag.session.trace import Trace, append_traces, read_traces
-from tests.control.scripted import COMPARISON, agent, said
+from tests.session.scripted import COMPARISON, agent, said
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def test_a_cache_of_another_version_is_told_in_a_line(folder: Path, tmp_path: Pa
 
 def test_an_answer_at_a_tier_is_given_again(folder: Path, tmp_path: Path) -> None:
     from mio_rag.learning.router import FitSettings, fit_once
-    from tests.control.router.made import table
+    from tests.learning.routes import table
 
     embedder = CorpusIndex.load(folder).embedder
     width = embedder.encode(["Po"]).shape[1]

@@ -9,7 +9,7 @@ import pytest
 from mio_rag.learning.bandit_report import recalibrate, replay, settings_of
 from mio_rag.retrieval import CorpusIndex
 from tests.cli.running import here, only_object
-from tests.control.bandits import lived, strategist
+from tests.learning.bandits import lived, strategist
 
 QUESTION = "How long is the Tiber?"
 

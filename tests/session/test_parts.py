@@ -12,7 +12,7 @@ from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.session.values import Memory
 from mio_rag.types import Passage
-from tests.control.scripted import COMPARISON, agent, said
+from tests.session.scripted import COMPARISON, agent, said
 
 
 def pool(ids: str, **scores: list[float]) -> Candidates:

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.control.bandits import asked, outcome, strategist
+from tests.learning.bandits import asked, outcome, strategist
 
 TRUTH = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}
 

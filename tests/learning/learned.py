@@ -11,7 +11,7 @@ from mio_rag.learning.planner_tree import QuestionFeatures
 from mio_rag.learning.router_model import Router
 from mio_rag.learning.weights import write_weights
 from mio_rag.session.tiers import Tier
-from tests.control.planner.synthetic import table
+from tests.learning.plans import table
 
 TIERS = (
     Tier("small", 2, 30, 8, unit="tokens", compress="none"),

@@ -22,7 +22,7 @@ from mio_rag.session.search import search
 from mio_rag.session.strategies import Found, SearchTask
 from mio_rag.session.trace import Trace, append_traces, read_traces, wrong_totals
 from mio_rag.types import GenerationError, Question
-from tests.control.scripted import said
+from tests.session.scripted import said
 
 SELECTOR = Selector.raw(passage_penalty=0.05, redundancy_weight=0.3)
 FOUND = {
