@@ -15,6 +15,12 @@ __all__ = ["Dataset", "LeftOut"]
 _SHOWN = 10  # problems of one kind that are listed
 
 
+#: Ends the message about a set without questions.
+NEEDS_QUESTIONS = (
+    """it needs questions.jsonl[.gz], a line each: {"id": "1", "question": "...", "answers": ["..."]}"""
+)
+
+
 @dataclass(frozen=True)
 class LeftOut:
     """A file, or a part of one, that is missing from a corpus.

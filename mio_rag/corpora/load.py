@@ -21,6 +21,7 @@ order.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import gzip
 import re
 import zlib
@@ -28,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mio_rag.corpora.dataset import Dataset, LeftOut
+from mio_rag.corpora.dataset import NEEDS_QUESTIONS, Dataset, LeftOut
 from mio_rag.corpora.documents import MAX_BYTES, load_folder
 from mio_rag.corpora.files import KINDS
 from mio_rag.corpora.published import (
@@ -278,7 +279,7 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     else:
         questions = _questions(path)
     if not questions:
-        raise DataError(f"'{source}' has no questions: it needs questions.jsonl[.gz]")
+        raise DataError(f"'{source}' has no questions: {NEEDS_QUESTIONS}")
     return questions
 
 
@@ -382,7 +383,20 @@ def _strings(row: Mapping[str, Any], key: str, numbers: bool = False) -> tuple[s
     return tuple(value)
 
 
+_PASSAGE = ("id", "text", "title", "source", "start", "end", "date")
+_QUESTION = ("id", "question", "answers", "gold_ids", "gold_sources", "choices", "type")
+
+
+def _check_misspelt(row: Mapping[str, Any], fields: Sequence[str]) -> None:
+    """Refuse a field that is nearly one which is missing; others may stand there, they are not read."""
+    for given in row:
+        missing = [name for name in fields if name not in row]
+        if given not in fields and (near := difflib.get_close_matches(given, missing, 1, 0.85)):
+            raise InputError(f"'{given}' is not a field: did you mean '{near[0]}'? If not, rename it")
+
+
 def _passage(row: Mapping[str, Any]) -> Passage:
+    _check_misspelt(row, _PASSAGE)
     return Passage(
         _string(row, "id", required=True),
         _string(row, "text", required=True),
@@ -395,6 +409,7 @@ def _passage(row: Mapping[str, Any]) -> Passage:
 
 
 def _question(row: Mapping[str, Any]) -> Question:
+    _check_misspelt(row, _QUESTION)
     return Question(
         id=_string(row, "id", required=True),
         text=_string(row, "question", required=True),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mio_rag.context import RegexCounter
-from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.dataset import NEEDS_QUESTIONS, Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.contenders import (
     DEFAULT_METHODS,
@@ -416,7 +416,7 @@ def mixture_of(
         raise InputError(problems)
     for dataset in sets:
         if not dataset.questions:
-            raise DataError(f"'{dataset.name}' has no questions to evaluate: it needs questions.jsonl[.gz]")
+            raise DataError(f"'{dataset.name}' has no questions to evaluate: {NEEDS_QUESTIONS}")
     own = len(found) == len(sets)
     spread: list[tuple[float, int, Question]] = []
     for place, dataset in enumerate(sets):

@@ -419,7 +419,7 @@ def proven_yet_behind(summary: Rows, comparisons: Rows) -> list[str]:
     return [
         f"{method} finds clearly less evidence than {baseline}: {'; '.join(parts)}. The proof is about the "
         "program, not about the evidence: nothing scores higher by these settings, yet they ask for other "
-        "passages than the questions need. Try another preset (--preset), relevance fitted on your "
+        "passages than the questions need. Try another preset or policy, relevance fitted on your "
         "questions (mio-rag calibrate), or a larger budget."
         for (method, baseline), parts in behind.items()
     ]

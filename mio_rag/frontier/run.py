@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.context import RegexCounter, render_context
-from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.dataset import NEEDS_QUESTIONS, Dataset
 from mio_rag.errors import DataError, MioRagError
 from mio_rag.evaluation.harness import Progress, check_corpus
 from mio_rag.evaluation.ledger import Ledger, contents, environment, opened_run
@@ -90,7 +90,7 @@ def data_frontier(
     """
     questions = dataset.questions[: settings.limit]
     if not questions:
-        raise DataError(f"'{dataset.name}' has no questions: it needs questions.jsonl[.gz]")
+        raise DataError(f"'{dataset.name}' has no questions: {NEEDS_QUESTIONS}")
     check_corpus(dataset, index)
     run = _record(dataset, index, generator, settings, len(questions))
     folder = Path(out)

@@ -435,7 +435,8 @@ class Selector(Settings):
         units = units_for(self, pool.candidates, pool.model, budget, counter)
         settings = self if units == self.units else self.replace(units=units)
         if self.units != "auto" or units == "passages":
-            return _choose(_formulation(settings, pool, counter, known), budget, counter, solve)
+            choice = _choose(_formulation(settings, pool, counter, known), budget, counter, solve)
+            return dataclasses.replace(choice, uncounted=self.units == "auto" and counter is None)
         # Sentences where little fits and a passage that is above its price does not.
         whole = _formulation(settings.replace(units="passages"), pool, counter, known)
         choice = _choose(whole, budget, counter, solve)

@@ -61,6 +61,8 @@ class Choice:
         Whether passages of one document are read as one text.
     by_room : bool
         Whether sentences were chosen since passages that are worth their price do not fit.
+    uncounted : bool
+        Whether passages stayed whole since nobody counts the tokens of sentences.
     """
 
     formulation: Formulation
@@ -72,6 +74,7 @@ class Choice:
     allowed: int
     is_merged: bool = False
     by_room: bool = False
+    uncounted: bool = False
 
 
 def solved(
@@ -128,7 +131,11 @@ def _how_read(choice: Choice) -> list[str]:
 
 
 def _why_sentences(choice: Choice) -> list[str]:
-    """Where nobody asked for sentences, why they were chosen."""
+    """Where nobody asked for sentences, why they were chosen, or could not be."""
+    if choice.uncounted:
+        return [
+            "units='auto' keeps passages whole here: sentences need the reader's tokenizer, pass counter=..."
+        ]
     if not (choice.by_room and choice.chosen):
         return []
     return [
@@ -170,7 +177,7 @@ def _why_nothing(choice: Choice) -> list[str]:
     fitting = open_[candidates.tokens[open_] <= choice.allowed]
     best = int(fitting[candidates.relevance[fitting].argmax()])
     value, tokens = float(candidates.relevance[best]), int(candidates.tokens[best])
-    all_fit = fitting.size == open_.size
+    all_fit = float(candidates.relevance[open_].max()) <= value  # what is too long is worth no more
     where = "" if all_fit else " of those that fit the budget"
     said = f"nothing is chosen: no {unit} is worth its price (the highest relevance{where} is {value:.3g}"
     if unit == "sentence":
@@ -187,7 +194,7 @@ def _why_nothing(choice: Choice) -> list[str]:
         return [f"{said})"]
     room = "" if all_fit else ", raise the budget"
     scale = ", or give relevance on the scale of a probability" if _is_given(choice) else ""
-    return [f"{said}; charged are {', '.join(charged)}): lower them{room}{scale}"]
+    return [f"{said}; charged are {', '.join(charged)}): lower these prices{room}{scale}"]
 
 
 def _more_room(choice: Choice) -> str:

@@ -111,6 +111,17 @@ def test_every_broken_line_is_named(tmp_path: Path) -> None:
     ]
 
 
+def test_a_misspelt_field_is_named(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"id": 1, "text": "It is 48 metres tall.", "tiitle": "Tower"}\n')
+    (tmp_path / "questions.jsonl").write_text(
+        '{"id": 1, "question": "Height?", "answer": "48", "level": 2}\n'
+    )
+    with pytest.raises(DataError) as caught:
+        load_dataset(tmp_path)
+    assert "'tiitle' is not a field: did you mean 'title'?" in caught.value.problems[0]
+    assert "'answer' is not a field: did you mean 'answers'?" in caught.value.problems[1]
+
+
 def test_many_broken_lines_are_counted(tmp_path: Path) -> None:
     write(tmp_path, "corpus.jsonl", ["{"] * 25)
     with pytest.raises(DataError, match="and 15 more"):

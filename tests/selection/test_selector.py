@@ -105,7 +105,7 @@ def test_infeasible_wishes_are_a_result(selector: Selector, message: str) -> Non
             {"token_price": 0.1},
             [0.5, 0.4],
             [50, 50],
-            "charged are 5 for its 50 tokens (token_price 0.1)): lower them, or give relevance on",
+            "charged are 5 for its 50 tokens (token_price 0.1)): lower these prices, or give relevance on",
         ),
         ({}, [-1.0, -2.0], [50, 50], "(the highest relevance is -1): relevance must be above 0"),
         (
@@ -137,7 +137,7 @@ def test_an_empty_selection_says_why_and_what_would_change_it(settings, relevanc
 def test_a_price_beyond_every_probability_says_nothing_of_its_scale() -> None:
     chosen = Selector(token_price=0.1).select(simple([0.5, 0.4], [50, 50]), 300)
     assert chosen.ids == ()
-    assert chosen.notes[0].endswith("(token_price 0.1)): lower them")
+    assert chosen.notes[0].endswith("(token_price 0.1)): lower these prices")
 
 
 def test_a_question_beside_the_collection_is_noted(demo_index: CorpusIndex) -> None:
