@@ -230,8 +230,12 @@ class Session:
     def _act_and_report(
         self, result: Result, state: State, budget: Budget, ended: queue.SimpleQueue[Result]
     ) -> None:
-        self.act(result, state, budget)
-        ended.put(result)
+        try:
+            self.act(result, state, budget)
+        except BaseException as error:  # such as SystemExit: it ends a thread, and whoever waits would hang
+            result.dropped, result.error = _reason(error), error if isinstance(error, Exception) else None
+        finally:
+            ended.put(result)
 
     def _record(self, state: State, ended: queue.SimpleQueue[Result]) -> None:
         """Wait until an action has ended, or has had its time."""
@@ -281,7 +285,7 @@ class Session:
                 result.dropped, result.error = _reason(error), error
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -365,14 +369,21 @@ class _Solving:
             return told
         replies: list[Reply | None] = [None] * len(texts)
 
+        broken: list[BaseException] = []
+
         def branch(k: int) -> None:
-            replies[k] = answer(k + 1, texts[k], known)
+            try:
+                replies[k] = answer(k + 1, texts[k], known)
+            except BaseException as error:  # for the thread that waits
+                broken.append(error)
 
         threads = [threading.Thread(target=branch, args=(k,), daemon=True) for k in range(len(texts))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        if broken:
+            raise broken[0]
         job.result.children.sort(key=lambda child: texts.index(child.question.text))
         return list(zip(texts, replies, strict=True))
 

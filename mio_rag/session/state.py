@@ -163,14 +163,16 @@ class State:
     parent: State | None = None
     deciding: float = 0.0
     _memo: dict[str, Any] = field(default_factory=dict)
+    _making: threading.RLock = field(default_factory=threading.RLock)
 
     def once(self, key: str, make: Callable[[], T]) -> T:
         """A pure function of the question, computed once for all deciders and sub-questions."""
         if self.parent is not None:
             return self.parent.once(key, make)
-        if key not in self._memo:
-            self._memo[key] = make()
-        found: T = self._memo[key]
+        with self._making:  # sub-questions run side by side
+            if key not in self._memo:
+                self._memo[key] = make()
+            found: T = self._memo[key]
         return found
 
     def has_started(self, id: str) -> bool:

@@ -1,5 +1,6 @@
 """Workflows that run: side by side, within limits, with honest books whatever fails."""
 
+import dataclasses
 import json
 import threading
 import time
@@ -8,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from mio_rag.errors import InputError
+from mio_rag.deciders.search import Search
+from mio_rag.errors import InputError, StateError
 from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.learning.strategist import Choice, Fixed
 from mio_rag.policies.make import check_controllers, make_controller, workflow_session
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
@@ -17,6 +20,7 @@ from mio_rag.session.budget import Limits
 from mio_rag.session.costs import totals
 from mio_rag.session.loop import Session, _filled
 from mio_rag.session.models import Models, WorkflowSettings
+from mio_rag.session.state import Action, State
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.session.values import Fact
 from mio_rag.session.workflow import NAMED, Workflow, chain
@@ -103,8 +107,6 @@ def _added(trace: Trace) -> Any:
 
 
 def _as(part: str, call: Any) -> Any:
-    import dataclasses
-
     return dataclasses.replace(call, part=part)
 
 
@@ -409,3 +411,59 @@ def test_settings_are_checked() -> None:
         assert part in said_
     with pytest.raises(InputError, match="wings are unknown"):
         WorkflowSettings.of({"wings": 2})
+
+
+class Broken:
+    """A decider that cannot decide for sub-questions, such as a bandit whose log cannot be read."""
+
+    serves_parts = True
+
+    def decide(self, state: State, proposed: tuple[Action, ...]) -> tuple[Action, ...]:
+        if state.parent is not None:
+            raise StateError("the log cannot be read")
+        return proposed
+
+
+@pytest.mark.parametrize("order", ["parallel", "serial"])
+def test_what_breaks_in_a_sub_question_is_said(order: str, river_index: CorpusIndex) -> None:
+    session = controller(f"decompose-{order}", river_index)
+    session = dataclasses.replace(session, deciders=(*session.deciders, Broken()))
+    trace = check(session.attempt(COMPARISON, model := Watched(), 60), model)
+    assert any("the log cannot be read" in (step.dropped or "") for step in trace.steps)
+
+
+class Counted(Fixed):
+    """A chooser that takes its time."""
+
+    def choose(self, question: Question, retriever: Retriever) -> Choice:
+        self.chosen.append(question.id)  # type: ignore[attr-defined]
+        time.sleep(0.05)
+        return super().choose(question, retriever)
+
+
+def test_sub_questions_side_by_side_share_one_choice_of_strategies(river_index: CorpusIndex) -> None:
+    chooser = Counted(("raw",))
+    object.__setattr__(chooser, "chosen", [])
+    session = controller("decompose-parallel", river_index)
+    session = dataclasses.replace(session, deciders=(*session.deciders, Search(chooser)))
+    check(session.attempt(COMPARISON, model := Watched(), 60), model)
+    assert chooser.chosen == [COMPARISON.id]  # type: ignore[attr-defined]
+
+
+def test_an_action_that_is_torn_down_does_not_hang_the_question(river_index: CorpusIndex) -> None:
+    def torn(prompt: Prompt) -> str:
+        if prompt.question.text.startswith("How long"):
+            raise SystemExit(1)
+        return said(prompt)
+
+    found: list[Outcome] = []
+
+    def ask() -> None:
+        session = controller("decompose-parallel", river_index, seconds=30.0)
+        found.append(session.attempt(COMPARISON, ScriptedGenerator(torn), 60))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(timeout=10)
+    assert found
+    assert any("SystemExit" in (step.dropped or "") for step in found[0].trace.steps)
