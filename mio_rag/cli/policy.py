@@ -44,11 +44,14 @@ def check_command(policy: _Named, index: _Index = None, json_output: Json = Fals
     if corpus is not None:
         states.check(corpus.embedder.fingerprint)
     if json_output:
-        output.json({"name": found.name, "sha256": states.sha256, "files": dict(states.hashes)})
+        told = {"name": found.name, "sha256": states.sha256, "files": dict(states.hashes)}
+        output.json({**told, "notes": list(found.notes)})
         return
     count = len(states.hashes)
     files = f", with {count} file{'s' if count > 1 else ''}" if count else ""
     output.console.print(f"{found.name} holds together{files}; content {states.sha256[:12]}", soft_wrap=True)
+    for note in found.notes:
+        output.console.print(f"note: {note}", soft_wrap=True, markup=False)
 
 
 @policy_app.command("calibrate")
