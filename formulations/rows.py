@@ -111,9 +111,6 @@ def fixed_values(
     return np.array([1 if i in included else 0 if i in excluded else -1 for i in ids], dtype=np.int8)
 
 
-FloatArray = NDArray[np.float64]
-
-
 def share_rows(labels: Sequence[str], share: float) -> list[LinearConstraint]:
     """At most a share of the chosen passages from one source: count_s <= share * count.
 

@@ -309,8 +309,6 @@ def _power_of_two(largest: float) -> float:
     return math.ldexp(1.0, math.frexp(largest)[1] - 1) if largest > 0 else 1.0
 
 
-#: Largest number of items that are not fixed (2^20 selections take about a second).
-MAX_FREE = 20
 _CHUNK = 1 << 14
 
 

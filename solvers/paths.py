@@ -202,7 +202,7 @@ def joint_steps(
         if rounds >= max_cuts or time.perf_counter() >= deadline or not found:
             break
         weights = _weights(np.array([[s.objective(x) for x in found] for s in scenarios]))
-    return _concluded(problem, options, best, bound, rounds, nodes, last, scenarios, start, deadline)
+    return _concluded(options, best, bound, rounds, nodes, last, scenarios, start, deadline)
 
 
 @dataclass(eq=False)
@@ -219,7 +219,6 @@ class _Best:
 
 
 def _concluded(
-    problem: JointProblem,
     options: SolveOptions,
     best: _Best,
     bound: float,

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import sqlite3
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError, StateError
+from mio_rag.shared_file import SharedFile, patiently
 
 __all__ = ["Held", "State", "Store"]
 
 _SCHEMA = 6
 _APPLICATION = 0x6D696F70  # "miop": how the file is known as a pacer's
-_PATIENCE_SECONDS = 30.0
 _KEPT_WINDOWS = 1000  # in the order in which they were left, which is not theirs where the clock jumps
 
 
@@ -115,7 +112,7 @@ _WRITE = f"UPDATE state SET {', '.join(f'{c} = ?' for c in _COLUMNS)}"
 _REWRITE = f"UPDATE windows SET {', '.join(f'{c} = ?' for c in _COLUMNS)}"
 
 
-class Store:
+class Store(SharedFile):
     """The state of a pacer, in a file or in memory.
 
     Parameters
@@ -134,11 +131,8 @@ class Store:
     """
 
     def __init__(self, path: Path | None, settings: Mapping[str, str], first: State) -> None:
+        super().__init__(path)
         self._path, self._settings, self._first = path, dict(settings), first
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-        self._inherited: list[sqlite3.Connection] = []
-        self._process = 0
         with self._lock:
             self._connected()
 
@@ -154,7 +148,7 @@ class Store:
         with self._lock:
             connection = self._connected()
             try:
-                _begin(connection)
+                patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
                 try:
                     yield Transaction(connection, self._named)
                     connection.execute("COMMIT")
@@ -165,54 +159,17 @@ class Store:
             except sqlite3.Error as error:
                 raise StateError(f"the count of tokens cannot be read or written: {error}") from error
 
-    def close(self) -> None:
-        """Close the file; the next transaction opens it again. What is in memory is gone."""
-        with self._lock:
-            if self._connection is not None and self._process == os.getpid():
-                self._connection.close()
-                self._connection = None
-
     @property
     def _named(self) -> str:
         return "the pacer in memory" if self._path is None else f"the pacer's file '{self._path}'"
 
-    def _connected(self) -> sqlite3.Connection:
-        """This process's connection: one that was opened before a fork must not be used after it."""
-        if self._connection is None or self._process != os.getpid():
-            if self._connection is not None and self._path is None:
-                raise InputError("a pacer in memory belongs to one process: give it a path to share it")
-            if self._connection is not None:
-                self._inherited.append(self._connection)  # SQLite forbids even to close it here
-            self._connection, self._process = self._opened(), os.getpid()
-        return self._connection
+    def _unusable(self, error: Exception) -> str:
+        return f"{self._named} cannot be used ({error}): choose another path, or remove the file"
 
-    def _opened(self) -> sqlite3.Connection:
-        where = ":memory:" if self._path is None else str(self._path)
-        connection = None
-        try:
-            if self._path is not None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(where, timeout=0, isolation_level=None, check_same_thread=False)
-            _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
-            connection.execute("PRAGMA synchronous = NORMAL")
-            _begin(connection)
-            try:
-                self._prepare(connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-        except (sqlite3.Error, OSError) as error:
-            if connection is not None:
-                connection.close()
-            raise InputError(
-                f"{self._named} cannot be used ({error}): choose another path, or remove the file"
-            ) from error
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            raise
-        return connection
+    def _connected(self) -> sqlite3.Connection:
+        if self._path is None and self._connection is not None and self._process != os.getpid():
+            raise InputError("a pacer in memory belongs to one process: give it a path to share it")
+        return super()._connected()
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make the tables of a new file; refuse one that means something else."""
@@ -368,24 +325,3 @@ class Transaction:
         return self._connection.execute(
             "SELECT window, began, price, settled, lost, asked, refused FROM windows ORDER BY window"
         ).fetchall()
-
-
-def _begin(connection: sqlite3.Connection) -> None:
-    _patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-
-
-def _patiently(attempt: Callable[[], object]) -> None:
-    """Try until the file is free. SQLite would wait up to 100 ms for what is held for a tenth of one."""
-    until, pause = time.monotonic() + _PATIENCE_SECONDS, 1e-4
-    while True:
-        try:
-            attempt()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise
-            if time.monotonic() > until:
-                raise
-        else:
-            return
-        time.sleep(pause * (0.5 + random.random()))
-        pause = min(2 * pause, 2e-3)

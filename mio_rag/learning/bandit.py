@@ -9,7 +9,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from typing import Annotated, Any, Literal, Self
 
@@ -148,11 +148,6 @@ class StrategyOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "possible", check_strategies(self.possible))
-
-    def search_settings(self, tokens: float) -> SearchSettings:
-        """Those of the search, with no more tokens than these for all strategies together."""
-        each = max(1, int(min(self.search.tokens, tokens / max(1, len(self.possible)), math.inf)))
-        return replace(self.search, tokens=each)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for `ControlSettings.kinds` and traces."""

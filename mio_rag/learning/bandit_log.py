@@ -7,12 +7,8 @@ mode: what a killed process had written is there.
 
 from __future__ import annotations
 
-import os
-import random
 import sqlite3
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +16,11 @@ from typing import Any
 
 from mio_rag.errors import DataError, InputError, StateError
 from mio_rag.learning.weights import json_text
+from mio_rag.shared_file import SharedFile, patiently
 from mio_rag.storage import parse_json
 
 _SCHEMA = 2
 _APPLICATION = 0x6D696F62  # "miob": how the file is known as a bandit's
-_PATIENCE_SECONDS = 30.0
 _ALONG = (
     "; `mio-rag strategies export` takes what it learned along as a prior, and `mio-rag strategies add` lets "
     "a state choose among one strategy more"
@@ -68,7 +64,7 @@ class Event:
     data: dict[str, Any]
 
 
-class EventLog:
+class EventLog(SharedFile):
     """A log in a file.
 
     Parameters
@@ -84,13 +80,10 @@ class EventLog:
     """
 
     def __init__(self, path: Path, about: Mapping[str, str] | None = None) -> None:
+        super().__init__(path)
         self.path = path
         self._wanted = None if about is None else dict(about)
         self.about: dict[str, str] = {}
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-        self._inherited: list[sqlite3.Connection] = []
-        self._process = 0
         if about is None and not path.is_file():
             raise InputError(
                 f"'{path}' does not exist: give a file that --strategy-state wrote; the first question that "
@@ -117,19 +110,12 @@ class EventLog:
         with self._during("BEGIN") as events:
             yield events
 
-    def close(self) -> None:
-        """Close the file; it is opened again when it is needed."""
-        with self._lock:
-            if self._connection is not None and self._process == os.getpid():
-                self._connection.close()
-                self._connection = None
-
     @contextmanager
     def _during(self, begin: str) -> Iterator[Events]:
         with self._lock:
             connection = self._connected()
             try:
-                _patiently(lambda: _begun(connection, begin))
+                patiently(lambda: _begun(connection, begin))
                 try:
                     yield Events(connection)
                     connection.execute("COMMIT")
@@ -142,42 +128,11 @@ class EventLog:
             except DataError as error:
                 raise DataError([f"'{self.path}': {problem}" for problem in error.problems]) from error
 
-    def _connected(self) -> sqlite3.Connection:
-        """This process's connection: one that was opened before a fork must not be used after it."""
-        if self._connection is None or self._process != os.getpid():
-            if self._connection is not None:
-                self._inherited.append(self._connection)  # SQLite forbids even to close it here
-            self._connection, self._process = self._opened(), os.getpid()
-        return self._connection
+    def _unusable(self, error: Exception) -> str:
+        return f"the strategy state '{self.path}' cannot be used ({error}): choose another path"
 
-    def _opened(self) -> sqlite3.Connection:
-        connection = None
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
-            opened = connection
-            # Before anything is changed: even the mode of a file of others is theirs.
-            _patiently(lambda: self._is_new(opened))
-            _patiently(lambda: opened.execute("PRAGMA journal_mode = WAL"))
-            opened.execute("PRAGMA synchronous = NORMAL")
-            _patiently(lambda: opened.execute("BEGIN IMMEDIATE"))
-            try:
-                self._prepare(opened)
-                opened.execute("COMMIT")
-            except BaseException:
-                opened.execute("ROLLBACK")
-                raise
-        except (sqlite3.Error, OSError) as error:
-            if connection is not None:
-                connection.close()
-            raise InputError(
-                f"the strategy state '{self.path}' cannot be used ({error}): choose another path"
-            ) from error
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            raise
-        return connection
+    def _looked_at(self, connection: sqlite3.Connection) -> None:
+        self._is_new(connection)
 
     def _is_new(self, connection: sqlite3.Connection) -> bool:
         """Whether there is nothing yet in a file that may be written; others are refused."""
@@ -336,20 +291,3 @@ def _begun(connection: sqlite3.Connection, begin: str) -> None:
     except sqlite3.OperationalError:
         connection.execute("ROLLBACK")
         raise
-
-
-def _patiently(attempt: Callable[[], object]) -> None:
-    """Try until the file is free. SQLite would wait up to 100 ms for what is held for a tenth of one."""
-    until, pause = time.monotonic() + _PATIENCE_SECONDS, 1e-4
-    while True:
-        try:
-            attempt()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise
-            if time.monotonic() > until:
-                raise
-        else:
-            return
-        time.sleep(pause * (0.5 + random.random()))
-        pause = min(2 * pause, 2e-3)

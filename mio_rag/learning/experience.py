@@ -122,7 +122,6 @@ def experience_of(
     ids: Sequence[str],
     features: FloatArray,
     *,
-    quality: str = "token_f1",
     cost: str = "tokens",
     unit: float,
 ) -> Experience:
@@ -156,7 +155,7 @@ def experience_of(
     for i, name in enumerate(ids):
         steps = [cells[name, action]["steps"] for action in names]
         for leaf, action in enumerate(names):
-            quality_[i, leaf] = float(cells[name, action][quality] or 0.0)
+            quality_[i, leaf] = float(cells[name, action]["token_f1"] or 0.0)
             costs[i, leaf] = _number(cells[name, action].get(cost), cost) / unit
         for branch in tree.branches:
             path = _path(tree, branch.place)
@@ -219,6 +218,7 @@ def _step(steps: Sequence[Any], tree: Tree, leaf: int, depth: int, question: str
 #: Ridge penalties, as multiples of the number of questions; the best of them is chosen out of fold.
 _PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 _FEW = 10  # questions; smaller sets count as one
+_FOLDS = 5
 _TIE = 1e-9  # price that chooses the cheapest of workflows that are alike
 #: With which workflows must differ on the whole, or from set to set, or they count as alike: so low, since
 #: what is lost where they do differ is more than what is paid where they do not.
@@ -266,7 +266,7 @@ class Regression:
         return np.where(self.mask[place], quality - max(alpha, _TIE) * cost, -np.inf)
 
 
-def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> Regression:
+def fit_regression(experience: Experience) -> Regression:
     """Fit by ridge regression, shrunk by what predictions are worth out of fold.
 
     One model serves every alpha. The predicted cost of what is chosen can only fall as alpha rises: a line in
@@ -300,7 +300,7 @@ def fit_regression(experience: Experience, *, folds: int = 5, seed: int = 0) -> 
     if n < 10:
         raise InputError(f"{n} questions are too few to learn from: give at least 10")
     p, m, d = len(tree.branches), len(tree.workflows), experience.observed.shape[2]
-    fold = np.random.default_rng(seed).permutation(n) % min(folds, n)
+    fold = np.random.default_rng(0).permutation(n) % _FOLDS
     member = _members(experience.sets, n)
     mean, scale = np.zeros((p, d)), np.ones((p, d))
     weights, bias = np.zeros((2, p, d, m)), np.zeros((2, p, m))

@@ -103,12 +103,10 @@ def _gains(experience: Experience, quality: FloatArray, cost: FloatArray, at: In
     return np.asarray(weights @ quality - mixed, dtype=np.float64)
 
 
-def frontier(
-    planner: Planner, experience: Experience, alphas: Sequence[float], name: str = "planner"
-) -> list[Point]:
+def frontier(planner: Planner, experience: Experience, alphas: Sequence[float]) -> list[Point]:
     """A planner at every price that it may be asked for."""
     allowed = [a for a in alphas if not planner.alphas or planner.alphas[0] <= a <= planner.alphas[-1]]
-    return [judged(name, experience, planner.replay(experience, alpha), alpha) for alpha in allowed]
+    return [judged("planner", experience, planner.replay(experience, alpha), alpha) for alpha in allowed]
 
 
 def fixed_points(experience: Experience, alpha: float) -> list[Point]:

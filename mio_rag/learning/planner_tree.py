@@ -231,10 +231,6 @@ class Tree:
         """Places where there is something to decide."""
         return [branch.place for branch in self.branches if len(branch.children) > 1]
 
-    def towards(self, place: int, leaf: int) -> int:
-        """The child of a place on the way to a workflow."""
-        return next(c for c in self.branches[place].children if leaf in self.branches[c].leaves)
-
     def mask(self) -> NDArray[np.bool_]:
         """Which workflows can still be reached from each place, shape (places, workflows)."""
         found = np.zeros((len(self.branches), len(self.workflows)), dtype=bool)

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mio_rag.context import Block, documents, merged
 from mio_rag.errors import InputError
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from mio_rag.relevance.model import RelevanceSource
     from mio_rag.solvers.paths import Conflict
     from mio_rag.solvers.result import SolveResult
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -142,10 +142,6 @@ class Searched:
     alone: Mapping[frozenset[str], frozenset[str]] = field(default_factory=dict)
     every: Candidates | None = None
 
-    def only(self, strategy: str) -> tuple[str, ...]:
-        """Ids of the pool's passages that this strategy found and no other did."""
-        return tuple(i for i in self.pool.ids if set(self.found[i]) == {strategy})
-
 
 def check_search(strategies: Sequence[Strategy], retriever: Retriever, generator: Generator | None) -> None:
     """Raise `InputError` where a strategy lacks what it needs; nothing is asked."""

@@ -105,12 +105,12 @@ def at_scale(program: SelectionProgram, values: float, costs: float, rows: float
 
 def hard_program(rng: np.random.Generator, n: int = 120) -> SelectionProgram:
     """Dense pairs of both signs, a third of the total cost: nothing proves 120 items in seconds."""
-    pairwise = _symmetric(rng, n, rng.normal(size=(n, n)))
+    pairwise = _symmetric(rng.normal(size=(n, n)))
     costs = rng.integers(1, 50, n).astype(np.float64)
     return SelectionProgram(3 * rng.random(n), pairwise, costs, float(costs.sum() // 3))
 
 
-def _symmetric(rng: np.random.Generator, n: int, raw: FloatArray) -> FloatArray:
+def _symmetric(raw: FloatArray) -> FloatArray:
     upper = np.triu(np.round(raw, 3), 1)
     return upper + upper.T
 
@@ -138,7 +138,7 @@ def _values(rng: np.random.Generator, n: int, kind: str) -> tuple[FloatArray, Fl
     elif kind == "ties":
         linear = rng.choice([0.0, 0.5], n)
         raw = rng.choice([-0.5, 0.0, 0.5], (n, n))
-    return _symmetric(rng, n, raw), linear
+    return _symmetric(raw), linear
 
 
 def _costs(rng: np.random.Generator, n: int, kind: str) -> FloatArray:

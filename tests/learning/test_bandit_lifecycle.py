@@ -162,7 +162,7 @@ def test_recalibration_keeps_what_is_better(tmp_path: Path) -> None:
 def test_others_go_on_while_a_log_is_recalibrated_rebuilt_or_pruned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mio_rag.learning.bandit_log._PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("mio_rag.shared_file._PATIENCE_SECONDS", 0.2)
     path = tmp_path / "s.sqlite"
     bandit = strategist(path, cold_start=10**6)
     first = lived(bandit, 80, TRUTH)

@@ -174,7 +174,7 @@ def test_a_strategy_that_was_added_after_a_change_is_folded_to_the_last_bit(tmp_
 
 def test_others_go_on_while_a_log_is_folded_afresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mio_rag.learning.strategist._SNAPSHOT_EVERY", 16)
-    monkeypatch.setattr("mio_rag.learning.bandit_log._PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("mio_rag.shared_file._PATIENCE_SECONDS", 0.2)
     path = tmp_path / "s.sqlite"
     first = strategist(path)
     choice, *_ = lived(first, 40, GOOD_BAD)

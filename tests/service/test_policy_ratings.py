@@ -217,7 +217,7 @@ def test_a_log_that_is_gone_is_not_made_anew(client: TestClient, file: Path, tmp
 def test_a_log_that_cannot_be_read_now_is_not_said_to_lack_the_question(
     client: TestClient, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mio_rag.learning.bandit_log._PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("mio_rag.shared_file._PATIENCE_SECONDS", 0.2)
     first = asked_id(client)
     changed(file, bandit("b.sqlite"))
     second = asked_id(client)
