@@ -236,8 +236,11 @@ class Trace:
         for name in ("workflow", "search", "about", "scores"):
             if not isinstance(getattr(self, name), Mapping):
                 problems.append(f"{name} is {getattr(self, name)!r:.40}, not an object")
-        if not all(isinstance(step.why, str) for step in self.steps):
-            problems.append("why is no sentence")
+        for name in ("id", "do", "why", "query", "note", "output"):
+            if not all(isinstance(getattr(step, name), str) for step in self.steps):
+                problems.append(f"{name} of a step is no text")
+        if not all(isinstance(call.part, str) for call in self.calls):
+            problems.append("the part of a call is no text")
         uncertain = [step.about.get("uncertainty") for step in self.steps if isinstance(step.about, Mapping)]
         if not all(level is None or is_between(level, 0, 1) for level in uncertain):
             problems.append("an uncertainty is not in [0, 1]")

@@ -58,6 +58,9 @@ def test_traces_that_a_limit_ended_are_replayed(limits: Limits, river_index: Cor
         (lambda data: data.update(seconds="long"), "seconds"),
         (lambda data: data.update(complete=2.0), r"not in \[0, 1\]"),
         (lambda data: data.update(search=[]), "search"),
+        (lambda data: data["steps"][0].update(id=7), "id of a step is no text"),
+        (lambda data: data["steps"][0].update(output=None), "output of a step is no text"),
+        (lambda data: data["opening"][0].update(part=[]), "the part of a call is no text"),
         (lambda data: data["steps"][0]["calls"][0].update(seconds=-1.0), "numbers >= 0"),
     ],
 )
