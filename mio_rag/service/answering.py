@@ -12,9 +12,9 @@ from typing import Any, Literal
 from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.context import TokenCounter
-from mio_rag.errors import InfeasibleError, InputError
+from mio_rag.errors import InfeasibleError, InputError, MioRagError
 from mio_rag.generation import Generator, build_prompt
-from mio_rag.generation.base import allowance, charged
+from mio_rag.generation.base import allowance, charged, most_tokens
 from mio_rag.generation.protocol import content_of
 from mio_rag.generation.window import context_budget
 from mio_rag.pool import Candidates
@@ -29,7 +29,7 @@ from mio_rag.service.requests import Asked, Held, held_tokens
 from mio_rag.service.searching import Found, searching_of
 from mio_rag.service.settings import Planning, Strategies
 from mio_rag.session.cache import AnswerCache, digest_of
-from mio_rag.types import Answer, GenerationError, Passage, Question, is_text
+from mio_rag.types import Answer, Passage, Question, is_text
 
 _POOLS = 64  # cached, so that moving a slider does not retrieve again
 _SEAM_TOKENS = 8  # that a tokenizer may count more where prompt and passages meet
@@ -235,10 +235,13 @@ class Answering:
                     try:
                         with allowance(held.again):
                             answer = self.generator.generate(prompt, max_tokens=asked.max_tokens)
-                    except GenerationError as error:  # what it may have cost counts also without an answer
+                    except MioRagError as error:  # what it may have cost counts also without an answer
                         lost = charged(error, self.generator, prompt, asked.max_tokens)
                         if lost is not None:
                             held.used = lost.prompt_tokens + lost.completion_tokens
+                        raise
+                    except Exception:  # unforeseen: it may have been charged
+                        held.used = most_tokens(self.generator, prompt) + asked.max_tokens
                         raise
             held.used = answer.prompt_tokens + answer.completion_tokens
         return {

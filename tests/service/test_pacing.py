@@ -152,16 +152,23 @@ def test_dollars_and_what_they_make_of_the_price(demo_index: CorpusIndex) -> Non
 class _Broken(ExtractiveGenerator):
     """Reads, and then does not answer."""
 
+    error: Exception = GenerationError("the model broke", untold=True)
+
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
-        raise GenerationError("the model broke", untold=True)
+        raise self.error
 
 
-def test_a_request_that_fails_pays_for_what_was_sent_to_the_reader(demo_index: CorpusIndex) -> None:
-    pacer = Pacer(5000, window="day")
-    with TestClient(create_app(demo_index, _Broken(), pacer=pacer)) as client:
+@pytest.mark.parametrize(("error", "status"), [(_Broken.error, 502), (OSError("the line is cut"), 500)])
+def test_a_request_that_fails_pays_for_what_was_sent_to_the_reader(
+    error: Exception, status: int, demo_index: CorpusIndex
+) -> None:
+    pacer, reader = Pacer(5000, window="day"), _Broken()
+    reader.error = error
+    app = create_app(demo_index, reader, pacer=pacer)
+    with TestClient(app, raise_server_exceptions=False) as client:
         assert client.post("/ask", json={**BODY, "question": "  "}).status_code == 400
         assert pacer.account().spent == 0
-        assert client.post("/ask", json=BODY).status_code == 502
+        assert client.post("/ask", json=BODY).status_code == status
         account = pacer.account()
         assert account.spent > 50
         assert account.reserved == 0
