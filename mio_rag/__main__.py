@@ -4,8 +4,6 @@ import gc
 
 from mio_rag.cli import interrupt
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command line; an interrupt ends it with one line, even while it is being loaded."""

@@ -15,8 +15,6 @@ from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector, check_ids
 from mio_rag.types import Answer, Question
 
-__all__ = ["ask"]
-
 
 def ask(
     index: CorpusIndex,

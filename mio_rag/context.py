@@ -1,7 +1,5 @@
 """The context block: how passages are laid out, merged and counted.
 
-The context block: how chosen passages are laid out for the reader, and what they cost in tokens.
-
 A token budget bounds this block, counted by the tokenizer of the model that reads it. Retrieval prices single
 passages with it, selection checks the assembled block, generation puts it in the prompt: all three use this
 one rendering.

@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError
 
-__all__ = ["listed", "no_names", "no_strings", "not_numbers", "unit_rows"]
-
 
 def listed(name: str, value: Any) -> tuple[Any, ...]:
     """The entries of a list, tuple, array or column, in its order.

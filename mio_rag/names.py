@@ -12,8 +12,6 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-__all__ = ["NameDictionary", "leading_name", "name_key"]
-
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _PUNCTUATION = frozenset(".,;:!?()\n\u2013\u2014")
 _QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")

@@ -10,8 +10,6 @@ from typing import Any
 from mio_rag.errors import InputError
 from mio_rag.storage import replaced
 
-__all__ = ["check_figure", "draw_arrow", "draw_box", "label_points", "save_figure", "set_title"]
-
 _FORMATS = (".png", ".svg", ".pdf")
 _PLACES = tuple(
     (x, y) for far in (4, 12, 22) for x, y in ((far, far), (-far, far), (far, -far), (-far, -far))

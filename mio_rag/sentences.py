@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
 
-__all__ = ["Sentences", "cut", "leans", "sentence_spans"]
-
 _ABBREVIATION = re.compile(
     r"\b(?:[A-ZÀ-ÖØ-Þ\u0100-\u017fΑ-ΩА-Я]|Mr|Mrs|Ms|Mme|Dr|Prof|Rev|Hon|Gov|Sen|Gen|Col|Maj|Capt|Lt|Sgt|St|Mt|Ft|Jr|Sr|Ph|Inc|Ltd|Co|Bros|"
     r"v|vs|ca|cf|approx)\.$"

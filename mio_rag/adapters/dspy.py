@@ -20,8 +20,6 @@ with optional("dspy", "dspy", "mio_rag.adapters.dspy"):
 if TYPE_CHECKING:
     from mio_rag.retrieval.embedders import Embedder
 
-__all__ = ["SelectionModule"]
-
 
 class SelectionModule(dspy.Module):
     """Chooses among a retriever's passages under a token budget, with a proof.

@@ -14,8 +14,6 @@ from mio_rag.errors import InputError
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 
-__all__ = ["SelectionFields", "name_only", "named"]
-
 
 class SelectionFields(BaseModel):
     """Budget, settings, embedder and counter of an adapter.

@@ -37,8 +37,6 @@ with optional("haystack", "haystack", "mio_rag.adapters.haystack"):
     from haystack.core.serialization import component_to_dict
     from haystack.utils import deserialize_callable, serialize_callable
 
-__all__ = ["SelectionRanker"]
-
 
 @component
 class SelectionRanker:

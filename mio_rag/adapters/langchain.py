@@ -26,8 +26,6 @@ with optional("langchain_core", "langchain", "mio_rag.adapters.langchain"):
 
     from mio_rag.adapters.fields import SelectionFields
 
-__all__ = ["SelectionCompressor", "SelectionRetriever"]
-
 _PART = 10**9  # characters that no page has
 #: Where loaders say which page, row of a table or record of a file a document is: places count anew in each.
 _PARTS = ("page", "row", "seq_num")

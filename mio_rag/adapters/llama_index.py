@@ -19,8 +19,6 @@ with optional("llama_index", "llama-index", "mio_rag.adapters.llama_index"):
 
     from mio_rag.adapters.fields import SelectionFields
 
-__all__ = ["SelectionPostprocessor"]
-
 
 class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
     """Chooses among retrieved nodes under a token budget, with a proof.

@@ -22,8 +22,6 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
 from mio_rag.storage import read_toml
 
-__all__ = ["Money", "Rate", "dollars", "read_money"]
-
 _PER = 1e6  # tokens that a price is for
 
 

@@ -18,8 +18,6 @@ from typing import Any
 from mio_rag.errors import InputError, StateError
 from mio_rag.shared_file import SharedFile, patiently
 
-__all__ = ["Held", "State", "Store"]
-
 _SCHEMA = 6
 _APPLICATION = 0x6D696F70  # "miop": how the file is known as a pacer's
 _KEPT_WINDOWS = 1000  # in the order in which they were left, which is not theirs where the clock jumps

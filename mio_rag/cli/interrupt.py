@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 
-__all__ = ["end", "seen", "watch", "watch_early", "watch_no_more"]
 _CALLBACK_SECONDS = 0.02  # until what could raise nothing has returned
 _seen = False
 

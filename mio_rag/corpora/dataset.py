@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from mio_rag.errors import DataError
 from mio_rag.types import Passage, Question, is_text
 
-__all__ = ["Dataset", "LeftOut"]
-
 _SHOWN = 10  # problems of one kind that are listed
 
 

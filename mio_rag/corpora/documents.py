@@ -13,8 +13,6 @@ from mio_rag.corpora.files import KINDS, read_document
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.types import Passage, is_text
 
-__all__ = ["MAX_BYTES", "chunk_text", "load_folder"]
-
 #: Largest file that is read, unless said otherwise.
 MAX_BYTES = 100_000_000
 _SHOWN = 10  # reasons listed before "and N more"

@@ -14,8 +14,6 @@ from typing import Any
 
 from mio_rag.errors import DataError, require
 
-__all__ = ["KINDS", "Document", "read_document"]
-
 #: Endings of the files that are read.
 KINDS = (".txt", ".md", ".pdf", ".docx", ".html", ".htm")
 

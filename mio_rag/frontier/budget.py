@@ -17,8 +17,6 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.frontier.chain import Chain, supported
 
-__all__ = ["BudgetPath", "BudgetStep", "budget_path"]
-
 _SAME = 1e-9  # relative: values that differ by the order of summation only
 
 

@@ -12,8 +12,6 @@ from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers.paths import solve_path
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 
-__all__ = ["Chain", "dominated", "supported"]
-
 
 class Chain:
     """Solves programs of one pool one after another, each started from the one before.

@@ -34,8 +34,6 @@ from mio_rag.solvers.paths import solve_path
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 from mio_rag.types import Question
 
-__all__ = ["FrontierSettings", "Setting", "perturbed", "question_rows"]
-
 
 def _exactly(value: float) -> str:
     """The number so that no other one is written alike; short where that is enough."""

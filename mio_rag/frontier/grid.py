@@ -20,8 +20,6 @@ from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import Status
 
-__all__ = ["GridPoint", "check_selector", "check_values", "redundancy", "tokens_read", "weight_grid"]
-
 
 @dataclass(frozen=True)
 class GridPoint:

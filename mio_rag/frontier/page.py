@@ -19,8 +19,6 @@ from mio_rag.frontier.summary import deciding_measures
 from mio_rag.measures import Use, frontier_measures
 from mio_rag.types import Question
 
-__all__ = ["MOST_QUESTIONS", "render_page"]
-
 #: Questions whose selections the page holds, spread evenly over the set.
 MOST_QUESTIONS = 60
 _EXCERPT = 400

@@ -19,8 +19,6 @@ import numpy as np
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.frontier.chain import Chain
 
-__all__ = ["PenaltyPath", "PenaltyPiece", "penalty_path"]
-
 
 @dataclass(frozen=True)
 class PenaltyPiece:

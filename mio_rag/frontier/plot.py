@@ -11,8 +11,6 @@ from mio_rag.errors import require
 from mio_rag.measures import Use, find_measure, frontier_measures
 from mio_rag.pictures import label_points, save_figure, set_title
 
-__all__ = ["plot_data", "plot_query"]
-
 _FRONT, _REST = "#0072b2", "#9aa1a8"
 
 

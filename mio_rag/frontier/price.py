@@ -17,8 +17,6 @@ from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
 
-__all__ = ["plot_price", "price_curve"]
-
 _PRICE, _BUDGET = "#0072b2", "#9aa1a8"
 
 

@@ -17,8 +17,6 @@ from mio_rag.frontier.penalty import PenaltyPath, penalty_path
 from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
 
-__all__ = ["QueryFrontier", "query_frontier"]
-
 Progress = Callable[[int], None]
 
 

@@ -28,8 +28,6 @@ from mio_rag.selection.result import Selection
 from mio_rag.storage import write_atomically
 from mio_rag.types import Answer, GenerationError, Question
 
-__all__ = ["FrontierResult", "data_frontier"]
-
 _ABORT_AFTER = 5  # consecutive questions without any answer: the cause is not the question
 
 

@@ -13,8 +13,6 @@ from mio_rag.frontier.chain import dominated
 from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.measures import Measure, Use, evidence_measure, frontier_measures, measures
 
-__all__ = ["deciding_measures", "operating_point", "summarize_grid"]
-
 Row = Mapping[str, Any]
 
 _FOLDS = 5

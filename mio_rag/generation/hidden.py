@@ -19,8 +19,6 @@ from mio_rag.generation.gguf import has_devices, model_file
 from mio_rag.storage import known_sha256_of
 from mio_rag.types import GenerationError, clean
 
-__all__ = ["PREFIX", "HiddenStates"]
-
 #: What names of such vectors begin with.
 PREFIX = "hidden:"
 _SILENT = -1

@@ -23,8 +23,6 @@ from mio_rag.generation.prompts import LETTERS, Prompt
 from mio_rag.storage import sha256_of
 from mio_rag.types import Answer, GenerationError
 
-__all__ = ["HuggingFaceGenerator"]
-
 # Tokenizers without a limit of their own report a huge number instead of none.
 _NO_LIMIT = 10**9
 

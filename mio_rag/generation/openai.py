@@ -24,8 +24,6 @@ from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, GenerationError
 
-__all__ = ["OpenAIGenerator"]
-
 T = TypeVar("T")
 
 _MOST_CONCURRENCY, _MOST_RETRIES = 1000, 100

@@ -16,15 +16,6 @@ from mio_rag.context import SEPARATOR, render_context
 from mio_rag.errors import InputError
 from mio_rag.types import Passage, Question, clean
 
-__all__ = [
-    "LETTERS",
-    "Prompt",
-    "build_prompt",
-    "question_prompt",
-    "relevance_prompt",
-    "support_prompt",
-]
-
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Names of the options of a multiple-choice question, in order."""
 

@@ -9,8 +9,6 @@ from typing import Protocol, runtime_checkable
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, GenerationError, Question
 
-__all__ = ["CHOICE_TOKENS", "Choice", "ChoiceWeigher", "Generator", "GrammarWriter", "content_of"]
-
 #: Longest reply that a choice is read from, where a model cannot be held to a letter.
 CHOICE_TOKENS = 16
 

@@ -28,8 +28,6 @@ from mio_rag.generation.prompts import Prompt, build_prompt
 from mio_rag.generation.protocol import Choice, ChoiceWeigher, Generator, GrammarWriter
 from mio_rag.types import Answer, GenerationError
 
-__all__ = ["RememberingGenerator", "ReplyFile"]
-
 
 class ReplyFile:
     """Replies by key, in one SQLite file; several processes may share it.

@@ -14,8 +14,6 @@ from mio_rag.generation.prompts import Prompt
 from mio_rag.storage import read_json
 from mio_rag.types import Answer, GenerationError
 
-__all__ = ["ScriptedGenerator"]
-
 
 class ScriptedGenerator(BaseGenerator):
     """Gives the answers that it was told to give, and records what it was asked.

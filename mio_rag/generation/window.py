@@ -6,8 +6,6 @@ from mio_rag.errors import MioRagError
 from mio_rag.generation.protocol import Generator
 from mio_rag.types import GenerationError, Question
 
-__all__ = ["context_budget", "window_room"]
-
 
 def window_room(
     generator: Generator,

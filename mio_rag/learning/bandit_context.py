@@ -13,8 +13,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SLOTS", "TYPES", "Context", "context_of", "question_type", "ridges"]
-
 FloatArray = NDArray[np.float64]
 
 TYPES = ("who", "when", "where", "which", "what", "how", "why", "yes-no", "other")

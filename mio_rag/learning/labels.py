@@ -12,8 +12,6 @@ from mio_rag.errors import InputError, choose
 from mio_rag.measures.answers import chosen_right, exact_match, token_f1
 from mio_rag.types import Question
 
-__all__ = ["BY", "F1_ENOUGH", "UNANSWERED", "answer_worked", "labels", "row_worked"]
-
 #: Token F1 from which an answer counts as right, beside exact matches; as published.
 F1_ENOUGH = 0.6
 

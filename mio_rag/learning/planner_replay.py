@@ -18,8 +18,6 @@ from mio_rag.session.models import WorkflowSettings, dollars
 from mio_rag.session.trace import Step, Trace, wrong_totals
 from mio_rag.session.workflow import Workflow
 
-__all__ = ["replay"]
-
 _SAME = 1e-6
 
 

@@ -12,8 +12,6 @@ from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use
 from mio_rag.measures.rouge import rouge_l
 from mio_rag.types import Question
 
-__all__ = ["ANSWERS", "chosen_right", "exact_match", "normalize_answer", "right", "token_f1"]
-
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 

@@ -16,8 +16,6 @@ from mio_rag.errors import InputError, require
 from mio_rag.retrieval.embedders import sampled_digest
 from mio_rag.retrieval.minilm import packaged_minilm
 
-__all__ = ["TokenVectors", "bert_score"]
-
 _PACKAGED = "minilm"
 _LONGEST = 512  # tokens; tokenizers without a limit name an absurd one
 

@@ -6,8 +6,6 @@ from typing import Literal
 
 from mio_rag.measures.measure import LAST, Column, Frontier, Measure, Page, Use
 
-__all__ = ["COSTS"]
-
 
 def _recorded(
     name: str,

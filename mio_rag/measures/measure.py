@@ -11,8 +11,6 @@ from typing import Any, Literal
 from mio_rag.errors import InputError
 from mio_rag.types import Question
 
-__all__ = ["LAST", "Column", "Frontier", "Measure", "Page", "Use"]
-
 #: Place of what nobody has placed: after everything that has a place, in the order of registration.
 LAST = 1000
 

@@ -8,8 +8,6 @@ from mio_rag.measures.measure import Frontier, Measure, Page, Use
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question
 
-__all__ = ["RANKINGS"]
-
 _BOOK = "Manning, Raghavan and Schütze, Introduction to Information Retrieval, 2008, chapter 8"
 
 

@@ -11,8 +11,6 @@ from mio_rag.measures.instruments import Reading
 from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use
 from mio_rag.types import Question
 
-__all__ = ["READINGS"]
-
 _QUESTION_TOKENS = 48  # longest question that a writer writes
 
 

@@ -14,20 +14,6 @@ from mio_rag.measures.rankings import RANKINGS
 from mio_rag.measures.readings import READINGS
 from mio_rag.measures.selections import SELECTIONS
 
-__all__ = [
-    "RESERVED",
-    "added_measures",
-    "compared_measures",
-    "console_measures",
-    "evidence_measure",
-    "find_measure",
-    "frontier_measures",
-    "measures",
-    "page_measures",
-    "register",
-    "unregister",
-]
-
 _OWN = (*SELECTIONS, *RANKINGS, *ANSWERS, *READINGS, *COSTS)
 _KNOWN: dict[str, Measure] = {measure.name: measure for measure in _OWN}
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["rouge_l"]
-
 _WORD = re.compile(r"[a-z0-9]+")
 
 

@@ -16,8 +16,6 @@ from mio_rag.pool import Candidates
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question
 
-__all__ = ["SELECTIONS", "diversity", "evidence_found"]
-
 
 def evidence_found(question: Question, pool: Candidates, chosen: Sequence[int]) -> float:
     """Recall of the gold passages; of the gold documents where only these are known.

@@ -10,15 +10,6 @@ from mio_rag.measures.registry import measures
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question
 
-__all__ = [
-    "answer_measures",
-    "failed_measures",
-    "gold_measures",
-    "quick_measures",
-    "reading_measures",
-    "selection_measures",
-]
-
 
 def answer_measures(question: Question, answer: str, choice: int | None = None) -> dict[str, float | None]:
     """Measures of an answer.

@@ -1,11 +1,7 @@
-"""Embeddings kept on disk by what was embedded.
-
-Embeddings on disk by content, so that no text is embedded twice by the same model.
+"""Embeddings kept on disk by content, so that no text is embedded twice by the same model.
 
 One SQLite file in ``$MIO_RAG_CACHE`` (default ``~/.cache/mio-rag``). A cache that cannot be opened or
 written is left alone with a warning: it saves time, it must never cost a result.
-
-What embedders with a fixed model have in common: no text is embedded twice by the same one.
 """
 
 from __future__ import annotations

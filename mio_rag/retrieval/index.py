@@ -38,8 +38,6 @@ from mio_rag.retrieval.vectors import MappedPassages, MappedVectors, make_dense,
 from mio_rag.storage import parse_json, read_text, replaced_folder, sha256_of
 from mio_rag.types import Passage
 
-__all__ = ["FORMAT", "VERSION", "CorpusIndex", "embedded_text"]
-
 FORMAT = "mio-rag-index"
 VERSION = 1
 

@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 from mio_rag.errors import require
 from mio_rag.retrieval.vectors import forget
 
-__all__ = ["STOP_WORDS", "LexicalIndex", "words_of"]
-
 #: Words that say nothing, as Lucene has them and bm25s.
 STOP_WORDS = frozenset(
     (

@@ -23,8 +23,6 @@ from mio_rag.errors import MissingExtraError, Notice, require
 from mio_rag.retrieval.cached import CachedEmbedder, unit
 from mio_rag.storage import known_sha256_of
 
-__all__ = ["FINGERPRINT", "PackagedMiniLM", "is_minilm", "load_minilm", "packaged_minilm"]
-
 #: What the index, the cache and relevance models know the model by: once computed from the torch model, and
 #: kept, so that it depends on the model's files alone and not on the libraries that run it.
 FINGERPRINT = "sentence-transformers:72362722b466552f"

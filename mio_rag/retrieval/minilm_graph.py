@@ -15,8 +15,6 @@ from typing import Any
 
 from mio_rag.errors import require
 
-__all__ = ["GRAPH", "graph"]
-
 #: Where the graph is kept.
 GRAPH = Path(__file__).with_name("minilm.onnx")
 

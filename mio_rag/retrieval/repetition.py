@@ -21,16 +21,6 @@ from mio_rag.context import numbered
 from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.types import Passage, moment
 
-__all__ = [
-    "LEAST_SIMILARITY",
-    "REPETITION_FILE",
-    "Repetition",
-    "contradicting",
-    "find_groups",
-    "find_spans",
-    "similarity",
-]
-
 REPETITION_FILE = "repetition.npz"
 #: Jaccard similarity from which two passages are near-duplicates, unless said otherwise.
 LEAST_SIMILARITY = 0.8

@@ -1,9 +1,5 @@
 """Re-rankers, and pools in their order.
 
-What a re-ranker is; `mio_rag.retrieval.rerank` says how they are used.
-
-The three re-rankers that come with mio-rag; `mio_rag.retrieval.rerank` says how they are used.
-
 Re-rankers: slower models that score question and passage together; the score is one more feature.
 
     maxsim[:ID_OR_PATH]          late interaction over token embeddings, the packaged MiniLM's or another's

@@ -15,8 +15,6 @@ from mio_rag.retrieval.rerank import Reranker, make_rerankers, rescored
 from mio_rag.retrieval.settings import Mode, RetrievalSettings
 from mio_rag.types import is_text
 
-__all__ = ["Retriever", "reciprocal_rank_fusion"]
-
 #: Links are followed from so many of the best passages of a pool ...
 LINK_SOURCES = 10
 #: ... to at most so many passages outside it: in a large corpus ten passages may mention hundreds.

@@ -19,8 +19,6 @@ from mio_rag.retrieval.embedders import Embedder
 from mio_rag.sentences import Sentences, sentence_spans
 from mio_rag.types import Passage
 
-__all__ = ["SENTENCES_FILE", "VECTORS_FILE", "SentenceIndex"]
-
 SENTENCES_FILE = "sentences.npz"
 VECTORS_FILE = "sentences.npy"
 

@@ -9,8 +9,6 @@ from typing import Literal, get_args
 from mio_rag.errors import InputError
 from mio_rag.retrieval.rerank import spec_problems
 
-__all__ = ["Mode", "RetrievalSettings"]
-
 Mode = Literal["fused", "dense", "bm25"]
 
 _MOST_HOPS = 3

@@ -18,8 +18,6 @@ from mio_rag.session.trace import Outcome, Trace, append_traces, read_traces, wr
 from mio_rag.testing.readers import CountingReader
 from mio_rag.types import Question
 
-__all__ = ["Replay", "cost_problems", "limit_problems", "reply_problems", "timeless", "trace_problems"]
-
 #: Makes the decisions of a trace again: what comes out differently, in words; nothing, if all is well.
 Replay = Callable[[Any], list[str]]
 

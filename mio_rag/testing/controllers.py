@@ -30,8 +30,6 @@ from mio_rag.testing.attempts import (
 from mio_rag.testing.readers import CountingReader
 from mio_rag.types import GenerationError, Question
 
-__all__ = ["Make", "check_controller"]
-
 #: A controller from what it is made of.
 Make = Callable[[Setup], Controller]
 

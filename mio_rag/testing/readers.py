@@ -10,8 +10,6 @@ from mio_rag.generation.prompts import Prompt
 from mio_rag.generation.protocol import Choice
 from mio_rag.types import Answer, GenerationError
 
-__all__ = ["CountingReader"]
-
 T = TypeVar("T")
 
 
