@@ -245,6 +245,7 @@ class Session:
             if state.running.get(result.action.id) is result:  # else it was abandoned before it ended
                 del state.running[result.action.id]
                 state.results[result.action.id] = result
+                state.is_closed = state.is_closed or _cannot_decide(result)
         except queue.Empty:
             pass
         for result in list(state.running.values()):
@@ -283,6 +284,11 @@ class Session:
                 result.failed = isinstance(error, GenerationError)
             except Exception as error:  # a user's own generator or store costs its branch, not the answer
                 result.dropped, result.error = _reason(error), error
+
+
+def _cannot_decide(result: Result) -> bool:
+    """Whether the model cannot do what the policy decides by: nothing more is asked."""
+    return result.action.do in ("draft", "write_workflow") and isinstance(result.error, InputError)
 
 
 def _reason(error: BaseException) -> str:
@@ -540,8 +546,8 @@ class _Run:
         """The final reply, else the last draft, else an answer from what was read, else from memory."""
         state = self.state
         for result in state.results.values():
-            if result.action.do in ("draft", "write_workflow") and isinstance(result.error, InputError):
-                raise result.error  # the model cannot do what the policy decides by
+            if result.error is not None and _cannot_decide(result):
+                raise result.error
         final = next((r for r in reversed(state.results.values()) if r.action.final), None)
         replies = [r.value for r in state.results.values() if isinstance(r.value, Reply)]
         if final is not None and isinstance(final.value, Reply):

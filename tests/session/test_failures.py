@@ -84,6 +84,14 @@ def test_a_model_that_never_answers_is_a_failure_with_its_costs(river_index: Cor
         found.check()
 
 
+def test_a_model_that_cannot_be_measured_is_asked_no_further(river_index: CorpusIndex) -> None:
+    model = Failing(99, GenerationError("never"))
+    found = agent("fixed-2@confidence", river_index).attempt(COMPARISON, model, 60)
+    check(found, model.given)
+    assert isinstance(found.error, InputError)
+    assert len(model.given) == 1
+
+
 def test_a_choice_that_names_no_option_is_paid_for() -> None:
     def mumbling(prompt: Prompt) -> str:
         return "I cannot say" if prompt.question.choices else said(prompt)
