@@ -57,10 +57,7 @@ class _FunctionCounter:
 def as_counter(counter: Counter) -> TokenCounter:
     """A counter of many texts, of one that counts a single text.
 
-    Raises
-    ------
-    InputError
-        If it is neither.
+    Raises `InputError` if it is neither.
     """
     if isinstance(counter, TokenCounter):
         return counter
@@ -74,10 +71,7 @@ def as_counter(counter: Counter) -> TokenCounter:
 def check_budget(budget_tokens: int) -> None:
     """Refuse a budget that is no whole number >= 1.
 
-    Raises
-    ------
-    InputError
-        If it is not.
+    Raises `InputError` if it is not.
     """
     if problem := count_problem("budget_tokens", budget_tokens):
         raise InputError(problem)
@@ -99,10 +93,7 @@ def label(value: Any) -> str:
 def number(metadata: Mapping[str, Any], key: str | None, where: str) -> float | None:
     """The number under a key of a document's metadata; None without key, or where it is missing.
 
-    Raises
-    ------
-    InputError
-        If something else stands there.
+    Raises `InputError` if something else stands there.
     """
     value = None if key is None else metadata.get(key)
     if value is None:
@@ -123,14 +114,9 @@ class Vectors:
 
     Frameworks return documents without their vectors, and the same documents come up again and again.
 
-    Parameters
-    ----------
-    passages : callable
-        Texts -> one row each.
-    query : callable
-        Question -> its vector.
-    owner : object
-        What these belong to, for comparison.
+    passages: texts -> one row each.
+    query: question -> its vector.
+    owner: what these belong to, for comparison.
     """
 
     def __init__(
@@ -150,10 +136,7 @@ class Vectors:
 
         A model that is named is loaded when it is first needed.
 
-        Raises
-        ------
-        InputError
-            For "tfidf", which has to be fitted on a corpus.
+        Raises `InputError` for "tfidf", which has to be fitted on a corpus.
         """
         if embedder == "tfidf":
             raise InputError(
@@ -233,10 +216,7 @@ class Vectors:
 def matrix(whose: str, rows: ArrayLike | Sequence[Any]) -> NDArray[np.float32]:
     """Rows of one length as an array.
 
-    Raises
-    ------
-    InputError
-        If they are not.
+    Raises `InputError` if they are not.
     """
     try:
         found = _packed(rows) if isinstance(rows, list) else np.asarray(rows, dtype=np.float32)
@@ -276,21 +256,12 @@ NOTES = "mio_rag"
 class Documents:
     """What an adapter hands over, a column for each part: one entry for each document, or no column at all.
 
-    Parameters
-    ----------
-    texts : sequence of str
-        What the reader will see; its tokens are counted.
-    ids : sequence of str, optional
-        Blank where a document has none.
-    sources : sequence of str, optional
-        What `max_per_source` goes by; blank: a source of its own.
-    scores : sequence of float or None, optional
-        Relevance; None where unknown.
-    embeddings : sequence of (sequence of float or None), optional
-    embed_texts : sequence of str, optional
-        What is embedded, where that is not `texts`.
-    starts : sequence of int or None, optional
-        Where each text begins in the document that its source names; None where unknown.
+    texts: what the reader will see; its tokens are counted.
+    ids: blank where a document has none.
+    sources: what `max_per_source` goes by; blank: a source of its own.
+    scores: relevance; None where unknown.
+    embed_texts: what is embedded, where that is not `texts`.
+    starts: where each text begins in the document that its source names; None where unknown.
     """
 
     texts: Sequence[str]
@@ -316,17 +287,11 @@ class Documents:
 class Read:
     """One text that is read.
 
-    Parameters
-    ----------
-    indices : tuple of int
-        Of the documents in it, by where they begin.
-    text : str
-        Where there are several, what they make together; of sentences, these; otherwise the document's own.
-    notes : dict
-        As in `Choice`; for several, or sentences: ``rank``, ``certificate``, and the ``parts`` with their
+    indices: of the documents in it, by where they begin.
+    text: where there are several, what they make together; of sentences, these; otherwise the document's own.
+    notes: as in `Choice`; for several, or sentences: ``rank``, ``certificate``, and the ``parts`` with their
         notes, ids and places in the text.
-    is_whole : bool
-        Whether it is one document as it was.
+    is_whole: whether it is one document as it was.
     """
 
     indices: tuple[int, ...]
@@ -339,15 +304,10 @@ class Read:
 class Choice:
     """What was chosen among documents, in prompt order.
 
-    Parameters
-    ----------
-    indices : tuple of int
-        Into the documents; of sentences, one of theirs for each.
-    notes : tuple of dict
-        For each of them, plain data: ``rank`` (from 1), ``reason``, ``value``, ``relevance``, ``tokens`` and
-        the ``certificate``, whose own notes tell what constraints were broken at their price.
-    read : tuple of Read
-        What is to be read, in prompt order: documents of one source that overlap or touch as one text.
+    indices: into the documents; of sentences, one of theirs for each.
+    notes: for each of them, plain data: ``rank`` (from 1), ``reason``, ``value``, ``relevance``, ``tokens``
+        and the ``certificate``, whose own notes tell what constraints were broken at their price.
+    read: what is to be read, in prompt order: documents of one source that overlap or touch as one text.
     """
 
     selection: Selection | None
@@ -384,18 +344,10 @@ def choose(
     document without id gets its position, from 0.
     With ``prompt_order="document"`` the order of the documents is kept.
 
-    Returns
-    -------
-    Choice
-        Empty where there are no documents.
-
-    Raises
-    ------
-    InputError
-        If scores or vectors are missing where they are needed, or the selector refuses what it is given.
-    InfeasibleError
-        If no selection satisfies the constraints, or the solver found none: an empty context would make a
-        reader invent its answer.
+    Returns: empty where there are no documents.
+    Raises `InputError` if scores or vectors are missing where they are needed, or the selector refuses what
+    it is given; `InfeasibleError` if no selection satisfies the constraints, or the solver found none: an
+    empty context would make a reader invent its answer.
     """
     check_budget(budget_tokens)
     n = len(documents)

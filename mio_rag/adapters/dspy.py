@@ -73,26 +73,14 @@ class SelectionModule(dspy.Module):
     def forward(self, query: str, passages: Sequence[Any] | None = None, **fields: Any) -> dspy.Prediction:
         """Choose.
 
-        Parameters
-        ----------
-        passages : sequence, optional
-            Instead of what the retriever finds: texts, or what holds one as ``long_text`` or ``text``.
-        **fields
-            With `passages`: lists that go with them, ``scores`` among them. Without: for the retriever.
+        passages: instead of what the retriever finds: texts, or what holds one as ``long_text`` or ``text``.
+        **fields: with `passages`: lists that go with them, ``scores`` among them. Without: for the retriever.
 
-        Returns
-        -------
-        dspy.Prediction
-            ``passages`` in prompt order, every list that came with them in the same order, ``notes`` (rank,
-            reason and certificate of each) and ``report`` (certificate, tokens used, why others were left
-            out).
-
-        Raises
-        ------
-        InputError
-            For passages without what the settings need.
-        InfeasibleError
-            If no selection satisfies the constraints.
+        Returns: ``passages`` in prompt order, every list that came with them in the same order, ``notes``
+        (rank, reason and certificate of each) and ``report`` (certificate, tokens used, why others were left
+        out).
+        Raises `InputError` for passages without what the settings need; `InfeasibleError` if no selection
+        satisfies the constraints.
         """
         if passages is not None:
             return self._chosen(query, dspy.Prediction(passages=list(passages), **fields))

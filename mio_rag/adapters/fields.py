@@ -18,21 +18,13 @@ from mio_rag.selection.selector import Selector
 class SelectionFields(BaseModel):
     """Budget, settings, embedder and counter of an adapter.
 
-    Parameters
-    ----------
-    budget_tokens : int
-        Largest size of what is chosen, >= 1.
-    selector : Selector, or a mapping that `mio_rag.adapters.plain.to_plain` wrote
-        Settings to start from.
-    embedder : optional
-        Embeds what comes without a vector: the framework's own kind, one of mio-rag, or the name of one
+    budget_tokens: largest size of what is chosen, >= 1.
+    selector: settings to start from.
+    embedder: embeds what comes without a vector: the framework's own kind, one of mio-rag, or the name of one
         ("minilm", or a sentence-transformers id or folder).
-    counter : TokenCounter or callable, optional
-        The reader's tokenizer, or a function from a text to its tokens. By default an approximation.
-    on_selection : callable, optional
-        Called with every `Selection`, whose `explain()` says why each document is in or out.
-    **rest
-        `preset`, any parameter of `Selector`, and fields of the framework's base class.
+    counter: the reader's tokenizer, or a function from a text to its tokens. By default an approximation.
+    on_selection: called with every `Selection`, whose `explain()` says why each document is in or out.
+    **rest: `preset`, any parameter of `Selector`, and fields of the framework's base class.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -119,10 +111,7 @@ def name_only(value: Any) -> Any:
 def named(what: str, value: Any) -> None:
     """Refuse what `name_only` could not save.
 
-    Raises
-    ------
-    InputError
-        For such a note.
+    Raises `InputError` for such a note.
     """
     if isinstance(value, Mapping):
         raise InputError(

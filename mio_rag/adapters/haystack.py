@@ -120,25 +120,14 @@ class SelectionRanker:
     ) -> dict[str, Any]:
         """Choose.
 
-        Parameters
-        ----------
-        query_embedding : list of float, optional
-            The question's vector, of the model that embedded the documents.
-        budget_tokens : int, optional
-            For this run.
+        query_embedding: the question's vector, of the model that embedded the documents.
+        budget_tokens: for this run.
 
-        Returns
-        -------
-        dict
-            ``documents``: copies of those chosen, in prompt order, with their notes in ``meta["mio_rag"]``;
-            ``report``: the certificate, tokens used, and why each of the others was left out.
-
-        Raises
-        ------
-        InputError
-            For documents without what the settings need.
-        InfeasibleError
-            If no selection satisfies the constraints.
+        Returns: ``documents``: copies of those chosen, in prompt order, with their notes in
+        ``meta["mio_rag"]``; ``report``: the certificate, tokens used, and why each of the others was left
+        out.
+        Raises `InputError` for documents without what the settings need; `InfeasibleError` if no selection
+        satisfies the constraints.
         """
         documents = list(documents)
         choice = choose(
@@ -167,10 +156,7 @@ class SelectionRanker:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for YAML.
 
-        Raises
-        ------
-        InputError
-            If the embedder or counter is an object, which cannot be saved.
+        Raises `InputError` if the embedder or counter is an object, which cannot be saved.
         """
         if self.embedder is not None and not isinstance(self.embedder, str):
             raise InputError(

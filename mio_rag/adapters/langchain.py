@@ -34,18 +34,13 @@ _PARTS = ("page", "row", "seq_num")
 class _Documents(SelectionFields):
     """What both share: where a document's score and source stand.
 
-    Parameters
-    ----------
-    score_key : str or None
-        Where in the metadata a document's relevance stands; rerankers write "relevance_score". None, or no
-        score there: relevance is the cosine of question and document.
-    source_key : str or None
-        Where in the metadata its source stands, for `max_per_source`.
-    start_key : str or None
-        Where in the metadata stands at which character of its source a document begins (of its ``page``,
-        ``row`` or ``seq_num``, where it has one); splitters write it with ``add_start_index=True``. Documents
-        that overlap or touch are then read as one, with theirs in ``metadata["mio_rag"]["parts"]``, unless
-        ``merge=False``.
+    score_key: where in the metadata a document's relevance stands; rerankers write "relevance_score". None,
+        or no score there: relevance is the cosine of question and document.
+    source_key: where in the metadata its source stands, for `max_per_source`.
+    start_key: where in the metadata stands at which character of its source a document begins (of its
+        ``page``, ``row`` or ``seq_num``, where it has one); splitters write it with ``add_start_index=True``.
+        Documents that overlap or touch are then read as one, with theirs in ``metadata["mio_rag"]["parts"]``,
+        unless ``merge=False``.
     """
 
     score_key: str | None = "relevance_score"

@@ -119,13 +119,7 @@ def from_plain(data: Mapping[str, Any]) -> Selector:
 
 
 def check_names(what: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse names that are not known, with the one that was probably meant.
-
-    Raises
-    ------
-    InputError
-        With every problem found.
-    """
+    """Refuse names that are not known, with the one that was probably meant."""
     problems = []
     for name in given:
         if name not in known:

@@ -63,24 +63,15 @@ _FORMS = (
 def make_generator(spec: str, **options: Any) -> Generator:
     """The generator that a specification names.
 
-    Parameters
-    ----------
-    spec : str
-        ``extractive``, ``gguf:PATH[?OPTIONS]``, ``hf:ID_OR_PATH``, ``openai:URL#MODEL[?OPTIONS]`` or
-        ``scripted:FILE.json`` (an object of question id or text -> answer). Of the options,
-        ``replies=FILE`` keeps what the model says; see `mio_rag.generation.replies`.
-    **options
-        Keyword parameters of the back end's class, for instance ``n_ctx`` for ``gguf``. They win over options
-        inside the specification.
+    spec: ``extractive``, ``gguf:PATH[?OPTIONS]``, ``hf:ID_OR_PATH``, ``openai:URL#MODEL[?OPTIONS]`` or
+        ``scripted:FILE.json`` (an object of question id or text -> answer). Of the options, ``replies=FILE``
+        keeps what the model says; see `mio_rag.generation.replies`.
+    **options: keyword parameters of the back end's class, for instance ``n_ctx`` for ``gguf``. They win over
+        options inside the specification.
 
-    Raises
-    ------
-    InputError
-        For a specification of another form, an option that the back end does not have, or a missing file.
-    MissingExtraError
-        If the back end's package is not installed; the message is the install command.
-    GenerationError
-        If the model cannot be loaded.
+    Raises `InputError` for a specification of another form, an option that the back end does not have, or a
+    missing file; `MissingExtraError` if the back end's package is not installed; the message is the install
+    command; `GenerationError` if the model cannot be loaded.
     """
     make, arguments, options, replies = _resolved(spec, options)
     generator: Generator = make(*arguments, **options)
@@ -98,10 +89,7 @@ def make_generator(spec: str, **options: Any) -> Generator:
 def check_generator(spec: str) -> None:
     """Raise `InputError` where a specification plainly names no generator; nothing is loaded or started.
 
-    Parameters
-    ----------
-    spec : str
-        As `make_generator` takes it.
+    spec: as `make_generator` takes it.
     """
     make, arguments, *_ = _resolved(spec, {})
     if spec.strip().startswith("gguf:"):
@@ -188,10 +176,7 @@ def parse_target(target: str) -> tuple[str, str, dict[str, Any]]:
     file that remembers what was said. For instance
     ``http://127.0.0.1:8080/v1#name?tokenizer=PATH&window=8192``.
 
-    Raises
-    ------
-    InputError
-        If no model is named, or an option is unknown or malformed.
+    Raises `InputError` if no model is named, or an option is unknown or malformed.
     """
     url, _, rest = target.partition("#")
     model, _, query = rest.partition("?")
@@ -206,10 +191,7 @@ def parse_file(target: str) -> tuple[str, dict[str, Any]]:
     The options, parted by ``&``, are parameters of `GGUFGenerator` (``n_ctx``, ``threads``, ``slots``,
     ``seed``), and ``replies``, a file that remembers what was said.
 
-    Raises
-    ------
-    InputError
-        If an option is unknown or malformed.
+    Raises `InputError` if an option is unknown or malformed.
     """
     path, mark, query = target.partition("?")
     if not mark or Path(target).expanduser().is_file():

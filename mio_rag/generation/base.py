@@ -45,10 +45,7 @@ def parse_choice(reply: str, choices: Sequence[str], who: str) -> int:
     Tried in order: the reply is the text of an option; its first line begins with a letter that stands alone;
     it says "answer is X"; the text of exactly one option occurs in it.
 
-    Raises
-    ------
-    GenerationError
-        If no option, or more than one, is named: guessing would count as knowledge.
+    Raises `GenerationError` if no option, or more than one, is named: guessing would count as knowledge.
     """
     plain = [_plain(choice) for choice in choices]
     said = _plain(reply)
@@ -75,16 +72,10 @@ def parse_choice(reply: str, choices: Sequence[str], who: str) -> int:
 def option_logprobs(likely: Sequence[tuple[str, float]], options: Sequence[str]) -> tuple[float, ...]:
     """Natural-log probability of each option as the first token of a reply.
 
-    Parameters
-    ----------
-    likely : sequence of (str, float)
-        The most likely first tokens with their log-probabilities, at least one. Blanks around a token, and
-        the case of its letters, do not matter; spellings of one option add up.
+    likely: the most likely first tokens with their log-probabilities, at least one. Blanks around a token,
+        and the case of its letters, do not matter; spellings of one option add up.
 
-    Returns
-    -------
-    tuple of float
-        An option that no token spells gets the smallest log-probability of all: it has at most that.
+    Returns: an option that no token spells gets the smallest log-probability of all: it has at most that.
     """
     floor = min(value for _, value in likely)
     found = []
@@ -118,17 +109,10 @@ def repeated(
 ) -> T:
     """Ask until it succeeds, and wait longer each time, at least as long as a server's Retry-After says.
 
-    Parameters
-    ----------
-    retries : int
-        Repetitions, >= 0.
-    allowed : callable
-        Called with every failure; says whether the call may be repeated.
+    retries: repetitions, >= 0.
+    allowed: called with every failure; says whether the call may be repeated.
 
-    Raises
-    ------
-    GenerationError
-        Of the last attempt.
+    Raises `GenerationError` of the last attempt.
     """
     for attempt in range(retries + 1):
         try:
@@ -149,10 +133,7 @@ _ALLOWED: ContextVar[Callable[[int, int], bool] | None] = ContextVar("allowed", 
 def allowance(allowed: Callable[[int, int], bool]) -> Iterator[None]:
     """Within it, a call that may have been charged is repeated only where this account allows it.
 
-    Parameters
-    ----------
-    allowed : callable
-        (prompt tokens, longest reply) of one attempt more -> whether the account holds them.
+    allowed: (prompt tokens, longest reply) of one attempt more -> whether the account holds them.
     """
     token = _ALLOWED.set(allowed)
     try:
@@ -215,14 +196,9 @@ class BaseGenerator(ABC):
     A back end gives `_count` and `_generate`; it may refine `prompt_tokens`, `_generate_many`, `_stream`,
     `_choose` and `_close`.
 
-    Parameters
-    ----------
-    name : str
-        Goes into every `Answer`.
-    context_window : int or None
-        Tokens that prompt and completion share; None: unbounded or unknown, nothing is refused.
-    concurrency : int
-        Calls that may run at the same time, >= 1. Threads that make more wait for their turn.
+    name: goes into every `Answer`.
+    context_window: tokens that prompt and completion share; None: unbounded or unknown, nothing is refused.
+    concurrency: calls that may run at the same time, >= 1. Threads that make more wait for their turn.
     """
 
     def __init__(self, name: str, context_window: int | None = None, concurrency: int = 1) -> None:
@@ -328,16 +304,11 @@ class BaseGenerator(ABC):
     def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
         """Answer one prompt.
 
-        Parameters
-        ----------
-        max_tokens : int
-            Upper bound on the completion, >= 1.
+        max_tokens: upper bound on the completion, >= 1.
 
-        Raises
-        ------
-        GenerationError
-            If prompt and completion do not fit the window (the model is then not called), if the generator is
-            closed, or if the back end fails; `spent` is what the failed call cost or may have cost.
+        Raises `GenerationError` if prompt and completion do not fit the window (the model is then not
+        called), if the generator is closed, or if the back end fails; `spent` is what the failed call cost or
+        may have cost.
         """
         self._check_fits(prompt, max_tokens)
         with self._turns:
@@ -399,13 +370,9 @@ class BaseGenerator(ABC):
         If the prompt was not built with these choices it is built again with them, so that the model always
         sees the lettered options that it is asked about.
 
-        Raises
-        ------
-        InputError
-            For fewer than 2 or more than 26 choices, or a blank one.
-        GenerationError
-            As `generate`; also if the reply of a model that cannot be constrained names no option (`spent` is
-            that reply), or nothing counts the prompt's tokens.
+        Raises `InputError` for fewer than 2 or more than 26 choices, or a blank one; `GenerationError` as
+        `generate`; also if the reply of a model that cannot be constrained names no option (`spent` is that
+        reply), or nothing counts the prompt's tokens.
         """
         prompt = self._with_choices(prompt, choices)
         with self._turns:

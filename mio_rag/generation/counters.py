@@ -22,10 +22,7 @@ from mio_rag.types import GenerationError
 def load_tokenizer(name: str, what: str = "hf") -> Any:
     """The tokenizer of a hub id or a local folder.
 
-    Raises
-    ------
-    InputError
-        If it cannot be loaded: no such folder, no such id, or no network.
+    Raises `InputError` if it cannot be loaded: no such folder, no such id, or no network.
     """
     transformers = require("transformers", "retrieval", "reading a Hugging Face tokenizer")
     _check_path(name, what)
@@ -137,17 +134,11 @@ class TiktokenCounter:
 class ServerCounter:
     """The ``/tokenize`` of the server that runs the model.
 
-    Parameters
-    ----------
-    post : callable
-        (path, body) -> the server's JSON; raises `HttpFailure`. Paths start at the server's root, not at
+    post: (path, body) -> the server's JSON; raises `HttpFailure`. Paths start at the server's root, not at
         ``/v1``.
-    model : str
-        As the server names it.
-    concurrency : int
-        Requests at a time, >= 1.
-    dialect : str
-        "llama.cpp" or "vllm": the two word their requests differently.
+    model: as the server names it.
+    concurrency: requests at a time, >= 1.
+    dialect: "llama.cpp" or "vllm": the two word their requests differently.
     """
 
     def __init__(self, post: Post, model: str, concurrency: int, dialect: str) -> None:
@@ -185,13 +176,9 @@ class ServerCounter:
 def find_counter(post: Post, model: str, concurrency: int) -> PromptCounter:
     """The server's own ``/tokenize``, or tiktoken for a model name that it knows.
 
-    Raises
-    ------
-    HttpFailure
-        If the server does not answer, or is overloaded: whether it can count is then not known, and another
-        counter must not take its place until the next call.
-    GenerationError
-        If the server has no ``/tokenize`` and tiktoken does not know the name.
+    Raises `HttpFailure` if the server does not answer, or is overloaded: whether it can count is then not
+    known, and another counter must not take its place until the next call; `GenerationError` if the server
+    has no ``/tokenize`` and tiktoken does not know the name.
     """
     for dialect in ("llama.cpp", "vllm"):
         counter = ServerCounter(post, model, concurrency, dialect)

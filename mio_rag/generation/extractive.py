@@ -212,10 +212,8 @@ def numbers(sentence: str) -> list[Span]:
 def names(sentence: str, ordinary: frozenset[str] = frozenset()) -> list[Span]:
     """Capitalised spans, in order: names of people, places and things.
 
-    Parameters
-    ----------
-    ordinary : frozenset of str
-        Words that the context also writes in lower case: alone at the start of a sentence they are no name.
+    ordinary: words that the context also writes in lower case: alone at the start of a sentence they are no
+        name.
     """
     spans = []
     for m in _NAME.finditer(sentence):
@@ -399,10 +397,7 @@ class ExtractiveGenerator(BaseGenerator):
     Without passages, or when no passage shares a word with the question, there is nothing to copy: the answer
     is then the empty string. `choose` without passages returns 0, the first option, since it must return one.
 
-    Parameters
-    ----------
-    context_window : int or None
-        In tokens of `RegexCounter`; None: unbounded.
+    context_window: in tokens of `RegexCounter`; None: unbounded.
     """
 
     def __init__(self, *, context_window: int | None = None) -> None:

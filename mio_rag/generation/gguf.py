@@ -135,29 +135,18 @@ def model_file(path: str | Path) -> Path:
 class GGUFGenerator(BaseGenerator):
     """A GGUF model on this machine.
 
-    Parameters
-    ----------
-    path : str or Path
-        A ``.gguf`` file.
-    n_ctx : int
-        Context window in tokens, >= 1; the model's own is the upper limit. Memory grows with it, up to there.
-    threads : int
-        CPU threads, >= 1. More than one helps only while that many cores are idle: llama.cpp's threads wait
-        for each other, and on a busy machine two are several times slower than one.
-    slots : int
-        How many prompts are remembered, >= 1. From 2 on, a prompt goes on from the remembered one that begins
-        like it; prompts of one kind share their instructions, those of one question also what they read.
-    seed : int
-        Passed to the sampler; decoding is greedy, so it matters only to builds whose kernels draw from it.
+    path: a ``.gguf`` file.
+    n_ctx: context window in tokens, >= 1; the model's own is the upper limit. Memory grows with it, up to
+        there.
+    threads: CPU threads, >= 1. More than one helps only while that many cores are idle: llama.cpp's threads
+        wait for each other, and on a busy machine two are several times slower than one.
+    slots: how many prompts are remembered, >= 1. From 2 on, a prompt goes on from the remembered one that
+        begins like it; prompts of one kind share their instructions, those of one question also what they
+        read.
+    seed: passed to the sampler; decoding is greedy, so it matters only to builds whose kernels draw from it.
 
-    Raises
-    ------
-    InputError
-        If the file is missing or is not GGUF, or a parameter is out of range.
-    GenerationError
-        If llama.cpp cannot load the model.
-    MissingExtraError
-        Without the extra ``gguf``.
+    Raises `InputError` if the file is missing or is not GGUF, or a parameter is out of range;
+    `GenerationError` if llama.cpp cannot load the model; `MissingExtraError` without the extra ``gguf``.
     """
 
     def __init__(

@@ -28,21 +28,11 @@ _ONCE = 16  # texts of a call
 class HiddenStates:
     """Vectors of texts from a frozen GGUF model.
 
-    Parameters
-    ----------
-    path : str or Path
-        A ``.gguf`` file.
-    n_ctx : int
-        Longest text in tokens; longer ones are refused by llama.cpp.
+    path: a ``.gguf`` file.
+    n_ctx: longest text in tokens; longer ones are refused by llama.cpp.
 
-    Raises
-    ------
-    InputError
-        If the file is missing or is not GGUF.
-    GenerationError
-        If llama.cpp cannot load the model.
-    MissingExtraError
-        Without the extra ``gguf``.
+    Raises `InputError` if the file is missing or is not GGUF; `GenerationError` if llama.cpp cannot load the
+    model; `MissingExtraError` without the extra ``gguf``.
     """
 
     def __init__(self, path: str | Path, n_ctx: int = 512) -> None:
@@ -78,10 +68,7 @@ class HiddenStates:
     ) -> NDArray[np.float32]:
         """Unit rows, shape (len(texts), d), float32.
 
-        Raises
-        ------
-        GenerationError
-            If the model refuses a text, for instance one that is too long.
+        Raises `GenerationError` if the model refuses a text, for instance one that is too long.
         """
         rows: list[Any] = []
         for start in range(0, len(texts), _ONCE):

@@ -17,16 +17,10 @@ _LARGEST_REPLY = 64 << 20  # bytes
 class HttpFailure(Exception):
     """A request without a usable reply.
 
-    Parameters
-    ----------
-    status : int or None
-        HTTP status; None: there was no response.
-    sent : bool
-        Whether the server may have worked on the request, and charged for it.
-    repeat : bool
-        Whether the same request may succeed later.
-    retry_after : float or None
-        Seconds that the server asked to wait.
+    status: HTTP status; None: there was no response.
+    sent: whether the server may have worked on the request, and charged for it.
+    repeat: whether the same request may succeed later.
+    retry_after: seconds that the server asked to wait.
     """
 
     def __init__(
@@ -45,24 +39,14 @@ class HttpFailure(Exception):
 class JsonClient:
     """Sends JSON, and returns the JSON of the reply; thread-safe. Repeats nothing, but see `local`.
 
-    Parameters
-    ----------
-    address : str
-        ``http://host:port``, to which paths are added.
-    key : str
-        Sent as bearer token.
-    seconds : float
-        Longest time for one whole reply.
-    local : bool
-        For a server in this process: one connection, reopened once where the server closed it; no proxy, no
-        redirects.
+    address: ``http://host:port``, to which paths are added.
+    key: sent as bearer token.
+    seconds: longest time for one whole reply.
+    local: for a server in this process: one connection, reopened once where the server closed it; no proxy,
+        no redirects.
 
-    Raises
-    ------
-    InputError
-        For an address or a key that cannot be sent.
-    MissingExtraError
-        Without the package httpx2.
+    Raises `InputError` for an address or a key that cannot be sent; `MissingExtraError` without the package
+    httpx2.
     """
 
     def __init__(
@@ -93,10 +77,8 @@ class JsonClient:
     def request(self, method: str, path: str, body: Any = None) -> Any:
         """Return the JSON of the reply.
 
-        Raises
-        ------
-        HttpFailure
-            For no connection, no whole reply in time, any status but 2xx, or a body that is not JSON.
+        Raises `HttpFailure` for no connection, no whole reply in time, any status but 2xx, or a body that is
+        not JSON.
         """
         try:
             status, _, raw = self._sent(method, path, body)

@@ -30,26 +30,14 @@ _NO_LIMIT = 10**9
 class HuggingFaceGenerator(BaseGenerator):
     """A causal language model from the hub or from a folder.
 
-    Parameters
-    ----------
-    name_or_path : str
-        Hub id, or folder with the model and its tokenizer.
-    window : int or None
-        Context window in tokens, >= 1; the model's own is the upper limit. None: the model's own.
-    batch_size : int
-        Prompts per batch of `generate_many`, >= 1.
-    device : str or None
-        For instance "cpu" or "cuda:0"; None: the first GPU if there is one, else the CPU.
+    name_or_path: hub id, or folder with the model and its tokenizer.
+    window: context window in tokens, >= 1; the model's own is the upper limit. None: the model's own.
+    batch_size: prompts per batch of `generate_many`, >= 1.
+    device: for instance "cpu" or "cuda:0"; None: the first GPU if there is one, else the CPU.
 
-    Raises
-    ------
-    InputError
-        If model or tokenizer cannot be loaded, or a parameter is out of range.
-    MissingExtraError
-        Without transformers and torch.
+    Raises `InputError` if model or tokenizer cannot be loaded, or a parameter is out of range;
+    `MissingExtraError` without transformers and torch.
 
-    Notes
-    -----
     In a batch the latency of each answer is the batch's wall time divided by its size. Completion tokens and
     log-probabilities include the end-of-sequence token where the model produced it.
     """

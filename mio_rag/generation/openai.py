@@ -37,38 +37,21 @@ class OpenAIGenerator(BaseGenerator):
     The key is taken from the environment variable ``OPENAI_API_KEY``; without one "none" is sent, as local
     servers expect.
 
-    Parameters
-    ----------
-    base_url : str
-        Up to and with ``/v1``, for instance ``http://127.0.0.1:8080/v1``.
-    model : str
-        As the endpoint names it.
-    tokenizer : str or None
-        What counts tokens: a folder or hub id for transformers, or ``tiktoken:ENCODING``. None: the server's
-        own ``/tokenize`` (llama.cpp, vLLM), else tiktoken if it knows the model's name, else an error, when
-        the first count is asked for.
-    window : int or None
-        Context window in tokens that prompt and completion share; None: unknown, nothing is refused here.
-    concurrency : int
-        Requests at a time in `generate_many`, from 1 to 1000.
-    timeout_seconds : float
-        For one whole reply, > 0.
-    retries : int
-        Repetitions of a failed request, from 0 to 100.
-    logprobs : bool
-        Ask for log-probabilities; some endpoints refuse such a request.
-    seed : int
-        Sent with every request.
+    base_url: up to and with ``/v1``, for instance ``http://127.0.0.1:8080/v1``.
+    model: as the endpoint names it.
+    tokenizer: what counts tokens: a folder or hub id for transformers, or ``tiktoken:ENCODING``. None: the
+        server's own ``/tokenize`` (llama.cpp, vLLM), else tiktoken if it knows the model's name, else an
+        error, when the first count is asked for.
+    window: context window in tokens that prompt and completion share; None: unknown, nothing is refused here.
+    concurrency: requests at a time in `generate_many`, from 1 to 1000.
+    timeout_seconds: for one whole reply, > 0.
+    retries: repetitions of a failed request, from 0 to 100.
+    logprobs: ask for log-probabilities; some endpoints refuse such a request.
+    seed: sent with every request.
 
-    Raises
-    ------
-    InputError
-        If the address, or a parameter, is malformed.
-    MissingExtraError
-        Without the extra ``openai``.
+    Raises `InputError` if the address, or a parameter, is malformed; `MissingExtraError` without the extra
+    ``openai``.
 
-    Notes
-    -----
     Tokens are those that the server reports, where they can be true: whole, not below what the texts take by
     our own count, and not above the limits. Otherwise our own count holds. An `Answer` also includes the
     tokens of earlier attempts that may have been charged.
@@ -136,10 +119,7 @@ class OpenAIGenerator(BaseGenerator):
     def prompt_tokens(self, prompt: Prompt) -> int:
         """Tokens of the whole prompt under the model's chat template, as far as the counter knows it.
 
-        Raises
-        ------
-        GenerationError
-            If nothing can count this model's tokens, or the server that should is down.
+        Raises `GenerationError` if nothing can count this model's tokens, or the server that should is down.
         """
         self._check_open()
         key = prompt.system, prompt.user

@@ -26,14 +26,9 @@ _FIELD = re.compile(r"\{(context|passages|passage|question|choices|answer)\}")
 class Prompt:
     """What the model is given.
 
-    Parameters
-    ----------
-    question : Question
-        What is asked.
-    passages : tuple of Passage
-        What the model may read, in the order in which it reads it; may be empty.
-    system, user : str
-        The two messages, without any chat template.
+    question: what is asked.
+    passages: what the model may read, in the order in which it reads it; may be empty.
+    system, user: the two messages, without any chat template.
     """
 
     question: Question
@@ -62,17 +57,11 @@ def _fill(template: str, **fields: str) -> str:
 def build_prompt(question: Question, passages: Sequence[Passage] = ()) -> Prompt:
     """Lay out a question and its passages, in the order given.
 
-    Parameters
-    ----------
-    question : Question
-        With `choices`, the multiple-choice template is used, and the options are lettered in their order.
-    passages : sequence of Passage
-        May be empty.
+    question: with `choices`, the multiple-choice template is used, and the options are lettered in their
+        order.
+    passages: may be empty.
 
-    Raises
-    ------
-    InputError
-        If the question has more options than there are letters (26).
+    Raises `InputError` if the question has more options than there are letters (26).
     """
     if len(question.choices) > len(LETTERS):
         raise InputError(
@@ -95,10 +84,7 @@ def build_prompt(question: Question, passages: Sequence[Passage] = ()) -> Prompt
 def relevance_prompt(question: str, passage: str) -> Prompt:
     """Ask whether a passage helps to answer a question; the reply is Yes or No.
 
-    Parameters
-    ----------
-    passage : str
-        As a reader sees it, title included.
+    passage: as a reader sees it, title included.
     """
     user = _fill(_template("relevant_user"), passage=clean(passage).strip(), question=clean(question).strip())
     return Prompt(Question("question", question), (), _template("relevant_system"), user)

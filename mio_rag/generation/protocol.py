@@ -17,15 +17,10 @@ CHOICE_TOKENS = 16
 class Choice:
     """An option of a multiple-choice question, chosen.
 
-    Parameters
-    ----------
-    index : int
-        Position among the options.
-    probability : float or None
-        Of this option among all of them, in [0, 1]; None where the generator cannot say.
-    answer : Answer
-        The option's text, with what choosing it cost: one token where the model was held to a letter, else
-        all that it said.
+    index: position among the options.
+    probability: of this option among all of them, in [0, 1]; None where the generator cannot say.
+    answer: the option's text, with what choosing it cost: one token where the model was held to a letter,
+        else all that it said.
     """
 
     index: int
@@ -120,15 +115,9 @@ class GrammarWriter(Protocol):
     def write(self, prompt: Prompt, grammar: str, *, max_tokens: int) -> Answer:
         """Answer one prompt in words of a grammar.
 
-        Parameters
-        ----------
-        grammar : str
-            In GBNF, the form of llama.cpp.
+        grammar: in GBNF, the form of llama.cpp.
 
-        Raises
-        ------
-        GenerationError
-            As `Generator.generate`; also for a grammar that cannot be read.
+        Raises `GenerationError` as `Generator.generate`; also for a grammar that cannot be read.
         """
         ...
 

@@ -32,10 +32,7 @@ from mio_rag.types import Answer, GenerationError
 class ReplyFile:
     """Replies by key, in one SQLite file; several processes may share it.
 
-    Parameters
-    ----------
-    path : Path
-        Made when the first reply is kept.
+    path: made when the first reply is kept.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,17 +78,10 @@ class RememberingGenerator(WrappedGenerator):
     It can do what the generator behind it can: where that is a `ChoiceWeigher`, so is this, and where it is a
     `GrammarWriter` too, likewise.
 
-    Parameters
-    ----------
-    generator : Generator
-        With an `identity`.
-    path : str or Path or ReplyFile
-        The SQLite file.
+    generator: with an `identity`.
+    path: the SQLite file.
 
-    Raises
-    ------
-    InputError
-        If the generator's replies depend on more than it can name, or the path is a folder.
+    Raises `InputError` if the generator's replies depend on more than it can name, or the path is a folder.
     """
 
     def __new__(cls, generator: Generator, path: str | Path | ReplyFile) -> RememberingGenerator:

@@ -65,10 +65,7 @@ class ScriptedGenerator(BaseGenerator):
     def from_file(cls, path: str | Path, window: int | None = None) -> ScriptedGenerator:
         """Read the answers from a JSON object: question id or text -> answer.
 
-        Raises
-        ------
-        InputError
-            If the file is missing or is not such an object.
+        Raises `InputError` if the file is missing or is not such an object.
         """
         file = Path(path)
         if not file.is_file():

@@ -16,23 +16,12 @@ def window_room(
 ) -> int | None:
     """Tokens that the window leaves for passages and notes.
 
-    Parameters
-    ----------
-    max_tokens : int
-        Longest answer.
-    error : type, optional
-        What to raise: `GenerationError` where a question of a set fails, `InputError` where somebody asks
+    max_tokens: longest answer.
+    error: what to raise: `GenerationError` where a question of a set fails, `InputError` where somebody asks
         it.
 
-    Returns
-    -------
-    int or None
-        At least 1; None where the window is unbounded or unknown.
-
-    Raises
-    ------
-    MioRagError
-        Of the type `error`, if there is no room at all.
+    Returns: at least 1; None where the window is unbounded or unknown.
+    Raises `MioRagError` of the type `error`, if there is no room at all.
     """
     room = generator.context_allowance(question, max_tokens=max_tokens)
     if room is not None and room < 1:

@@ -55,16 +55,8 @@ class Answering:
     Requests run at the same time. A generator that states its `concurrency` is asked by all of them; another
     one gets one request at a time.
 
-    Parameters
-    ----------
-    As `mio_rag.service.app.create_app`. Of answers in the cache, only those whose selection is proven optimal
-    are stored, so that no answer made in haste is given to somebody who has time.
-
-    Raises
-    ------
-    InputError
-        If the router, the planner, or what the policy has learned is for another embedder than the index has,
-        the refusal model for another embedder or reader, or two of them exclude each other.
+    Raises `InputError` if the router, the planner, or what the policy has learned is for another embedder
+    than the index has, the refusal model for another embedder or reader, or two of them exclude each other.
     """
 
     def __init__(
@@ -176,10 +168,7 @@ class Answering:
     def ask(self, asked: Asked) -> dict[str, Any]:
         """Return the response of POST /ask; an answer that was given before costs no tokens.
 
-        Raises
-        ------
-        MioRagError
-            As `_answer`.
+        Raises `MioRagError` as `_answer`.
         """
         if self.cache is None:
             return self._answer(asked)
@@ -203,14 +192,8 @@ class Answering:
     def _answer(self, asked: Asked) -> dict[str, Any]:
         """Return a new answer.
 
-        Raises
-        ------
-        InfeasibleError
-            If no selection satisfies the constraints.
-        GenerationError
-            If the generator fails.
-        SpentError
-            If no tokens are left for a passage, the question and its answer.
+        Raises `InfeasibleError` if no selection satisfies the constraints; `GenerationError` if the generator
+        fails; `SpentError` if no tokens are left for a passage, the question and its answer.
         """
         question = Question("question", asked.question)
         if self._controlled is not None:

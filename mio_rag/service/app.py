@@ -101,43 +101,28 @@ def create_app(
 ) -> FastAPI:
     """Return the application over an index.
 
-    Parameters
-    ----------
-    generator : Generator
-        Answers in /ask; its tokenizer counts what passages cost. Closed when the application ends. Several
-        requests use it at the same time if it has an attribute `concurrency`, as those of this package do.
-    connections : ConnectionLimits, optional
-        Apply if the server uses `mio_rag.service.edge.GuardedProtocol`; the time limit of a body always
-        applies.
-    api_key : str, optional
-        Required for everything but the page, /health and the documentation.
-    loopback : bool
-        Answer only requests whose Host header names this machine. This prevents DNS rebinding: a foreign page
-        cannot reach the service through its own name.
-    examples : sequence of str
-        Questions that the page proposes; without them they are taken from the index.
-    pacer : Pacer, optional
-        Sets the token price of every request, and limits what all of them spend. Closed when the application
-        ends.
-    rate : Rate, optional
-        What the reader's tokens cost: responses then report dollars, and the token price is at least what
+    generator: answers in /ask; its tokenizer counts what passages cost. Closed when the application ends.
+        Several requests use it at the same time if it has an attribute `concurrency`, as those of this
+        package do.
+    connections: apply if the server uses `mio_rag.service.edge.GuardedProtocol`; the time limit of a body
+        always applies.
+    api_key: required for everything but the page, /health and the documentation.
+    loopback: answer only requests whose Host header names this machine. This prevents DNS rebinding: a
+        foreign page cannot reach the service through its own name.
+    examples: questions that the page proposes; without them they are taken from the index.
+    pacer: sets the token price of every request, and limits what all of them spend. Closed when the
+        application ends.
+    rate: what the reader's tokens cost: responses then report dollars, and the token price is at least what
         follows from the value of an answer.
-    curve : Curve, optional
-        What the operator's questions spend and find at each price, for the page.
-    cache : AnswerCache, optional
-        Stores answers of /ask, and gives them again.
-    routing : mapping, optional
-        `RouterSettings` as plain data: /ask answers at the tier that its router chooses, whatever budget and
-        longest answer a request sets.
-    strategies : Strategies, optional
-        Search strategies; with a bandit among them answers can be rated.
-    policy : str, optional
-        Preset or file: /ask answers as the policy decides, whatever a request sets; a changed file is put in
-        force while the service runs.
-    refusing : Refusal, optional
-        Decides when /ask reports that the passages do not answer.
-    planning : Planning, optional
-        /ask answers by the workflow that its planner chooses.
+    curve: what the operator's questions spend and find at each price, for the page.
+    cache: stores answers of /ask, and gives them again.
+    routing: `RouterSettings` as plain data: /ask answers at the tier that its router chooses, whatever budget
+        and longest answer a request sets.
+    strategies: search strategies; with a bandit among them answers can be rated.
+    policy: preset or file: /ask answers as the policy decides, whatever a request sets; a changed file is put
+        in force while the service runs.
+    refusing: decides when /ask reports that the passages do not answer.
+    planning: /ask answers by the workflow that its planner chooses.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
     answering = Answering(

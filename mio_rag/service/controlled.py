@@ -53,10 +53,7 @@ class _Decided:
 class Tiers(_Decided):
     """Answers at the tier that a router chooses; `routing` is `RouterSettings` as plain data.
 
-    Raises
-    ------
-    InputError
-        If the router's file cannot be used with this index.
+    Raises `InputError` if the router's file cannot be used with this index.
     """
 
     def __init__(self, routing: Mapping[str, Any], index: CorpusIndex, generator: Generator) -> None:
@@ -75,10 +72,8 @@ class Tiers(_Decided):
 class Plans(_Decided):
     """Answers by the workflow that a planner chooses.
 
-    Raises
-    ------
-    InputError
-        If the planner's file cannot be used here: another embedder, models without a price, no such file.
+    Raises `InputError` if the planner's file cannot be used here: another embedder, models without a price,
+    no such file.
     """
 
     def __init__(self, planning: Planning, index: CorpusIndex, generator: Generator) -> None:

@@ -99,10 +99,7 @@ async def json_body(request: Request) -> Any:
 
     Only ``application/json`` is read: other types can be sent by foreign web pages without asking first.
 
-    Raises
-    ------
-    UnusableBody
-        If it is anything else.
+    Raises `UnusableBody` if it is anything else.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body() if kind == "application/json" or kind.endswith("+json") else b""
@@ -239,10 +236,7 @@ class Gate:
     async def run(self, work: Callable[[], T]) -> T:
         """Do `work` in a thread and return its result.
 
-        Raises
-        ------
-        Full
-            If too many wait already, or the wait took too long.
+        Raises `Full` if too many wait already, or the wait took too long.
         """
         if self.waiting >= self.limits.queue and self._free.locked():
             raise Full(self.retry_after())

@@ -87,15 +87,9 @@ class _Serving:
 class Governed:
     """Answers requests under a policy.
 
-    Parameters
-    ----------
-    name : str
-        Preset or file.
+    name: preset or file.
 
-    Raises
-    ------
-    InputError
-        If the policy cannot be used with this index.
+    Raises `InputError` if the policy cannot be used with this index.
     """
 
     learns = True  # a policy that does not may be replaced by one that does
@@ -132,10 +126,7 @@ class Governed:
     def answer(self, question: Question, asked: Asked) -> tuple[Outcome, dict[str, Any]]:
         """Answer a question before the deadline; also return what the response reports of the policy.
 
-        Raises
-        ------
-        MioRagError
-            As `Session.attempt` fails.
+        Raises `MioRagError` as `Session.attempt` fails.
         """
         with self._using() as serving, serving.turn:
             left = max(_LEAST_SECONDS, asked.seconds_left())
@@ -308,12 +299,8 @@ class Logs:
 
         If logs are copies of each other, it goes to the one that was added last.
 
-        Raises
-        ------
-        InputError
-            If no log has the question.
-        StateError
-            If its log, or the one that may be its log, cannot be read or written.
+        Raises `InputError` if no log has the question; `StateError` if its log, or the one that may be its
+        log, cannot be read or written.
         """
         known, unread = self._known(), None
         for path in known:

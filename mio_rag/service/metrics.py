@@ -91,12 +91,8 @@ class Metrics:
     def text(self, account: Account | None = None, learned: Mapping[str, Any] | None = None) -> bytes:
         """Return all metrics in Prometheus' text format.
 
-        Parameters
-        ----------
-        account : Account, optional
-            The tokens of this day or hour, for all processes.
-        learned : mapping, optional
-            What a bandit learned, for all processes; see `mio_rag.learning.bandit_report`.
+        account: the tokens of this day or hour, for all processes.
+        learned: what a bandit learned, for all processes; see `mio_rag.learning.bandit_report`.
         """
         read = CollectorRegistry()
         read.register(_Read(account, learned))

@@ -88,12 +88,7 @@ class Curve:
 def read_curve(path: Path) -> Curve:
     """Read ``frontier.json`` of ``mio-rag frontier data``, or the TOML file of ``mio-rag tune``.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be read.
-    InputError
-        If it contains no curve.
+    Raises `DataError` if the file cannot be read; `InputError` if it contains no curve.
     """
     data = _data(path)
     try:

@@ -69,14 +69,9 @@ def standing(pacer: Pacer | None) -> Account | None:
 class Held:
     """What a request may spend, and what it did.
 
-    Parameters
-    ----------
-    reservation : Reservation or None
-        None: nothing limits it.
-    used : int or None
-        To be set as soon as something is spent; None: nothing was.
-    report : dict
-        For the response, once the request is done.
+    reservation: None: nothing limits it.
+    used: to be set as soon as something is spent; None: nothing was.
+    report: for the response, once the request is done.
     """
 
     reservation: Reservation | None = None
@@ -99,12 +94,7 @@ def held_tokens(pacer: Pacer | None, tokens: int, least: int) -> Iterator[Held]:
     answer. If the count can no longer be written (a full disk), the request is answered all the same, and all
     that it reserved counts as spent.
 
-    Raises
-    ------
-    SpentError
-        If fewer than `least` are left.
-    StateError
-        If nothing can be reserved.
+    Raises `SpentError` if fewer than `least` are left; `StateError` if nothing can be reserved.
     """
     if pacer is None:
         yield Held()

@@ -43,19 +43,11 @@ def serve(
 
     The address is bound before anything is loaded. Clients that connect meanwhile wait.
 
-    Parameters
-    ----------
-    ready : callable
-        Called once, from another thread, when the first request can be answered.
-    loading : callable
-        Called when the settings are right and the address is bound.
+    ready: called once, from another thread, when the first request can be answered.
+    loading: called when the settings are right and the address is bound.
 
-    Raises
-    ------
-    InputError
-        If the settings, the index or the generator cannot be used, or the port is taken.
-    MissingExtraError
-        Without the extra ``serve``.
+    Raises `InputError` if the settings, the index or the generator cannot be used, or the port is taken;
+    `MissingExtraError` without the extra ``serve``.
     """
     for module in ("fastapi", "prometheus_client"):
         require(module, "serve", "the service")

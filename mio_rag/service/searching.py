@@ -36,10 +36,7 @@ class Found:
 class Searching:
     """Searches for requests, in worker threads.
 
-    Parameters
-    ----------
-    pacer : Pacer, optional
-        Counts what strategies ask the model, and sets the token price that a bandit goes by.
+    pacer: counts what strategies ask the model, and sets the token price that a bandit goes by.
     """
 
     def __init__(self, pipeline: SearchPipeline, pacer: Pacer | None = None) -> None:
@@ -58,12 +55,8 @@ class Searching:
     ) -> Found:
         """Return the pool of a question.
 
-        Parameters
-        ----------
-        selector, budget_tokens
-            By which a bandit measures what strategies add.
-        deadline : float
-            Of the request, by `time.monotonic`: strategies that would take most of it are left out.
+        selector, budget_tokens: by which a bandit measures what strategies add.
+        deadline: of the request, by `time.monotonic`: strategies that would take most of it are left out.
         """
         chooser, how, costs = self._pipeline.chooser, self._pipeline.settings, Costs()
         reader = self._pipeline.generator
@@ -88,10 +81,7 @@ class Searching:
     def rate(self, identity: str, helpful: bool) -> bool:
         """Record a rating; False if the question was rated before.
 
-        Raises
-        ------
-        InputError
-            If there is no such question, or nothing is learned.
+        Raises `InputError` if there is no such question, or nothing is learned.
         """
         chooser = self._pipeline.chooser
         if not isinstance(chooser, Strategist):

@@ -104,10 +104,7 @@ def fitted(limits: ConnectionLimits) -> ConnectionLimits:
     Call it when index and models are loaded. The system's limit is raised as far as possible. Some
     descriptors stay in reserve, so that requests can be answered while all connections are in use.
 
-    Raises
-    ------
-    InputError
-        If there are too few to serve at all.
+    Raises `InputError` if there are too few to serve at all.
     """
     try:
         import resource
@@ -163,12 +160,8 @@ class Kept:
 class Pacing:
     """A total of tokens for every window.
 
-    Parameters
-    ----------
-    path : str or None
-        File of the state, shared by worker processes; None: in memory.
-    price, mean_tokens : float or None
-        As in `Pacer`: the first price, and the tokens that requests take on average at it.
+    path: file of the state, shared by worker processes; None: in memory.
+    price, mean_tokens: as in `Pacer`: the first price, and the tokens that requests take on average at it.
     """
 
     tokens: int
@@ -201,16 +194,10 @@ def make_pacing(
 ) -> Pacing | None:
     """Return the pacing that an operator asks for; None if no total is given.
 
-    Parameters
-    ----------
-    folder : Path or None
-        For the state; by default next to the index, or in memory if that folder is not writable.
+    folder: for the state; by default next to the index, or in memory if that folder is not writable.
 
-    Raises
-    ------
-    InputError
-        For two totals, anything else without a total, a state that cannot be used, or several workers without
-        a file to share.
+    Raises `InputError` for two totals, anything else without a total, a state that cannot be used, or several
+    workers without a file to share.
     """
     if per_day is not None and per_hour is not None:
         raise InputError("--tokens-per-day and --tokens-per-hour exclude each other: give one of them")
@@ -274,26 +261,15 @@ class Planning:
 class ServiceSettings:
     """What is served, and where.
 
-    Parameters
-    ----------
-    generator : str
-        As `make_generator` takes it.
-    workers : int
-        Processes; each loads index and models by itself.
-    examples : tuple of str
-        Questions that the page proposes; without them they are taken from the index.
-    money : Money or None
-        Prices of models.
-    curve : str or None
-        File with the curve over prices; see `mio_rag.service.page`.
-    routing : dict or None
-        `RouterSettings` as plain data: a router chooses how much is read.
-    policy : str or None
-        Preset or file of the policy that answers.
-    mapped : bool
-        Vectors, texts and the lexical index stay on disk.
-    refusal : str or None
-        File of a refusal model.
+    generator: as `make_generator` takes it.
+    workers: processes; each loads index and models by itself.
+    examples: questions that the page proposes; without them they are taken from the index.
+    money: prices of models.
+    curve: file with the curve over prices; see `mio_rag.service.page`.
+    routing: `RouterSettings` as plain data: a router chooses how much is read.
+    policy: preset or file of the policy that answers.
+    mapped: vectors, texts and the lexical index stay on disk.
+    refusal: file of a refusal model.
     """
 
     index: str
@@ -375,10 +351,7 @@ def excluded(given: Collection[str]) -> list[str]:
 def read_key(file: Path | None) -> str | None:
     """Return the key in a file, or in the environment; None if there is none.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read or is empty.
+    Raises `InputError` if the file cannot be read or is empty.
     """
     if file is None:
         return os.environ.get(KEY) or None

@@ -100,24 +100,14 @@ class Budget:
     A call holds its maximum before it is made, so that parallel calls never exceed the limit together. Only
     the final answer may use the reserve.
 
-    Parameters
-    ----------
-    reader : Generator
-        Asked by every action that names no model.
-    reserve : int
-        Tokens set aside for the answer.
-    models : callable, optional
-        Name -> generator, of the models that actions name.
-    threads : int
-        Actions that run in parallel, at most.
-    replies : dict, optional
-        Replies that other runs on the question received. They are not asked for again, but are charged with
-        the tokens and seconds that they took.
+    reader: asked by every action that names no model.
+    reserve: tokens set aside for the answer.
+    models: name -> generator, of the models that actions name.
+    threads: actions that run in parallel, at most.
+    replies: replies that other runs on the question received. They are not asked for again, but are charged
+        with the tokens and seconds that they took.
 
-    Raises
-    ------
-    LimitReached
-        If the reserve alone exceeds the limit.
+    Raises `LimitReached` if the reserve alone exceeds the limit.
     """
 
     def __init__(
@@ -182,12 +172,8 @@ class Budget:
 class Branch:
     """What one action spends. All its calls go through the budget of the question.
 
-    Parameters
-    ----------
-    costs : Costs
-        Calls of this action, in order.
-    closed : str or None
-        Why this action may ask no model; None: it may.
+    costs: calls of this action, in order.
+    closed: why this action may ask no model; None: it may.
     """
 
     def __init__(self, budget: Budget, generator: Generator) -> None:

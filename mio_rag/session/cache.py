@@ -156,10 +156,7 @@ class AnswerCache:
     def get(self, question: str, scope: str) -> Hit | None:
         """The answer that the question was given before; None: it is new.
 
-        Parameters
-        ----------
-        scope : str
-            Digest of the settings and the model; see `digest_of`.
+        scope: digest of the settings and the model; see `digest_of`.
         """
         found = None
         if self.path.exists():

@@ -26,12 +26,8 @@ from mio_rag.errors import InputError
 class Call:
     """One use of a part, and what it took.
 
-    Parameters
-    ----------
-    part : str
-        decompose, retrieve, select, reason, measure or answer.
-    lm_calls : int
-        Replies of the language model; one that failed without a reply took its seconds alone.
+    part: decompose, retrieve, select, reason, measure or answer.
+    lm_calls: replies of the language model; one that failed without a reply took its seconds alone.
     """
 
     part: str
@@ -62,15 +58,9 @@ def totals(calls: Sequence[Call]) -> dict[str, Call]:
 class Prices:
     """What tokens cost, by model.
 
-    Parameters
-    ----------
-    dollars : mapping of str to (float, float)
-        Name of a model -> dollars per million tokens into it and out of it, finite and >= 0.
+    dollars: name of a model -> dollars per million tokens into it and out of it, finite and >= 0.
 
-    Raises
-    ------
-    InputError
-        With every price that is none.
+    Raises `InputError` with every price that is none.
     """
 
     dollars: Mapping[str, tuple[float, float]]
@@ -104,12 +94,8 @@ class Prices:
 class Amount:
     """What was spent, added up.
 
-    Parameters
-    ----------
-    tokens : mapping of str to (int, int)
-        Name of a model -> tokens into it and out of it.
-    peak_memory_mb : float or None
-        Most memory that the process has held by then, in millions of bytes; see `peak_memory_mb`.
+    tokens: name of a model -> tokens into it and out of it.
+    peak_memory_mb: most memory that the process has held by then, in millions of bytes; see `peak_memory_mb`.
     """
 
     seconds: float = 0.0
@@ -139,12 +125,8 @@ class Amount:
 class Spent:
     """A call, where it was made and by which model.
 
-    Parameters
-    ----------
-    within : tuple of str
-        The parts that it lies in, outermost first, its own apart.
-    model : str or None
-        Who replied; None: no language model was asked.
+    within: the parts that it lies in, outermost first, its own apart.
+    model: who replied; None: no language model was asked.
     """
 
     call: Call
@@ -185,12 +167,9 @@ class Costs:
     def add(self, call: Call, *, model: str | None = None, waited: float = 0.0) -> None:
         """Count a call.
 
-        Parameters
-        ----------
-        model : str, optional
-            Who replied.
-        waited : float
-            Seconds of the open part that went by in it; fewer than the call's own where its reply was kept.
+        model: who replied.
+        waited: seconds of the open part that went by in it; fewer than the call's own where its reply was
+            kept.
         """
         if self._open:
             self._open[-1].elsewhere += waited
@@ -199,10 +178,7 @@ class Costs:
     def include(self, other: Costs, *, waited: float = 0.0) -> None:
         """Count all of another record within the open part, such as that of a branch that ran beside it.
 
-        Parameters
-        ----------
-        waited : float
-            Seconds of the open part that went by in it.
+        waited: seconds of the open part that went by in it.
         """
         if self._open:
             self._open[-1].elsewhere += waited

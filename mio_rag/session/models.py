@@ -17,12 +17,8 @@ from mio_rag.session.trace import Step
 class Models:
     """Generators by name; threads may share them.
 
-    Parameters
-    ----------
-    specs : mapping of str to str or Generator
-        What `make_generator` takes, or a generator, which is not closed here.
-    make : callable, optional
-        Opens a generator instead of `make_generator`.
+    specs: what `make_generator` takes, or a generator, which is not closed here.
+    make: opens a generator instead of `make_generator`.
     """
 
     def __init__(
@@ -61,23 +57,11 @@ _READER = "reader"
 class WorkflowSettings:
     """What `ControlSettings.kinds["workflow"]` holds.
 
-    Parameters
-    ----------
-    models : mapping of str to str
-        Name -> generator, as `make_generator` takes it; "reader" is whoever answers, and is no name here.
-    prices : mapping of str to (float, float)
-        Name -> dollars per million tokens into it and out of it; "reader" has one too.
-    depth : int
-        How many workflows may lie within each other, >= 0.
-    threads : int
-        Branches that run side by side, >= 1.
-    seconds : float or None
-        Longest time of one executor that sets none itself.
-
-    Raises
-    ------
-    InputError
-        With every problem found.
+    models: name -> generator, as `make_generator` takes it; "reader" is whoever answers, and is no name here.
+    prices: name -> dollars per million tokens into it and out of it; "reader" has one too.
+    depth: how many workflows may lie within each other, >= 0.
+    threads: branches that run side by side, >= 1.
+    seconds: longest time of one executor that sets none itself.
     """
 
     models: Mapping[str, str] = field(default_factory=dict)
@@ -110,10 +94,7 @@ class WorkflowSettings:
     def of(cls, data: Any) -> WorkflowSettings:
         """The settings of plain data; None: the defaults.
 
-        Raises
-        ------
-        InputError
-            For unknown names, and as the class.
+        Raises `InputError` for unknown names, and as the class.
         """
         given = dict(data or {})
         known = cls.__dataclass_fields__

@@ -46,23 +46,11 @@ _LEAST_SECONDS = 0.05
 class SearchSettings:
     """How strategies run side by side, and how their rankings are merged.
 
-    Parameters
-    ----------
-    concurrency : int
-        Most strategies at a time, >= 1.
-    deadline_seconds : float
-        For each strategy, from its own start, > 0: one that takes longer is left out. What it spent by then
-        is charged, and of a reply under way all that it may still take.
-    constant : int
-        k of reciprocal rank fusion, >= 0.
-    tokens : int
-        Most tokens into and out of the model for each strategy, >= 1.
-    writing : StrategySettings
-
-    Raises
-    ------
-    InputError
-        With every problem found.
+    concurrency: most strategies at a time, >= 1.
+    deadline_seconds: for each strategy, from its own start, > 0: one that takes longer is left out. What it
+        spent by then is charged, and of a reply under way all that it may still take.
+    constant: k of reciprocal rank fusion, >= 0.
+    tokens: most tokens into and out of the model for each strategy, >= 1.
     """
 
     concurrency: int = 4
@@ -92,14 +80,9 @@ class SearchSettings:
 class Tried:
     """One strategy on one question.
 
-    Parameters
-    ----------
-    found : Found
-        What it found; of one that was left out, why.
-    failed : bool
-        Whether it failed or was late.
-    seconds : float
-        From its start to its end.
+    found: what it found; of one that was left out, why.
+    failed: whether it failed or was late.
+    seconds: from its start to its end.
     """
 
     strategy: str
@@ -118,21 +101,13 @@ class Tried:
 class Searched:
     """A pool, who found what in it, and what it cost.
 
-    Parameters
-    ----------
-    pool : Candidates
-        Relevance is the cosine between question and passage, whoever found it; ``scores["fused"]`` is the
+    pool: relevance is the cosine between question and passage, whoever found it; ``scores["fused"]`` is the
         merged reciprocal rank.
-    found : mapping of str to mapping of str to int
-        Passage -> strategy -> rank in the strategy's own list, from 1, or 0 where only a link leads to it.
-    tried : tuple of Tried
-        In the order in which the strategies were given.
-    notes : tuple of str
-        Who was left out, and why; what was dropped.
-    alone : mapping of frozenset of str to frozenset of str
-        Sets of strategies -> ids of the pool that the set alone would have given; empty unless asked for.
-    every : Candidates or None
-        The pool, and behind it what those pools hold besides; None unless asked for.
+    found: passage -> strategy -> rank in the strategy's own list, from 1, or 0 where only a link leads to it.
+    tried: in the order in which the strategies were given.
+    notes: who was left out, and why; what was dropped.
+    alone: sets of strategies -> ids of the pool that the set alone would have given; empty unless asked for.
+    every: the pool, and behind it what those pools hold besides; None unless asked for.
     """
 
     pool: Candidates
@@ -172,30 +147,16 @@ def search(
 ) -> Searched:
     """Search by every strategy, side by side, and merge what they find.
 
-    Parameters
-    ----------
-    generator : Generator or None
-        None will do where no strategy needs a model.
-    strategies : sequence of str or Strategy
-        Names of `mio_rag.session.strategies`, or anything that meets the protocol.
-    weights : mapping of str to float, optional
-        Of a strategy in the merged ranking, > 0; 1 where nothing is said.
-    branch : Branch, optional
-        Pays, each strategy as a part of its own name within "search"; without it, each strategy has
+    generator: None will do where no strategy needs a model.
+    strategies: names of `mio_rag.session.strategies`, or anything that meets the protocol.
+    weights: of a strategy in the merged ranking, > 0; 1 where nothing is said.
+    branch: pays, each strategy as a part of its own name within "search"; without it, each strategy has
         `SearchSettings.tokens`.
-    alone : iterable of frozenset of str
-        Sets of these strategies: `Searched.alone` is to tell what each would have found by itself. Nothing
+    alone: sets of these strategies: `Searched.alone` is to tell what each would have found by itself. Nothing
         more is searched for.
 
-    Returns
-    -------
-    Searched
-        Where no strategy found anything, the pool is that of the question itself, and a note says so.
-
-    Raises
-    ------
-    InputError
-        If a strategy is unknown or given twice, or lacks a model or links.
+    Returns: where no strategy found anything, the pool is that of the question itself, and a note says so.
+    Raises `InputError` if a strategy is unknown or given twice, or lacks a model or links.
     """
     how = settings or SearchSettings()
     made = [m for s in strategies for m in (make_strategies([s], how.writing) if isinstance(s, str) else [s])]
@@ -343,10 +304,7 @@ def _run(
 def listed(given: Any) -> tuple[str, ...]:
     """The strategies that a setting names: a list, or text with commas; "all" stands for every one.
 
-    Raises
-    ------
-    InputError
-        If it is neither, or names one that is unknown.
+    Raises `InputError` if it is neither, or names one that is unknown.
     """
     names = given.split(",") if isinstance(given, str) else given
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):

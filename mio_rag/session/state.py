@@ -24,26 +24,15 @@ _UNKNOWN = re.compile(r"unknown|not (?:mention|provid|state|specif|found|enough)
 class Action:
     """One step to run.
 
-    Parameters
-    ----------
-    id : str
-        Unique within the question.
-    do : str
-        Name of a tool.
-    inputs : tuple of str
-        Ids of the results that it takes.
-    settings : mapping
-        Of the tool.
-    model : str or None
-        Which generator is asked; None: the reader.
-    seconds : float or None
-        The action is abandoned after so long; None: the session's own limit, if any.
-    final : bool
-        Whether its reply is the answer, which may use the reserved tokens.
-    why : str
-        The decision in a sentence.
-    about : mapping
-        What the decision rests on, as plain data for the trace.
+    id: unique within the question.
+    do: name of a tool.
+    inputs: ids of the results that it takes.
+    settings: of the tool.
+    model: which generator is asked; None: the reader.
+    seconds: the action is abandoned after so long; None: the session's own limit, if any.
+    final: whether its reply is the answer, which may use the reserved tokens.
+    why: the decision in a sentence.
+    about: what the decision rests on, as plain data for the trace.
     """
 
     id: str
@@ -76,20 +65,12 @@ class Once:
 class Result:
     """What came of an action.
 
-    Parameters
-    ----------
-    value : Value or None
-        None: there is none, and `dropped` may say why.
-    facts : dict
-        What the tool reports: pool, query, complete, tier, notes and others.
-    dropped : str or None
-        Why nothing of it is used.
-    failed : bool
-        Whether a model failed, so that the answer rests on less than it should.
-    error : Exception or None
-        What it raised.
-    children : list of State
-        Of the sub-questions that it answered.
+    value: None: there is none, and `dropped` may say why.
+    facts: what the tool reports: pool, query, complete, tier, notes and others.
+    dropped: why nothing of it is used.
+    failed: whether a model failed, so that the answer rests on less than it should.
+    error: what it raised.
+    children: of the sub-questions that it answered.
     """
 
     action: Action
@@ -123,29 +104,16 @@ class Result:
 class State:
     """A question on its way. Deciders only read it.
 
-    Parameters
-    ----------
-    id : str
-        Unique; learners use it as the id for ratings.
-    price : float
-        Of a token: what one more token must add to the probability that the evidence is complete.
-    budget : int
-        Largest block of evidence, in tokens.
-    allowed : int
-        What the policy allows for that where a total does not say less.
-    max_tokens : int
-        Longest answer.
-    known : tuple of Fact
-        Answers to earlier sub-questions.
-    results : dict of str to Result
-        By id of the action, in the order in which they ended.
-    running : dict of str to Result
-    is_closed : bool
-        Whether nobody waits for it any longer.
-    parent : State or None
-        Of a sub-question: the state of the question.
-    deciding : float
-        Seconds that deciders took.
+    id: unique; learners use it as the id for ratings.
+    price: of a token: what one more token must add to the probability that the evidence is complete.
+    budget: largest block of evidence, in tokens.
+    allowed: what the policy allows for that where a total does not say less.
+    max_tokens: longest answer.
+    known: answers to earlier sub-questions.
+    results: by id of the action, in the order in which they ended.
+    is_closed: whether nobody waits for it any longer.
+    parent: of a sub-question: the state of the question.
+    deciding: seconds that deciders took.
     """
 
     id: str

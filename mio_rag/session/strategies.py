@@ -40,16 +40,11 @@ _BULLET = re.compile(
 class Found:
     """What one strategy found.
 
-    Parameters
-    ----------
-    rows : tuple of int
-        Rows of the index, best first; may go deeper than a pool. Empty: it has nothing to say, see `note`.
-    queries : tuple of str
-        What was searched for, in order.
-    dropped : int
-        Names that the model gave and that are not in what it was given: nothing was searched for by them.
-    note : str
-        Why there is nothing, or what was left out; empty where there is nothing to say.
+    rows: rows of the index, best first; may go deeper than a pool. Empty: it has nothing to say, see `note`.
+    queries: what was searched for, in order.
+    dropped: names that the model gave and that are not in what it was given: nothing was searched for by
+        them.
+    note: why there is nothing, or what was left out; empty where there is nothing to say.
     """
 
     rows: tuple[int, ...] = ()
@@ -61,14 +56,9 @@ class Found:
 class SearchTask:
     """Where one strategy works: the index, the model, and an account of its own.
 
-    Parameters
-    ----------
-    generator : Generator or None
-        None: strategies that need a model cannot be used.
-    tokens : int
-        Most tokens into and out of the model.
-    branch : Branch, optional
-        Pays instead of one with `tokens` that is made here.
+    generator: None: strategies that need a model cannot be used.
+    tokens: most tokens into and out of the model.
+    branch: pays instead of one with `tokens` that is made here.
     """
 
     def __init__(
@@ -89,14 +79,8 @@ class SearchTask:
     def write(self, template: str, max_tokens: int, fields: Mapping[str, str] | None = None) -> str:
         """What the model replies to a prompt of `prompts/`, without white space around it.
 
-        Raises
-        ------
-        InputError
-            Without a model.
-        GenerationError
-            As the model does.
-        LimitReached
-            Where the reply could go beyond the limit on tokens; it is then not asked for.
+        Raises `InputError` without a model; `GenerationError` as the model does; `LimitReached` where the
+        reply could go beyond the limit on tokens; it is then not asked for.
         """
         if self._branch is None:
             raise InputError("this strategy needs a language model: give --generator")
@@ -148,10 +132,7 @@ class Strategy(Protocol):
     def find(self, task: SearchTask) -> Found:
         """Search for the question of a task; what it takes is counted on the task, also where it fails.
 
-        Raises
-        ------
-        MioRagError
-            As model and index do.
+        Raises `MioRagError` as model and index do.
         """
         ...
 
@@ -190,12 +171,9 @@ _NEIGHBOURS = 16  # names that the model may choose from
 class Grounds:
     """Names that a question may be expanded by.
 
-    Parameters
-    ----------
-    entities : tuple of str
-        Names of the index in the question, in its order.
-    neighbours : tuple of str
-        Names that passages about them mention, by the weight of the link; none of `entities` among them.
+    entities: names of the index in the question, in its order.
+    neighbours: names that passages about them mention, by the weight of the link; none of `entities` among
+        them.
     """
 
     entities: tuple[str, ...]
@@ -224,15 +202,9 @@ class Grounds:
 class IndexNames:
     """The names of an index, found once.
 
-    Parameters
-    ----------
-    index : CorpusIndex
-        With evidence links.
+    index: with evidence links.
 
-    Raises
-    ------
-    InputError
-        If it has none.
+    Raises `InputError` if it has none.
     """
 
     def __init__(self, index: CorpusIndex) -> None:
@@ -271,10 +243,7 @@ _KNOWN: WeakKeyDictionary[CorpusIndex, IndexNames] = WeakKeyDictionary()
 def names_of(index: CorpusIndex) -> IndexNames:
     """The names of an index, kept as long as the index is.
 
-    Raises
-    ------
-    InputError
-        If it was built without evidence links.
+    Raises `InputError` if it was built without evidence links.
     """
     known = _KNOWN.get(index)
     if known is None:
@@ -290,22 +259,11 @@ _REPEATS = 5  # of the question before its expansion, for BM25; as published for
 class StrategySettings:
     """How much strategies write.
 
-    Parameters
-    ----------
-    passage_tokens : int
-        Longest hypothetical passage or expansion, >= 1. The published 512 and 128 are for large models on
-        servers; the first sentences carry the words that are searched for.
-    names_tokens, variations_tokens : int
-        Longest list of names, of rewordings.
-    names : int
-        Most names that a question is expanded by.
-    variations : int
-        Rewordings that are searched for, >= 1.
-
-    Raises
-    ------
-    InputError
-        With every problem found.
+    passage_tokens: longest hypothetical passage or expansion, >= 1. The published 512 and 128 are for large
+        models on servers; the first sentences carry the words that are searched for.
+    names_tokens, variations_tokens: longest list of names, of rewordings.
+    names: most names that a question is expanded by.
+    variations: rewordings that are searched for, >= 1.
     """
 
     passage_tokens: int = 48
@@ -448,10 +406,7 @@ STRATEGIES = tuple(_Kinds().all())
 def check_strategies(names: Sequence[str]) -> tuple[str, ...]:
     """The names of strategies, in the order given; "all" stands for every one.
 
-    Raises
-    ------
-    InputError
-        With every name that is unknown or given twice; for none.
+    Raises `InputError` with every name that is unknown or given twice; for none.
     """
     given = [name.strip() for name in names if name.strip()]
     if given == ["all"]:

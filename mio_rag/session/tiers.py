@@ -50,14 +50,9 @@ class Compressor(Protocol):
     ) -> list[str]:
         """The text that is kept of each passage, "" where nothing is.
 
-        Parameters
-        ----------
-        passages : sequence of Passage
-            In the order in which they will be read; at least one.
-        query : array, shape (d,)
-            The question, embedded.
-        room : int
-            Most that all of it may take, titles and separators included, >= 1.
+        passages: in the order in which they will be read; at least one.
+        query: array, shape (d,); the question, embedded.
+        room: most that all of it may take, titles and separators included, >= 1.
         """
         ...
 
@@ -124,11 +119,7 @@ class _Sizes:
 def keep_chosen(head: Candidates, room: int, size: Size, selector: Selector) -> list[str]:
     """The sentences of passages that a program chooses, as `Compressor` returns them.
 
-    Parameters
-    ----------
-    head : Candidates
-    selector : Selector
-        Of sentences.
+    selector: of sentences.
     """
     apart = replace(head, sources=None, spans=None, positions=None)  # a text for each passage
     made = selector.choose(apart, room, _Sizes(size))
@@ -169,30 +160,15 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 class Tier:
     """How much a question gets.
 
-    Parameters
-    ----------
-    name : str
-        Letters, digits, ``_``, ``.`` and ``-``.
-    depth : int
-        Passages that are read, in the order of the search, >= 1; with a `token_price`, candidates.
-    context : int
-        Most that is read, in `unit`, >= 1; titles and what parts passages count.
-    new_tokens : int
-        Longest answer, >= 1.
-    unit : str
-        "characters" or "tokens" of the reader.
-    rerank : str
-        Specification of a re-ranker that orders the passages; empty: the search's order.
-    compress : str
-        How passages are brought to the size of the context; see `mio_rag.session.tiers`.
-    token_price : float or None
-        None: the best passages are read. A number >= 0: the exact program chooses, and a token must be worth
-        so much. It then reads whole passages, counts in tokens, and needs no re-ranker.
-
-    Raises
-    ------
-    InputError
-        With every problem found.
+    name: letters, digits, ``_``, ``.`` and ``-``.
+    depth: passages that are read, in the order of the search, >= 1; with a `token_price`, candidates.
+    context: most that is read, in `unit`, >= 1; titles and what parts passages count.
+    new_tokens: longest answer, >= 1.
+    unit: "characters" or "tokens" of the reader.
+    rerank: specification of a re-ranker that orders the passages; empty: the search's order.
+    compress: how passages are brought to the size of the context; see `mio_rag.session.tiers`.
+    token_price: None: the best passages are read. A number >= 0: the exact program chooses, and a token must
+        be worth so much. It then reads whole passages, counts in tokens, and needs no re-ranker.
     """
 
     name: str
@@ -288,17 +264,10 @@ def _told(name: str, one: Tier, other: Tier) -> str:
 def tiers_of(entries: Any, source: str) -> tuple[Tier, ...]:
     """Tiers from plain data, checked one by one and in their order.
 
-    Parameters
-    ----------
-    entries : list of mapping
-        One for each tier.
-    source : str
-        Where it comes from, to begin messages.
+    entries: one for each tier.
+    source: where it comes from, to begin messages.
 
-    Raises
-    ------
-    InputError
-        With every problem of every tier.
+    Raises `InputError` with every problem of every tier.
     """
     if not isinstance(entries, (list, tuple)) or not all(isinstance(one, Mapping) for one in entries):
         raise InputError(f"{source}: tiers are a list of tables, each beginning with [[tier]]")
@@ -329,10 +298,7 @@ def tiers_of(entries: Any, source: str) -> tuple[Tier, ...]:
 def read_tiers(path: Path) -> tuple[Tier, ...]:
     """The tiers of a TOML file.
 
-    Raises
-    ------
-    InputError
-        If it cannot be read, holds anything but tiers, or they are not ordered by cost.
+    Raises `InputError` if it cannot be read, holds anything but tiers, or they are not ordered by cost.
     """
     data = read_toml(path)
     if strange := sorted(set(data) - {"tier"}):
@@ -354,10 +320,7 @@ def top_score(pool: Candidates) -> float:
 class TierReader:
     """Reads at a tier.
 
-    Parameters
-    ----------
-    selector : Selector
-        The program of a tier with a price of tokens, or that compresses by it.
+    selector: the program of a tier with a price of tokens, or that compresses by it.
     """
 
     tier: Tier
@@ -378,23 +341,13 @@ class TierReader:
     ) -> Selection:
         """What is read of a pool.
 
-        Parameters
-        ----------
-        pool : Candidates
-            As the search found it, best first.
-        budget_tokens : int
-            Most tokens of the block, >= 1, whatever the tier allows.
-        branch : Branch
-            Counts what it takes, as "rerank", "compress" and "select".
-        more : int
-            Passages that are read beside those of the tier, for a weak search.
+        pool: as the search found it, best first.
+        budget_tokens: most tokens of the block, >= 1, whatever the tier allows.
+        branch: counts what it takes, as "rerank", "compress" and "select".
+        more: passages that are read beside those of the tier, for a weak search.
 
-        Raises
-        ------
-        InputError
-            If the pool is empty.
-        InfeasibleError
-            If a program finds nothing that meets its constraints.
+        Raises `InputError` if the pool is empty; `InfeasibleError` if a program finds nothing that meets its
+        constraints.
         """
         if len(pool) == 0:
             raise InputError("there are no candidates to read: the search found nothing")

@@ -57,18 +57,12 @@ class Nothing(InfeasibleError):
 class Equipment:
     """What tools work with, the same for all questions.
 
-    Parameters
-    ----------
-    retriever : Retriever or None
-        None: there is nothing to search in.
-    selector : Selector
-        The selection program.
-    reading : {"program", "ranking", "tier"}
-        What is read of a pool: by the program, the best ranks until the budget is full, or as a tier says.
-    judges : bool
-        Whether each selection gets a probability that the evidence is complete.
-    completeness : Completeness or None
-        Tells that probability; None: the model that ships.
+    retriever: None: there is nothing to search in.
+    selector: the selection program.
+    reading: {"program", "ranking", "tier"}; what is read of a pool: by the program, the best ranks until the
+        budget is full, or as a tier says.
+    judges: whether each selection gets a probability that the evidence is complete.
+    completeness: tells that probability; None: the model that ships.
     """
 
     retriever: Retriever | None
@@ -163,26 +157,15 @@ Check = Callable[[Any], str | None]
 class Tool:
     """A kind of step.
 
-    Parameters
-    ----------
-    name : str
-        As workflows name it.
-    does : str
-        One sentence.
-    takes : mapping of str to (int, int)
-        Type -> how many at least and at most; others are refused.
-    gives : str
-        A type.
-    run : callable
-        Raises what prevents a result.
-    asks : bool
-        Whether it asks a language model.
-    settings : mapping of str to callable
-        Name of a setting -> what is wrong with a value, in words; None: nothing is.
-    needs : tuple of str
-        Settings that must be given.
-    runs_others : bool
-        Whether it answers sub-questions, and waits for them.
+    name: as workflows name it.
+    does: one sentence.
+    takes: type -> how many at least and at most; others are refused.
+    gives: a type.
+    run: raises what prevents a result.
+    asks: whether it asks a language model.
+    settings: name of a setting -> what is wrong with a value, in words; None: nothing is.
+    needs: settings that must be given.
+    runs_others: whether it answers sub-questions, and waits for them.
     """
 
     name: str

@@ -254,10 +254,7 @@ class Trace:
     def from_dict(cls, data: Mapping[str, Any]) -> Trace:
         """The trace of plain data, of this version or of version 1.
 
-        Raises
-        ------
-        DataError
-            If it is none, or of another version.
+        Raises `DataError` if it is none, or of another version.
         """
         if data.get("version") not in (1, VERSION):
             raise DataError(
@@ -548,10 +545,7 @@ def asked_by_model(trace: Trace) -> dict[str, tuple[int, int]]:
 def append_traces(path: Path, traces: Iterable[Trace]) -> None:
     """Add lines to a file; they are on disk when this returns. Several runs may write to one file.
 
-    Raises
-    ------
-    InputError
-        If it cannot be written.
+    Raises `InputError` if it cannot be written.
     """
     append_lines(path, (json.dumps(trace.to_dict()) for trace in traces))
 
@@ -559,19 +553,11 @@ def append_traces(path: Path, traces: Iterable[Trace]) -> None:
 def read_traces(source: Path, has: Sequence[str] = (), what: str = "") -> list[Trace]:
     """The traces of a file, or of ``traces.jsonl`` in a folder; of runs that were repeated alike the last.
 
-    Parameters
-    ----------
-    has : sequence of str
-        Only traces with one of these in `about` or `settings`, or with a workflow where "workflow" is given.
-    what : str
-        What such traces are called in messages.
+    has: only traces with one of these in `about` or `settings`, or with a workflow where "workflow" is given.
+    what: what such traces are called in messages.
 
-    Raises
-    ------
-    InputError
-        If there are none.
-    DataError
-        If a line is no trace; a trace cut short by an interruption is passed over.
+    Raises `InputError` if there are none; `DataError` if a line is no trace; a trace cut short by an
+    interruption is passed over.
     """
     path = source / "traces.jsonl" if source.is_dir() else source
     try:

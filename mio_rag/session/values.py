@@ -67,14 +67,9 @@ TYPES: Mapping[str, type[Any]] = {
 class Memory:
     """What is known of a question in a loop of searches and notes.
 
-    Parameters
-    ----------
-    pool : Candidates or None
-        What all queries so far have found.
-    selection : Selection or None
-        What is read of it.
-    queries, notes : list of str
-        What was searched for, and the model's notes.
+    pool: what all queries so far have found.
+    selection: what is read of it.
+    queries, notes: what was searched for, and the model's notes.
     """
 
     question: Question
@@ -131,10 +126,7 @@ def short_prompt(
 ) -> Prompt:
     """The prompt `prompts/NAME_system.txt` and `prompts/NAME_user.txt`.
 
-    Parameters
-    ----------
-    text : str
-        What is asked, which may be another wording of the question.
+    text: what is asked, which may be another wording of the question.
     """
     known = {
         "context": _context(passages),

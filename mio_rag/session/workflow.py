@@ -40,20 +40,12 @@ _QUESTION = "question"
 class Node:
     """One use of an tool.
 
-    Parameters
-    ----------
-    id : str
-        Its name in the workflow.
-    do : str
-        The tool.
-    takes, after : tuple of str
-        Nodes whose results it takes; nodes that merely come before it.
-    model : str or None
-        Which generator is asked; None: the reader.
-    seconds : float or None
-        It is given up after so long.
-    settings : mapping
-        Of the tool.
+    id: its name in the workflow.
+    do: the tool.
+    takes, after: nodes whose results it takes; nodes that merely come before it.
+    model: which generator is asked; None: the reader.
+    seconds: it is given up after so long.
+    settings: of the tool.
     """
 
     id: str
@@ -82,18 +74,10 @@ class Node:
 class Workflow:
     """A graph of tools without cycles, whose every edge is well-typed.
 
-    Parameters
-    ----------
-    name : str
-    nodes : tuple of Node
-    answer : str
-        The node that gives the answer.
+    answer: the node that gives the answer.
 
-    Raises
-    ------
-    InputError
-        With everything that is wrong with it: unknown tools, nodes and settings, edges of the wrong type,
-        cycles, nodes that nothing comes of.
+    Raises `InputError` with everything that is wrong with it: unknown tools, nodes and settings, edges of the
+    wrong type, cycles, nodes that nothing comes of.
     """
 
     name: str
@@ -158,10 +142,7 @@ class Workflow:
     def from_dict(cls, data: Any, name: str = "") -> Workflow:
         """The workflow of plain data.
 
-        Raises
-        ------
-        InputError
-            With everything that is wrong with it, nested workflows included.
+        Raises `InputError` with everything that is wrong with it, nested workflows included.
         """
         if not isinstance(data, Mapping):
             raise InputError(f"a workflow is a JSON object with 'nodes' and 'answer', not {data!r:.80}")
@@ -305,15 +286,9 @@ def _a(kind: str) -> str:
 def chain(name: str, *steps: str | Mapping[str, Any]) -> Workflow:
     """A workflow of steps in a row: each takes the last result of every type that it can take.
 
-    Parameters
-    ----------
-    *steps : str or mapping
-        An executor, or one with settings, as nodes are written without "from".
+    *steps: an executor, or one with settings, as nodes are written without "from".
 
-    Raises
-    ------
-    InputError
-        As `Workflow`.
+    Raises `InputError` as `Workflow`.
 
     Examples
     --------
@@ -338,10 +313,8 @@ def chain(name: str, *steps: str | Mapping[str, Any]) -> Workflow:
 def read_workflow(path: str | Path) -> Workflow:
     """The workflow of a JSON file.
 
-    Raises
-    ------
-    InputError
-        If there is no such file, it is no JSON, or no workflow; with everything that is wrong.
+    Raises `InputError` if there is no such file, it is no JSON, or no workflow; with everything that is
+    wrong.
     """
     file = Path(path)
     return Workflow.from_dict(parse_json(read_text(file), str(file)), file.stem)
@@ -410,10 +383,7 @@ NAMED: Mapping[str, Workflow] = {
 def find_workflow(name: str) -> Workflow:
     """The workflow of a name, or of a JSON file.
 
-    Raises
-    ------
-    InputError
-        If it is neither; with everything that is wrong with the file.
+    Raises `InputError` if it is neither; with everything that is wrong with the file.
     """
     if name in NAMED:
         return NAMED[name]
@@ -476,16 +446,10 @@ def workflow_problems(
 ) -> list[str]:
     """What stands in the way of running a workflow, in words.
 
-    Parameters
-    ----------
-    models : sequence of str
-        Names of the generators that there are, beside the reader.
-    prices : sequence of str, optional
-        Names that have a price. None: tokens are counted alike, which only holds for a single model.
-    depth : int
-        How many workflows may lie within each other.
-    closed_book : bool
-        There is no corpus.
+    models: names of the generators that there are, beside the reader.
+    prices: names that have a price. None: tokens are counted alike, which only holds for a single model.
+    depth: how many workflows may lie within each other.
+    closed_book: there is no corpus.
     """
     problems: list[str] = []
     asked = _walk(workflow, (), depth, closed_book, problems)
