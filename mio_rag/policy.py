@@ -632,17 +632,10 @@ def _tagged(table: str, given: Any) -> Any:
 def policy_of(data: Mapping[str, Any], name: str, folder: Path | None = None) -> Policy:
     """Return the policy of plain data, such as a TOML file holds.
 
-    Parameters
-    ----------
-    name : str
-        Name, where the data has none.
-    folder : path, optional
-        Folder of files that are named without one.
+    name: name, where the data has none.
+    folder: folder of files that are named without one.
 
-    Raises
-    ------
-    InputError
-        With every problem of every part, and every contradiction between them.
+    Raises `InputError` with every problem of every part, and every contradiction between them.
     """
     policy, problems = _rough(data, name, folder)
     problems += policy.contradictions()
@@ -721,10 +714,7 @@ def _missing_files(table: str, given: Any) -> list[str]:
 def preset_text(name: str) -> str:
     """Return the file of a preset, to begin your own with.
 
-    Raises
-    ------
-    InputError
-        If there is none of that name.
+    Raises `InputError` if there is none of that name.
     """
     if name not in PRESETS:
         raise InputError(f"policy '{name}' is unknown: {choose(name, PRESETS)}")
@@ -734,10 +724,8 @@ def preset_text(name: str) -> str:
 def read_policy(name: str | Path) -> Policy:
     """Return the policy of a TOML file, or a preset.
 
-    Raises
-    ------
-    InputError
-        If there is none of that name; with every problem of the file, and of the files that it names.
+    Raises `InputError` if there is none of that name; with every problem of the file, and of the files that
+    it names.
     """
     text = str(name)
     if text in PRESETS:

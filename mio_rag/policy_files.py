@@ -29,20 +29,12 @@ T = TypeVar("T")
 class Resolved:
     """What the files of a policy hold.
 
-    Parameters
-    ----------
-    workflows : tuple of Workflow
-        Those that may run.
-    tiers : tuple of Tier
-        Those that may be read at; none by the price alone.
-    completeness : Completeness or None
-        Fitted on your own questions; None: the one that ships.
-    embedders : mapping of str to str
-        What was learned with which embedder, by fingerprint.
-    hashes : mapping of str to str
-        File -> SHA-256 of its content; of a bandit, which goes on learning, of what its log is about.
-    sha256 : str
-        Of the policy with all of these, as `digest`.
+    workflows: those that may run.
+    tiers: those that may be read at; none by the price alone.
+    completeness: fitted on your own questions; None: the one that ships.
+    embedders: what was learned with which embedder, by fingerprint.
+    hashes: file -> SHA-256 of its content; of a bandit, which goes on learning, of what its log is about.
+    sha256: of the policy with all of these, as `digest`.
     """
 
     workflows: tuple[Workflow, ...]
@@ -81,18 +73,12 @@ class Resolved:
 def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bool = False) -> Resolved:
     """Open the files of a policy, and check them against it and against each other. No model is loaded.
 
-    Parameters
-    ----------
-    index : CorpusIndex, optional
-        Whose embedder must be the one of everything learned.
-    closed_book : bool
-        Whether there is nothing to search.
+    index: whose embedder must be the one of everything learned.
+    closed_book: whether there is nothing to search.
 
-    Raises
-    ------
-    InputError
-        With everything that is wrong: files that are missing, damaged or not those of the given hashes, tiers
-        above the limits, workflows without their models, learned parts of different embedders or strategies.
+    Raises `InputError` with everything that is wrong: files that are missing, damaged or not those of the
+    given hashes, tiers above the limits, workflows without their models, learned parts of different embedders
+    or strategies.
     """
     from mio_rag.generation import file_of
     from mio_rag.learning.planner import read_planner
@@ -298,16 +284,10 @@ def _bandit_problems(search: StrategySearch | BanditSearch, about: Mapping[str, 
 class Allocating:
     """An allocation as a policy wants it: one total over candidates that were found before.
 
-    Parameters
-    ----------
-    selector : Selector
-        Without a price of a token, which the total decides.
-    total_tokens : int
-        Of evidence, of all questions together.
-    ceiling : int
-        Most tokens of a question.
-    unused : tuple of str
-        What of the policy has no effect, and why.
+    selector: without a price of a token, which the total decides.
+    total_tokens: of evidence, of all questions together.
+    ceiling: most tokens of a question.
+    unused: what of the policy has no effect, and why.
     """
 
     selector: Selector
@@ -319,17 +299,10 @@ class Allocating:
 def allocating(policy: Policy, base: Selector, total_tokens: int | None = None) -> Allocating:
     """Read a policy as that of an allocation.
 
-    Parameters
-    ----------
-    base : Selector
-        Whose solver and time limit are taken.
-    total_tokens : int, optional
-        Instead of the policy's price.
+    base: whose solver and time limit are taken.
+    total_tokens: instead of the policy's price.
 
-    Raises
-    ------
-    InputError
-        With everything that an allocation cannot keep.
+    Raises `InputError` with everything that an allocation cannot keep.
     """
     problems = [
         f'{table}: by = "{getattr(policy, table).by}" {why}: set by = "{usual}"'

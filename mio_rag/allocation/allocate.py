@@ -46,14 +46,11 @@ _STEEPER = 1.05
 class PricePoint:
     """What a workload spends and reaches at one price, in the mean of its questions.
 
-    Parameters
-    ----------
-    token_price : float
-        lambda_3, in units of relevance per token.
-    mean_tokens, mean_value : float
-        The value is the program's, without the price of tokens; weighted where questions are.
-    mean_bound : float
-        No allocation of that many tokens is worth more in the mean; infinite where a solver proves nothing.
+    token_price: lambda_3, in units of relevance per token.
+    mean_tokens, mean_value: the value is the program's, without the price of tokens; weighted where questions
+        are.
+    mean_bound: no allocation of that many tokens is worth more in the mean; infinite where a solver proves
+        nothing.
     """
 
     token_price: float
@@ -71,18 +68,12 @@ class PricePoint:
 class WorkloadPrice:
     """The price at which a workload spends at most so many tokens in the mean.
 
-    Parameters
-    ----------
-    wanted : float
-        Mean tokens that were asked for.
-    at : PricePoint
-        The price, and what is spent and reached there; never above what was asked for.
-    below : PricePoint or None
-        The nearest price tried at which more is spent; None where even free tokens are not all spent.
-    questions, programs : int
-        Solved programs are fewer than questions times prices: neighbouring prices prove each other.
-    curve : tuple of PricePoint
-        Every price that was tried, by falling price.
+    wanted: mean tokens that were asked for.
+    at: the price, and what is spent and reached there; never above what was asked for.
+    below: the nearest price tried at which more is spent; None where even free tokens are not all spent.
+    questions, programs: solved programs are fewer than questions times prices: neighbouring prices prove each
+        other.
+    curve: every price that was tried, by falling price.
     """
 
     wanted: float
@@ -134,35 +125,19 @@ def price_for(
 ) -> WorkloadPrice:
     """The price of a token at which these questions spend so many in the mean.
 
-    Parameters
-    ----------
-    pools : sequence of Candidates
-        One for each question: a sample of those that are to come.
-    mean_tokens : float
-        Above 0.
-    selector : Selector, optional
-        Without a token price; by default ``Selector()``.
-    ceilings : int or sequence of int, optional
-        Most tokens of any question, or of each; give the budget that the price will be used with.
-    counter : TokenCounter, optional
-        The reader's tokenizer: text that passages share is then paid once, as where they are read.
-    workers : int
-        Threads that solve.
-    progress : callable, optional
-        Told one line for each price that is tried.
+    pools: one for each question: a sample of those that are to come.
+    mean_tokens: above 0.
+    selector: without a token price; by default ``Selector()``.
+    ceilings: most tokens of any question, or of each; give the budget that the price will be used with.
+    counter: the reader's tokenizer: text that passages share is then paid once, as where they are read.
+    workers: threads that solve.
+    progress: told one line for each price that is tried.
 
-    Returns
-    -------
-    WorkloadPrice
-        The price has four digits, rounded up. Spending is a staircase: the next step may lie well below what
-        was asked for where questions are few.
+    Returns the price has four digits, rounded up. Spending is a staircase: the next step may lie well below
+    what was asked for where questions are few.
 
-    Raises
-    ------
-    InputError
-        For settings or pools that do not fit, or mean tokens below what must be chosen.
-    SolverError
-        If the solver broke.
+    Raises `InputError` for settings or pools that do not fit, or mean tokens below what must be chosen;
+    `SolverError` if the solver broke.
     """
     if not (
         isinstance(mean_tokens, (int, float))
@@ -203,10 +178,7 @@ def at_prices(
 ) -> list[PricePoint]:
     """What questions spend and reach at each of these prices; parameters as in `price_for`.
 
-    Raises
-    ------
-    InputError
-        For a price below 0 or not finite, and as `price_for`.
+    Raises `InputError` for a price below 0 or not finite, and as `price_for`.
     """
     if problems := price_problems(token_prices):
         raise InputError(problems)
@@ -242,10 +214,7 @@ def filled(
 ) -> list[Decided]:
     """The decisions at a price that spends no more than the total, and steps from there with what is left.
 
-    Parameters
-    ----------
-    price : float
-        One that was tried.
+    price: one that was tried.
     """
     current = workload.decisions(price)
     left = total_tokens - sum(decided.tokens for decided in current)
@@ -347,24 +316,15 @@ def _solved_again(
 class Allocation:
     """A total of tokens, shared among questions.
 
-    Parameters
-    ----------
-    choices : tuple of Choice
-        What was decided for each question; `selections` adds the reasons.
-    tokens : tuple of int
-        Of each question: the assembled block where a counter was given, else the sum over its passages.
+    choices: what was decided for each question; `selections` adds the reasons.
+    tokens: of each question: the assembled block where a counter was given, else the sum over its passages.
         Together never above `total_tokens`.
-    token_price : float
-        mu: what one more token had to be worth; 0 where nothing had to be left out for its tokens.
-    values : tuple of float
-        w_q V_q of each choice, recomputed from it. 0 where nothing is feasible.
-    bound : float or None
-        Proven: no allocation of the total is worth more, where tokens are summed over passages and what they
-        share. None where a solver proved nothing.
-    programs : int
-        Solved on the way.
-    notes : tuple of str
-        What a person should know.
+    token_price: mu: what one more token had to be worth; 0 where nothing had to be left out for its tokens.
+    values: w_q V_q of each choice, recomputed from it. 0 where nothing is feasible.
+    bound: proven: no allocation of the total is worth more, where tokens are summed over passages and what
+        they share. None where a solver proved nothing.
+    programs: solved on the way.
+    notes: what a person should know.
     """
 
     choices: tuple[Choice, ...]
@@ -443,41 +403,23 @@ def allocate(
 ) -> Allocation:
     """Share a total of tokens among questions so that their selections are worth the most together.
 
-    Parameters
-    ----------
-    pools : sequence of Candidates
-        One for each question.
-    total_tokens : int
-        T >= 1, of all questions together.
-    selector : Selector, optional
-        Whose program is solved for each question; without a token price, by default ``Selector()``. Its time
-        limit is one for each program.
-    weights : sequence of float, optional
-        What each question counts, from 1e-9 to 1e9; 1 by default.
-    floors, ceilings : int or sequence of int, optional
-        Fewest and most tokens of any question, or of each. A question that cannot reach its floor is
-        infeasible: it gets nothing, and its status says so.
-    counter : TokenCounter, optional
-        The reader's tokenizer. Text that passages share is then paid once, and each assembled block keeps the
-        tokens that its question was given, so that the total holds as counted.
-    workers : int
-        Threads that solve.
-    progress : callable, optional
-        Told one line for each price that is tried.
+    pools: one for each question.
+    total_tokens: T >= 1, of all questions together.
+    selector: whose program is solved for each question; without a token price, by default ``Selector()``. Its
+        time limit is one for each program.
+    weights: what each question counts, from 1e-9 to 1e9; 1 by default.
+    floors, ceilings: fewest and most tokens of any question, or of each. A question that cannot reach its
+        floor is infeasible: it gets nothing, and its status says so.
+    counter: the reader's tokenizer. Text that passages share is then paid once, and each assembled block
+        keeps the tokens that its question was given, so that the total holds as counted.
+    workers: threads that solve.
+    progress: told one line for each price that is tried.
 
-    Returns
-    -------
-    Allocation
-        Value, bound and gap are recomputed from the decisions.
+    Returns value, bound and gap are recomputed from the decisions.
 
-    Raises
-    ------
-    InputError
-        For weights, floors or ceilings of the wrong length or that contradict each other, empty pools,
-        settings that do not fit, floors where passages share text, or a total below the shortest passage or
-        what must be chosen.
-    SolverError
-        If the solver broke.
+    Raises `InputError` for weights, floors or ceilings of the wrong length or that contradict each other,
+    empty pools, settings that do not fit, floors where passages share text, or a total below the shortest
+    passage or what must be chosen; `SolverError` if the solver broke.
     """
     problem = count_problem("total_tokens", total_tokens)
     if problem is None and total_tokens < 1:

@@ -29,14 +29,9 @@ _PER = 1e6  # tokens that a price is for
 class Rate:
     """What the tokens of one model cost.
 
-    Parameters
-    ----------
-    model : str
-        As the list of prices names it.
-    into, out : float
-        Dollars per million tokens into it and out of it, >= 0.
-    worth : float or None
-        Dollars that a needed passage is worth, > 0.
+    model: as the list of prices names it.
+    into, out: dollars per million tokens into it and out of it, >= 0.
+    worth: dollars that a needed passage is worth, > 0.
     """
 
     model: str
@@ -67,19 +62,11 @@ class Rate:
 class Money:
     """Prices of models, and what relevance is worth.
 
-    Parameters
-    ----------
-    prices : mapping of str to (float, float)
-        Name of a model -> dollars per million tokens into it and out of it, finite and >= 0.
-    worth : float, optional
-        Dollars that a needed passage is worth, > 0.
-    model : str, optional
-        Whose prices count, where the list does not name the reader.
+    prices: name of a model -> dollars per million tokens into it and out of it, finite and >= 0.
+    worth: dollars that a needed passage is worth, > 0.
+    model: whose prices count, where the list does not name the reader.
 
-    Raises
-    ------
-    InputError
-        With everything that is wrong.
+    Raises `InputError` with everything that is wrong.
     """
 
     prices: Mapping[str, tuple[float, float]]
@@ -110,16 +97,10 @@ class Money:
     def rate(self, reader: str | None = None) -> Rate:
         """The prices of who reads: those of `model` where it is given, else of the reader's name.
 
-        Parameters
-        ----------
-        reader : str or None
-            Name of a generator; what stands before its colon may be missing in the list. None: nobody reads,
-            and a list of one model is that model's.
+        reader: name of a generator; what stands before its colon may be missing in the list. None: nobody
+            reads, and a list of one model is that model's.
 
-        Raises
-        ------
-        InputError
-            If the model has no price.
+        Raises `InputError` if the model has no price.
         """
         names = list(self.prices)
         if self.model is not None:
@@ -142,10 +123,7 @@ class Money:
 def read_money(path: Path, worth: float | None = None, model: str | None = None) -> Money:
     """The prices in a TOML file.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read or holds something else, and as `Money`.
+    Raises `InputError` if the file cannot be read or holds something else, and as `Money`.
     """
     problems: list[str] = []
     prices: dict[str, tuple[float, float]] = {}

@@ -34,14 +34,9 @@ from mio_rag.selection.selector import Selector
 class Reservation:
     """What one question may spend; unpacks into price and allowed tokens.
 
-    Parameters
-    ----------
-    id : int
-        By which `Pacer.spent` knows it.
-    price : float
-        What a token must be worth, in units of relevance: `token_price` of a `Selector`.
-    allowed : int
-        Tokens it may spend at most; 0 where nothing is left.
+    id: by which `Pacer.spent` knows it.
+    price: what a token must be worth, in units of relevance: `token_price` of a `Selector`.
+    allowed: tokens it may spend at most; 0 where nothing is left.
     """
 
     id: int
@@ -57,18 +52,12 @@ class Reservation:
 class Account:
     """Where a window stands.
 
-    Parameters
-    ----------
-    total, spent, reserved, left : int
-        Tokens; total = spent + reserved + left, unless somebody spent more than was allowed.
-    lost : int
-        Tokens of questions that never told what they spent; part of `spent`.
-    price : float
-        Of the next token.
-    asked, finished, refused : int
-        Questions.
-    ends_in : float or None
-        Seconds until the next window; None: there is none.
+    total, spent, reserved, left: tokens; total = spent + reserved + left, unless somebody spent more than was
+        allowed.
+    lost: tokens of questions that never told what they spent; part of `spent`.
+    price: of the next token.
+    asked, finished, refused: questions.
+    ends_in: seconds until the next window; None: there is none.
     """
 
     total: int
@@ -116,10 +105,7 @@ def count_problem(name: str, value: Any, least: int) -> str | None:
 def whole(name: str, value: Any, least: int) -> int:
     """The count.
 
-    Raises
-    ------
-    InputError
-        If it is none, or below `least`.
+    Raises `InputError` if it is none, or below `least`.
     """
     if problem := count_problem(name, value, least):
         raise InputError(problem)
@@ -142,12 +128,8 @@ _LATEST = 1e12  # seconds since 1970: what is beyond is no time
 class Windows:
     """Windows of time, numbered from 1970 on.
 
-    Parameters
-    ----------
-    seconds : float
-        Length; infinite: there is only one, number 0.
-    clock : callable
-        Seconds since 1970.
+    seconds: length; infinite: there is only one, number 0.
+    clock: seconds since 1970.
     """
 
     seconds: float
@@ -156,10 +138,7 @@ class Windows:
     def now(self) -> float:
         """What the clock says.
 
-        Raises
-        ------
-        InputError
-            If that is no time.
+        Raises `InputError` if that is no time.
         """
         now = self.clock()
         if not is_setting(now) or now > _LATEST:
@@ -220,10 +199,7 @@ def arrivals(state: State) -> Arrivals:
 def following(last: State, number: int, began: float, over: float) -> State:
     """A window that begins with what the last one has shown.
 
-    Parameters
-    ----------
-    over : float
-        Share of it that is over. If it follows the last one, nobody asked in that; else nobody knows.
+    over: share of it that is over. If it follows the last one, nobody asked in that; else nobody knows.
     """
     price = kept(math.exp(last.logs / last.asked) if last.asked else last.price)
     told = Forecast.learned(last.reference, last.effort, last.finished, price)
@@ -255,40 +231,27 @@ _MOST = 3.0  # a question that takes more than four shares moves the price as on
 class Pacer:
     """Spends a total of tokens where it brings most, over questions that come one by one.
 
-    Parameters
-    ----------
-    total_tokens : int
-        That may be spent, in every window.
-    horizon : int, optional
-        Questions that are expected, in every window. May be left out where there are windows: then those
+    total_tokens: that may be spent, in every window.
+    horizon: questions that are expected, in every window. May be left out where there are windows: then those
         before and the clock tell; see `pacer_arrivals`. More questions than expected are served too, as long
         as tokens are left.
-    window : {"day", "hour"}, float or None
-        After how many seconds the total starts anew, by the clock in UTC; None: never.
-    price : float, optional
-        Price to begin with, in units of relevance per token, up to 1. A file that exists knows its own; a
+    window: after how many seconds the total starts anew, by the clock in UTC; None: never.
+    price: price to begin with, in units of relevance per token, up to 1. A file that exists knows its own; a
         new window begins with the mean price of the last.
-    mean_tokens : float, optional
-        What questions take in the mean at `price`, as `price_for` finds it. The pacer believes that of the
-        first window as a whole, whatever its order. Of the next ones it believes what the last window has
-        shown, if that had 50 questions; see `pacer_forecast`. What a window refutes it drops.
-    path : path-like, optional
-        File of the state, shared by threads and processes and kept over restarts; in memory without one.
-    when_spent : {"rest", "refuse"}
-        What a question gets that wants more than is left: "rest" gives it what is left, if only 0 tokens;
-        "refuse" raises `SpentError`.
-    most : int
-        Tokens that one question may spend at most, where it does not say itself.
-    expires_seconds : float
-        After which a question that has not told what it spent counts as having spent all that it was allowed.
-    clock : callable
-        Seconds since 1970, for instance of a recording that is played again. It may jump: each window spends
-        its total once, however often the clock comes back to it (of the last thousand that it left).
+    mean_tokens: what questions take in the mean at `price`, as `price_for` finds it. The pacer believes that
+        of the first window as a whole, whatever its order. Of the next ones it believes what the last window
+        has shown, if that had 50 questions; see `pacer_forecast`. What a window refutes it drops.
+    path: file of the state, shared by threads and processes and kept over restarts; in memory without one.
+    when_spent: what a question gets that wants more than is left: "rest" gives it what is left, if only 0
+        tokens; "refuse" raises `SpentError`.
+    most: tokens that one question may spend at most, where it does not say itself.
+    expires_seconds: after which a question that has not told what it spent counts as having spent all that it
+        was allowed.
+    clock: seconds since 1970, for instance of a recording that is played again. It may jump: each window
+        spends its total once, however often the clock comes back to it (of the last thousand that it left).
 
-    Raises
-    ------
-    InputError
-        For values out of range, and for a file of another pacer, another version, or something else.
+    Raises `InputError` for values out of range, and for a file of another pacer, another version, or
+    something else.
     """
 
     def __init__(
@@ -353,21 +316,11 @@ class Pacer:
     def ask(self, tokens: int | None = None, least: int | None = None) -> Reservation:
         """The price for the next question, and the tokens that it may spend, which are reserved for it.
 
-        Parameters
-        ----------
-        tokens : int, optional
-            That the question may want at most, >= 1; `most` by default.
-        least : int, optional
-            Where fewer are left, it is refused; 0 by default, or `tokens` where `when_spent` is "refuse".
+        tokens: that the question may want at most, >= 1; `most` by default.
+        least: where fewer are left, it is refused; 0 by default, or `tokens` where `when_spent` is "refuse".
 
-        Raises
-        ------
-        SpentError
-            If too little is left.
-        InputError
-            If `tokens` or `least` is out of range, or the clock gives no time.
-        StateError
-            If the file cannot be read or written; then nothing is reserved.
+        Raises `SpentError` if too little is left; `InputError` if `tokens` or `least` is out of range, or the
+        clock gives no time; `StateError` if the file cannot be read or written; then nothing is reserved.
         """
         wanted = whole("tokens", self.most if tokens is None else tokens, 1)
         least = wanted if least is None and self.when_spent == "refuse" else whole("least", least or 0, 0)
@@ -402,29 +355,19 @@ class Pacer:
     def spent(self, reservation: Reservation, tokens: int) -> None:
         """Settle a reservation: what was really spent, by the reader's own count.
 
-        Parameters
-        ----------
-        tokens : int
-            >= 0. What is not spent is free again. More than was allowed is counted as it is, since it is
+        tokens: >= 0. What is not spent is free again. More than was allowed is counted as it is, since it is
             gone: the total holds only as far as everybody keeps to what is allowed.
 
-        Raises
-        ------
-        InputError
-            If the reservation is not known, or was settled before.
-        StateError
-            If the file cannot be written, for instance on a full disk. The reservation then holds its tokens
-            as before: settle it again once there is room, or it counts in full when it expires.
+        Raises `InputError` if the reservation is not known, or was settled before; `StateError` if the file
+        cannot be written, for instance on a full disk. The reservation then holds its tokens as before:
+        settle it again once there is room, or it counts in full when it expires.
         """
         self._settle(reservation, whole("tokens", tokens, 0))
 
     def release(self, reservation: Reservation) -> None:
         """Give a reservation back: its question failed before it spent anything. The price stays.
 
-        Raises
-        ------
-        InputError
-            As `spent`.
+        Raises `InputError` as `spent`.
         """
         self._settle(reservation, None)
 
@@ -466,27 +409,13 @@ class Pacer:
     ) -> Selection:
         """Choose passages at the pacer's price, and tell it what they take.
 
-        Parameters
-        ----------
-        candidates : Candidates
-        selector : Selector
-            Its `token_price` is replaced; its price of a passage stays.
-        counter : TokenCounter, optional
-            The reader's.
-        tokens : int, optional
-            As in `ask`.
+        selector: its `token_price` is replaced; its price of a passage stays.
+        counter: the reader's.
+        tokens: as in `ask`.
 
-        Returns
-        -------
-        Selection
-            Empty, and a note says why, where nothing is left and questions are not refused.
+        Where nothing is left and questions are not refused, the selection is empty and a note says why.
 
-        Raises
-        ------
-        SpentError
-            As `ask`.
-        MioRagError
-            As `Selector.select`; then nothing is spent.
+        Raises `SpentError` as `ask`; `MioRagError` as `Selector.select`; then nothing is spent.
         """
         reservation = self.ask(tokens)
         try:
@@ -574,10 +503,7 @@ def selected(
 ) -> Selection:
     """What a selector chooses within a reservation, which is not settled.
 
-    Raises
-    ------
-    MioRagError
-        As `Selector.select`.
+    Raises `MioRagError` as `Selector.select`.
     """
     priced = selector.replace(token_price=reservation.price)
     made = priced.select(candidates, reservation.allowed, counter)

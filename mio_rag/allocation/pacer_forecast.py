@@ -56,11 +56,8 @@ _LARGEST = 1000.0
 class Seen:
     """The questions of a window so far, by what each would have spent at the price of its forecast.
 
-    Parameters
-    ----------
-    questions : int
-    effort, course, squares : float
-        The sum of what they spent, of that times the number of those before each, and of its squares.
+    effort, course, squares: the sum of what they spent, of that times the number of those before each, and of
+        its squares.
     """
 
     questions: int = 0
@@ -76,10 +73,7 @@ class Seen:
     def trend(self, spread: float | None = None) -> float:
         """How far they rise or fall, in standard deviations of what they would in random order.
 
-        Parameters
-        ----------
-        spread : float, optional
-            Standard deviation of a question; by default that of those seen.
+        spread: standard deviation of a question; by default that of those seen.
         """
         n = self.questions
         if spread is None:
@@ -92,12 +86,8 @@ class Seen:
 class Forecast:
     """Questions take so many tokens in the mean, at this price of a token.
 
-    Parameters
-    ----------
-    price : float
-        Above 0.
-    mean_tokens : float
-        Above 0: what `price_for` found, or the last window.
+    price: above 0.
+    mean_tokens: above 0: what `price_for` found, or the last window.
     """
 
     price: float
@@ -107,20 +97,11 @@ class Forecast:
     def learned(cls, reference: float, effort: float, questions: int, price: float) -> Forecast | None:
         """What a window has shown.
 
-        Parameters
-        ----------
-        reference : float
-            The price at which efforts were counted.
-        effort : float
-            Of its questions, their sum.
-        questions : int
-        price : float
-            Its mean price, at which the next window begins.
+        reference: the price at which efforts were counted.
+        effort: of its questions, their sum.
+        price: its mean price, at which the next window begins.
 
-        Returns
-        -------
-        Forecast or None
-            None where so few questions tell too little, or spent nothing.
+        Returns None where so few questions tell too little, or spent nothing.
         """
         if questions < _ENOUGH or effort <= 0:
             return None
@@ -129,10 +110,8 @@ class Forecast:
     def effort(self, price: float, tokens: int, allowed: int) -> float:
         """What a question that spent `tokens` at `price` would have spent at the price of the forecast.
 
-        Parameters
-        ----------
-        allowed : int
-            Where so few were allowed that they may have been too few, it counts as a mean question at least.
+        allowed: where so few were allowed that they may have been too few, it counts as a mean question at
+            least.
         """
         share = _at_most(_FAR, price / self.price) ** _SPENT
         told, enough = float(tokens * share), _MOST * self.mean_tokens
@@ -146,16 +125,10 @@ class Forecast:
     def price_for(self, seen: Seen, coming: float, left: float, before: float) -> float:
         """The price at which what is left lasts for what is still to come.
 
-        Parameters
-        ----------
-        seen : Seen
-            The questions so far.
-        coming : float
-            Questions of the window that are not settled, > 0.
-        left : float
-            Tokens that are not settled, >= 0.
-        before : float
-            The last price, which follows what is spent: beyond what is known of tokens at other prices it
+        seen: the questions so far.
+        coming: questions of the window that are not settled, > 0.
+        left: tokens that are not settled, >= 0.
+        before: the last price, which follows what is spent: beyond what is known of tokens at other prices it
             decides.
         """
         alike, sorted_, _ = self._chances(seen)
@@ -196,10 +169,7 @@ class Forecast:
     def _rest(self, seen: Seen, coming: float, believed: float) -> float:
         """What a question that is still to come takes in the mean.
 
-        Parameters
-        ----------
-        believed : float
-            How likely they come in no order.
+        believed: how likely they come in no order.
         """
         mean = self.mean_tokens
         if seen.questions == 0:
@@ -243,15 +213,10 @@ Known = tuple[float, ...]
 class Arrivals:
     """The questions of one window.
 
-    Parameters
-    ----------
-    usual : tuple of float
-        Questions that windows before had in each part, below 0 where none was watched; empty where there
+    usual: questions that windows before had in each part, below 0 where none was watched; empty where there
         were none.
-    seen : tuple of float
-        Those of this window so far; below 0 where it was not watched.
-    opened : float
-        Share of the window that was over when it was first watched.
+    seen: those of this window so far; below 0 where it was not watched.
+    opened: share of the window that was over when it was first watched.
     """
 
     usual: Known = ()
@@ -305,12 +270,9 @@ class Arrivals:
     def coming(self, now: float, horizon: int | None) -> float:
         """Questions that are still to come.
 
-        Parameters
-        ----------
-        now : float
-            Share of the window that is over.
-        horizon : int or None
-            Questions that somebody expects of a whole window, which is then believed like one that was seen.
+        now: share of the window that is over.
+        horizon: questions that somebody expects of a whole window, which is then believed like one that was
+            seen.
         """
         usual = self._filled
         known = sum(usual)

@@ -27,38 +27,23 @@ _KEPT_WINDOWS = 1000  # in the order in which they were left, which is not their
 class State:
     """The window that is open.
 
-    Parameters
-    ----------
-    window : int
-        Number of the window.
-    began : float
-        When it began, in seconds since 1970.
-    settled : int
-        Tokens that were spent in it.
-    reserved : int
-        Tokens that questions under way may still spend.
-    lost : int
-        Tokens of reservations that expired; part of `settled`.
-    asked, finished, refused : int
-        Questions that got a price; whose spending is known; that were turned away.
-    price : float
-        Of the next token.
-    logs : float
-        Sum of the logarithms of the prices that were asked, those far from the reference counted as less far.
-    opened : float
-        Share of the window that was over when it was first watched.
-    usually, came : str
-        Questions that windows before had in each part, and those of this one; see `pacer_arrivals`.
-    reference : float
-        Price of the forecast, or the first price where there is none.
-    usual : float
-        Tokens that a question is expected to take in the mean at that price; 0: there is no forecast.
-    effort : float
-        Tokens of all questions so far, had they paid that price.
-    course : float
-        Of these, each times the number of questions before it: whether they rise or fall.
-    squares : float
-        Of these, each times itself: how far they differ.
+    window: number of the window.
+    began: when it began, in seconds since 1970.
+    settled: tokens that were spent in it.
+    reserved: tokens that questions under way may still spend.
+    lost: tokens of reservations that expired; part of `settled`.
+    asked, finished, refused: questions that got a price; whose spending is known; that were turned away.
+    price: of the next token.
+    logs: sum of the logarithms of the prices that were asked, those far from the reference counted as less
+        far.
+    opened: share of the window that was over when it was first watched.
+    usually, came: questions that windows before had in each part, and those of this one; see
+        `pacer_arrivals`.
+    reference: price of the forecast, or the first price where there is none.
+    usual: tokens that a question is expected to take in the mean at that price; 0: there is no forecast.
+    effort: tokens of all questions so far, had they paid that price.
+    course: of these, each times the number of questions before it: whether they rise or fall.
+    squares: of these, each times itself: how far they differ.
     """
 
     window: int
@@ -113,19 +98,12 @@ _REWRITE = f"UPDATE windows SET {', '.join(f'{c} = ?' for c in _COLUMNS)}"
 class Store(SharedFile):
     """The state of a pacer, in a file or in memory.
 
-    Parameters
-    ----------
-    path : Path or None
-        None: in memory, for one process.
-    settings : mapping of str to str
-        What the totals mean; a file of others is refused.
-    first : State
-        Of a new file.
+    path: none: in memory, for one process.
+    settings: what the totals mean; a file of others is refused.
+    first: of a new file.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be used: no pacer's, of another version, of other settings, not writable.
+    Raises `InputError` if the file cannot be used: no pacer's, of another version, of other settings, not
+    writable.
     """
 
     def __init__(self, path: Path | None, settings: Mapping[str, str], first: State) -> None:
@@ -138,10 +116,7 @@ class Store(SharedFile):
     def transaction(self) -> Iterator[Transaction]:
         """One decision: nobody else reads or writes until it is done, and it is done whole or not at all.
 
-        Raises
-        ------
-        StateError
-            If the file cannot be read or written.
+        Raises `StateError` if the file cannot be read or written.
         """
         with self._lock:
             connection = self._connected()
@@ -216,10 +191,7 @@ class Transaction:
     def _checked(self, row: tuple[Any, ...] | None, table: str) -> State:
         """A row as a state.
 
-        Raises
-        ------
-        StateError
-            If it is damaged.
+        Raises `StateError` if it is damaged.
         """
         for column, value in zip(fields(State), row or (), strict=False):
             kinds = {"int": int, "str": str}.get(str(column.type), (int, float))

@@ -38,19 +38,11 @@ _FLIPS = 4
 class Decided:
     """A decision, and the program that it comes from.
 
-    Parameters
-    ----------
-    x : ndarray of int8, or None
-        None: nothing is feasible, or nothing was found.
-    tokens : int
-    value : float
-        w V(x), recomputed from the decision; 0 without one.
-    price : float
-        Price of a token at which it was solved.
-    budget : int
-        Most tokens that the program allowed.
-    result : SolveResult
-        Of that program.
+    x: none: nothing is feasible, or nothing was found.
+    value: w V(x), recomputed from the decision; 0 without one.
+    price: price of a token at which it was solved.
+    budget: most tokens that the program allowed.
+    result: of that program.
     """
 
     x: NDArray[np.int8] | None
@@ -65,14 +57,9 @@ class Decided:
 class Probe:
     """What is known at one price.
 
-    Parameters
-    ----------
-    price : float
-        mu >= 0.
-    decided : Decided
-        The best decision that is known at this price.
-    bound : float
-        Proven: phi(mu) is no larger. Infinite where nothing was proven.
+    price: mu >= 0.
+    decided: the best decision that is known at this price.
+    bound: proven: phi(mu) is no larger. Infinite where nothing was proven.
     """
 
     price: float
@@ -83,22 +70,13 @@ class Probe:
 class PricedQuestion:
     """The program of one pool, for every price of a token.
 
-    Parameters
-    ----------
-    selector : Selector
-        Without a token price of its own; see `selector_problems`.
-    candidates : Candidates
-    weight : float
-        w > 0.
-    floor, ceiling : int
-        Fewest and most tokens.
-    counter : TokenCounter, optional
-        The reader's tokenizer: with it, text that passages share is paid once (`Formulation`).
+    selector: without a token price of its own; see `selector_problems`.
+    weight: w > 0.
+    floor, ceiling: fewest and most tokens.
+    counter: the reader's tokenizer: with it, text that passages share is paid once (`Formulation`).
 
-    Raises
-    ------
-    InputError
-        If the pool is empty, lacks what the settings need, or shares text where there is a floor.
+    Raises `InputError` if the pool is empty, lacks what the settings need, or shares text where there is a
+    floor.
     """
 
     def __init__(
@@ -196,10 +174,7 @@ class PricedQuestion:
     def learn(self, price: float, result: SolveResult) -> Probe:
         """What a solve of `program(price)` has shown.
 
-        Raises
-        ------
-        SolverError
-            If the solver broke.
+        Raises `SolverError` if the solver broke.
         """
         decided = self.decided(price, self.ceiling, result)
         if result.status is Status.INFEASIBLE:
@@ -210,10 +185,7 @@ class PricedQuestion:
     def decided(self, price: float, budget: int, result: SolveResult) -> Decided:
         """The decision of a result, with value and tokens recomputed from it.
 
-        Raises
-        ------
-        SolverError
-            If the solver broke.
+        Raises `SolverError` if the solver broke.
         """
         if result.status is Status.ERROR:
             raise SolverError(result.message)
@@ -253,11 +225,8 @@ class PricedQuestion:
         They cost no solve: beside an optimum, values of single passages follow from one product with the
         matrix of pairs.
 
-        Returns
-        -------
-        (Decided or None, Decided or None)
-            Each feasible, with its own value and tokens; its result holds the bound at the probe's price.
-            None where no passage can go, or come and add something.
+        Returns each feasible, with its own value and tokens; its result holds the bound at the probe's price.
+        None where no passage can go, or come and add something.
         """
         found = probe.decided
         if found.x is None:
@@ -279,10 +248,8 @@ class PricedQuestion:
     ) -> Decided | None:
         """The decision with one of these passages changed: the best of the first few that may be.
 
-        Parameters
-        ----------
-        gains, costs : ndarray, shape (places,)
-            What each change adds to V and to the tokens; both below 0 where passages go.
+        gains, costs: shape (places,); what each change adds to V and to the tokens; both below 0 where
+            passages go.
         """
         found = probe.decided
         assert found.x is not None
@@ -397,13 +364,9 @@ _STEPS, _STEP = 7, 1.02  # away from it, each the square of the one before
 class Totals:
     """What a workload spends and reaches at one price.
 
-    Parameters
-    ----------
-    tokens : int
-    value : float
-        Sum of w V over the questions.
-    relaxed : float
-        Sum of the proven bounds on phi: with mu times a total, an upper bound on what that total can reach.
+    value: sum of w V over the questions.
+    relaxed: sum of the proven bounds on phi: with mu times a total, an upper bound on what that total can
+        reach.
     """
 
     price: float
@@ -427,15 +390,9 @@ class Bracket:
 class Workload:
     """Questions under one price.
 
-    Parameters
-    ----------
-    questions : sequence of PricedQuestion
-    selector : Selector
-        Whose solver and options are used; a time limit is one for each program.
-    workers : int
-        Threads.
-    told : callable, optional
-        Told one line for each price.
+    selector: whose solver and options are used; a time limit is one for each program.
+    workers: threads.
+    told: told one line for each price.
     """
 
     def __init__(
@@ -454,10 +411,7 @@ class Workload:
     def at(self, price: float) -> Totals:
         """Every question solved at a price, those left out that are known there.
 
-        Raises
-        ------
-        SolverError
-            If the solver broke; it says on which question.
+        Raises `SolverError` if the solver broke; it says on which question.
         """
         if price in self.tried:
             return self.tried[price]
@@ -498,17 +452,10 @@ class Workload:
     def bracket(self, total_tokens: int, closeness: float = 0.0, near: float | None = None) -> Bracket:
         """The prices next to the one at which so many tokens are spent.
 
-        Parameters
-        ----------
-        closeness : float
-            Stop where the prices differ by no more than this share.
-        near : float, optional
-            Where to look first: `roughly` finds it with fewer solves.
+        closeness: stop where the prices differ by no more than this share.
+        near: where to look first: `roughly` finds it with fewer solves.
 
-        Raises
-        ------
-        InputError
-            If even the fewest tokens that the constraints allow are too many.
+        Raises `InputError` if even the fewest tokens that the constraints allow are too many.
         """
         low, high = self._ends(total_tokens, near)
         if low is None:
@@ -600,17 +547,10 @@ def workload_of(
 ) -> Workload:
     """The workload of pools, checked.
 
-    Parameters
-    ----------
-    counter : TokenCounter, optional
-        The reader's tokenizer: with it, text that passages share is paid once.
-    most : int, optional
-        Of any question, whatever its ceiling.
+    counter: the reader's tokenizer: with it, text that passages share is paid once.
+    most: of any question, whatever its ceiling.
 
-    Raises
-    ------
-    InputError
-        With every problem found.
+    Raises `InputError` with every problem found.
     """
     problems = [*selector_problems(selector), *batch_problems(workers, "threads")]
     if len(pools) == 0:

@@ -36,10 +36,7 @@ class OneTier:
 class RandomTier:
     """A random tier, the same for a question in every run.
 
-    Parameters
-    ----------
-    shares : tuple of float
-        Of the tiers; >= 0, adding up to 1.
+    shares: of the tiers; >= 0, adding up to 1.
     """
 
     shares: tuple[float, ...]
@@ -56,14 +53,9 @@ class RandomTier:
 class Depth:
     """Let what is selected, and how long the answer may be, follow a tier.
 
-    Parameters
-    ----------
-    tiers : tuple of Tier
-        From the cheapest.
-    correction : Correction or None
-        None: a weak search is taken as it is.
-    by_program : bool
-        Whether the selection program reads at the price of the question, within the tier's limits.
+    tiers: from the cheapest.
+    correction: none: a weak search is taken as it is.
+    by_program: whether the selection program reads at the price of the question, within the tier's limits.
     """
 
     tiers: tuple[Tier, ...]

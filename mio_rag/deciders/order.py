@@ -14,11 +14,7 @@ from mio_rag.session.workflow import Node, Workflow, find_workflow
 class Order:
     """Propose every step of a workflow whose inputs have ended.
 
-    Parameters
-    ----------
-    workflow : Workflow
-    final : bool
-        Whether its answer is the answer to the question; not so for sub-questions.
+    final: whether its answer is the answer to the question; not so for sub-questions.
     """
 
     workflow: Workflow

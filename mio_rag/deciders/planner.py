@@ -24,14 +24,9 @@ from mio_rag.session.workflow import NAMED, Workflow
 class _Place:
     """Where a question stands in the tree of decisions.
 
-    Parameters
-    ----------
-    action : Action or None
-        Next to run; None: one is running, or a workflow has ended.
-    workflow : Workflow or None
-        The one that has ended.
-    scores : dict
-        Of every decision until here, what the best of it was.
+    action: next to run; None: one is running, or a workflow has ended.
+    workflow: the one that has ended.
+    scores: of every decision until here, what the best of it was.
     """
 
     action: Action | None
@@ -43,14 +38,9 @@ class _Place:
 class Planner:
     """Propose the steps that a learned policy expects most of, after their costs.
 
-    Parameters
-    ----------
-    alpha : callable
-        Price of a token -> what a cost of 1 must be worth in quality.
-    encoder : Encoder or None
-        Makes the vectors of questions; None: none are looked at.
-    prices : Prices
-        Dollars by model; for policies that count dollars.
+    alpha: price of a token -> what a cost of 1 must be worth in quality.
+    encoder: makes the vectors of questions; None: none are looked at.
+    prices: dollars by model; for policies that count dollars.
     """
 
     planner: Learned
@@ -209,10 +199,7 @@ def _dollars(result: Result, prices: Prices) -> float:
 class LanguagePlanner:
     """Let the reader write the workflow before it answers.
 
-    Parameters
-    ----------
-    free : bool
-        Without a grammar; what is no workflow becomes `plain`.
+    free: without a grammar; what is no workflow becomes `plain`.
     """
 
     free: bool = False
@@ -220,10 +207,7 @@ class LanguagePlanner:
     def decide(self, state: State, proposed: tuple[Action, ...]) -> tuple[Action, ...]:
         """Ask for the plan first, then follow it.
 
-        Raises
-        ------
-        InputError
-            If what was written under the grammar is no workflow.
+        Raises `InputError` if what was written under the grammar is no workflow.
         """
         if not state.has_started("plan"):
             return (*proposed, Action("plan", "write_workflow", settings={"grammar": self._grammar}))

@@ -92,10 +92,7 @@ def grammar() -> str:
 def parse_plan(text: str) -> Workflow:
     """The workflow that was written: names of steps with anything between them.
 
-    Raises
-    ------
-    InputError
-        If it names no step, unknown ones, or none that make a workflow.
+    Raises `InputError` if it names no step, unknown ones, or none that make a workflow.
     """
     names = re.findall(r"[a-z]+(?:-[a-z]+)?", text.strip().splitlines()[0].lower()) if text.strip() else []
     if unknown := [name for name in names if name not in STEPS]:

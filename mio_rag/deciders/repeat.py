@@ -36,14 +36,9 @@ _QUERY_TOKENS = 32  # the longest query that a model writes
 class Looked:
     """What another search would take, and may bring.
 
-    Parameters
-    ----------
-    gain : float
-        Expected rise of the probability that the evidence is complete.
-    tokens : int
-        Expected: to word the query, and to read what is found.
-    price : float
-        Of a token.
+    gain: expected rise of the probability that the evidence is complete.
+    tokens: expected: to word the query, and to read what is found.
+    price: of a token.
     """
 
     gain: float
@@ -108,14 +103,9 @@ class ByProcess:
     worth more than the one before it, and a sum solves the process at any U: where the next search does not
     pay, no number of searches does.
 
-    Parameters
-    ----------
-    finds : float
-        Share of U that a search is expected to take away.
-    most : int
-        Searches after the first.
-    signal : str
-        How U is known.
+    finds: share of U that a search is expected to take away.
+    most: searches after the first.
+    signal: how U is known.
     """
 
     finds: float
@@ -180,23 +170,13 @@ class _History:
 class Repeat:
     """Before what was read is used: search again, think, or stop.
 
-    Parameters
-    ----------
-    rule : Rule
-    signal : str
-        How U is known: tracked, confidence, evidence or complete.
-    query : {"feedback", "model"}
-        Who words the next search: the question with the best passage that was read, or the model.
-    finds : float
-        Share of the missing probability that another search is expected to add, in [0, 1].
-    most : int or None
-        Searches after the first; None: as many as the rule wants.
-    from_start : bool
-        Whether the rule also decides whether to search at all; the first query is then the question.
-    closed_book : bool
-        Whether there is nothing to search in.
-    model : RetrievalMDP
-        Whose dynamics "tracked" follows.
+    signal: how U is known: tracked, confidence, evidence or complete.
+    query: who words the next search: the question with the best passage that was read, or the model.
+    finds: share of the missing probability that another search is expected to add, in [0, 1].
+    most: searches after the first; None: as many as the rule wants.
+    from_start: whether the rule also decides whether to search at all; the first query is then the question.
+    closed_book: whether there is nothing to search in.
+    model: whose dynamics "tracked" follows.
     """
 
     rule: Rule

@@ -14,11 +14,8 @@ from mio_rag.session.state import Action, State
 class Search:
     """Let every search that names no strategies use those that were chosen for the question.
 
-    Parameters
-    ----------
-    chooser : Chooser
-        Fixed strategies, or a bandit. A choice depends on the question and on what the bandit knew when the
-        question began.
+    chooser: fixed strategies, or a bandit. A choice depends on the question and on what the bandit knew when
+        the question began.
     """
 
     chooser: Chooser

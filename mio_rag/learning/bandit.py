@@ -118,12 +118,8 @@ class BanditSettings(Settings):
     def share_exploring(self, questions: int, confidence: float) -> float:
         """Return the probability that a question explores.
 
-        Parameters
-        ----------
-        questions : int
-            Since the cold start, that of the last change where there was one.
-        confidence : float
-            In [0, 1].
+        questions: since the cold start, that of the last change where there was one.
+        confidence: in [0, 1].
         """
         share = max(self.explore_least, self.explore * self.explore_decay**questions)
         return min(1.0, 2 * share if confidence < self.unsure else share)
@@ -133,12 +129,8 @@ class BanditSettings(Settings):
 class StrategyOptions:
     """What search by strategies is made of.
 
-    Parameters
-    ----------
-    state : str or None
-        File of what a bandit has learned.
-    possible : tuple of str
-        Strategies that a bandit may choose.
+    state: file of what a bandit has learned.
+    possible: strategies that a bandit may choose.
     """
 
     state: str | None = None
@@ -157,10 +149,7 @@ class StrategyOptions:
 def options_of(kinds: Mapping[str, Any]) -> StrategyOptions:
     """The options in `ControlSettings.kinds`.
 
-    Raises
-    ------
-    InputError
-        For settings that are not known, or out of range.
+    Raises `InputError` for settings that are not known, or out of range.
     """
     given = dict(kinds.get(KIND, {}))
     problems: list[str] = []
@@ -205,12 +194,8 @@ class PageHinkley:
     Source: Page, "Continuous inspection schemes", Biometrika 1954; Hinkley, "Inference about the change-point
     from cumulative sum tests", Biometrika 1971.
 
-    Parameters
-    ----------
-    tolerance : float
-        Changes of the mean that are no change, >= 0.
-    threshold : float
-        Sum of deviations at which a change is reported, > 0.
+    tolerance: changes of the mean that are no change, >= 0.
+    threshold: sum of deviations at which a change is reported, > 0.
     """
 
     def __init__(self, tolerance: float, threshold: float) -> None:
@@ -261,13 +246,8 @@ class Ridge:
     recommendation" (WWW 2010), disjoint models; Agrawal and Goyal, "Thompson sampling for contextual bandits
     with linear payoffs" (ICML 2013).
 
-    Parameters
-    ----------
-    dimensions : int
-    ridge : float or array of shape (dimensions,)
-        > 0.
-    refresh : int
-        Updates after which the inverse is computed anew.
+    ridge: shape (dimensions,); > 0.
+    refresh: updates after which the inverse is computed anew.
     """
 
     def __init__(self, dimensions: int, ridge: ArrayLike = 1.0, refresh: int = 1000) -> None:
@@ -315,10 +295,7 @@ class Ridge:
     def start_from(self, theta: FloatArray, weight: float) -> None:
         """Begin with a prior mean, worth `weight` times the ridge; what was seen stays.
 
-        Parameters
-        ----------
-        weight : float
-            > 0: how hard the prior is to move.
+        weight: > 0: how hard the prior is to move.
         """
         self.matrix += weight * np.diag(self.penalty)
         self.vector += weight * self.penalty * theta
@@ -455,17 +432,10 @@ def rewarded(own: float) -> float:
 class Learned:
     """The state of a bandit.
 
-    Parameters
-    ----------
-    settings : BanditSettings
-    strategies : sequence of str
-        Those that are chosen among, beside the ones that always run.
+    strategies: those that are chosen among, beside the ones that always run.
 
-    Attributes
-    ----------
-    token_price : float
-        At which is chosen, that of the settings at first. It may change with every question: nothing that is
-        kept depends on it.
+    token_price: at which is chosen, that of the settings at first. It may change with every question: nothing
+        that is kept depends on it.
     """
 
     def __init__(self, settings: BanditSettings, strategies: Sequence[str]) -> None:
@@ -503,15 +473,10 @@ class Learned:
     def fold(self, event: Event, find: Callable[[str, str], Event | None]) -> None:
         """Take in the next event.
 
-        Parameters
-        ----------
-        find : callable
-            (kind, id) -> an earlier event: what feedback is about.
+        find: (kind, id) -> an earlier event: what feedback is about.
 
-        Raises
-        ------
-        DataError
-            For an event that is damaged, or of an unknown kind: it was written by a later release.
+        Raises `DataError` for an event that is damaged, or of an unknown kind: it was written by a later
+        release.
         """
         try:
             self._fold(event, find)
@@ -737,10 +702,7 @@ class Learned:
     def load(self, kept: bytes) -> bool:
         """Become what `dump` wrote; False, and nothing is done, where other settings or releases wrote it.
 
-        Raises
-        ------
-        DataError
-            If it is damaged, which a digest shows to the bit.
+        Raises `DataError` if it is damaged, which a digest shows to the bit.
         """
         if not kept.startswith(_MAGIC):
             return False  # of an earlier release, without a digest

@@ -24,14 +24,9 @@ IntArray = NDArray[np.int8]
 class Program:
     """What each of k strategies is expected to add, and cost.
 
-    Parameters
-    ----------
-    value : array, shape (k,)
-        Upper confidence, or mean, of the own contribution.
-    overlap : array, shape (k, k)
-        What two add twice; symmetric, the diagonal is ignored.
-    cost : array, shape (k,)
-        In the same units, >= 0.
+    value: shape (k,); upper confidence, or mean, of the own contribution.
+    overlap: shape (k, k); what two add twice; symmetric, the diagonal is ignored.
+    cost: shape (k,); in the same units, >= 0.
     """
 
     value: FloatArray
@@ -42,10 +37,7 @@ class Program:
 def chosen_set(program: Program, allowed: Sequence[bool]) -> tuple[IntArray, str]:
     """The best set, shape (k,), and its certificate in words.
 
-    Parameters
-    ----------
-    allowed : sequence of bool
-        Strategies that may be chosen.
+    allowed: strategies that may be chosen.
     """
     k = program.value.size
     if not k:
@@ -88,9 +80,7 @@ def every_set(k: int) -> IntArray:
 def worths(values: FloatArray, overlap: FloatArray, cost: FloatArray) -> FloatArray:
     """What every set is worth under every draw, shape (draws, 2^k).
 
-    Parameters
-    ----------
-    values : array, shape (draws, k)
+    values: shape (draws, k).
     """
     sets = every_set(cost.size).astype(np.float64)
     pairs = np.triu(overlap, 1)
@@ -107,19 +97,11 @@ _SURE = 1e-12
 class Mixture:
     """A distribution over sets of strategies, given by 0 and 1 in the order of `Learned.strategies`.
 
-    Parameters
-    ----------
-    mode : str
-        cold, all, or mixed.
-    share : float
-        Of exploration.
-    explored : array, shape (k,)
-        Probability of each strategy when exploring.
-    greedy : dict
-        Set -> probability when not.
-    program : Program
-        What the sets were chosen by.
-    why : str
+    mode: cold, all, or mixed.
+    share: of exploration.
+    explored: shape (k,); probability of each strategy when exploring.
+    greedy: set -> probability when not.
+    program: what the sets were chosen by.
     """
 
     mode: str
@@ -148,12 +130,8 @@ class Mixture:
 class Drawn:
     """A set that was drawn.
 
-    Parameters
-    ----------
-    mode : str
-        cold, all, explore or exploit.
-    propensity : float
-        Probability of this set, in (0, 1].
+    mode: cold, all, explore or exploit.
+    propensity: probability of this set, in (0, 1].
     """
 
     members: Members
@@ -166,16 +144,10 @@ def mixture(
 ) -> Mixture:
     """With which probability each set is run for a question.
 
-    Parameters
-    ----------
-    x : array, shape (d,)
-        Its context.
-    kind : str
-        Its type.
-    identity : str
-        Its id: posterior draws are seeded by it.
-    runnable : collection of str, optional
-        Strategies that can run here; others have probability 0. All by default.
+    x: shape (d,); its context.
+    kind: its type.
+    identity: its id: posterior draws are seeded by it.
+    runnable: strategies that can run here; others have probability 0. All by default.
     """
     settings, names = learned.settings, learned.strategies
     k = len(names)

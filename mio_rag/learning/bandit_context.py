@@ -87,12 +87,8 @@ _SHOWN = 8  # numbers that the words give, the constant among them
 class Context:
     """A question as the bandit sees it.
 
-    Parameters
-    ----------
-    x : array, shape (d,)
-        Float32 numbers in float64: what the log holds is exactly what was learned from.
-    type : str
-        One of `TYPES`: the region in which strategies are pruned.
+    x: shape (d,); Float32 numbers in float64: what the log holds is exactly what was learned from.
+    type: one of `TYPES`: the region in which strategies are pruned.
     """
 
     x: FloatArray
@@ -123,14 +119,9 @@ def question_type(text: str) -> str:
 def context_of(text: str, embedding: NDArray[np.float32], known_names: int, dimensions: int) -> Context:
     """The context of a question, without what is known of similar ones: see `Context.with_past`.
 
-    Parameters
-    ----------
-    embedding : array, shape (e,)
-        Of the question, a unit vector.
-    known_names : int
-        Names of the index in the question.
-    dimensions : int
-        Length of the context.
+    embedding: shape (e,); of the question, a unit vector.
+    known_names: names of the index in the question.
+    dimensions: length of the context.
     """
     words = [word.lower() for word in _WORD.findall(text)]
     capitals = sum(word[0].isupper() for word in _WORD.findall(text)[1:])

@@ -42,18 +42,11 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
 class Event:
     """One thing that happened.
 
-    Parameters
-    ----------
-    seq : int
-        Its place in the log, from 1.
-    kind : str
-        question, feedback, settings, prior, recalibrated, pruned or strategy: one more to choose among.
-    id : str
-        Unique among those of a kind; of feedback the id of its question, of a strategy its name.
-    at : float
-        Seconds since 1970.
-    x : bytes
-        The context of a question as float32; empty for other kinds.
+    seq: its place in the log, from 1.
+    kind: question, feedback, settings, prior, recalibrated, pruned or strategy: one more to choose among.
+    id: unique among those of a kind; of feedback the id of its question, of a strategy its name.
+    at: seconds since 1970.
+    x: the context of a question as float32; empty for other kinds.
     """
 
     seq: int
@@ -67,16 +60,10 @@ class Event:
 class EventLog(SharedFile):
     """A log in a file.
 
-    Parameters
-    ----------
-    path : Path
-    about : mapping of str to str, or None
-        What the events mean: a file of others is refused. None: whatever the file says, which must exist.
+    about: what the events mean: a file of others is refused. None: whatever the file says, which must exist.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be used: no bandit's, of a later version, of other strategies or another embedder.
+    Raises `InputError` if the file cannot be used: no bandit's, of a later version, of other strategies or
+    another embedder.
     """
 
     def __init__(self, path: Path, about: Mapping[str, str] | None = None) -> None:
@@ -96,10 +83,7 @@ class EventLog(SharedFile):
     def transaction(self) -> Iterator[Events]:
         """Read and write alone, whole or not at all.
 
-        Raises
-        ------
-        StateError
-            If the file can no longer be read or written.
+        Raises `StateError` if the file can no longer be read or written.
         """
         with self._during("BEGIN IMMEDIATE") as events:
             yield events

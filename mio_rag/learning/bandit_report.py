@@ -43,16 +43,10 @@ def _opened(path: Path, settings: BanditSettings | None = None) -> tuple[EventLo
 class Replay:
     """What another policy would have earned on the questions of a log.
 
-    Parameters
-    ----------
-    questions : int
-        Those that it is estimated from: after the cold start, where several sets had a chance.
-    earned : float
-        What the policy that wrote the log earned a question, net of costs, on these.
-    estimates : tuple of Estimate
-    differs : int
-        Questions on which it would have chosen what ran with another probability; on the others nothing tells
-        the two apart.
+    questions: those that it is estimated from: after the cold start, where several sets had a chance.
+    earned: what the policy that wrote the log earned a question, net of costs, on these.
+    differs: questions on which it would have chosen what ran with another probability; on the others nothing
+        tells the two apart.
     """
 
     policy: str
@@ -70,10 +64,7 @@ def replay(path: Path, settings: BanditSettings) -> Replay:
     chooses among the strategies that could be chosen then. The model of the doubly robust estimate has
     learned from earlier questions alone.
 
-    Raises
-    ------
-    InputError
-        If the file is no log, or holds too few questions with propensities below 1.
+    Raises `InputError` if the file is no log, or holds too few questions with propensities below 1.
     """
     log, learned = _opened(path, settings)
     rows: list[tuple[float, float, float, float, float]] = []
@@ -120,18 +111,11 @@ def net_value(learned: Learned, data: Mapping[str, Any]) -> float:
 class Recalibration:
     """Models fitted on a recent window, against those in use, on questions that neither learned from.
 
-    Parameters
-    ----------
-    window, holdout : int
-        Questions that the new models learned from; later ones on which both are compared.
-    compared : int
-        Those of the later ones on which a strategy ran beside the base.
-    loss, new_loss : float
-        Mean squared error of the contributions of what ran, in use and recalibrated.
-    low, high : float
-        95 % interval of the paired difference, new less old.
-    deployed : bool
-        Whether the new ones took over: only if they are certainly not worse by more than a hundredth.
+    window, holdout: questions that the new models learned from; later ones on which both are compared.
+    compared: those of the later ones on which a strategy ran beside the base.
+    loss, new_loss: mean squared error of the contributions of what ran, in use and recalibrated.
+    low, high: 95 % interval of the paired difference, new less old.
+    deployed: whether the new ones took over: only if they are certainly not worse by more than a hundredth.
     """
 
     window: int
@@ -153,10 +137,8 @@ def recalibrate(
     the new ones learned from the window before it: both are tried on the same questions, which neither saw.
     What is deployed then learns from the whole window. Others may go on writing meanwhile.
 
-    Raises
-    ------
-    InputError
-        If the window holds fewer than 20 questions, or strategies ran on fewer than 2 of its last part.
+    Raises `InputError` if the window holds fewer than 20 questions, or strategies ran on fewer than 2 of its
+    last part.
     """
     log, learned = _opened(path, settings)
     moment = time.time() if now is None else now
@@ -258,10 +240,7 @@ def rebuild(path: Path) -> int:
 def prune(path: Path, strategy: str, kind: str, on: bool = True, now: float | None = None) -> bool:
     """Put a strategy on probation for a type of question, or lift that; False where it is so already.
 
-    Raises
-    ------
-    InputError
-        For a strategy that the log does not choose among, or a type that there is none of.
+    Raises `InputError` for a strategy that the log does not choose among, or a type that there is none of.
     """
     log, learned = _opened(path)
     problems = []
@@ -289,10 +268,7 @@ def add_strategy(path: Path, strategy: str, now: float | None = None) -> bool:
 def export(path: Path, out: Path) -> int:
     """Write what was learned as a file that another log can start from; the number of questions behind it.
 
-    Raises
-    ------
-    InputError
-        If there is nothing yet, or it cannot be written.
+    Raises `InputError` if there is nothing yet, or it cannot be written.
     """
     log, learned = _opened(path)
     with log.reading() as events:
@@ -313,15 +289,10 @@ def export(path: Path, out: Path) -> int:
 def start_from(path: Path, weights: Path, weight: float) -> None:
     """Let a log start from what another one learned, as a prior mean.
 
-    Parameters
-    ----------
-    weight : float
-        > 0, in units of the ridge: how many questions it takes to move it.
+    weight: > 0, in units of the ridge: how many questions it takes to move it.
 
-    Raises
-    ------
-    InputError
-        For a file that does not fit, a weight that is none, or a log that has a prior already.
+    Raises `InputError` for a file that does not fit, a weight that is none, or a log that has a prior
+    already.
     """
     if not 0 < weight < 1e9:
         raise InputError(f"weight={weight!r} must be finite and > 0")
@@ -363,10 +334,7 @@ _NORMAL = 1.959963984540054  # 97.5 % of a standard normal distribution lie belo
 class Estimate:
     """An estimate with its 95 % interval.
 
-    Parameters
-    ----------
-    effective : float
-        (sum w)^2 / sum w^2: questions that the estimate rests on.
+    effective: (sum w)^2 / sum w^2: questions that the estimate rests on.
     """
 
     name: str
@@ -396,27 +364,16 @@ def off_policy(
     learning" (ICML 2011). Intervals are those of the asymptotic normal distribution of the mean, for snips of
     the ratio.
 
-    Parameters
-    ----------
-    rewards : array, shape (n,)
-        Of what was done.
-    propensities : array, shape (n,)
-        Probability, in (0, 1], with which it was done.
-    target : array, shape (n,)
-        Probability, in [0, 1], with which the other policy does it.
-    predicted, expected : array, shape (n,), optional
-        A model's reward of what was done, and of what the other policy does in expectation; with both there
-        is a doubly robust estimate. The model must not have learned from these rewards.
+    rewards: shape (n,); of what was done.
+    propensities: shape (n,); probability, in (0, 1], with which it was done.
+    target: shape (n,); probability, in [0, 1], with which the other policy does it.
+    predicted, expected: shape (n,); a model's reward of what was done, and of what the other policy does in
+        expectation; with both there is a doubly robust estimate. The model must not have learned from these
+        rewards.
 
-    Returns
-    -------
-    list of Estimate
-        ips, snips, and dr where it can be had.
+    Returns ips, snips, and dr where it can be had.
 
-    Raises
-    ------
-    InputError
-        With everything that is out of range, or if there is nothing to estimate from.
+    Raises `InputError` with everything that is out of range, or if there is nothing to estimate from.
     """
     r, p, pi = (np.asarray(a, dtype=np.float64) for a in (rewards, propensities, target))
     problems = []
@@ -463,10 +420,7 @@ _LEAST = 10  # questions before something is said of a type
 def stats_of(path: Path) -> dict[str, Any]:
     """`stats` of a file.
 
-    Raises
-    ------
-    InputError
-        If it is no log of a bandit.
+    Raises `InputError` if it is no log of a bandit.
     """
     log = EventLog(path)
     settings, strategies = known_settings(log)
@@ -557,12 +511,8 @@ _POINTS = 50  # of a curve, at most
 def plot_log(path: Path, out: Path) -> None:
     """Draw a log into a .png, .svg or .pdf file.
 
-    Raises
-    ------
-    InputError
-        If the file is no log, or holds no questions; for another format, or if it cannot be written.
-    MissingExtraError
-        Without matplotlib.
+    Raises `InputError` if the file is no log, or holds no questions; for another format, or if it cannot be
+    written; `MissingExtraError` without matplotlib.
     """
     require("matplotlib", "evaluation", "drawing a log")
     from matplotlib.figure import Figure

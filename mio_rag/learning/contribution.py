@@ -35,16 +35,10 @@ class Contributions:
     contributions and overlaps do not depend on which others ran, so they can be learned from rounds in which
     different strategies ran.
 
-    Parameters
-    ----------
-    base, total : float
-        V of those that always run; V of all that ran.
-    own, last : mapping of str to float
-        Of every strategy beside the base.
-    overlap : mapping of (str, str) to float
-        Of every two of them, in the order in which they ran; below 0 where they need each other.
-    proven : bool
-        Whether every program behind them was solved to optimality.
+    base, total: V of those that always run; V of all that ran.
+    own, last: of every strategy beside the base.
+    overlap: of every two of them, in the order in which they ran; below 0 where they need each other.
+    proven: whether every program behind them was solved to optimality.
     """
 
     base: float
@@ -58,17 +52,10 @@ class Contributions:
 class Values:
     """V(S), each solved once.
 
-    Parameters
-    ----------
-    selector : Selector
-        Its constraints hold in every program.
-    pool : Candidates
-        Everything that any of the pools holds: `Searched.every`.
-    alone : mapping of frozenset of str to collection of str
-        Strategies -> ids of the pool that they alone would have given: `Searched.alone`.
-    budget_tokens : int
-    counter : TokenCounter, optional
-        The reader's tokenizer, as for `Selector.select`.
+    selector: its constraints hold in every program.
+    pool: everything that any of the pools holds: `Searched.every`.
+    alone: strategies -> ids of the pool that they alone would have given: `Searched.alone`.
+    counter: the reader's tokenizer, as for `Selector.select`.
     """
 
     def __init__(
@@ -121,12 +108,8 @@ def sets_to_compare(ran: Iterable[str], base: Collection[str]) -> list[Names]:
 def contributions(values: Values, ran: Iterable[str], base: Collection[str]) -> Contributions | None:
     """What each strategy added; None where constraints cannot be met without some of them.
 
-    Parameters
-    ----------
-    ran : iterable of str
-        Strategies that were run, also those that found nothing.
-    base : collection of str
-        Those that always run; the others are measured against them.
+    ran: strategies that were run, also those that found nothing.
+    base: those that always run; the others are measured against them.
     """
     others, ground = _parted(ran, base)
 

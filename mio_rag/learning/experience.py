@@ -42,12 +42,7 @@ SEEN: Mapping[str, float] = {
 
 
 def seen(steps: Sequence[tuple[str, Mapping[str, float], bool]]) -> FloatArray:
-    """What is seen of executors so far, shape (len(SEEN) + 1,): of equal ones the last; and how many failed.
-
-    Parameters
-    ----------
-    steps : sequence of (executor, signals, dropped)
-    """
+    """Return the last signals of executors and how many failed, shape (len(SEEN) + 1,)."""
     found = {f"{do}.{name}": value for do, signals, _ in steps for name, value in signals.items()}
     values = [float(np.clip(found.get(name, 0.0) / unit, -4, 4)) for name, unit in SEEN.items()]
     return np.array([*values, float(sum(dropped for *_, dropped in steps))])
@@ -65,16 +60,11 @@ class Experience:
     Decoding is greedy, so what an executor gave on a question it gives again: rows of whole workflows tell
     exactly what would be seen and spent at every place, and policies can be trained and replayed on them.
 
-    Parameters
-    ----------
-    observed : array, shape (n, p, d)
-        What is seen at each place.
-    step_cost : array, shape (n, p)
-        What coming to a place from the one above costs, in units of what `plain` costs on average.
-    quality, cost : array, shape (n, m)
-        Of whole workflows.
-    sets : tuple of str, length n or 0
-        The question set of each; empty: all are of one.
+    observed: shape (n, p, d); what is seen at each place.
+    step_cost: shape (n, p); what coming to a place from the one above costs, in units of what `plain` costs
+        on average.
+    quality, cost: shape (n, m); of whole workflows.
+    sets: length n or 0; the question set of each; empty: all are of one.
     """
 
     tree: Tree
@@ -127,21 +117,12 @@ def experience_of(
 ) -> Experience:
     """The experience in rows that `collect_outcomes` wrote.
 
-    Parameters
-    ----------
-    ids : sequence of str
-        Questions to take, in this order.
-    features : array, shape (n, k)
-        Of these questions.
-    cost : str
-        "tokens" or "dollars".
-    unit : float
-        How much of it counts as a cost of 1.
+    ids: questions to take, in this order.
+    features: shape (n, k); of these questions.
+    cost: "tokens" or "dollars".
+    unit: how much of it counts as a cost of 1.
 
-    Raises
-    ------
-    DataError
-        If rows are missing, or were made by other workflows.
+    Raises `DataError` if rows are missing, or were made by other workflows.
     """
     cells = {(row["question_id"], row["action"]): row for row in rows}
     names = [workflow.name for workflow in tree.workflows]
@@ -229,19 +210,14 @@ _SURE = 0.75
 class Regression:
     """Predictions of quality and cost of whole workflows, at every place where there is something to decide.
 
-    Parameters
-    ----------
-    mean, scale : array, shape (p, d)
-        Of what is seen at each place.
-    weights : array, shape (2, p, d, m)
-        Of quality and cost.
-    bias : array, shape (2, p, m)
-    gates : array, shape (p, d + 1, s)
-        How much a question looks as if it came from each of s sets: weights, and a constant in the last row.
-    experts : array, shape (p, s, m)
-        What is added to the quality of every workflow for questions that look like those of a set.
-    mask : array of bool, shape (p, m)
-        Workflows that can still be reached.
+    mean, scale: shape (p, d); of what is seen at each place.
+    weights: shape (2, p, d, m); of quality and cost.
+    bias: shape (2, p, m).
+    gates: shape (p, d + 1, s); how much a question looks as if it came from each of s sets: weights, and a
+        constant in the last row.
+    experts: shape (p, s, m); what is added to the quality of every workflow for questions that look like
+        those of a set.
+    mask: shape (p, m); workflows that can still be reached.
     """
 
     mean: FloatArray
@@ -291,10 +267,7 @@ def fit_regression(experience: Experience) -> Regression:
     workflows differ no more, on the whole and from set to set, than in three of four tables of chance alone,
     they count as alike, and the cheapest is chosen.
 
-    Raises
-    ------
-    InputError
-        For fewer than 10 questions.
+    Raises `InputError` for fewer than 10 questions.
     """
     n, tree = len(experience), experience.tree
     if n < 10:

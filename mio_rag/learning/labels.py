@@ -26,10 +26,7 @@ UNANSWERED = ("published", "cheapest", "dearest")
 def answer_worked(question: Question, text: str, choice: int | None) -> bool:
     """Whether an answer is right: the option chosen; else an exact match, or a token F1 of at least .6.
 
-    Raises
-    ------
-    InputError
-        If no right answer is known.
+    Raises `InputError` if no right answer is known.
     """
     if not question.answers and question.type != "unanswerable":
         raise InputError(f"question '{question.id}' has no answers: nothing can be held against them")
@@ -41,10 +38,7 @@ def answer_worked(question: Question, text: str, choice: int | None) -> bool:
 def row_worked(row: Mapping[str, Any], by: By) -> float | None:
     """Whether the row of a ledger did for its question; None where that cannot be known.
 
-    Parameters
-    ----------
-    by : str
-        "answers": an exact match, or a token F1 of at least .6; of options, the right one. "evidence": all
+    by: "answers": an exact match, or a token F1 of at least .6; of options, the right one. "evidence": all
         gold passages are read (gold documents, where only these are known), and the answer stands in what was
         read, where it is a text that can stand there.
     """
@@ -66,21 +60,13 @@ def labels(
 ) -> NDArray[np.intp]:
     """The cheapest tier that does for each question, shape (n,).
 
-    Parameters
-    ----------
-    worked : array_like, shape (n, m)
-        1 where a tier did; tiers in the order of their cost.
-    several_hops : sequence of bool, length n
-        Whether a question takes several passages together.
-    unanswered : str
-        Of a question for which no tier does. "published": the dearest tier where it takes several passages,
-        otherwise the middle one (of an even number the dearer of the two in the middle); "cheapest": nothing
-        helps, so that nothing is spent; "dearest".
+    worked: shape (n, m); 1 where a tier did; tiers in the order of their cost.
+    several_hops: length n; whether a question takes several passages together.
+    unanswered: of a question for which no tier does. "published": the dearest tier where it takes several
+        passages, otherwise the middle one (of an even number the dearer of the two in the middle);
+        "cheapest": nothing helps, so that nothing is spent; "dearest".
 
-    Raises
-    ------
-    InputError
-        For an unknown rule, or lengths that differ.
+    Raises `InputError` for an unknown rule, or lengths that differ.
     """
     table = np.asarray(worked, dtype=np.float64) > 0
     n, m = table.shape

@@ -31,12 +31,8 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(RetrievalMDP))
 class GridError:
     """How far the values can be from those of the process over continuous U.
 
-    Parameters
-    ----------
-    at_points : float
-        At the points of the grid; 0 where every drop is a multiple of the grid's step.
-    anywhere : float
-        Between them as well, for the value of the next higher point.
+    at_points: at the points of the grid; 0 where every drop is a multiple of the grid's step.
+    anywhere: between them as well, for the value of the next higher point.
     """
 
     at_points: float
@@ -47,10 +43,8 @@ class GridError:
 class Plan:
     """A model with its solution.
 
-    Parameters
-    ----------
-    grid_error : GridError or None
-        None where parameters differ by U: values need not fall as U rises then, which the bound rests on.
+    grid_error: None where parameters differ by U: values need not fall as U rises then, which the bound rests
+        on.
     """
 
     model: RetrievalMDP
@@ -98,10 +92,7 @@ class Plan:
 def solve_plan(model: RetrievalMDP, *, bounded: bool = True) -> Plan:
     """Solve a model.
 
-    Parameters
-    ----------
-    bounded : bool
-        Whether to bound the error of the grid as well, which takes two more solutions.
+    bounded: whether to bound the error of the grid as well, which takes two more solutions.
     """
     solution = solve_mdp(model.to_finite(), tie=TIE)
     return Plan(model, solution, _grid_error(model) if bounded else None)
@@ -121,10 +112,7 @@ def _grid_error(model: RetrievalMDP) -> GridError | None:
 def model_from_mapping(given: dict[str, Any], where: str) -> RetrievalMDP:
     """A model from plain data; what is left out has its default, and ``horizon = "inf"`` means none.
 
-    Raises
-    ------
-    InputError
-        For unknown names or values out of range.
+    Raises `InputError` for unknown names or values out of range.
     """
     unknown = [name for name in given if name not in _FIELDS]
     if unknown:
@@ -138,10 +126,7 @@ def model_from_mapping(given: dict[str, Any], where: str) -> RetrievalMDP:
 def model_of(config: Path | None, given: Mapping[str, Any]) -> RetrievalMDP:
     """The model of a TOML file, with what was given on the command line in its place.
 
-    Raises
-    ------
-    InputError
-        As `read_model` and `model_from_mapping`.
+    Raises `InputError` as `read_model` and `model_from_mapping`.
     """
     settings = {} if config is None else read_model(config)
     return model_from_mapping({**settings, **given}, f"'{config}'" if config else "the command line")
@@ -155,10 +140,7 @@ def model_to_toml(model: RetrievalMDP) -> str:
 def read_model(path: Path) -> dict[str, Any]:
     """The settings of a model in a TOML file, at its top or in a table [mdp].
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read.
+    Raises `InputError` if the file cannot be read.
     """
     data = read_toml(path)
     table = data.get("mdp", data)
@@ -185,10 +167,7 @@ _EQUAL = 1e-9
 class Segment:
     """An interval of U, both ends points of the grid, in which the same actions are best.
 
-    Parameters
-    ----------
-    actions : tuple of str
-        The action taken; for ties all actions that are worth as much.
+    actions: the action taken; for ties all actions that are worth as much.
     """
 
     start: float
@@ -200,17 +179,10 @@ class Segment:
 class Structure:
     """The shape of a policy.
 
-    Parameters
-    ----------
-    segments : tuple of tuples of Segment
-        For each step the action over U; one entry without a horizon.
-    ties : tuple of tuples of Segment
-        For each step where several actions are worth the same (within 1e-9).
-    striped : tuple of bool
-        For each step whether an action is taken in more than one interval.
-    unused : tuple of str
-        Actions that are never taken.
-    warnings : tuple of str
+    segments: for each step the action over U; one entry without a horizon.
+    ties: for each step where several actions are worth the same (within 1e-9).
+    striped: for each step whether an action is taken in more than one interval.
+    unused: actions that are never taken.
     """
 
     segments: tuple[tuple[Segment, ...], ...]
@@ -224,16 +196,10 @@ class Structure:
 class Sensitivity:
     """What one parameter does to the policy.
 
-    Parameters
-    ----------
-    factor : float
-        By which it was multiplied; for the discount gamma, by which 1 - gamma was.
-    changed : float
-        Share of all (step, U) in which another action is taken.
-    value_change : float
-        Largest change of V before the first decision.
-    first : tuple of Segment
-        The first decision under the changed parameter.
+    factor: by which it was multiplied; for the discount gamma, by which 1 - gamma was.
+    changed: share of all (step, U) in which another action is taken.
+    value_change: largest change of V before the first decision.
+    first: the first decision under the changed parameter.
     """
 
     parameter: str

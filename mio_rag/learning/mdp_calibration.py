@@ -257,10 +257,7 @@ class Calibration:
 def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list[Transition], str]:
     """The actions of traces whose U was measured, and how it was; what was done alike is listed once.
 
-    Raises
-    ------
-    InputError
-        If there are none, or U was measured in several ways and `gauge` does not choose one.
+    Raises `InputError` if there are none, or U was measured in several ways and `gauge` does not choose one.
     """
     measured = signals_of(traces) - {"tracked"}
     if gauge is None and len(measured) > 1:
@@ -316,22 +313,13 @@ def calibrate(
 ) -> Calibration:
     """Estimate the parameters of the process from traces.
 
-    Parameters
-    ----------
-    given : RetrievalMDP
-        What is kept: discount, horizon, quality, grid; and parameters of actions that were never taken.
-    bins : int
-        Equal bins of U, 1 to 1000.
-    min_drop : float
-        In [0, 1): what U must fall by for a retrieval to count as a success.
-    cost_by : {"seconds", "tokens"}
-    price : float, optional
-        Quality that one second, or token, is worth; > 0.
+    given: what is kept: discount, horizon, quality, grid; and parameters of actions that were never taken.
+    bins: equal bins of U, 1 to 1000.
+    min_drop: in [0, 1): what U must fall by for a retrieval to count as a success.
+    cost_by: "seconds", "tokens".
+    price: quality that one second, or token, is worth; > 0.
 
-    Raises
-    ------
-    InputError
-        For parameters out of range, or traces that say nothing.
+    Raises `InputError` for parameters out of range, or traces that say nothing.
     """
     problems = [] if 1 <= bins <= _MOST_BINS else [f"bins={bins} must be in 1..{_MOST_BINS}"]
     if not 0 <= min_drop < 1:

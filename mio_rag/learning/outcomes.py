@@ -51,25 +51,14 @@ _TEXTS = ("question", "set")
 class Outcomes:
     """What each of m actions did on each of n questions.
 
-    Parameters
-    ----------
-    ids : tuple of str, length n
-        Of the questions, all different.
-    actions : tuple of str, length m
-        In the order in which they are to be listed, all different.
-    values : mapping of str to array, shape (n, m)
-        Name of a measure -> its values; nan where a measure is undefined. At least one.
-    questions : tuple of str, length n, optional
-        Their texts.
-    sets : tuple of str, length n, optional
-        The data set that each question comes from.
-    provenance : mapping
-        Where the table comes from: data, index, model, seed, versions. Plain data.
+    ids: length n; of the questions, all different.
+    actions: length m; in the order in which they are to be listed, all different.
+    values: shape (n, m); name of a measure -> its values; nan where a measure is undefined. At least one.
+    questions: length n; their texts.
+    sets: length n; the data set that each question comes from.
+    provenance: where the table comes from: data, index, model, seed, versions. Plain data.
 
-    Raises
-    ------
-    InputError
-        With everything that does not fit together.
+    Raises `InputError` with everything that does not fit together.
     """
 
     ids: tuple[str, ...]
@@ -128,21 +117,14 @@ class Outcomes:
     ) -> Outcomes:
         """The table of rows such as a ledger's: one for each question and action.
 
-        Parameters
-        ----------
-        rows : iterable of mapping
-            With question_id, the column `action`, and the measures; question and set where they are known.
-        measures : sequence of str
-            Columns to keep. A measure that a row lacks is nan there; a failed row's quality is in the row.
-        action : str
-            Column that names the action; in a ledger "method".
-        actions : sequence of str, optional
-            The actions, in their order; others are left out. By default all, as they first occur.
+        rows: with question_id, the column `action`, and the measures; question and set where they are known.
+        measures: columns to keep. A measure that a row lacks is nan there; a failed row's quality is in the
+            row.
+        action: column that names the action; in a ledger "method".
+        actions: the actions, in their order; others are left out. By default all, as they first occur.
 
-        Raises
-        ------
-        DataError
-            If an action is missing for a question, twice there, or a column is missing in every row.
+        Raises `DataError` if an action is missing for a question, twice there, or a column is missing in
+        every row.
         """
         rows = list(rows)
         problems = [
@@ -182,10 +164,7 @@ class Outcomes:
     def of(self, measure: str) -> FloatArray:
         """A measure's values, shape (n, m).
 
-        Raises
-        ------
-        InputError
-            If it is not in the table, or is undefined somewhere.
+        Raises `InputError` if it is not in the table, or is undefined somewhere.
         """
         if measure not in self.values:
             raise InputError(f"measure '{measure}' is not in the table: it holds {', '.join(self.values)}")
@@ -214,10 +193,7 @@ class Outcomes:
     def cost(self, prices: Mapping[str, float]) -> FloatArray:
         """What each action cost on each question, in units of quality, shape (n, m).
 
-        Parameters
-        ----------
-        prices : mapping of str to float
-            Name of a measure, for instance "prompt_tokens" -> what one unit of it must be worth, >= 0.
+        prices: name of a measure, for instance "prompt_tokens" -> what one unit of it must be worth, >= 0.
         """
         total = np.zeros((len(self.ids), len(self.actions)))
         for name, price in prices.items():
@@ -234,10 +210,8 @@ class Outcomes:
     def mean(self, measure: str, choice: ArrayLike) -> float:
         """Mean of a measure over the questions under a choice.
 
-        Parameters
-        ----------
-        choice : array, shape (n,) of places of actions, or (n, m) of probabilities
-            One action each, or the probability of each, rows summing to 1.
+        choice: shape (n,) of places of actions, or (n, m) of probabilities; one action each, or the
+            probability of each, rows summing to 1.
         """
         return float(self.taken(measure, choice).mean())
 
@@ -270,10 +244,7 @@ class Outcomes:
         The strongest policy that looks at no question: draw one of two actions with fixed probabilities. It
         is the upper concave envelope of the actions' means; a policy is worth its place if it lies above.
 
-        Returns
-        -------
-        float
-            nan where `spent` is below the cheapest action's mean cost.
+        Returns nan where `spent` is below the cheapest action's mean cost.
         """
         points = zip(self.of(cost).mean(axis=0), self.of(quality).mean(axis=0), strict=True)
         hull: list[tuple[float, float]] = []
@@ -290,10 +261,7 @@ class Outcomes:
     def write(self, path: Path) -> None:
         """Write it as Parquet, whole or not at all.
 
-        Raises
-        ------
-        InputError
-            If it cannot be written.
+        Raises `InputError` if it cannot be written.
         """
         arrow: Any = require("pyarrow", "evaluation", "tables of outcomes")
         parquet: Any = require("pyarrow.parquet", "evaluation", "tables of outcomes")
@@ -318,15 +286,10 @@ def mixtures(quality: FloatArray, cost: FloatArray, spent: FloatArray) -> FloatA
 
     The best mixture is one of two actions: all pairs are tried.
 
-    Parameters
-    ----------
-    quality, cost : array, shape (k, m)
-        Means of every action.
-    spent : array, shape (k,)
+    quality, cost: shape (k, m); means of every action.
+    spent: shape (k,).
 
-    Returns
-    -------
-    array, shape (k,)
+    Returns array, shape (k,).
     """
     spent = np.maximum(spent, cost.min(axis=1))
     best = np.full(len(spent), -np.inf)
@@ -345,11 +308,8 @@ def mixtures(quality: FloatArray, cost: FloatArray, spent: FloatArray) -> FloatA
 def read_outcomes(path: str | Path) -> Outcomes:
     """Read what `Outcomes.write` wrote.
 
-    Raises
-    ------
-    DataError
-        If there is no such file, it is no table of outcomes, of another version, or has missing or repeated
-        cells.
+    Raises `DataError` if there is no such file, it is no table of outcomes, of another version, or has
+    missing or repeated cells.
     """
     arrow: Any = require("pyarrow", "evaluation", "tables of outcomes")
     parquet: Any = require("pyarrow.parquet", "evaluation", "tables of outcomes")
@@ -434,14 +394,9 @@ _ROWS, _ABOUT, _TABLE = "rows.jsonl", "settings.json", "outcomes.parquet"
 class Source:
     """A question set, with what its workflows run with.
 
-    Parameters
-    ----------
-    session : callable
-        (name, workflow) -> a session that follows it.
-    settings : WorkflowSettings
-        With the prices of models.
-    data_sha256 : str
-        Of questions and index, so that rows of different ones never mix.
+    session: (name, workflow) -> a session that follows it.
+    settings: with the prices of models.
+    data_sha256: of questions and index, so that rows of different ones never mix.
     """
 
     name: str
@@ -462,17 +417,10 @@ def collect_outcomes(
 ) -> Outcomes:
     """Answer every question by every workflow, and write the table; what is finished already is kept.
 
-    Parameters
-    ----------
-    folder : Path
-        Takes rows.jsonl, settings.json and outcomes.parquet.
-    progress : callable, optional
-        Called with a question's id, how many are finished, and of how many.
+    folder: takes rows.jsonl, settings.json and outcomes.parquet.
+    progress: called with a question's id, how many are finished, and of how many.
 
-    Raises
-    ------
-    InputError
-        If the folder holds rows of another run: other workflows, model, budget or data.
+    Raises `InputError` if the folder holds rows of another run: other workflows, model, budget or data.
     """
     from mio_rag.generation.protocol import content_of
 
@@ -617,10 +565,7 @@ def _top_steps(workflow: Workflow, trace: Trace, settings: WorkflowSettings) -> 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of a folder that `collect_outcomes` wrote; a line cut short by a kill is passed over.
 
-    Raises
-    ------
-    InputError
-        If there are none.
+    Raises `InputError` if there are none.
     """
     path = folder / _ROWS
     rows: list[dict[str, Any]] = []
@@ -642,10 +587,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
 def read_collected(folder: Path) -> tuple[Outcomes, list[dict[str, Any]]]:
     """The table of a folder, also of a run that is not finished, and its rows.
 
-    Raises
-    ------
-    InputError
-        If the folder holds none, or no question that every workflow has answered.
+    Raises `InputError` if the folder holds none, or no question that every workflow has answered.
     """
     path = folder / _ABOUT
     if not path.is_file():
@@ -677,10 +619,7 @@ def shuffled(
 ) -> tuple[Question, ...]:
     """So many questions, drawn by seed; a smaller number is the beginning of a larger one.
 
-    Parameters
-    ----------
-    skip : int
-        Questions that are passed over first: those of an earlier draw of so many by the same seed.
+    skip: questions that are passed over first: those of an earlier draw of so many by the same seed.
     """
     order = np.random.default_rng(seed).permutation(len(questions))[skip:]
     return tuple(questions[i] for i in order[:limit])

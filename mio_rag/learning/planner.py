@@ -67,12 +67,8 @@ class RegressionScorer:
 class Network:
     """A small network with tanh layers; its outputs are places of the tree.
 
-    Parameters
-    ----------
-    layers : sequence of (weights, bias)
-        Of shapes (d_in, d_out) and (d_out,); the first takes what is seen, the place and alpha.
-    prior : RegressionScorer, optional
-        What the outputs are a correction of.
+    layers: of shapes (d_in, d_out) and (d_out,); the first takes what is seen, the place and alpha.
+    prior: what the outputs are a correction of.
     """
 
     layers: Sequence[tuple[FloatArray, FloatArray]]
@@ -112,20 +108,11 @@ def network_input(
 class Planner:
     """A policy over workflows.
 
-    Parameters
-    ----------
-    features : QuestionFeatures
-    alphas : tuple of float
-        Prices that it was trained for, rising; between them it may be asked too. Empty: any price.
-    unit : float
-        How much of `cost` counts as 1.
-    cost : {"tokens", "dollars"}
-        What is counted.
-    embedder : str
-        Fingerprint of what embeds questions; blank: none is needed.
-    method : str
-    about : mapping
-        Where it comes from.
+    alphas: prices that it was trained for, rising; between them it may be asked too. Empty: any price.
+    unit: how much of `cost` counts as 1.
+    cost: what is counted.
+    embedder: fingerprint of what embeds questions; blank: none is needed.
+    about: where it comes from.
     """
 
     tree: Tree
@@ -141,10 +128,7 @@ class Planner:
     def checked_alpha(self, alpha: float | None) -> float:
         """The price to decide at; by default the one it was trained for, or `DEFAULT_ALPHA` where it can.
 
-        Raises
-        ------
-        InputError
-            For a price that is none, or that it was not trained for.
+        Raises `InputError` for a price that is none, or that it was not trained for.
         """
         if alpha is None:
             if len(self.alphas) == 1:
@@ -171,10 +155,7 @@ class Planner:
     def replay(self, experience: Experience, alpha: float) -> IntArray:
         """The workflow that it comes to on each question of a table, shape (n,).
 
-        Raises
-        ------
-        InputError
-            If the table is of other workflows.
+        Raises `InputError` if the table is of other workflows.
         """
         if [w.sha256 for w in experience.tree.workflows] != [w.sha256 for w in self.tree.workflows]:
             raise InputError(
@@ -217,10 +198,7 @@ def planner_about(planner: Planner) -> dict[str, Any]:
 def write_planner(planner: Planner, path: Path) -> None:
     """Write a planner to a file, whole or not at all.
 
-    Raises
-    ------
-    InputError
-        If it cannot be written.
+    Raises `InputError` if it cannot be written.
     """
     arrays: dict[str, NDArray[Any]] = dict(planner.features.arrays())
     scorer: Scorer | None = planner.scorer
@@ -251,10 +229,8 @@ def write_planner(planner: Planner, path: Path) -> None:
 def read_planner(path: str | Path) -> Planner:
     """Read what `write_planner` wrote.
 
-    Raises
-    ------
-    DataError
-        If there is no such file, it is none of a planner or damaged, or what it was trained for has changed.
+    Raises `DataError` if there is no such file, it is none of a planner or damaged, or what it was trained
+    for has changed.
     """
     given = read_weights(path, KIND, VERSION)
     about = given.about

@@ -24,17 +24,10 @@ _SAME = 1e-6
 def replay(trace: Trace, planner: Planner | None = None, encoder: Encoder | None = None) -> list[str]:
     """What comes out differently; nothing, if all is well.
 
-    Parameters
-    ----------
-    planner : Planner, optional
-        Who decided; without it only workflow, nodes and books are checked.
-    encoder : Encoder, optional
-        What embeds questions for the planner.
+    planner: who decided; without it only workflow, nodes and books are checked.
+    encoder: what embeds questions for the planner.
 
-    Raises
-    ------
-    InputError
-        If the planner is not the one that decided: another method, mode or embedder.
+    Raises `InputError` if the planner is not the one that decided: another method, mode or embedder.
     """
     wrong = [*_wrong_nodes(trace), *wrong_totals(trace)]
     told = trace.settings.get("planner")

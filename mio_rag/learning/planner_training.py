@@ -33,16 +33,10 @@ _CELLS = 500_000  # of an array of draws by questions
 class Point:
     """A policy at a price, on n questions.
 
-    Parameters
-    ----------
-    quality, cost, reward : float
-        Means; cost in its unit, reward = quality - alpha * cost.
-    fixed : float
-        Quality of the best mixture of fixed workflows at this cost.
-    gain : float
-        Quality less that; `low` and `high` are its 95 % interval over questions.
-    shares : dict of str to float
-        How often each workflow was chosen.
+    quality, cost, reward: means; cost in its unit, reward = quality - alpha * cost.
+    fixed: quality of the best mixture of fixed workflows at this cost.
+    gain: quality less that; `low` and `high` are its 95 % interval over questions.
+    shares: how often each workflow was chosen.
     """
 
     name: str
@@ -129,17 +123,10 @@ METHODS = ("regression", "ppo")
 class Table:
     """Outcomes with all that policies look at.
 
-    Parameters
-    ----------
-    outcomes : Outcomes
-    rows : list of dict
-        With every workflow's steps.
-    workflows : tuple of Workflow
-        In the order of the actions.
-    vectors : array, shape (n, d)
-        Embeddings of the questions.
-    embedder : str
-        Fingerprint of what made them.
+    rows: with every workflow's steps.
+    workflows: in the order of the actions.
+    vectors: shape (n, d); embeddings of the questions.
+    embedder: fingerprint of what made them.
     """
 
     outcomes: Outcomes
@@ -165,15 +152,10 @@ class Table:
 def read_table(folder: Path, embedder: Encoder, files: Sequence[str] = ()) -> Table:
     """What `collect_outcomes` wrote, with the embeddings of its questions.
 
-    Parameters
-    ----------
-    files : sequence of str
-        Of workflows that are not named ones.
+    files: of workflows that are not named ones.
 
-    Raises
-    ------
-    InputError
-        If the folder holds no table, or workflows that are not known here or have changed since.
+    Raises `InputError` if the folder holds no table, or workflows that are not known here or have changed
+    since.
     """
     from mio_rag.session.workflow import find_workflow
 
@@ -212,10 +194,7 @@ def split_of(outcomes: Outcomes, test: float, seed: int) -> tuple[NDArray[np.int
 def never_seen(outcomes: Outcomes, planner: Planner) -> NDArray[np.intp]:
     """Places of the questions that a planner has not learned from, by their ids.
 
-    Raises
-    ------
-    InputError
-        If it does not say which these are.
+    Raises `InputError` if it does not say which these are.
     """
     if "learned_from" not in planner.about:
         raise InputError("the planner does not say which questions it has learned from: give --all")
@@ -255,10 +234,7 @@ def train_planner(
     A cost of 1 is what `plain` costs on average there; of tables without `plain`, what the dearest workflow
     costs.
 
-    Raises
-    ------
-    InputError
-        For unknown methods, modes and costs, and too few questions.
+    Raises `InputError` for unknown methods, modes and costs, and too few questions.
     """
     from mio_rag.learning.planner import Planner, RegressionScorer
     from mio_rag.learning.planner_tree import QuestionFeatures

@@ -78,14 +78,9 @@ class Encoder(Protocol):
 class QuestionFeatures:
     """From a question to numbers of mean 0 and deviation 1 over the questions that it was fitted on.
 
-    Parameters
-    ----------
-    center : array, shape (d,)
-        Mean embedding.
-    axes : array, shape (d, k)
-        Principal axes of embeddings; k may be 0.
-    mean, scale : array, shape (len(WORDING) + k,)
-        Of the raw features.
+    center: shape (d,); mean embedding.
+    axes: shape (d, k); principal axes of embeddings; k may be 0.
+    mean, scale: shape (len(WORDING) + k,); of the raw features.
     """
 
     center: FloatArray
@@ -97,17 +92,10 @@ class QuestionFeatures:
     def fit(cls, texts: Sequence[str], vectors: ArrayLike, axes: int = 16) -> QuestionFeatures:
         """Fit on training questions.
 
-        Parameters
-        ----------
-        vectors : array, shape (n, d)
-            Their embeddings.
-        axes : int
-            Most principal axes that are kept; never more than a quarter of the questions.
+        vectors: shape (n, d); their embeddings.
+        axes: most principal axes that are kept; never more than a quarter of the questions.
 
-        Raises
-        ------
-        InputError
-            If texts and vectors do not fit together.
+        Raises `InputError` if texts and vectors do not fit together.
         """
         given = np.asarray(vectors, dtype=np.float64)
         if given.ndim != 2 or len(given) != len(texts) or not len(texts):
@@ -154,18 +142,10 @@ MODES = ("once", "again")
 class Branch:
     """A place in the tree.
 
-    Parameters
-    ----------
-    place : int
-        Its number; the root is 0.
-    parent : int
-    node : (int, int) or None
-        Workflow and position of the node that leads here; None: the root, or the end of a workflow.
-    leaves : list of int
-        Workflows that can still be reached.
-    children : list of int
-    ends : int or None
-        The workflow that has ended here.
+    place: its number; the root is 0.
+    node: workflow and position of the node that leads here; None: the root, or the end of a workflow.
+    leaves: workflows that can still be reached.
+    ends: the workflow that has ended here.
     """
 
     place: int
@@ -179,16 +159,10 @@ class Branch:
 class Tree:
     """The decisions between workflows.
 
-    Parameters
-    ----------
-    workflows : sequence of Workflow
-        All different.
-    mode : {"once", "again"}
+    workflows: all different.
+    mode: "once", "again".
 
-    Raises
-    ------
-    InputError
-        For another mode, no workflows, or two that are the same.
+    Raises `InputError` for another mode, no workflows, or two that are the same.
     """
 
     def __init__(self, workflows: Sequence[Workflow], mode: str) -> None:

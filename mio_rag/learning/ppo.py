@@ -96,12 +96,7 @@ _CHANCE = 0.005  # of taking a network that is no better for one that is; small,
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A network, with its learning curve.
-
-    Parameters
-    ----------
-    curve : list of (update, reward in training, held-out reward, entropy)
-    """
+    """A network, with its learning curve."""
 
     network: Network
     curve: list[tuple[int, float, float, float]] = field(default_factory=list)
@@ -130,20 +125,12 @@ def train_ppo(
 ) -> Trained:
     """Train a network on a table.
 
-    Parameters
-    ----------
-    checkpoint : Path, optional
-        Written every ten rounds; a later call with the same settings and table goes on there, and comes to
-        the same network as one that was never interrupted.
-    progress : callable, optional
-        Called with the round and the held-out reward.
+    checkpoint: written every ten rounds; a later call with the same settings and table goes on there, and
+        comes to the same network as one that was never interrupted.
+    progress: called with the round and the held-out reward.
 
-    Raises
-    ------
-    InputError
-        For fewer than 10 questions, or a checkpoint of another training.
-    MissingExtraError
-        Without torch.
+    Raises `InputError` for fewer than 10 questions, or a checkpoint of another training; `MissingExtraError`
+    without torch.
     """
     if len(experience) < 10:
         raise InputError(f"{len(experience)} questions are too few to learn from: give at least 10")

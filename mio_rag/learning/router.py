@@ -55,19 +55,12 @@ _KIND, _VERSION = "router-questions", 1
 class Table:
     """n questions at m tiers.
 
-    Parameters
-    ----------
-    outcomes : Outcomes
-        With `worked`, `label`, and at least `prompt_tokens`; actions are the names of the tiers.
-    tiers : tuple of Tier, length m
-    seen : tuple of Seen, length n
-    embedder : str
-        Fingerprint.
+    outcomes: with `worked`, `label`, and at least `prompt_tokens`; actions are the names of the tiers.
+    tiers: length m.
+    seen: length n.
+    embedder: fingerprint.
 
-    Raises
-    ------
-    InputError
-        If they do not belong together.
+    Raises `InputError` if they do not belong together.
     """
 
     outcomes: Outcomes
@@ -163,10 +156,7 @@ def seen_path(path: Path) -> Path:
 def write_table(table: Table, path: Path) -> None:
     """Write table and what was seen, each whole or not at all.
 
-    Raises
-    ------
-    InputError
-        If they cannot be written.
+    Raises `InputError` if they cannot be written.
     """
     arrays = {
         "embedding": np.array([one.embedding for one in table.seen], dtype=np.float32),
@@ -180,11 +170,8 @@ def write_table(table: Table, path: Path) -> None:
 def read_table(paths: Sequence[Path]) -> Table:
     """The tables of files as one, in the order given.
 
-    Raises
-    ------
-    DataError
-        If a file is missing, damaged, foreign, lacks tiers for some questions, or tables differ in tiers,
-        columns or embedder.
+    Raises `DataError` if a file is missing, damaged, foreign, lacks tiers for some questions, or tables
+    differ in tiers, columns or embedder.
     """
     if not paths:
         raise DataError("there is no table of outcomes: give at least one")
@@ -208,10 +195,7 @@ def read_table(paths: Sequence[Path]) -> Table:
 def joined(tables: Sequence[Table]) -> Table:
     """Tables of the same tiers as one, with the columns that all of them have.
 
-    Raises
-    ------
-    InputError
-        If a question is in two of them.
+    Raises `InputError` if a question is in two of them.
     """
     first = tables[0]
     names = [n for n in first.outcomes.values if all(n in table.outcomes.values for table in tables)]
@@ -271,14 +255,9 @@ _LEAST = 10  # questions, so that there is something on both sides
 class History:
     """A curve of training: a number for each epoch.
 
-    Parameters
-    ----------
-    loss, held_out_loss : list of float
-        Weighted cross-entropy while learning, and on the held-out questions.
-    accuracy : list of float
-        Share of the held-out questions whose tier is right.
-    best : int
-        The epoch that is kept, from 0.
+    loss, held_out_loss: weighted cross-entropy while learning, and on the held-out questions.
+    accuracy: share of the held-out questions whose tier is right.
+    best: the epoch that is kept, from 0.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -297,24 +276,12 @@ def train_mlp(
     epochs; 85 % of the questions to learn from, and of all epochs the one that is right most often on the
     other 15 %.
 
-    Parameters
-    ----------
-    rows : array, shape (n, d)
-        Of length 1 where they are embeddings; n >= 10.
-    labels : array of int, shape (n,)
-        From 0 to tiers - 1.
+    rows: shape (n, d); of length 1 where they are embeddings; n >= 10.
+    labels: shape (n,); from 0 to tiers - 1.
 
-    Returns
-    -------
-    (dict, History)
-        weights_0 .. bias_2 as `mio_rag.learning.router_model` reads them, and the curve.
+    Returns weights_0 .. bias_2 as `mio_rag.learning.router_model` reads them, and the curve.
 
-    Raises
-    ------
-    InputError
-        For fewer than 10 questions.
-    MissingExtraError
-        Without torch.
+    Raises `InputError` for fewer than 10 questions; `MissingExtraError` without torch.
     """
     if len(rows) < _LEAST:
         raise InputError(f"{len(rows)} questions are too few to train the network: give at least {_LEAST}")
@@ -416,12 +383,8 @@ def fit_once(table: Table, settings: FitSettings) -> Fitted:
 
     Shares are those of the labels, and every tier with an equal chance is plausible.
 
-    Raises
-    ------
-    InputError
-        For fewer than 10 questions, or where all need the same tier and the kind can learn nothing from that.
-    MissingExtraError
-        Without scikit-learn, or torch for the network.
+    Raises `InputError` for fewer than 10 questions, or where all need the same tier and the kind can learn
+    nothing from that; `MissingExtraError` without scikit-learn, or torch for the network.
     """
     m, labels = len(table.tiers), table.labels
     if len(table) < 2 * FOLDS:
@@ -465,13 +428,8 @@ def correction_at(table: Table, settings: FitSettings) -> Correction | None:
 def plausible_at(probabilities: FloatArray, labels: NDArray[np.intp], confidence: float) -> float:
     """The conformal threshold: plausible tiers, of at least this probability, hold the right one so often.
 
-    Parameters
-    ----------
-    probabilities : array, shape (n, m)
-        Out of fold.
+    probabilities: shape (n, m); out of fold.
 
-    Notes
-    -----
     Split conformal prediction with the probability of the right class as score (Sadinle, Lei and Wasserman,
     JASA 2019): the ceil((n + 1)(1 - confidence))-th smallest, less one. With out-of-fold probabilities the
     promise holds approximately.
@@ -606,16 +564,10 @@ LEAST = 13  # questions, of which 10 are left without a fold
 class Validated:
     """What each question was told by a router that had not seen it.
 
-    Parameters
-    ----------
-    probabilities : array, shape (n, m)
-        Of each tier to be the one that is needed.
-    success : array, shape (n, m), or None
-        Of each tier to do; of the kind `utility` alone.
-    choice : array of int, shape (n,)
-        Places of the tiers chosen, at the utility of the run.
-    plausible : float
-        The conformal threshold.
+    probabilities: shape (n, m); of each tier to be the one that is needed.
+    success: shape (n, m), or None; of each tier to do; of the kind `utility` alone.
+    choice: shape (n,); places of the tiers chosen, at the utility of the run.
+    plausible: the conformal threshold.
     """
 
     table: Table
@@ -639,11 +591,8 @@ class Validated:
 def chosen_at(success: FloatArray, costs: FloatArray, utility: Utility) -> IntArray:
     """Places of the tiers of largest utility, shape (n,).
 
-    Parameters
-    ----------
-    success : array, shape (n, m)
-    costs : array, shape (m, 3)
-        Tokens, seconds and megabytes.
+    success: shape (n, m).
+    costs: shape (m, 3); tokens, seconds and megabytes.
     """
     charged = costs @ np.array([utility.beta, utility.gamma, utility.delta])
     return np.asarray(np.argmax(utility.alpha * success - charged, axis=1), dtype=np.intp)
@@ -657,15 +606,9 @@ def out_of_fold(
 ) -> Validated:
     """Train without each fold in turn, and ask about it.
 
-    Parameters
-    ----------
-    progress : callable, optional
-        Called with 1 as each fold is finished.
+    progress: called with 1 as each fold is finished.
 
-    Raises
-    ------
-    InputError
-        For fewer than 13 questions.
+    Raises `InputError` for fewer than 13 questions.
     """
     if len(table) < LEAST:
         raise InputError(

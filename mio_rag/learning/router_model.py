@@ -56,12 +56,8 @@ _BY_MODEL = Selector()
 class Correction:
     """More is read where the search is weak.
 
-    Parameters
-    ----------
-    below : float
-        Cosine of the best passage under which a search is weak.
-    more : int
-        Passages that are then read next to those of the tier; the most expensive tier reads no more.
+    below: cosine of the best passage under which a search is weak.
+    more: passages that are then read next to those of the tier; the most expensive tier reads no more.
     """
 
     below: float
@@ -72,14 +68,9 @@ class Correction:
 class TierChoice:
     """A tier, and what spoke for it.
 
-    Parameters
-    ----------
-    place : int
-        Among the tiers.
-    scores : mapping of str to float, optional
-        Tier -> probability or utility.
-    unsure : bool
-        Whether several tiers were plausible, and a more expensive one than the best was taken.
+    place: among the tiers.
+    scores: tier -> probability or utility.
+    unsure: whether several tiers were plausible, and a more expensive one than the best was taken.
     """
 
     place: int
@@ -91,11 +82,8 @@ class TierChoice:
 class Seen:
     """One question, as a router sees it.
 
-    Parameters
-    ----------
-    embedding : array, shape (d,)
-        Of length 1.
-    search : array, shape (len(SEARCH),)
+    embedding: shape (d,); of length 1.
+    search: shape (len(SEARCH),).
     """
 
     text: str
@@ -106,16 +94,10 @@ class Seen:
 def look(pool: Candidates, selector: Selector | None = None) -> Seen:
     """What a pool shows of its question.
 
-    Parameters
-    ----------
-    selector : Selector, optional
-        Whose relevance model says how probable passages are; by default that of `Selector()`. A router must
-        see with the one that it was trained with.
+    selector: whose relevance model says how probable passages are; by default that of `Selector()`. A router
+        must see with the one that it was trained with.
 
-    Raises
-    ------
-    InputError
-        If the pool is empty, or was not found by a `Retriever`.
+    Raises `InputError` if the pool is empty, or was not found by a `Retriever`.
     """
     if len(pool) == 0 or pool.query_embedding is None or not {"dense", "bm25"} <= set(pool.scores):
         raise InputError("a router needs a pool that a Retriever found, with at least one passage")
@@ -151,19 +133,11 @@ WHEN_UNSURE = ("stay", "up")
 class Utility:
     """alpha Q - beta C_tok - gamma C_lat - delta C_mem, changed whenever one likes: nothing is trained anew.
 
-    Parameters
-    ----------
-    alpha : float
-        Worth of a question that a tier answers.
-    beta : float
-        What a token into or out of the model costs.
-    gamma : float
-        What a second costs.
-    delta : float
-        What a megabyte of peak memory costs.
+    alpha: worth of a question that a tier answers.
+    beta: what a token into or out of the model costs.
+    gamma: what a second costs.
+    delta: what a megabyte of peak memory costs.
 
-    Notes
-    -----
     All >= 0 and finite. With alpha = 1 costs are in units of quality: beta = .0005 says that 2,000 tokens are
     worth one more answered question.
     """
@@ -189,16 +163,10 @@ class Utility:
 class RouterSettings:
     """Tiers, and who chooses among them.
 
-    Parameters
-    ----------
-    tiers : tuple of Tier
-        Ordered by cost. A router brings its own.
-    router : str or None
-        File that `mio-rag route train` wrote.
-    utility : Utility
-        Of a router that knows the utility of each tier.
-    unsure : str
-        "up": a dearer tier where more than one is plausible; "stay": the most probable one.
+    tiers: ordered by cost. A router brings its own.
+    router: file that `mio-rag route train` wrote.
+    utility: of a router that knows the utility of each tier.
+    unsure: "up": a dearer tier where more than one is plausible; "stay": the most probable one.
     """
 
     tiers: tuple[Tier, ...] = PUBLISHED
@@ -227,10 +195,7 @@ class RouterSettings:
     def of(cls, kinds: Mapping[str, Any]) -> RouterSettings:
         """The settings below `ControlSettings.kinds`; where there are none, the published tiers.
 
-        Raises
-        ------
-        InputError
-            For data that describes none.
+        Raises `InputError` for data that describes none.
         """
         data = kinds.get(KEY)
         if data is None:
@@ -259,13 +224,9 @@ _KIND = "router"
 def row_of(seen: Seen, features: str, arrays: Mapping[str, NDArray[Any]]) -> FloatArray:
     """Return the numbers that a router goes by, shape (d,): the embedding at length 1, then the search.
 
-    Parameters
-    ----------
-    features : str
-        With "question+search", what the search showed in standard deviations, over the root of their number:
-        at length 1 in the mean of squares.
-    arrays : mapping
-        search_mean and search_scale, as far as they are needed.
+    features: with "question+search", what the search showed in standard deviations, over the root of their
+        number: at length 1 in the mean of squares.
+    arrays: search_mean and search_scale, as far as they are needed.
     """
     if features == "question":
         return seen.embedding
@@ -277,28 +238,16 @@ def row_of(seen: Seen, features: str, arrays: Mapping[str, NDArray[Any]]) -> Flo
 class Router:
     """Chooses among tiers.
 
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`.
-    features : str
-        "question" or "question+search".
-    embedder : str
-        Fingerprint of the embedder of the questions.
-    arrays : mapping of str to array
-        What was learned; which arrays, goes by the kind (see `mio_rag.learning.router`).
-    costs : array, shape (m, 3)
-        Mean tokens, seconds and peak megabytes of each tier in training.
-    shares : tuple of float, length m
-        How often each tier was chosen, out of fold.
-    plausible : float
-        Smallest probability at which a tier is plausible: the conformal threshold.
-    confidence : float
-        How often the plausible tiers were to hold the right one.
-    correction : Correction or None
-        Learned with the router.
-    measures : mapping
-        What cross-validation found. Plain data.
+    kind: one of `KINDS`.
+    features: "question" or "question+search".
+    embedder: fingerprint of the embedder of the questions.
+    arrays: what was learned; which arrays, goes by the kind (see `mio_rag.learning.router`).
+    costs: shape (m, 3); mean tokens, seconds and peak megabytes of each tier in training.
+    shares: length m; how often each tier was chosen, out of fold.
+    plausible: smallest probability at which a tier is plausible: the conformal threshold.
+    confidence: how often the plausible tiers were to hold the right one.
+    correction: learned with the router.
+    measures: what cross-validation found. Plain data.
     """
 
     kind: str
@@ -365,12 +314,8 @@ class Router:
     def choose(self, seen: Seen, utility: Utility | None = None, unsure: str = "stay") -> TierChoice:
         """The tier for a question.
 
-        Parameters
-        ----------
-        utility : Utility, optional
-            Of the kind `utility`; others know no utility, and leave it aside.
-        unsure : str
-            "up": the next dearer tier, where several are plausible.
+        utility: of the kind `utility`; others know no utility, and leave it aside.
+        unsure: "up": the next dearer tier, where several are plausible.
         """
         probable = self.probabilities(seen)
         scores = probable
@@ -478,10 +423,7 @@ def _shape_problems(router: Router) -> list[str]:
 def read_router(path: str) -> Router:
     """The router of a file.
 
-    Raises
-    ------
-    DataError
-        If there is none, it is damaged or foreign, or of another version.
+    Raises `DataError` if there is none, it is damaged or foreign, or of another version.
     """
     held = read_weights(path, _KIND, VERSION)
     about, arrays = held.about, dict(held.arrays)
@@ -515,10 +457,7 @@ def read_router(path: str) -> Router:
 class Deciding:
     """A router that chooses for `mio_rag.deciders.depth.Depth`.
 
-    Parameters
-    ----------
-    utility : Utility or None
-        None: the price of a token decides.
+    utility: none: the price of a token decides.
     """
 
     router: Router

@@ -39,12 +39,8 @@ POLICIES = ("mdp", "always-reason", "always-retrieve", "threshold", "random", "f
 class ProcessStep:
     """An action of the decision process, as rules look back at it.
 
-    Parameters
-    ----------
-    new_ids : tuple of str
-        Passages that are read since it.
-    closed : tuple of str
-        Actions that were chosen first and could not change anything.
+    new_ids: passages that are read since it.
+    closed: actions that were chosen first and could not change anything.
     """
 
     action: str
@@ -71,14 +67,9 @@ def tracked_next(model: RetrievalMDP, action: str, doubt: float, new: int, luck:
 class State:
     """What a policy sees.
 
-    Parameters
-    ----------
-    step : int
-        Actions so far.
-    doubt : float
-        U in [0, 1].
-    open : tuple of str
-        Actions that can bring something new; stop always can.
+    step: actions so far.
+    doubt: U in [0, 1].
+    open: actions that can bring something new; stop always can.
     """
 
     question_id: str
@@ -193,10 +184,7 @@ def open_actions(
     again, and a prompt that brought no new note brings none again: until a note changes what is asked for, or
     new passages what is thought about.
 
-    Parameters
-    ----------
-    tried : sequence of str
-        Actions that were chosen since the last step and could not change anything.
+    tried: actions that were chosen since the last step and could not change anything.
     """
     closed: set[str] = set()
     queries: set[str] = set()
@@ -233,17 +221,11 @@ def make_policy(
 ) -> Policy:
     """The policy of that name (without a gauge).
 
-    Parameters
-    ----------
-    stop_at : float
-        U in [0, 1] at which always-reason, always-retrieve and threshold stop.
-    closed_book : bool
-        There is nothing to retrieve from: the process is solved with a retrieval that never succeeds.
+    stop_at: U in [0, 1] at which always-reason, always-retrieve and threshold stop.
+    closed_book: there is nothing to retrieve from: the process is solved with a retrieval that never
+        succeeds.
 
-    Raises
-    ------
-    InputError
-        For an unknown name, or one that makes no sense.
+    Raises `InputError` for an unknown name, or one that makes no sense.
     """
     if not 0 <= stop_at <= 1:
         raise InputError(f"stop_at={stop_at!r} must be in [0, 1]")
@@ -272,10 +254,7 @@ _SAME = 1e-9
 class Decided:
     """An action of a decision process, with U before and after it.
 
-    Parameters
-    ----------
-    calls : tuple of Call
-        What it took, with the measuring of U after it and queries that were known before it.
+    calls: what it took, with the measuring of U after it and queries that were known before it.
     """
 
     step: ProcessStep
@@ -314,10 +293,7 @@ def decided(trace: Trace) -> list[Decided]:
 def replay(trace: Trace) -> list[str]:
     """Make every decision again; what comes out differently (nothing, if all is well).
 
-    Raises
-    ------
-    InputError
-        If the trace's own settings cannot be used.
+    Raises `InputError` if the trace's own settings cannot be used.
     """
     settings = trace.settings
     model = model_from_mapping(dict(settings["model"]), "the trace")

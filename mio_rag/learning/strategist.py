@@ -43,19 +43,11 @@ from mio_rag.types import Question
 class Choice:
     """Strategies for one question.
 
-    Parameters
-    ----------
-    id : str
-        By which feedback names the question; blank where nobody learns.
-    strategies : tuple of str
-    weights : mapping of str to float
-        In the merged ranking.
-    base : tuple of str
-        Those that always run.
-    why : str
-        In words.
-    about : dict
-        What a trace keeps of it: propensity, certificate, kind of the round. Plain data.
+    id: by which feedback names the question; blank where nobody learns.
+    weights: in the merged ranking.
+    base: those that always run.
+    why: in words.
+    about: what a trace keeps of it: propensity, certificate, kind of the round. Plain data.
     """
 
     id: str
@@ -70,15 +62,9 @@ class Choice:
 class Seen:
     """What came of a choice.
 
-    Parameters
-    ----------
-    searched : Searched
-    selection : Selection or None
-        What was read; None where nothing could be.
-    contributions : Contributions or None
-        None where they cannot be had.
-    costs : mapping of str to Amount
-        What each strategy spent.
+    selection: what was read; None where nothing could be.
+    contributions: None where they cannot be had.
+    costs: what each strategy spent.
     """
 
     searched: Searched
@@ -166,22 +152,13 @@ _LEAST_WEIGHT = 0.1
 class Strategist:
     """A chooser that learns.
 
-    Parameters
-    ----------
-    path : Path
-        The log; made where it is missing.
-    possible : sequence of str
-        Strategies that may run; those of ``settings.base`` always do.
-    embedder : str
-        Fingerprint of the index's embedder: contexts of another one mean something else.
-    now : callable
-        Seconds since 1970.
+    path: the log; made where it is missing.
+    possible: strategies that may run; those of ``settings.base`` always do.
+    embedder: fingerprint of the index's embedder: contexts of another one mean something else.
+    now: seconds since 1970.
 
-    Raises
-    ------
-    InputError
-        If the file belongs to other strategies, another embedder or a later release, or is of something
-        else.
+    Raises `InputError` if the file belongs to other strategies, another embedder or a later release, or is of
+    something else.
     """
 
     def __init__(
@@ -339,17 +316,10 @@ class Strategist:
     def feedback(self, identity: str, value: int) -> bool:
         """Rate the answer to a question; False where it was rated before, and nothing changes.
 
-        Parameters
-        ----------
-        identity : str
-            As `Choice.id`.
-        value : {1, -1}
-            Helpful, or not.
+        identity: as `Choice.id`.
+        value: helpful, or not.
 
-        Raises
-        ------
-        InputError
-            If there is no such question.
+        Raises `InputError` if there is no such question.
         """
         new = rate(self.log, identity, value, self._now())
         self.refresh()
@@ -361,10 +331,7 @@ class Strategist:
         What was learned of the others stays. Nothing is known of the new one: it is tried where nothing else
         is sure, and when exploring. Other processes that have the file open go on with what they know.
 
-        Raises
-        ------
-        InputError
-            For a strategy that there is none of, or that always runs here.
+        Raises `InputError` for a strategy that there is none of, or that always runs here.
         """
         new = admit(self.log, strategy, self._now())
         with self._lock:
@@ -419,10 +386,7 @@ def admit(log: EventLog, strategy: str, now: float) -> bool:
 def folded(learned: Learned, events: Events, *, afresh: bool = False) -> Learned:
     """Fold a whole log.
 
-    Parameters
-    ----------
-    afresh : bool
-        Do not begin with the snapshot.
+    afresh: do not begin with the snapshot.
     """
     kept = None if afresh else events.snapshot()
     if kept is not None:
@@ -435,10 +399,7 @@ def folded(learned: Learned, events: Events, *, afresh: bool = False) -> Learned
 def known_settings(log: EventLog, settings: BanditSettings | None = None) -> tuple[BanditSettings, list[str]]:
     """Settings that fit a log, and the strategies that it chooses among.
 
-    Parameters
-    ----------
-    settings : BanditSettings, optional
-        By default those that the log was last opened with.
+    settings: by default those that the log was last opened with.
     """
     with log.reading() as events:
         last = events.latest("settings")
@@ -453,10 +414,7 @@ def known_settings(log: EventLog, settings: BanditSettings | None = None) -> tup
 def open_strategist(options: StrategyOptions, index: CorpusIndex) -> Strategist:
     """The bandit that options describe, for an index.
 
-    Raises
-    ------
-    InputError
-        Without a file, or as `Strategist`.
+    Raises `InputError` without a file, or as `Strategist`.
     """
     if options.state is None:
         raise InputError("the bandit needs a file for what it learns: give --strategy-state FILE.sqlite")
@@ -501,10 +459,7 @@ class PipelineResult:
 class SearchPipeline:
     """Chooses strategies, searches by them, and selects from what they find.
 
-    Raises
-    ------
-    InputError
-        If a strategy that may be chosen lacks a model, or links.
+    Raises `InputError` if a strategy that may be chosen lacks a model, or links.
     """
 
     chooser: Chooser
@@ -529,12 +484,8 @@ class SearchPipeline:
 
         What was spent is in `costs`, also where this fails.
 
-        Raises
-        ------
-        InfeasibleError
-            If no selection satisfies the constraints.
-        MioRagError
-            As search and selection do.
+        Raises `InfeasibleError` if no selection satisfies the constraints; `MioRagError` as search and
+        selection do.
         """
         account = Costs() if costs is None else costs
         with account.part("plan"):

@@ -28,10 +28,7 @@ _DIGEST = f"{FORMAT}-sha256"
 def json_text(data: Any) -> str:
     """Return plain data as JSON with sorted keys: numpy values as plain ones, sets as sorted lists.
 
-    Raises
-    ------
-    TypeError, ValueError
-        For anything else, and for numbers that are not finite.
+    Raises `TypeError, ValueError` for anything else, and for numbers that are not finite.
     """
 
     def converted(value: Any) -> Any:
@@ -46,23 +43,13 @@ def json_text(data: Any) -> str:
 class Weights:
     """What a learned controller consists of.
 
-    Parameters
-    ----------
-    kind : str
-        Whose weights they are, for instance "router"; a reader asks for it.
-    version : int
-        Of the kind's layout, >= 1.
-    arrays : mapping of str to array
-        Numbers, finite.
-    about : mapping
-        Plain data that the controller needs: actions, features, embedder, settings.
-    provenance : mapping
-        Where it comes from: hash of the training data, seed, versions, date. Plain data.
+    kind: whose weights they are, for instance "router"; a reader asks for it.
+    version: of the kind's layout, >= 1.
+    arrays: numbers, finite.
+    about: plain data that the controller needs: actions, features, embedder, settings.
+    provenance: where it comes from: hash of the training data, seed, versions, date. Plain data.
 
-    Raises
-    ------
-    InputError
-        For arrays that are no finite numbers, or data that JSON cannot hold.
+    Raises `InputError` for arrays that are no finite numbers, or data that JSON cannot hold.
     """
 
     kind: str
@@ -109,10 +96,7 @@ class Weights:
 def write_weights(weights: Weights, path: Path) -> None:
     """Write a file, whole or not at all.
 
-    Raises
-    ------
-    InputError
-        If it cannot be written.
+    Raises `InputError` if it cannot be written.
     """
     safetensors: Any = require("safetensors.numpy", "retrieval", "files of learned controllers")
     arrays = {name: np.ascontiguousarray(array) for name, array in weights.arrays.items()}
@@ -128,10 +112,7 @@ def write_weights(weights: Weights, path: Path) -> None:
 def read_weights(path: str | Path, kind: str, version: int) -> Weights:
     """Read what `write_weights` wrote.
 
-    Raises
-    ------
-    DataError
-        If there is no such file, it is damaged or foreign, or of another kind or version.
+    Raises `DataError` if there is no such file, it is damaged or foreign, or of another kind or version.
     """
     safetensors: Any = require("safetensors", "retrieval", "files of learned controllers")
     if not Path(path).is_file():

@@ -48,25 +48,15 @@ def compose(
 ) -> Session:
     """The session of a policy.
 
-    Parameters
-    ----------
-    setup : Setup
-        Its retriever gives the index and the tokenizer, its selector the solver and the time limit; its
+    setup: its retriever gives the index and the tokenizer, its selector the solver and the time limit; its
         limits lower those of the policy, except where they are the defaults; the policy decides the rest.
-    name : str, optional
-        As the ledger shows it; by default that of the policy.
-    states : Resolved, optional
-        What its files hold, where they have been read.
-    pacer : Account, optional
-        Keeps the policy's total, where it is not to be opened here.
-    models : Models, optional
-        Those of `specs_of`, where they are not to be opened here.
+    name: as the ledger shows it; by default that of the policy.
+    states: what its files hold, where they have been read.
+    pacer: keeps the policy's total, where it is not to be opened here.
+    models: those of `specs_of`, where they are not to be opened here.
 
-    Raises
-    ------
-    InputError
-        As `resolve`; also for an index that does not fit what was learned, or lacks links that a strategy
-        needs.
+    Raises `InputError` as `resolve`; also for an index that does not fit what was learned, or lacks links
+    that a strategy needs.
     """
     found = resolve(policy, closed_book=setup.retriever is None) if states is None else states
     fixed = policy.fixed_price

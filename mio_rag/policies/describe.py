@@ -18,17 +18,11 @@ __all__ = ["Line", "described", "policy_json", "price_in_words"]
 class Line:
     """One decision.
 
-    Parameters
-    ----------
-    decision : str
-        price, order, search, depth, selection or repeat.
-    who : str
-        Who takes it.
-    how : str
-        Its settings, in words.
-    kind : {"fixed", "priced", "learned"}
-        fixed: the same for every question. priced: it weighs mu. learned: it has learned, and weighs mu where
-        it can.
+    decision: price, order, search, depth, selection or repeat.
+    who: who takes it.
+    how: its settings, in words.
+    kind: fixed: the same for every question. priced: it weighs mu. learned: it has learned, and weighs mu
+        where it can.
     """
 
     decision: str

@@ -212,10 +212,7 @@ class Oracle:
     A bound, not a way to answer: it looks at the right answers. Where no tier is right it takes the one that
     the published rule names (see `mio_rag.learning.labels.labels`).
 
-    Parameters
-    ----------
-    rungs : sequence of Session
-        One for each tier, in the order of their cost.
+    rungs: one for each tier, in the order of their cost.
     """
 
     name: str
@@ -226,10 +223,7 @@ class Oracle:
     ) -> Outcome:
         """As `Session.attempt`.
 
-        Raises
-        ------
-        InputError
-            If no right answer of the question is known.
+        Raises `InputError` if no right answer of the question is known.
         """
         answer_worked(question, "", None)
         known: Replies = {} if replies is None else replies
@@ -316,15 +310,10 @@ def make_pipeline(
 ) -> SearchPipeline:
     """Search and selection of a policy by strategies, for callers that want no answer.
 
-    Parameters
-    ----------
-    generator : Generator or None
-        None will do where no strategy asks a model.
+    generator: None will do where no strategy asks a model.
 
-    Raises
-    ------
-    InputError
-        For another name or a state that cannot be used, and where a strategy lacks a model or links.
+    Raises `InputError` for another name or a state that cannot be used, and where a strategy lacks a model or
+    links.
     """
     chooser = _chooser(name, Setup(settings, retriever, selector))
     return SearchPipeline(chooser, retriever, generator, selector, options_of(settings.kinds).search)
@@ -510,10 +499,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 def register(kind: Kind) -> None:
     """Make a kind of controller known by its name, everywhere that controllers are named.
 
-    Raises
-    ------
-    InputError
-        If the name is taken, or could not be typed.
+    Raises `InputError` if the name is taken, or could not be typed.
     """
     if not isinstance(kind.name, str) or not _NAME.fullmatch(kind.name):
         raise InputError(
@@ -543,10 +529,7 @@ def _kind(name: str) -> Kind:
 def make_controller(name: str, setup: Setup) -> Controller:
     """The controller of that name.
 
-    Raises
-    ------
-    InputError
-        For a name that is not known, or makes no sense.
+    Raises `InputError` for a name that is not known, or makes no sense.
     """
     return _kind(name).make(name, setup)
 

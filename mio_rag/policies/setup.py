@@ -21,20 +21,12 @@ from mio_rag.types import Question
 class ControlSettings:
     """How agents decide and where they end.
 
-    Parameters
-    ----------
-    model : RetrievalMDP
-        The decision process of retrieving, reasoning and stopping.
-    gauge : str
-        How U is known where a controller's name does not say: one of `GAUGES`.
-    stop_at : float
-        U at which always-reason, always-retrieve and threshold stop.
-    note_tokens : int
-        Longest note, >= 1.
-    kept_notes : int
-        How many of the last notes the model sees, >= 0.
-    kinds : mapping of str to plain data
-        Settings of further kinds of controllers, by the name of the kind, which checks its own.
+    model: the decision process of retrieving, reasoning and stopping.
+    gauge: how U is known where a controller's name does not say: one of `GAUGES`.
+    stop_at: U at which always-reason, always-retrieve and threshold stop.
+    note_tokens: longest note, >= 1.
+    kept_notes: how many of the last notes the model sees, >= 0.
+    kinds: settings of further kinds of controllers, by the name of the kind, which checks its own.
     """
 
     model: RetrievalMDP = field(default_factory=RetrievalMDP)
@@ -88,10 +80,7 @@ class Resuming(Protocol):
     def take_up(self, spent: Sequence[int]) -> None:
         """Count questions that another process has asked.
 
-        Parameters
-        ----------
-        spent : sequence of int
-            Tokens of each, into and out of all models, in the order in which they were asked.
+        spent: tokens of each, into and out of all models, in the order in which they were asked.
         """
         ...
 
@@ -100,14 +89,9 @@ class Resuming(Protocol):
 class Setup:
     """What controllers are made of.
 
-    Parameters
-    ----------
-    retriever : Retriever or None
-        None: closed book, nothing is retrieved.
-    max_tokens : int
-        Longest answer.
-    seed : int
-        Of whatever is drawn.
+    retriever: none: closed book, nothing is retrieved.
+    max_tokens: longest answer.
+    seed: of whatever is drawn.
     """
 
     settings: ControlSettings = field(default_factory=ControlSettings)
@@ -130,20 +114,13 @@ def _no_files(name: str) -> Mapping[str, str]:
 class Kind:
     """A kind of controller, as `mio_rag.policies.make` knows it.
 
-    Parameters
-    ----------
-    name : str
-        How its controllers are named: up to a ":" or "@", what stands behind is the kind's own. With "-N" in
-        the end, any that begin alike.
-    make : callable
-        (name, setup) -> controller.
-    check : callable
-        (name, settings, closed_book): raises `InputError` for a name of this kind that makes no sense; loads
-        nothing. By default every name does.
-    rival : bool
-        Whether it is what others are compared with; what the package proposes is not.
-    files : callable, optional
-        (name) -> digests of the files that a name refers to, by what they hold, for records of runs. Files
+    name: how its controllers are named: up to a ":" or "@", what stands behind is the kind's own. With "-N"
+        in the end, any that begin alike.
+    make: (name, setup) -> controller.
+    check: (name, settings, closed_book): raises `InputError` for a name of this kind that makes no sense;
+        loads nothing. By default every name does.
+    rival: whether it is what others are compared with; what the package proposes is not.
+    files: (name) -> digests of the files that a name refers to, by what they hold, for records of runs. Files
         that settings refer to are told by the settings.
     """
 
