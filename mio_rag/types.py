@@ -8,10 +8,11 @@ What is asked, what may be read, what was answered. Frozen, and checked at const
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import lru_cache
-from typing import TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from mio_rag.errors import InputError, MioRagError
 
@@ -73,6 +74,37 @@ def moment(given: str) -> str:
     )
 
 
+class Line(NamedTuple):
+    """A line of a document that other parts need to be understood: a heading, a table's header, a lead-in.
+
+    Parameters
+    ----------
+    start : int
+        Place of its first character in the document.
+    text : str
+        As the document has it.
+    """
+
+    start: int
+    text: str
+
+
+class Unit(NamedTuple):
+    """The smallest piece of a passage that can be read alone: a sentence, a list item, a row, lines of code.
+
+    Parameters
+    ----------
+    start, end : int
+        Characters [start, end) in the passage's text.
+    needs : tuple of int
+        Which of the passage's `lines` are read before it.
+    """
+
+    start: int
+    end: int
+    needs: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True)
 class Passage:
     """One retrievable piece of text.
@@ -91,6 +123,17 @@ class Passage:
     date : str
         Of which day the text is, in the form YYYY-MM-DD (ISO 8601, also with a time); may be empty. Of
         near-duplicates the newest is read.
+    section : tuple of str
+        Headings above the text, outermost first, without the title.
+    page : int, optional
+        Page on which the text starts, from 1.
+    lines : tuple of Line
+        Lines of the same document that the text or its units need: read once before them, however many need
+        them. Needs `start`.
+    units : tuple of Unit
+        In order, without overlap. Empty: sentences are found in the text.
+    metadata : mapping
+        Plain data that filters and citations use.
 
     Raises
     ------
@@ -107,6 +150,11 @@ class Passage:
     start: int | None = field(default=None, compare=False)
     end: int | None = field(default=None, compare=False)
     date: str = field(default="", compare=False)
+    section: tuple[str, ...] = field(default=(), compare=False)
+    page: int | None = field(default=None, compare=False)
+    lines: tuple[Line, ...] = field(default=(), compare=False)
+    units: tuple[Unit, ...] = field(default=(), compare=False)
+    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -117,6 +165,45 @@ class Passage:
             self._check_span()
         if self.date and (problem := check_date(self.date)):
             raise InputError(f"passage '{self.id}': {problem}")
+        if self.units or self.lines:
+            self._check_units()
+
+    def _check_units(self) -> None:
+        ends = [0, *(unit.end for unit in self.units)]
+        in_order = all(
+            end <= unit.start < unit.end for end, unit in zip(ends, self.units, strict=False)
+        ) and ends[-1] <= len(self.text)
+        needed = all(0 <= k < len(self.lines) for unit in self.units for k in unit.needs)
+        placed = all(_is_place(line.start) and line.text.strip() for line in self.lines)
+        if not (in_order and needed and placed) or (self.lines and self.start is None):
+            raise InputError(
+                f"passage '{self.id}' has units or lines that do not fit it: units must lie in its text, in "
+                "order and apart, need only its lines, and lines need text, a place, and the passage's start"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the passage as plain data for JSON, without blank fields."""
+        data: dict[str, Any] = {"id": self.id, "title": self.title, "text": self.text, "source": self.source}
+        rest = {
+            "start": self.start,
+            "end": self.end,
+            "date": self.date or None,
+            "section": list(self.section) or None,
+            "page": self.page,
+            "lines": [list(line) for line in self.lines] or None,
+            "units": [[unit.start, unit.end, list(unit.needs)] for unit in self.units] or None,
+            "metadata": dict(self.metadata) or None,
+        }
+        return data | {name: value for name, value in rest.items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Passage:
+        """Return the passage that `to_dict` wrote; TypeError, ValueError or InputError if it is none."""
+        given = dict(data)
+        given["section"] = tuple(given.get("section", ()))
+        given["lines"] = tuple(Line(start, text) for start, text in given.get("lines", ()))
+        given["units"] = tuple(Unit(a, b, tuple(needs)) for a, b, needs in given.get("units", ()))
+        return cls(**given)
 
     def _check_span(self) -> None:
         start, end = self.start, self.end

@@ -146,8 +146,7 @@ class CorpusIndex:
         parts = [self.embedder.fingerprint, vectors_kind(self._dense), self.sentences is not None]
         digest = hashlib.sha256(json.dumps(parts).encode())
         for p in self.passages:
-            told = [p.id, p.title, p.text, p.source, p.start, p.end, p.date]
-            digest.update(json.dumps(told).encode())
+            digest.update(json.dumps(p.to_dict()).encode())
         arrays: list[Any] = []
         if self.links is not None:
             matrix = self.links.matrix
@@ -204,10 +203,7 @@ class CorpusIndex:
         with replaced_folder(target) as work:
             with (work / "passages.jsonl").open("w", encoding="utf-8") as lines:
                 for p in self.passages:
-                    row = {"id": p.id, "title": p.title, "text": p.text, "source": p.source}
-                    known: dict[str, Any] = {"start": p.start, "end": p.end, "date": p.date or None}
-                    row |= {name: value for name, value in known.items() if value is not None}
-                    lines.write(json.dumps(row) + "\n")
+                    lines.write(json.dumps(p.to_dict()) + "\n")
             if isinstance(self._dense, MappedVectors):
                 shutil.copyfile(self._dense.path, work / "dense.faiss")
             else:
@@ -265,7 +261,7 @@ class CorpusIndex:
                 passages = MappedPassages(path / "passages.jsonl")
             else:
                 with (path / "passages.jsonl").open(encoding="utf-8") as lines:
-                    passages = tuple(Passage(**json.loads(line)) for line in lines)
+                    passages = tuple(Passage.from_dict(json.loads(line)) for line in lines)
             dense: Any = open_vectors(path / "dense.faiss") if mapped else None
             if dense is None:
                 faiss = require("faiss", "retrieval", "dense retrieval")

@@ -314,7 +314,7 @@ class MappedPassages(Sequence[Passage]):
             return tuple(self[i] for i in range(*k.indices(len(self))))
         if not -len(self) <= k < len(self):
             raise IndexError(k)
-        return Passage(**self._row(k % len(self)))
+        return Passage.from_dict(self._row(k % len(self)))
 
     def __iter__(self) -> Iterator[Passage]:
         return (self[k] for k in range(len(self)))
