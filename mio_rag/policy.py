@@ -16,18 +16,21 @@ decisions use the same. In each table `by` names the variant, which has only set
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
+from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, choose
 from mio_rag.settings import Settings, explain
 from mio_rag.storage import parse_toml, read_text
 
 if TYPE_CHECKING:
+    from mio_rag.retrieval.settings import RetrievalSettings
     from mio_rag.selection.selector import Selector
     from mio_rag.session.budget import Limits as QuestionLimits
     from mio_rag.session.costs import Prices
@@ -40,8 +43,9 @@ READER = "reader"
 #: Policies that ship, from the cheapest. All run without anything learned, and without a paid model.
 PRESETS: Mapping[str, str] = {
     "frugal": "few tokens: only what is surely worth them is read",
-    "balanced": "the default: one price for everything",
+    "balanced": "one price for everything",
     "thorough": "most evidence: nearly free tokens",
+    "default": "whatever helps within the budget: what select and ask do by themselves",
 }
 
 #: Settings that name a file. Relative names are relative to the folder of the policy's own file.
@@ -52,7 +56,11 @@ FILES = (
     ("search", "state"),
     ("price", "state"),
     ("repeat", "calibration"),
+    ("repeat", "process"),
 )
+#: Settings of the program that may be files, and of answers; named as in `FILES`.
+_PROGRAM_FILES = ("relevance_model", "uncertainty", "passage_radii")
+_LOCATED = (*FILES, ("order", "model"), ("answers", "refusal"), ("answers", "cache"))
 
 _FOLDER = Path(__file__).parent / "data" / "policies"
 _OLD_TABLES = {"amount": "depth", "reading": "selection", "repetition": "repeat"}
@@ -101,7 +109,7 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Strategies = Annotated[
     tuple[str, ...],
-    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    BeforeValidator(lambda value: tuple(value.split(",")) if isinstance(value, str) else value),
     AfterValidator(_known_strategies),
 ]
 
@@ -198,13 +206,35 @@ class PlannerOrder(_Order):
     """File of `mio-rag plan train`."""
     sha256: Sha256 | None = None
     """SHA-256 of the file; another content is refused."""
+    model: str | None = None
+    """GGUF file of a planner that was trained on hidden states."""
 
 
 class _Search(_Variant):
     strategies: Strategies = ("raw",)
     """Names of search strategies."""
-    pool: Count = 50
+    pool: Count = DEFAULTS.pool
     """Candidates of a search."""
+    ranking: Literal["fused", "dense", "bm25"] = "fused"
+    """What ranks the candidates."""
+    link_hops: Annotated[int, Field(ge=0, le=3)] | None = None
+    """Links in a row that are followed out of the candidates; by default 1 where the index has links."""
+    rerank: tuple[str, ...] = ()
+    """Re-rankers: maxsim, cross-encoder:ID_OR_PATH or yes-no:MODEL. Rankings use their scores, and so do
+    relevance models that were fitted with them."""
+
+    @property
+    def retrieval(self) -> RetrievalSettings:
+        """These settings, as a `Retriever` takes them."""
+        from mio_rag.retrieval.settings import RetrievalSettings
+
+        return RetrievalSettings(self.pool, self.ranking, self.link_hops, self.rerank)
+
+    @model_validator(mode="after")
+    def _has_rerankers(self) -> Self:
+        if self.rerank:
+            self.retrieval  # noqa: B018  (raises for names that are unknown)
+        return self
 
 
 class StrategySearch(_Search):
@@ -273,7 +303,7 @@ class ProgramSelection(_Selection):
 
     by: Literal["program"] = "program"
     preset: str = "default"
-    """Settings to begin with: default, frugal or thorough."""
+    """Settings to begin with: default, frugal, thorough, or raw (relevance as it is)."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Further settings of the program by name, as in `Selector.preset`."""
 
@@ -293,37 +323,51 @@ class ProgramSelection(_Selection):
         from mio_rag.selection.selector import PRESETS as PROGRAMS
 
         problems, preset = [], self.preset
-        if preset == "raw":
-            problems.append(
-                'preset = "raw" takes relevance as it is, and the price is one of probabilities: choose '
-                "default, frugal or thorough"
-            )
-        elif preset not in PROGRAMS:
+        if preset not in PROGRAMS:
             problems.append(f"preset = {preset!r} is unknown: {choose(preset, PROGRAMS)}")
         if "token_price" in self.settings:
             problems.append("token_price is the policy's own price: give it as price.token")
-        usual = preset if preset in PROGRAMS and preset != "raw" else "default"
-        problems += _program_problems(usual, {k: v for k, v in self.settings.items() if k != "token_price"})
+        try:
+            self.program(preset if preset in PROGRAMS else "default")
+        except InputError as error:
+            problems += error.problems
         if problems:
             raise InputError(problems)
         return self
 
+    def program(self, preset: str | None = None) -> Selector:
+        """Return the program, with the contents of the files that its settings name."""
+        from mio_rag.selection.selector import Selector
 
-def _program_problems(preset: str, settings: Mapping[str, Any]) -> list[str]:
-    from mio_rag.selection.selector import Selector
+        own = {name: _opened(name, value) for name, value in self.settings.items() if name != "token_price"}
+        return Selector.preset(preset or self.preset, **own)
 
-    problems = []
-    relevance = settings.get("relevance_model", "auto")
-    if relevance is None or (isinstance(relevance, str) and relevance in ("given", "cosine")):
-        problems.append(
-            f'relevance_model = "{relevance or "given"}" takes relevance as it is, and the price is one of '
-            "probabilities: leave it out, or give auto"
-        )
-    try:
-        Selector.preset(preset, **settings)
-    except InputError as error:
-        problems += error.problems
-    return problems
+    @property
+    def files(self) -> dict[str, str]:
+        """Setting -> file that it names."""
+        named = {name: self.settings[name] for name in _PROGRAM_FILES if name in self.settings}
+        return {name: value for name, value in named.items() if _is_file_name(value)}
+
+
+def _is_file_name(value: Any) -> bool:
+    return isinstance(value, str) and Path(value).suffix in (".json", ".npz")
+
+
+def _opened(name: str, value: Any) -> Any:
+    """Return what a setting of the program stands for: a shipped model, or the content of a file."""
+    if name not in _PROGRAM_FILES or not isinstance(value, str) or value == "auto":
+        return value
+    if name == "relevance_model":
+        from mio_rag.relevance.model import load_model
+
+        return load_model(value)
+    if name == "passage_radii":
+        from mio_rag.retrieval.radius import read_radii
+
+        return read_radii(Path(value))
+    from mio_rag.storage import read_json
+
+    return read_json(value)
 
 
 class RankingSelection(_Selection):
@@ -381,6 +425,8 @@ class Rule(_Again):
     """Name of the rule."""
     signal: Literal["complete", "evidence", "tracked"] = "complete"
     """How the uncertainty is measured."""
+    process: str | None = None
+    """TOML file of the decision process, as `mio-rag policy fit process` writes it."""
 
 
 class Model(Settings):
@@ -424,9 +470,9 @@ class Model(Settings):
 class Limits(Settings):
     """Limits of one question. Every decision obeys them."""
 
-    budget: Count = 1024
+    budget: Count = DEFAULTS.budget
     """Largest block of passages in one prompt, in tokens."""
-    max_tokens: Count = 64
+    max_tokens: Count = DEFAULTS.answer
     """Longest answer; a tier has its own."""
     max_total_tokens: Count = 20_000
     """Tokens into and out of all models."""
@@ -443,6 +489,19 @@ class Limits(Settings):
                 f"max_total_tokens must be >= budget + max_tokens ({least}), got {self.max_total_tokens}"
             )
         return self
+
+
+class Answers(Settings):
+    """What becomes of an answer."""
+
+    refusal: str | None = None
+    """File of `mio-rag policy fit refusal`: refuse to answer where the passages probably do not."""
+    cache: str | None = None
+    """SQLite file that keeps answers, and gives them again to the same question."""
+    cache_entries: Count = 10_000
+    """Answers that are kept."""
+    cache_days: Annotated[float, Field(gt=0)] = 30.0
+    """Age of the oldest answer that is given again."""
 
 
 # -- the policy -------------------------------------------------------------------------------------------
@@ -473,6 +532,10 @@ class Policy(Settings):
     """Models that workflows name, and the reader's price."""
     limits: Limits = Limits()
     """Limits of one question."""
+    answers: Answers = Answers()
+    """Refusals, and answers that are kept."""
+    server: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `mio-rag serve`, which checks them."""
 
     @model_validator(mode="before")
     @classmethod
@@ -502,6 +565,8 @@ class Policy(Settings):
                 f"price: total = {self.price.total} is below one question, whose evidence and answer may "
                 f"take {least} tokens, with its prompt on top: raise it, or lower limits.budget"
             )
+        if reads == "program" and (self.price.by != "fixed" or self.price.token > 0):
+            problems += _unscaled(self.selection)
         if reads == "tier" and depth == "price":
             problems.append('selection: by = "tier" needs a tier: set depth.by to "tier" or "router"')
         if reads == "ranking" and depth != "price":
@@ -561,21 +626,26 @@ class Policy(Settings):
         return QuestionLimits(self.limits.max_steps, self.limits.max_total_tokens, self.limits.timeout)
 
     def selector(self, token_price: float, base: Selector) -> Selector:
-        """Return the program at a price; solver and its limits are those of `base`."""
+        """Return the program at a price; solver and limits that it does not set are those of `base`."""
         from mio_rag.selection.selector import Selector
 
         known: tuple[float, Selector, Selector] | None = self.__dict__.get("_selector")
         if known is None or known[0] != token_price or known[1] is not base:
-            own = {} if self.selection.by != "program" else self.selection.settings
-            preset = Selector.preset(self.selection.preset or "default", **own)
-            made = preset.replace(token_price=token_price, solver=base.solver, options=base.options)
+            own = self.selection.settings or {} if self.selection.by == "program" else {}
+            made = self.selection.program() if self.selection.by == "program" else Selector()
+            given = {key: value for key, value in own.get("options", {}).items() if value is not None}
+            made = made.replace(
+                token_price=token_price,
+                solver=own.get("solver", base.solver),
+                options=replace(base.options, **given),
+            )
             # A question asks more than once, and checking settings takes longer than many a program.
             known = self.__dict__["_selector"] = (token_price, base, made)
         return known[2]
 
     def content(self) -> dict[str, Any]:
-        """Return its settings as plain data, without name and description."""
-        return {key: value for key, value in self.to_dict().items() if key not in ("name", "about")}
+        """Return its settings as plain data, without what changes no decision: name, answers, server."""
+        return {key: value for key, value in self.to_dict().items() if key not in _NO_DECISION}
 
     @property
     def sha256(self) -> str:
@@ -583,8 +653,26 @@ class Policy(Settings):
         return sha256(json.dumps(self.content(), sort_keys=True).encode()).hexdigest()
 
 
+_NO_DECISION = ("name", "about", "answers", "server")
 _PART = "part"  # of a policy that is checked table by table
 _DECISIONS = ("price", *_USUAL)
+
+
+def _unscaled(selection: ProgramSelection) -> list[str]:
+    """Return what does not go with a price of a token: it is one of probabilities."""
+    relevance = selection.settings.get("relevance_model", "auto")
+    problems = []
+    if selection.preset == "raw":
+        problems.append(
+            'selection: preset = "raw" takes relevance as it is, and the price is one of probabilities: '
+            "choose default, frugal or thorough, or set price.token = 0"
+        )
+    if relevance is None or (isinstance(relevance, str) and relevance in ("given", "cosine")):
+        problems.append(
+            f'selection: relevance_model = "{relevance or "given"}" takes relevance as it is, and the price '
+            "is one of probabilities: leave it out, or give auto; or set price.token = 0"
+        )
+    return problems
 
 
 def _renamed(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -692,8 +780,11 @@ def _located(table: str, given: Any, folder: Path | None) -> Any:
     if folder is None or not isinstance(given, Mapping):
         return given
     data = dict(given)
-    for of, key in FILES:
+    for of, key in _LOCATED:
         if of == table and isinstance(data.get(key), str):
+            data[key] = str(folder / Path(data[key]).expanduser())
+    for key in _PROGRAM_FILES if table == "selection" else ():
+        if _is_file_name(data.get(key)):
             data[key] = str(folder / Path(data[key]).expanduser())
     workflow = data.get("workflow")
     if table == "order" and isinstance(workflow, str) and workflow.endswith(".json"):
@@ -721,22 +812,31 @@ def preset_text(name: str) -> str:
     return read_text(_FOLDER / f"{name}.toml")
 
 
-def read_policy(name: str | Path) -> Policy:
+def read_policy(
+    name: str | Path, change: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
+) -> Policy:
     """Return the policy of a TOML file, or a preset.
+
+    change: changes the settings before they are checked: plain data, with files as absolute paths.
 
     Raises `InputError` if there is none of that name; with every problem of the file, and of the files that
     it names.
     """
     text = str(name)
-    if text in PRESETS:
-        return policy_of(parse_toml(preset_text(text), f"policy '{text}'"), text)
     path = Path(text).expanduser()
-    if not path.is_file():
+    if text in PRESETS:
+        data, stem, where, folder = parse_toml(preset_text(text), f"policy '{text}'"), text, "", Path()
+    elif not path.is_file():
         looks = path.suffix.lower() == ".toml" or "/" in text or "\\" in text
         what = ": no such file, nor a preset" if looks else " is neither a file nor a preset"
         raise InputError(f"policy '{text}'{what}: {choose(text, PRESETS, more=', or give a TOML file')}")
-    data, folder = parse_toml(read_text(path), f"'{text}'"), path.absolute().parent
-    policy, problems = _rough(data, path.stem, folder)
+    else:
+        data, folder = parse_toml(read_text(path), f"'{text}'"), path.absolute().parent
+        stem, where = path.stem, f"'{text}': "
+    if change is not None:
+        located = {key: _located(key, value, folder) for key, value in _renamed(data)[0].items()}
+        data = dict(change(located))
+    policy, problems = _rough(data, stem, None if change is not None else folder)
     problems += policy.contradictions()
     if problems:
         try:  # the files that it names, too, so that all is reported at once
@@ -747,5 +847,5 @@ def read_policy(name: str | Path) -> Policy:
             problems += error.problems
         except KeyError:  # a price in dollars, without the reader's
             pass
-        raise InputError([f"'{text}': {problem}" for problem in dict.fromkeys(problems)])
+        raise InputError([f"{where}{problem}" for problem in dict.fromkeys(problems)])
     return policy

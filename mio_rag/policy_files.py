@@ -55,6 +55,8 @@ class Resolved:
         for table, key in FILES:
             if file := said[table].get(key):
                 said[table][key] = "" if key == "state" else self.hashes[file]
+        for key, file in policy.selection.files.items() if policy.selection.by == "program" else ():
+            said["selection"]["settings"][key] = self.hashes[file]
         said["order"]["workflow"] = [workflow.sha256 for workflow in self.workflows]
         return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
@@ -110,6 +112,9 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
     hashed(depth.file, depth.sha256)
     hashed(depth.tiers)
     hashed(calibration)
+    hashed(policy.repeat.process)
+    for file in policy.selection.files.values() if policy.selection.by == "program" else ():
+        hashed(file)
     for model in policy.models.values():
         if model.sha256 is not None and (model.spec or "").startswith("gguf:"):
             hashed(str(file_of(str(model.spec))), model.sha256)

@@ -21,9 +21,9 @@ from mio_rag.policy import (
     read_policy,
 )
 from mio_rag.policy_files import allocating, resolve
-from mio_rag.relevance import load_model
 from mio_rag.selection.selector import Selector
 from mio_rag.session.tiers import Tier
+from mio_rag.solvers import SolveOptions
 from tests.learning.learned import planner_file, router_file
 
 
@@ -149,18 +149,6 @@ tokens = 10
 )
 def test_contradictions(data: dict[str, object], expected: str) -> None:
     assert expected in "\n".join(problems(data))
-
-
-def test_relevance_as_it_is_is_told_once_beside_other_problems() -> None:
-    wrong: dict[str, object] = {"relevance_model": "given", "passage_penalty": -1, "uits": "sentences"}
-    for more in ({}, {"token_price": 0.1}):  # the table stands, or is none by itself
-        told = problems({"selection": {**wrong, **more}})
-        assert sum('relevance_model = "given"' in problem for problem in told) == 1
-        assert sum("passage_penalty must be" in problem for problem in told) == 1
-        assert sum("uits is not a setting" in problem for problem in told) == 1
-    fitted = load_model("default")
-    assert not problems({"selection": {"relevance_model": fitted}, "price": {"token": 0.001}})
-    assert not problems({"selection": {"relevance_model": "auto"}})
 
 
 def test_files_of_a_table_that_is_none_are_looked_at_too(tmp_path: Path) -> None:
@@ -406,3 +394,21 @@ def test_an_allocation_reads_by_the_policy_and_names_what_it_cannot_keep() -> No
     assert [said.partition(":")[0] for said in error.value.problems] == ["depth", "selection", "price"]
     with pytest.raises(InputError, match="has what was found"):
         allocating(policy_of({**TOTAL, "repeat": {"by": "price"}}, "p"), BASE)
+
+
+def test_changes_are_checked_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('[reading]\nrelevance_model = "model.json"\n')
+    seen: list[object] = []
+    with pytest.raises(InputError, match="relevance '.*model"):
+        read_policy(tmp_path / "mine.toml", lambda data: seen.append(data) or data)
+    assert seen == [{"selection": {"relevance_model": str(tmp_path / "model.json")}}]
+    changed = read_policy("default", lambda data: data | {"limits": {"budget": 7}})
+    assert (changed.limits.budget, changed.name, changed.fixed_price) == (7, "default", 0.0)
+
+
+def test_the_program_opens_files_and_keeps_its_own_limits() -> None:
+    base = Selector(options=SolveOptions(time_limit_seconds=2.0, threads=2))
+    told = {"relevance_model": "ranks", "solver": "highs", "options": {"time_limit_seconds": 7.0}}
+    made = policy_of({"selection": told}, "p").selector(0.0, base)
+    assert made.relevance_model.name == "ranks"
+    assert (made.solver, made.options.time_limit_seconds, made.options.threads) == ("highs", 7.0, 2)

@@ -14,8 +14,8 @@ from mio_rag.deciders.price import Price
 from mio_rag.deciders.repeat import ByPrice, ByProcess, Published, Repeat, Rule
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError
-from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.bandit import BanditSettings, StrategyOptions
+from mio_rag.learning.mdp import model_of
 from mio_rag.learning.router_model import Deciding
 from mio_rag.learning.rules import make_policy
 from mio_rag.learning.strategist import Chooser, Fixed, StrategyLearner, open_strategist
@@ -65,7 +65,7 @@ def compose(
     if setup.retriever is not None:
         index = setup.retriever.index
         found.check(index.embedder.fingerprint)
-        retriever = Retriever(index, pool=policy.search.pool, counter=setup.retriever.counter)
+        retriever = Retriever.of(index, policy.search.retrieval, setup.retriever.counter)
         _check_links(policy, retriever)
         if policy.search.by == "bandit":
             learning = BanditSettings(token_price=FIRST_PRICE if fixed is None else fixed, seed=setup.seed)
@@ -133,7 +133,8 @@ def _repeat(policy: Policy, seed: int) -> list[Repeat]:
     elif again.by == "process":
         rule = ByProcess(again.finds, again.most, again.signal)
     else:
-        rule = Published(make_policy(again.rule, RetrievalMDP(), seed=seed))
+        process = None if again.process is None else Path(again.process)
+        rule = Published(make_policy(again.rule, model_of(process, {}), seed=seed))
     return [Repeat(rule, again.signal, again.query, again.finds, again.most, seed=seed)]
 
 

@@ -1,0 +1,1 @@
+"""Open what a person has."""
