@@ -399,7 +399,7 @@ def test_an_allocation_reads_by_the_policy_and_names_what_it_cannot_keep() -> No
 def test_changes_are_checked_with_the_file(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('[reading]\nrelevance_model = "model.json"\n')
     seen: list[object] = []
-    with pytest.raises(InputError, match="relevance '.*model"):
+    with pytest.raises(InputError, match="relevance"):
         read_policy(tmp_path / "mine.toml", lambda data: seen.append(data) or data)
     assert seen == [{"selection": {"relevance_model": str(tmp_path / "model.json")}}]
     changed = read_policy("default", lambda data: data | {"limits": {"budget": 7}})
