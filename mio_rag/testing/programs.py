@@ -1,16 +1,8 @@
-"""Selection programs for tests: random, hard, with segments, and with known solutions.
+"""Selection programs for tests: random, hard, with shared segments, and with known answers.
 
-Seeded random selection programs that try to catch a solver out.
-
-Every draw combines a kind of pairwise matrix, a kind of costs, a kind of budget and, each with some
-probability, count rows, source caps, shares, coverage, changes against a previous selection, conflicts,
-needs, rows of mixed signs, rows that may be broken at a price, and fixed items. All data are decimals with
-at most three places, so that no sum lies near a tolerance and every exact solver must agree to the last digit
-that it promises.
-
-Seeded random selection programs whose items share segments.
-
-Selection programs whose answers are known, each of which caught a solver out or could.
+A random program combines a kind of pairwise matrix, of costs and of budget with, each at some probability,
+rows of every kind, soft rows and fixed items. All data are decimals with at most three places (five with
+segments), so that no sum lies near a tolerance and exact solvers must agree to the last digit they promise.
 """
 
 from __future__ import annotations
@@ -42,11 +34,9 @@ from mio_rag.formulations.rows import (
 
 FloatArray = NDArray[np.float64]
 
-#: Kinds of pairwise matrices.
 PAIRS = ("none", "mixed", "penalties", "few benefits", "gram", "duplicates", "ties")
 #: Sizes of numbers that solvers must be right for.
 SCALES = tuple(10.0**k for k in range(-10, 11, 2))
-#: Kinds of costs.
 COSTS = ("integer", "decimal", "some zero", "equal", "large")
 
 
@@ -69,14 +59,7 @@ def random_program(rng: np.random.Generator, n_max: int = 10) -> SelectionProgra
         labels = [str(s) for s in rng.choice(["a", "b", "c", ""], n)]
         kinds = [*source_caps(labels, 1), *coverage_rows(labels)]
         soft = [SoftRow(row, round(float(rng.random()), 3)) for row in kinds[:3]]
-    program = SelectionProgram(
-        linear=linear,
-        pairwise=pairwise,
-        costs=costs,
-        budget=_budget(rng, costs),
-        rows=rows,
-        fixed=fixed.astype(np.int8),
-    )
+    program = SelectionProgram(linear, pairwise, costs, _budget(rng, costs), rows, fixed.astype(np.int8))
     priced = with_soft_rows(program, soft)
     return priced if priced.n <= n_max else program
 
@@ -91,12 +74,7 @@ def at_scale(program: SelectionProgram, values: float, costs: float, rows: float
         costs=costs * program.costs,
         budget=costs * program.budget,
         rows=tuple(
-            replace(
-                row,
-                coefficients=rows * row.coefficients,
-                lower=rows * row.lower,
-                upper=rows * row.upper,
-            )
+            LinearConstraint(rows * row.coefficients, rows * row.lower, rows * row.upper, row.name)
             for row in program.rows
         ),
         segments=shared and Segments(costs * shared.costs, shared.needs, values * shared.prices),
@@ -116,13 +94,11 @@ def _symmetric(raw: FloatArray) -> FloatArray:
 
 
 def _values(rng: np.random.Generator, n: int, kind: str) -> tuple[FloatArray, FloatArray]:
-    """Pairwise matrix and linear values of one kind."""
     linear = np.round(rng.normal(0.4, 1.0, n), 3)
     raw = np.zeros((n, n))
     if kind == "mixed":
-        raw = rng.normal(0, rng.choice([0.2, 1.0, 3.0]), (n, n)) * (
-            rng.random((n, n)) < rng.choice([0.3, 1.0])
-        )
+        raw = rng.normal(0, rng.choice([0.2, 1.0, 3.0]), (n, n))
+        raw = raw * (rng.random((n, n)) < rng.choice([0.3, 1.0]))
     elif kind == "penalties":
         raw = rng.random((n, n)) * rng.choice([0.1, 0.5, 2.0])
     elif kind == "few benefits":  # evidence links: worthless items that pay in company
@@ -173,20 +149,13 @@ def _rows(rng: np.random.Generator, n: int) -> tuple[LinearConstraint, ...]:
     rows += _side_rows(rng, n)
     for k in range(int(rng.integers(1, 3)) if rng.random() < 0.25 else 0):
         sides = np.sort(np.round(rng.normal(0, 2, 2), 3))
-        both = rng.random() < 0.3
-        rows.append(
-            LinearConstraint(
-                np.round(rng.normal(0, 1, n), int(rng.integers(0, 4))),
-                lower=float(sides[0]) if both else -np.inf,
-                upper=float(sides[1]),
-                name=f"mixed {k}",
-            )
-        )
+        lower = float(sides[0]) if rng.random() < 0.3 else -np.inf
+        coefficients = np.round(rng.normal(0, 1, n), int(rng.integers(0, 4)))
+        rows.append(LinearConstraint(coefficients, lower, float(sides[1]), f"mixed {k}"))
     return tuple(rows)
 
 
 def _side_rows(rng: np.random.Generator, n: int) -> list[LinearConstraint]:
-    """Shares, coverage, changes, conflicts and needs, each with some probability."""
     ids = [str(k) for k in range(n)]
     labels = [str(s) for s in rng.choice(["a", "b", "c", ""], n)]
     rows: list[LinearConstraint] = []
@@ -205,17 +174,14 @@ def _side_rows(rng: np.random.Generator, n: int) -> list[LinearConstraint]:
     return rows
 
 
-#: Ways in which items share segments.
 SHARING = ("windows", "titles", "versions", "nested", "anyhow")
 
 
 def random_shared_program(rng: np.random.Generator, n_max: int = 10) -> SelectionProgram:
     """A program of `random_program` with segments: cost moves from the items to what they share.
 
-    Windows share halves with their neighbours, passages a title with all of their document, versions nearly
-    everything; nested ones need all that the one before needs; or any item needs any segment. Some items need
-    none, some segments are needed by nobody, some cost nothing. Half of the programs have prices of segments,
-    most of these the price of a token. All data are decimals with at most five places.
+    Items share segments as windows, titles, versions or nested passages do, or at random. Some items need
+    none, some segments have no users, some cost nothing; half of the programs have prices of segments.
     """
     program = random_program(rng, n_max)
     needs = _needs(rng, program.n, str(rng.choice(SHARING)))
@@ -237,7 +203,7 @@ def random_shared_program(rng: np.random.Generator, n_max: int = 10) -> Selectio
 
 
 def _needs(rng: np.random.Generator, n: int, kind: str) -> NDArray[np.bool_]:
-    """Which of a few segments each item needs, segments and items in random order."""
+    """Segments that each item needs; segments and items in random order."""
     if kind == "windows":
         needs = np.zeros((n, n + 1), dtype=bool)
         for i in range(n):
@@ -257,7 +223,6 @@ def _needs(rng: np.random.Generator, n: int, kind: str) -> NDArray[np.bool_]:
 
 
 def _shared_budget(rng: np.random.Generator, costs: NDArray[np.float64], shared: Segments) -> float:
-    """Exactly what some items cost together, a share of the total, or an odd number."""
     total = float(costs.sum() + shared.costs.sum())
     kind = rng.random()
     if kind < 0.5:
@@ -268,9 +233,9 @@ def _shared_budget(rng: np.random.Generator, costs: NDArray[np.float64], shared:
     return [0.0, -1.0, total + 1.0][int(rng.integers(3))]
 
 
-#: What an exact solver owes. "proof": the optimum, proven. "selection": the best selection, proven, or a
-#: message that says why not. "honesty": the numbers may lie too far apart for floating point; then it says
-#: so. "bound": a selection, and a bound that holds.
+#: What an exact solver owes. "proof": the proven optimum. "selection": the best selection, proven or with a
+#: message why not. "honesty": the same, or limit="precision" where numbers lie too far apart for floating
+#: point. "bound": a selection, and a bound that holds.
 Demand = Literal["proof", "selection", "honesty", "bound"]
 
 
@@ -309,27 +274,23 @@ def _program(
     for i, j, weight in pairs:
         pairwise[i, j] = pairwise[j, i] = weight
     marks = None if fixed is None else np.asarray(fixed, dtype=np.int8)
-    return SelectionProgram(_floats(linear), pairwise, _floats(costs), budget, tuple(rows), marks)
-
-
-def _floats(values: Sequence[float]) -> NDArray[np.float64]:
-    return np.asarray(values, dtype=np.float64)
+    return SelectionProgram(np.asarray(linear), pairwise, np.asarray(costs), budget, tuple(rows), marks)
 
 
 def _row(
     coefficients: Sequence[float], lower: float = -np.inf, upper: float = np.inf, name: str = "row"
 ) -> LinearConstraint:
-    return LinearConstraint(_floats(coefficients), lower, upper, name)
+    return LinearConstraint(np.asarray(coefficients), lower, upper, name)
 
 
 def knapsack() -> SelectionProgram:
-    """P01 of the Florida State collection: ten items, optimum 309."""
+    """Problem P01 of the Florida State collection: ten items, optimum 309."""
     values, weights = [92, 57, 49, 68, 60, 43, 67, 84, 87, 72], [23, 31, 29, 44, 53, 38, 63, 85, 89, 82]
     return _program(values, weights, 165)
 
 
 def known_cases() -> tuple[Case, ...]:
-    """All of them."""
+    """Return programs with known answers; each caught a solver out, or could."""
     return (*_small(), *_infeasible(), *_sizes(), *_giants(), *_digits(), *_far_apart(), *_beyond_products())
 
 
@@ -373,10 +334,7 @@ def _infeasible() -> Iterable[Case]:
         ("row without coefficients", _program([1.0], [1], 1, rows=[_row([0], upper=-1)])),
         ("contradictory rows", _program([1.0, 1.0], [1, 1], 5, rows=contradiction)),
         ("fixed beyond the budget", _program([1.0, 1.0], [3, 3], 5, fixed=[1, 1])),
-        (
-            "count beyond the budget",
-            _program([1.0] * 3, [2] * 3, 5, rows=passage_count(3, minimum=3)),
-        ),
+        ("count beyond the budget", _program([1.0] * 3, [2] * 3, 5, rows=passage_count(3, minimum=3))),
     )
     huge = Case("negative budget, huge costs", _program([0.0], [5e59], -1), plain=False)
     return (*(Case(name, program) for name, program in table), huge)
@@ -405,10 +363,7 @@ def _giants() -> Iterable[Case]:
         (_program([3e-8, 2e-8, 2e-8], [3, 2, 2], 4, benefit), (1, 2)),
         (_program([5e220], [6.8e-257], 1.0), (0,)),
     )
-    return (
-        Case(f"giants {k}", program, None, best, "selection", plain=False)
-        for k, (program, best) in enumerate(table)
-    )
+    return _selections("giants", table)
 
 
 def _digits() -> Iterable[Case]:
@@ -423,10 +378,12 @@ def _digits() -> Iterable[Case]:
         # relative to large values too, a gain of a hundred millionth is one
         (_program([2.8e9, 71.0, 40.0], [1.0, 1.0, 1.0], 2.0), (0, 1)),
     )
-    return (
-        Case(f"many digits {k}", program, None, best, "selection", plain=False)
-        for k, (program, best) in enumerate(table)
-    )
+    return _selections("many digits", table)
+
+
+def _selections(name: str, table: Iterable[tuple[SelectionProgram, tuple[int, ...]]]) -> Iterable[Case]:
+    for k, (program, best) in enumerate(table):
+        yield Case(f"{name} {k}", program, None, best, "selection", plain=False)
 
 
 def _far_apart() -> Iterable[Case]:
@@ -459,17 +416,7 @@ def _beyond_products() -> Iterable[Case]:
     """Products and ratios of these numbers leave the range of floats."""
     plain = ((_program([3, 2, 2], [3, 2, 2], 4), 4.0), (_program([1, 1, 3, 3], [3, 3, 3, 3], 6), 6.0))
     sizes = ((1e-200, 1e-200), (1e-300, 1e-300), (1e-200, 1e200), (1e200, 1e-200))
-    return (
-        Case(
-            f"values times {values:g}, costs times {costs:g}, {k}",
-            SelectionProgram(
-                values * one.linear, one.pairwise, costs * one.costs, costs * one.budget, one.rows, one.fixed
-            ),
-            values * best,
-            None,
-            "bound",
-            plain=False,
-        )
-        for k, (one, best) in enumerate(plain)
-        for values, costs in sizes
-    )
+    for k, (one, best) in enumerate(plain):
+        for values, costs in sizes:
+            name = f"values times {values:g}, costs times {costs:g}, {k}"
+            yield Case(name, at_scale(one, values, costs, 1.0), values * best, None, "bound", plain=False)
