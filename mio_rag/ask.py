@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
-from mio_rag.generation.window import context_budget
+from mio_rag.generation.protocol import context_budget
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.rerank import Reranker
 from mio_rag.retrieval.retriever import Retriever

@@ -171,7 +171,7 @@ def _hash_of(path: Path) -> str:
 
 
 def _planner_problems(policy: Policy, planner: Planner) -> list[str]:
-    from mio_rag.generation.hidden import PREFIX
+    from mio_rag.generation.gguf import PREFIX
 
     problems, reader = [], policy.models.get(READER)
     if planner.embedder.startswith(PREFIX):

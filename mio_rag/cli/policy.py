@@ -150,7 +150,7 @@ def _workflows(names: str) -> list[Workflow]:
 
 def _embedder(name: str, index: Path | None) -> Encoder:
     from mio_rag.cli.options import load_embedder, load_index
-    from mio_rag.generation.hidden import PREFIX, HiddenStates
+    from mio_rag.generation.gguf import PREFIX, HiddenStates
 
     if name.startswith(PREFIX) and index is None:
         return HiddenStates(name.removeprefix(PREFIX))

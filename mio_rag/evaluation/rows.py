@@ -17,7 +17,7 @@ from mio_rag.errors import InfeasibleError, InputError, MioRagError
 from mio_rag.formulations.program import Segments, SelectionProgram
 from mio_rag.generation import Generator, Prompt
 from mio_rag.generation.base import charged
-from mio_rag.generation.window import context_budget
+from mio_rag.generation.protocol import context_budget
 from mio_rag.measures import (
     Instruments,
     Reading,

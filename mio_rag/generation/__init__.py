@@ -52,7 +52,20 @@ _BACK_ENDS = {
     "HuggingFaceGenerator": "huggingface",
     "OpenAIGenerator": "openai",
 }
-
+#: Kind -> options that may stand behind a "?", with their types.
+_OPTIONS: Mapping[str, Mapping[str, type]] = {
+    "gguf": {"n_ctx": int, "threads": int, "slots": int, "seed": int, "replies": str},
+    "openai": {
+        "tokenizer": str,
+        "window": int,
+        "concurrency": int,
+        "timeout_seconds": float,
+        "retries": int,
+        "logprobs": bool,
+        "seed": int,
+        "replies": str,
+    },
+}
 _FORMS = (
     "'extractive', 'gguf:PATH', 'hf:ID_OR_PATH', 'openai:URL#MODEL' (options after '?', for instance "
     "'gguf:model.gguf?slots=6&replies=replies.sqlite' or "
@@ -64,14 +77,14 @@ def make_generator(spec: str, **options: Any) -> Generator:
     """The generator that a specification names.
 
     spec: ``extractive``, ``gguf:PATH[?OPTIONS]``, ``hf:ID_OR_PATH``, ``openai:URL#MODEL[?OPTIONS]`` or
-        ``scripted:FILE.json`` (an object of question id or text -> answer). Of the options, ``replies=FILE``
-        keeps what the model says; see `mio_rag.generation.replies`.
+        ``scripted:FILE.json`` (an object of question id or text -> answer). Options, parted by ``&``, are
+        parameters of the back end; ``replies=FILE`` keeps what the model says.
     **options: keyword parameters of the back end's class, for instance ``n_ctx`` for ``gguf``. They win over
         options inside the specification.
 
     Raises `InputError` for a specification of another form, an option that the back end does not have, or a
-    missing file; `MissingExtraError` if the back end's package is not installed; the message is the install
-    command; `GenerationError` if the model cannot be loaded.
+    missing file; `MissingExtraError` if the back end's package is not installed; `GenerationError` if the
+    model cannot be loaded.
     """
     make, arguments, options, replies = _resolved(spec, options)
     generator: Generator = make(*arguments, **options)
@@ -87,10 +100,7 @@ def make_generator(spec: str, **options: Any) -> Generator:
 
 
 def check_generator(spec: str) -> None:
-    """Raise `InputError` where a specification plainly names no generator; nothing is loaded or started.
-
-    spec: as `make_generator` takes it.
-    """
+    """Raise `InputError` where a specification plainly names no generator; nothing is loaded or started."""
     make, arguments, *_ = _resolved(spec, {})
     if spec.strip().startswith("gguf:"):
         from mio_rag.generation.gguf import model_file
@@ -114,13 +124,18 @@ def _resolved(spec: str, options: dict[str, Any]) -> tuple[Any, tuple[str, ...],
     if kind == "extractive" and not colon:
         make, arguments = _back_end("ExtractiveGenerator"), ()
     elif kind == "gguf" and target:
-        path, written = parse_file(target)
-        make, arguments, options = _back_end("GGUFGenerator"), (path,), written | options
+        make, (path, mark, query) = _back_end("GGUFGenerator"), target.partition("?")
+        if mark and not Path(target).expanduser().is_file():  # the name of a file may hold a "?"
+            arguments, options = (path,), _options(spec, query, kind) | options
     elif kind == "hf" and target:
         make = _back_end("HuggingFaceGenerator")
     elif kind == "openai" and target:
-        url, model, written = parse_target(target)
-        make, arguments, options = _back_end("OpenAIGenerator"), (url, model), written | options
+        url, _, rest = target.partition("#")
+        model, _, query = rest.partition("?")
+        if not model:
+            raise InputError(f"{spec}: no model is named: write openai:URL#MODEL")
+        make, arguments = _back_end("OpenAIGenerator"), (url, model)
+        options = _options(spec, query, kind) | options
     elif kind == "scripted" and target:
         make = ScriptedGenerator.from_file
     else:
@@ -135,6 +150,21 @@ def _resolved(spec: str, options: dict[str, Any]) -> tuple[Any, tuple[str, ...],
     return make, arguments, options, replies
 
 
+def _options(spec: str, query: str, kind: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    known = _OPTIONS[kind]
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            raise InputError(f"{spec} has no option '{name}': it has {', '.join(known)}")
+        try:
+            options[name] = bool(int(value)) if known[name] is bool else known[name](value)
+        except ValueError as error:
+            raise InputError(f"{spec}: {name}={value!r} is not of type {known[name].__name__}") from error
+    if options.get("replies") == "":
+        raise InputError(f"{spec}: replies is empty: give the path of a file")
+    return options
+
+
 def _back_end(name: str) -> Any:
     return getattr(import_module(f"mio_rag.generation.{_BACK_ENDS[name]}"), name)
 
@@ -147,68 +177,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-_OPTIONS: Mapping[str, type] = {
-    "tokenizer": str,
-    "window": int,
-    "concurrency": int,
-    "timeout_seconds": float,
-    "retries": int,
-    "logprobs": bool,
-    "seed": int,
-    "replies": str,
-}
-_FILE_OPTIONS: Mapping[str, type] = {
-    "n_ctx": int,
-    "threads": int,
-    "slots": int,
-    "seed": int,
-    "replies": str,
-}
-
-
-def parse_target(target: str) -> tuple[str, str, dict[str, Any]]:
-    """Address, model and options of ``URL#MODEL[?OPTIONS]``.
-
-    The options, parted by ``&``, are parameters of `OpenAIGenerator`: ``tokenizer``, ``window``,
-    ``concurrency``, ``timeout_seconds``, ``retries``, ``logprobs`` (1 or 0) and ``seed``; and ``replies``, a
-    file that remembers what was said. For instance
-    ``http://127.0.0.1:8080/v1#name?tokenizer=PATH&window=8192``.
-
-    Raises `InputError` if no model is named, or an option is unknown or malformed.
-    """
-    url, _, rest = target.partition("#")
-    model, _, query = rest.partition("?")
-    if not model:
-        raise InputError(f"openai:{target}: no model is named: write openai:URL#MODEL")
-    return url, model, _options(f"openai:{target}", query, _OPTIONS)
-
-
-def parse_file(target: str) -> tuple[str, dict[str, Any]]:
-    """Path and options of ``PATH[?OPTIONS]``; a file whose name holds a "?" is found as well.
-
-    The options, parted by ``&``, are parameters of `GGUFGenerator` (``n_ctx``, ``threads``, ``slots``,
-    ``seed``), and ``replies``, a file that remembers what was said.
-
-    Raises `InputError` if an option is unknown or malformed.
-    """
-    path, mark, query = target.partition("?")
-    if not mark or Path(target).expanduser().is_file():
-        return target, {}
-    return path, _options(f"gguf:{target}", query, _FILE_OPTIONS)
-
-
-def _options(spec: str, query: str, known: Mapping[str, type]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        kind = known.get(name)
-        if kind is None:
-            raise InputError(f"{spec} has no option '{name}': it has {', '.join(known)}")
-        try:
-            options[name] = bool(int(value)) if kind is bool else kind(value)
-        except ValueError as error:
-            raise InputError(f"{spec}: {name}={value!r} is not of type {kind.__name__}") from error
-    if options.get("replies") == "":
-        raise InputError(f"{spec}: replies is empty: give the path of a file")
-    return options

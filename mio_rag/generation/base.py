@@ -254,9 +254,6 @@ class BaseGenerator(ABC):
                 results.append(error)
         return results
 
-    def _stream(self, prompt: Prompt, max_tokens: int) -> Iterator[str]:
-        yield self._generate(prompt, max_tokens).text
-
     def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
         """By default the reply is read as a letter, or as the text of an option."""
         room = CHOICE_TOKENS if self._window is None else self._window - self.prompt_tokens(prompt)
@@ -341,11 +338,6 @@ class BaseGenerator(ABC):
             results[i] = result
         return [result for result in results if result is not None]
 
-    def stream(self, prompt: Prompt, *, max_tokens: int = 64) -> Iterator[str]:
-        """Answer one prompt piece by piece; the pieces join to the answer. Raises as `generate` does."""
-        self._check_fits(prompt, max_tokens)
-        return self._stream(prompt, max_tokens)
-
     def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
         """Tokens that the window leaves for the context block of this question.
 
@@ -357,12 +349,6 @@ class BaseGenerator(ABC):
             return None
         around = self.prompt_tokens(build_prompt(question, [_PROBE])) - self.count([_PROBE.text])[0]
         return max(0, self._window - max_tokens - around - _SEAM_TOKENS)
-
-    def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
-        """Index into `choices` of the option held to be right; as `choose_scored`, but counts nothing."""
-        prompt = self._with_choices(prompt, choices)
-        with self._turns:
-            return self._choose(prompt, choices)[0]
 
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
         """The option that the generator holds to be right, with its probability among all of them.
@@ -491,14 +477,6 @@ class WrappedGenerator:
             except GenerationError as error:
                 results.append(error)
         return results
-
-    def stream(self, prompt: Prompt, *, max_tokens: int = 64) -> Iterator[str]:
-        """The whole answer as one piece."""
-        yield self.generate(prompt, max_tokens=max_tokens).text
-
-    def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
-        """Index of the option that the generator holds to be right."""
-        return self.choose_scored(prompt, choices).index
 
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
         """The option, how probable it is among all, and what it cost to choose."""

@@ -15,104 +15,45 @@ from __future__ import annotations
 import atexit
 import json
 import math
-import os
-import queue
+import re
 import secrets
-import struct
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.entries import unit_rows
 from mio_rag.errors import InputError, require
 from mio_rag.generation.base import BaseGenerator, Chosen, option_logprobs
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.generation.prompts import LETTERS, Prompt
 from mio_rag.storage import known_sha256_of
-from mio_rag.types import Answer, GenerationError
+from mio_rag.types import Answer, GenerationError, clean
 
-# By number of the type: how `struct` reads it. 8 is a string, 9 an array.
-_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
-_VERSIONS = (2, 3)
-_LONGEST = 1 << 16  # bytes of a name
-
-
-def trained_context(path: Path) -> int | None:
-    """Tokens of the window that a model was trained for; None where the file does not say, or not legibly.
-
-    Notes
-    -----
-    Names and values stand at the beginning of the file, those of the model's shape before the vocabulary
-    (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Whether the file is sound is not checked.
-    """
-    try:
-        with path.open("rb") as stream:
-            return _found(stream)
-    except (OSError, OverflowError, ValueError, struct.error):
-        return None
-
-
-def _found(stream: BinaryIO) -> int | None:
-    stream.seek(4)
-    version, _, count = _read(stream, "IQQ")
-    if version not in _VERSIONS:
-        return None
-    known: dict[str, Any] = {}
-    for _ in range(count):
-        key = _text(stream)
-        (kind,) = _read(stream, "I")
-        if kind in _NUMBERS:
-            (known[key],) = _read(stream, _NUMBERS[kind])
-        elif kind == _STRING and key == "general.architecture":
-            known[key] = _text(stream)
-        else:
-            _skip(stream, kind)
-        window = known.get(f"{known.get('general.architecture')}.context_length")
-        if window is not None:
-            return window if isinstance(window, int) and window >= 1 else None
-    return None
-
-
-def _read(stream: BinaryIO, form: str) -> tuple[Any, ...]:
-    layout = struct.Struct(f"<{form}")
-    return layout.unpack(stream.read(layout.size))
-
-
-def _text(stream: BinaryIO) -> str:
-    (length,) = _read(stream, "Q")
-    if length > _LONGEST:
-        raise ValueError(f"a name of {length} bytes")
-    return stream.read(length).decode()
-
-
-def _skip(stream: BinaryIO, kind: int) -> None:
-    if kind in _NUMBERS:
-        stream.seek(struct.calcsize(f"<{_NUMBERS[kind]}"), os.SEEK_CUR)
-    elif kind == _STRING:
-        (length,) = _read(stream, "Q")
-        stream.seek(length, os.SEEK_CUR)
-    elif kind == _ARRAY:
-        inner, length = _read(stream, "IQ")
-        if inner in _NUMBERS:
-            stream.seek(length * struct.calcsize(f"<{_NUMBERS[inner]}"), os.SEEK_CUR)
-        elif inner == _STRING:
-            for _ in range(length):
-                _skip(stream, inner)
-        else:
-            raise ValueError(f"an array of type {inner}")
-    else:
-        raise ValueError(f"a value of type {kind}")
-
-
+_CONTEXT = re.compile(rb"\.context_length(?:\x04\x00{3}(.{4})|\x0a\x00{3}(.{8}))", re.DOTALL)
+_HEAD_BYTES = 1 << 20
 _MAGIC = b"GGUF"
 # Below every level that llama.cpp logs at: it would write progress lines to stderr for each request.
 _SILENT = -1
 # Most probable tokens that are looked through for the letters of the options.
 _SEEN = 64
+
+
+def trained_context(path: Path) -> int | None:
+    """Tokens of the window that a model was trained for; None where the head of the file does not say.
+
+    Names, types (4: uint32, 10: uint64) and values stand in a row, those of the model's shape before the
+    vocabulary (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+    """
+    with path.open("rb") as stream:
+        found = _CONTEXT.search(stream.read(_HEAD_BYTES))
+    return None if found is None else int.from_bytes(found[1] or found[2], "little") or None
 
 
 def model_file(path: str | Path) -> Path:
@@ -237,38 +178,6 @@ class GGUFGenerator(BaseGenerator):
         likely = [(str(t["token"]), float(t["logprob"])) for t in scored[0]["top_logprobs"]]
         return option_logprobs(likely, options)
 
-    def _stream(self, prompt: Prompt, max_tokens: int) -> Iterator[str]:
-        pieces: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
-        stopped = threading.Event()
-
-        def receive(chunk: Any) -> bool:
-            if "error" in chunk:
-                pieces.put(GenerationError(f"{self.name}: {chunk['error'].get('message', chunk['error'])}"))
-            for choice in chunk.get("choices", ()):
-                if text := choice["delta"].get("content"):
-                    pieces.put(text)
-            return stopped.is_set()  # True ends the completion
-
-        def run() -> None:
-            try:
-                self._complete(prompt, receive, max_tokens=max_tokens, stream=True)
-                pieces.put(None)
-            except BaseException as error:
-                pieces.put(error)
-
-        worker = threading.Thread(target=run, name="mio-rag-gguf-stream")
-        worker.start()
-        try:
-            while (piece := pieces.get()) is not None:
-                if isinstance(piece, BaseException):
-                    raise piece
-                yield piece
-        finally:
-            # A reader that leaves early must not leave a completion running in a server that may be closed
-            # next.
-            stopped.set()
-            worker.join()
-
     def _at_rest(self) -> None:
         """Begin nothing more, and wait for what somebody gave up on: llama.cpp must not be freed under it."""
         with self._ended:
@@ -281,7 +190,7 @@ class GGUFGenerator(BaseGenerator):
         # Dropping the last reference makes llama.cpp's server stop its threads and free the model.
         self._server = None
 
-    def _complete(self, prompt: Prompt, receive: Any = None, **options: Any) -> Any:
+    def _complete(self, prompt: Prompt, **options: Any) -> Any:
         body = {
             "messages": _messages(prompt),
             "temperature": 0,
@@ -297,11 +206,7 @@ class GGUFGenerator(BaseGenerator):
                 )
             self._running += 1
         try:
-            reply = (
-                server.handle_chat_completions(body, receive)
-                if receive
-                else server.handle_chat_completions(body)
-            )
+            reply = server.handle_chat_completions(body)
         finally:
             with self._ended:
                 self._running -= 1
@@ -344,32 +249,31 @@ def _among(choice: Mapping[str, Any], said: str, letters: str) -> float | None:
     return math.exp(logs[said]) / sum(map(math.exp, logs.values()))
 
 
-def has_devices(xllamacpp: Any) -> bool:
-    """Whether there is anything beside the processor that layers of a model could be put on."""
-    kinds = xllamacpp.ggml_backend_dev_type
-    return any(one["type"] != kinds.GGML_BACKEND_DEVICE_TYPE_CPU for one in xllamacpp.get_device_info())
+def _params(file: Path, threads: int, key: str) -> tuple[Any, Any]:
+    """The package, and what every server is started with."""
+    xllamacpp = require("xllamacpp", "gguf", "running a GGUF model")
+    params, cpu = xllamacpp.CommonParams(), xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
+    params.model.path = str(file)
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    params.verbosity = _SILENT
+    params.api_keys = [key]
+    params.ui = False
+    # Finding out what fits on devices beside the processor reads the model's file once more.
+    params.fit_params = any(one["type"] != cpu for one in xllamacpp.get_device_info())
+    return xllamacpp, params
 
 
 def _start(file: Path, n_ctx: int, threads: int, slots: int) -> tuple[Any, JsonClient]:
-    xllamacpp = require("xllamacpp", "gguf", "running a GGUF model")
     key = secrets.token_urlsafe(24)
-    params = xllamacpp.CommonParams()
-    params.model.path = str(file)
+    xllamacpp, params = _params(file, threads, key)
     # llama.cpp makes room for all that is asked for, and no prompt may use more than the model knows.
     params.n_ctx = min(n_ctx, slots * (trained_context(file) or n_ctx))
     params.n_parallel = slots
     params.kv_unified = True  # every slot may take the whole window
-    params.cpuparams.n_threads = threads
-    params.cpuparams_batch.n_threads = threads
-    params.verbosity = _SILENT
-    params.api_keys = [key]
     params.n_threads_http = 2
     params.endpoint_slots = False
-    params.ui = False
     params.cache_prompt = slots > 1
     params.cache_ram_mib = 0
-    # Finding out what fits on devices reads the model's file once more.
-    params.fit_params = has_devices(xllamacpp)
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as error:
@@ -378,3 +282,52 @@ def _start(file: Path, n_ctx: int, threads: int, slots: int) -> tuple[Any, JsonC
             "or of an architecture newer than the installed xllamacpp"
         ) from error
     return server, JsonClient(server.listening_address, key, local=True)
+
+
+#: What names of such vectors begin with.
+PREFIX = "hidden:"
+_ONCE = 16  # texts of a call
+
+
+class HiddenStates:
+    """Vectors of texts from a frozen GGUF model: the state after the last token, at unit length.
+
+    path: a ``.gguf`` file.
+    n_ctx: longest text in tokens; longer ones are refused by llama.cpp.
+
+    Raises `InputError` if the file is missing or is not GGUF; `GenerationError` if llama.cpp cannot load the
+    model; `MissingExtraError` without the extra ``gguf``.
+    """
+
+    def __init__(self, path: str | Path, n_ctx: int = 512) -> None:
+        file = model_file(path)
+        xllamacpp, params = _params(file, 1, secrets.token_urlsafe(24))
+        self.name = f"{PREFIX}{file.name}"
+        self.fingerprint = f"{PREFIX}{known_sha256_of(file)[:16]}"
+        params.n_ctx = params.n_batch = params.n_ubatch = n_ctx
+        params.n_parallel = 1
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_LAST
+        try:
+            self._server: Any = xllamacpp.Server(params)
+        except RuntimeError as error:
+            raise GenerationError(f"llama.cpp cannot load {file}: {error}") from error
+        self.encode(["."])  # a server that is dropped before it has served anything never ends
+
+    def encode(
+        self, texts: Sequence[str], progress: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        """Unit rows, shape (len(texts), d), float32.
+
+        Raises `GenerationError` if the model refuses a text, for instance one that is too long.
+        """
+        rows: list[Any] = []
+        for start in range(0, len(texts), _ONCE):
+            given = [clean(text).strip() or " " for text in texts[start : start + _ONCE]]
+            reply = self._server.handle_embeddings({"input": given})
+            if "error" in reply:
+                raise GenerationError(f"{self.name}: {reply['error'].get('message', reply['error'])}")
+            rows += [entry["embedding"] for entry in sorted(reply["data"], key=lambda entry: entry["index"])]
+            if progress is not None:
+                progress(len(given))
+        return np.asarray(unit_rows(rows), dtype=np.float32)

@@ -96,16 +96,6 @@ class JsonClient:
         except (ValueError, RecursionError) as error:
             raise HttpFailure(f"the reply is not JSON: {raw[:80]!r}", status) from error
 
-    def lines(self, path: str, body: Any) -> Any:
-        """Yield the lines of a reply as they come. Raises as `request`."""
-        try:
-            with self._client.stream("POST", path, content=json.dumps(body)) as response:
-                if not response.is_success:
-                    raise _refusal(response, response.read())
-                yield from response.iter_lines()
-        except self._httpx.HTTPError as error:
-            raise self._lost(error) from error
-
     def _sent(self, method: str, path: str, body: Any) -> tuple[int, Any, bytes]:
         # Python's own encoder: half of a surrogate pair goes out as an escape.
         content = None if body is None else json.dumps(body)

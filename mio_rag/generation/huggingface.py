@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 from mio_rag.errors import InputError, require
@@ -157,37 +156,6 @@ class HuggingFaceGenerator(BaseGenerator):
             "return_dict_in_generate": True,
             "output_logits": True,
         }
-
-    def _stream(self, prompt: Prompt, max_tokens: int) -> Iterator[str]:
-        transformers = require("transformers", "retrieval", "streaming from a Hugging Face model")
-        streamer = transformers.TextIteratorStreamer(
-            self._tokenizer, skip_prompt=True, skip_special_tokens=True
-        )
-        inputs = self._tokenizer.pad({"input_ids": [self._ids(prompt)]}, return_tensors="pt").to(self._device)
-        stopped, failure = Event(), list[BaseException]()
-
-        def run() -> None:
-            try:
-                with self._torch.inference_mode():
-                    self._model.generate(
-                        **inputs,
-                        **self._greedy(max_tokens),
-                        streamer=streamer,
-                        stopping_criteria=[lambda ids, scores, **_: stopped.is_set()],
-                    )
-            except BaseException as error:
-                failure.append(error)
-                streamer.end()  # otherwise the reader would wait for ever
-
-        worker = Thread(target=run, name="mio-rag-hf-stream")
-        worker.start()
-        try:
-            yield from (piece for piece in streamer if piece)
-        finally:
-            stopped.set()
-            worker.join()
-        if failure:
-            raise GenerationError(f"{self.name} failed: {first_line(failure[0])}") from failure[0]
 
     def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
         """The letter to which the model gives the largest log-probability as continuation."""

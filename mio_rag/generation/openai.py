@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeGuard, TypeVar
@@ -227,20 +227,6 @@ class OpenAIGenerator(BaseGenerator):
 
         with ThreadPoolExecutor(max_workers=min(self._concurrency, len(prompts))) as pool:
             return list(pool.map(one, prompts))
-
-    def _stream(self, prompt: Prompt, max_tokens: int) -> Iterator[str]:
-        request = self._request(prompt, max_tokens) | {"stream": True}
-        try:
-            for line in self._client.lines(self._chat, request):
-                if not line.startswith("data:") or line[5:].strip() in ("", "[DONE]"):
-                    continue
-                piece = json.loads(line[5:])
-                if piece["choices"] and (text := piece["choices"][0]["delta"].get("content")):
-                    yield str(text)
-        except HttpFailure as failure:
-            raise self._failure(failure) from failure
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-            raise self._foreign("a stream of something else") from error
 
     def _answer(self, reply: Any, prompt: Prompt, max_tokens: int, seconds: float) -> Answer:
         try:

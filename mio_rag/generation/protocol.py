@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from mio_rag.errors import MioRagError
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, GenerationError, Question
 
@@ -65,16 +66,8 @@ class Generator(Protocol):
         """Answer many prompts, in order; a failure takes the place of its answer."""
         ...
 
-    def stream(self, prompt: Prompt, *, max_tokens: int = 64) -> Iterator[str]:
-        """Answer one prompt piece by piece."""
-        ...
-
     def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
         """Tokens that the window leaves for the context block; None: unbounded."""
-        ...
-
-    def choose(self, prompt: Prompt, choices: Sequence[str]) -> int:
-        """Index of the option that the generator holds to be right."""
         ...
 
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
@@ -131,3 +124,42 @@ def content_of(generator: Generator) -> str:
     content = str(getattr(generator, "content", None) or generator.identity or generator.name)
     window = generator.context_window
     return content if window is None else f"{content} window={window}"
+
+
+def window_room(
+    generator: Generator,
+    question: Question,
+    *,
+    max_tokens: int,
+    error: type[MioRagError] = GenerationError,
+) -> int | None:
+    """Tokens that the window leaves for passages and notes.
+
+    max_tokens: longest answer.
+    error: what to raise: `GenerationError` where a question of a set fails, `InputError` where somebody asks
+        it.
+
+    Returns: at least 1; None where the window is unbounded or unknown.
+    Raises `MioRagError` of the type `error`, if there is no room at all.
+    """
+    room = generator.context_allowance(question, max_tokens=max_tokens)
+    if room is not None and room < 1:
+        raise error(
+            f"question '{question.id}' leaves no room for context in the window of {generator.name}, beside "
+            f"an answer of {max_tokens} tokens: shorten the question, lower max_tokens, or use a model with "
+            "a larger window"
+        )
+    return room
+
+
+def context_budget(
+    generator: Generator,
+    question: Question,
+    budget_tokens: int,
+    *,
+    max_tokens: int,
+    error: type[MioRagError] = GenerationError,
+) -> int:
+    """The token budget, or what the window leaves where that is less; as `window_room`."""
+    room = window_room(generator, question, max_tokens=max_tokens, error=error)
+    return budget_tokens if room is None else min(budget_tokens, room)

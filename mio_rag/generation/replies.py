@@ -16,7 +16,7 @@ import json
 import math
 import sqlite3
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -128,11 +128,6 @@ class RememberingGenerator(WrappedGenerator):
             if isinstance(answer, Answer):
                 self.file.put(keys[i], asdict(answer))
         return [answer for answer in found if answer is not None]
-
-    def stream(self, prompt: Prompt, *, max_tokens: int = 64) -> Iterator[str]:
-        """A kept answer at once; a new one piece by piece, which is not kept."""
-        found = self._answer(self.file.get(self._key("generate", prompt, max_tokens)))
-        return self._inner.stream(prompt, max_tokens=max_tokens) if found is None else iter([found.text])
 
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
         """The kept choice, or a new one, which is kept."""

@@ -62,7 +62,7 @@ def wording(question: str) -> FloatArray:
 
 
 class Encoder(Protocol):
-    """What makes vectors of questions: an index's embedder, or `mio_rag.generation.hidden.HiddenStates`."""
+    """What makes vectors of questions: an index's embedder, or `mio_rag.generation.gguf.HiddenStates`."""
 
     @property
     def fingerprint(self) -> str:

@@ -30,7 +30,7 @@ from mio_rag.deciders.repeat import Published, Repeat
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, choose
 from mio_rag.generation import Generator
-from mio_rag.generation.hidden import PREFIX, HiddenStates
+from mio_rag.generation.gguf import PREFIX, HiddenStates
 from mio_rag.learning.bandit import options_of
 from mio_rag.learning.labels import answer_worked, labels
 from mio_rag.learning.planner import Planner as LearnedPlanner

@@ -15,8 +15,7 @@ from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError, MioRagError
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.generation.base import allowance, charged, most_tokens
-from mio_rag.generation.protocol import content_of
-from mio_rag.generation.window import context_budget
+from mio_rag.generation.protocol import content_of, context_budget
 from mio_rag.pool import Candidates
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation import Generator, build_prompt
-from mio_rag.generation.protocol import CHOICE_TOKENS
-from mio_rag.generation.window import window_room
+from mio_rag.generation.protocol import CHOICE_TOKENS, window_room
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.session.budget import Budget, LimitReached, Limits, Replies, Reply

@@ -1,8 +1,6 @@
 """Every reply is counted once, whatever a server sends: by the generator, a batch and a service."""
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,11 @@ from mio_rag.generation import OpenAIGenerator, build_prompt, make_generator
 from mio_rag.policy import policy_of
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import GenerationError, Passage, Question
-from tests.generation.faults import CHARGED, FREE, USAGES, FaultServer, served
+from tests.generation.faults import CHARGED, FREE, USAGES, Bill, served
 
 PROMPT = build_prompt(Question("q", "Where is the tower?"), [Passage("p", "The tower stands in Paris.")])
-QUESTIONS = tuple(Question(f"q{k}", f"How long is the river number {k}?") for k in range(30))
-SECONDS = 0.3  # of a reply that never comes
+QUESTIONS = tuple(Question(f"q{k}", f"How long is the river number {k}?") for k in range(24))
+SECONDS = 0.2  # of a reply that never comes
 MODEL = {"input": 100.0, "output": 400.0}
 POLICY = policy_of(
     {
@@ -38,7 +36,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mio_rag.generation.base._FIRST_SECONDS", 0.0)
 
 
-def asked(server: FaultServer, **more: Any) -> tuple[int, int, str]:
+def asked(server: Bill, **more: Any) -> tuple[int, int, str]:
     """Tokens counted for one question, and the answer, or why there is none."""
     with OpenAIGenerator(server.url, "m", timeout_seconds=SECONDS, **more) as generator:
         try:
@@ -62,7 +60,7 @@ def test_a_reply_without_use_counts_with_the_longest_completion(fault: str) -> N
         assert server.url in why
 
 
-@pytest.mark.parametrize("fault", ["504", "reset", "timeout", "cut short", "HTML"])
+@pytest.mark.parametrize("fault", ["504", "reset", "timeout", "cut short"])
 def test_attempts_before_the_answer_are_part_of_its_cost(fault: str) -> None:
     with served(lambda k: fault if k < 2 else None) as server:
         into, out, text = asked(server, retries=3)
@@ -102,38 +100,25 @@ def test_retry_after_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         assert server.asked == 1  # nobody waits a day
 
 
-def test_streams_fail_as_generation_errors() -> None:
-    for fault in ("504", "reset", "HTML", "429", "cut short"):
-        with served(lambda k, fault=fault: fault) as server:  # type: ignore[misc]
-            generator = OpenAIGenerator(server.url, "m", timeout_seconds=SECONDS)
-            with suppress(GenerationError):
-                assert list(generator.stream(PROMPT)) == []
-
-
 @pytest.fixture
-def mixed() -> Iterator[FaultServer]:
+def mixed() -> Iterator[Bill]:
     """Every fault in turn, and a good reply after each."""
-    names = [
-        name for name in (*CHARGED, *FREE, *USAGES) if name not in ("401", "403", "404", "400", "timeout")
-    ]
+    names = [name for name in (*CHARGED, *FREE, *USAGES) if name not in ("401", "404", "400", "timeout")]
     with served(lambda k: names[k // 2 % len(names)] if k % 2 == 0 else None) as server:
         yield server
 
 
-@pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_batch_counts_at_least_what_it_is_billed_and_ends(
-    mixed: FaultServer, concurrency: int, river_index: CorpusIndex, tmp_path: Path
+    mixed: Bill, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
     spec = f"openai:{mixed.url}#m?timeout_seconds=5"
-    for _ in range(3):  # and every rerun goes on
-        done = ask_many(
-            QUESTIONS, river_index, spec, POLICY, tmp_path, total_dollars=9.0, concurrency=concurrency
-        )
+    for _ in range(2):  # and a rerun goes on
+        done = ask_many(QUESTIONS, river_index, spec, POLICY, tmp_path, total_dollars=9.0, concurrency=4)
     billed = (mixed.charged[0] * MODEL["input"] + mixed.charged[1] * MODEL["output"]) / 1e6
     assert billed <= done.spent + done.lost + 1e-9
     assert done.spent + done.lost <= 1.5 * billed  # once
     assert done.answered + done.failed == len(QUESTIONS)
-    assert done.answered > 20
+    assert done.answered > 15
 
 
 def test_negative_usage_does_not_make_a_batch_free(river_index: CorpusIndex, tmp_path: Path) -> None:
@@ -147,7 +132,7 @@ def test_negative_usage_does_not_make_a_batch_free(river_index: CorpusIndex, tmp
 
 @pytest.mark.parametrize("policy", [None, "frugal"])
 def test_a_service_counts_at_least_what_it_is_billed(
-    mixed: FaultServer, policy: str | None, demo_index: CorpusIndex, tmp_path: Path
+    mixed: Bill, policy: str | None, demo_index: CorpusIndex, tmp_path: Path
 ) -> None:
     pytest.importorskip("fastapi")
     from fastapi.testclient import TestClient
@@ -171,7 +156,7 @@ def test_a_service_counts_at_least_what_it_is_billed(
             policy=None if given is None else str(given),
         )
         with TestClient(made, raise_server_exceptions=False) as client:
-            for k in range(30):
+            for k in range(16):
                 body = {
                     "question": f"Which tower is taller, Bell Rock or Skerryvore? {k}",
                     "budget_tokens": 99,
@@ -221,23 +206,3 @@ def test_what_cannot_be_counted_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         ask_many(QUESTIONS, river_index, "extractive", POLICY, tmp_path / "out", **given)
-
-
-@pytest.mark.parametrize("option", ["concurrency=100000", "timeout_seconds=nan", "retries=1000", "window=0"])
-def test_options_of_an_endpoint_are_bounded(option: str) -> None:
-    with pytest.raises(InputError):
-        make_generator(f"openai:http://h/v1#m?{option}")
-
-
-@pytest.mark.filterwarnings("ignore:the replies in")
-def test_a_kept_reply_that_is_damaged_is_asked_for_again(tmp_path: Path) -> None:
-    file = tmp_path / "r.sqlite"
-    with served(lambda k: None) as server:
-        spec = f"openai:{server.url}#m?replies={file}"
-        for damage in (None, '{"text": "x", "prompt_tokens": null}', "[]", "{"):
-            if damage is not None:
-                with sqlite3.connect(file) as connection:
-                    connection.execute("UPDATE replies SET reply = ?", (damage,))
-            with make_generator(spec) as generator:
-                assert generator.generate(PROMPT).text == "241 kilometres"
-    assert server.asked == 4

@@ -95,22 +95,12 @@ def test_generation_is_greedy_with_the_log_probabilities_of_a_plain_loop(
 
 def test_a_batch_answers_as_its_members_do(generator: HuggingFaceGenerator) -> None:
     alone = [generator.generate(prompt, max_tokens=5) for prompt in PROMPTS]
-    together = generator.generate_many(
-        PROMPTS, max_tokens=5
-    )  # batches of two: lengths differ, padding on the left
+    # batches of two: lengths differ, padding on the left
+    together = generator.generate_many(PROMPTS, max_tokens=5)
     for one, other in zip(alone, together, strict=True):
         assert isinstance(other, Answer)
         assert (other.text, other.prompt_tokens) == (one.text, one.prompt_tokens)
         assert other.logprobs == pytest.approx(one.logprobs, abs=1e-3)
-
-
-def test_streams_join_to_the_answer_and_may_be_left(generator: HuggingFaceGenerator) -> None:
-    whole = generator.generate(PROMPTS[0], max_tokens=8).text
-    assert "".join(generator.stream(PROMPTS[0], max_tokens=8)).strip() == whole
-    stream = generator.stream(PROMPTS[0], max_tokens=100)
-    next(stream, None)
-    stream.close()  # type: ignore[attr-defined]
-    assert generator.generate(PROMPTS[0], max_tokens=8).text == whole
 
 
 def test_choose_takes_the_likeliest_letter(generator: HuggingFaceGenerator, folder: Path) -> None:
@@ -124,7 +114,7 @@ def test_choose_takes_the_likeliest_letter(generator: HuggingFaceGenerator, fold
         with torch.inference_mode():
             logits = torch.log_softmax(generator._model(torch.tensor([ids + tail])).logits[0], dim=-1)
         scores.append(sum(float(logits[len(ids) - 1 + i, token]) for i, token in enumerate(tail)))
-    assert generator.choose(prompt, question.choices) == scores.index(max(scores))
+    assert generator.choose_scored(prompt, question.choices).index == scores.index(max(scores))
 
 
 def test_counts(generator: HuggingFaceGenerator) -> None:

@@ -1,96 +1,48 @@
-"""The OpenAI client against real servers: a small one that speaks the protocol, and llama.cpp's own."""
+"""Endpoints and their connections, against servers that speak the protocol, and llama.cpp's own."""
 
 import asyncio
-import json
 import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+pytest.importorskip("httpx2")
+
 from mio_rag.errors import InputError
 from mio_rag.generation import OpenAIGenerator, build_prompt, make_generator
+from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.types import Answer, GenerationError, Passage, Question
-
-pytest.importorskip("httpx2")
+from tests.generation.faults import Respond, Server, completion, serving
 
 MODEL = os.environ.get("MIO_RAG_TEST_GGUF", "")
 PROMPT = build_prompt(Question("q", "Where is the tower?"), [Passage("p", "The tower stands in Paris.")])
-Reply = tuple[int, Any]
+USAGE = {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14}
 
 
-def completion(text: str, **extra: Any) -> Reply:
-    message = {"role": "assistant", "content": text}
-    return 200, {
-        "id": "1", "object": "chat.completion", "created": 0, "model": "m",
-        "choices": [{"index": 0, "finish_reason": "stop", "message": message, **extra}],
-        "usage": {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14},
-    }  # fmt: skip
+class Serve(ExitStack):
+    """Starts servers that are stopped when the test ends."""
 
+    def __call__(self, respond: Any) -> Server:
+        """Reply: a text, a body, or (status, body)."""
 
-class Server:
-    """Answers by a function of path and body; keeps what it was sent and how many requests ran at once."""
+        def full(path: str, body: Any) -> tuple[int, Any, dict[str, str]]:
+            made = respond(path, body)
+            if isinstance(made, str):
+                made = completion(made, USAGE)
+            return (*made, {}) if isinstance(made, tuple) else (200, made, {})
 
-    def __init__(self, respond: Callable[[str, dict[str, Any]], Reply]) -> None:
-        self.bodies: list[dict[str, Any]] = []
-        self.keys: list[str | None] = []
-        self.paths: list[str] = []
-        self.running = self.most = 0
-        lock = threading.Lock()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with lock:
-                    outer.paths.append(self.path)
-                    if self.path.endswith("/chat/completions"):
-                        outer.bodies.append(body)
-                        outer.keys.append(self.headers.get("Authorization"))
-                    outer.running += 1
-                    outer.most = max(outer.most, outer.running)
-                try:
-                    status, reply = respond(self.path, body)
-                finally:
-                    with lock:  # before the reply leaves: the client may ask again the moment it arrives
-                        outer.running -= 1
-                try:
-                    streamed = isinstance(reply, str)
-                    raw = reply.encode() if streamed else json.dumps(reply).encode()
-                    self.send_response(status)
-                    self.send_header("Content-Type", "text/event-stream" if streamed else "application/json")
-                    self.send_header("Content-Length", str(len(raw)))
-                    self.end_headers()
-                    self.wfile.write(raw)
-                except OSError:
-                    pass  # the client has given up, as the test wants it to
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self.enter_context(serving(full))
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Server]]:
-    started: list[Server] = []
-
-    def start(respond: Callable[[str, dict[str, Any]], Reply]) -> Server:
-        started.append(Server(respond))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.server.shutdown()
-        server.server.server_close()
+def serve() -> Iterator[Serve]:
+    with Serve() as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -99,164 +51,123 @@ def _no_key_and_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mio_rag.generation.base._FIRST_SECONDS", 0.0)
 
 
-def test_an_answer_and_what_was_sent_for_it(
-    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_and_what_was_sent_for_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     scored = {"content": [{"token": "Paris", "logprob": -0.5, "bytes": None, "top_logprobs": []}]}
-    server = serve(lambda path, body: completion(" Paris\n", logprobs=scored))
+    server = serve(lambda path, body: completion(" Paris\n", USAGE, logprobs=scored))
     with OpenAIGenerator(server.url, "m", logprobs=True) as generator:
         answer = generator.generate(PROMPT, max_tokens=7)
     assert (answer.text, answer.prompt_tokens, answer.completion_tokens) == ("Paris", 11, 3)
-    assert answer.logprobs == (-0.5,)
-    assert answer.generator == "openai:m"
-    (body,) = server.bodies
-    assert server.keys == ["Bearer secret"]
+    assert (answer.logprobs, answer.generator) == ((-0.5,), "openai:m")
+    (body,) = server.asked()
+    assert {one[2]["Authorization"] for one in server.requests} == {"Bearer secret"}
     assert (body["model"], body["temperature"], body["max_tokens"], body["logprobs"]) == ("m", 0, 7, True)
     assert [m["content"] for m in body["messages"]] == [PROMPT.system, PROMPT.user]
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_failure_that_passes_is_retried(serve: Callable[..., Server], status: int) -> None:
+def test_a_failure_that_passes_is_retried(serve: Serve, status: int) -> None:
     left = [status, status]
-    server = serve(
-        lambda path, body: (left.pop(), {"error": "busy"}) if left and "chat" in path else completion("Paris")
-    )
+    server = serve(lambda path, body: (left.pop(), {"error": "busy"}) if left and "chat" in path else "Paris")
     assert OpenAIGenerator(server.url, "m", retries=2).generate(PROMPT).text == "Paris"
-    assert len(server.bodies) == 3
+    assert len(server.asked()) == 3
 
 
-def test_a_refused_request_is_not_retried(serve: Callable[..., Server]) -> None:
+def test_a_refused_request_is_not_retried(serve: Serve) -> None:
     server = serve(lambda path, body: (401, {"error": {"message": "bad key"}}))
     with pytest.raises(GenerationError, match="OPENAI_API_KEY"):
         OpenAIGenerator(server.url, "m").generate(PROMPT)
-    assert len(server.bodies) == 1
+    assert len(server.asked()) == 1
 
 
-def test_a_slow_server_times_out(serve: Callable[..., Server]) -> None:
-    release = threading.Event()
-
-    def respond(path: str, body: dict[str, Any]) -> Reply:
-        release.wait(30)
-        return completion("late")
-
-    server = serve(respond)
-    try:
-        with pytest.raises(GenerationError, match=r"within 0\.2 s.*timeout_seconds"):
-            OpenAIGenerator(server.url, "m", timeout_seconds=0.2, retries=0).generate(PROMPT)
-    finally:
-        release.set()
-
-
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def test_a_slow_server_times_out(serve: Serve) -> None:
+    server = serve(lambda path, body: (1, None))
+    with pytest.raises(GenerationError, match=r"within 0\.2 s.*timeout_seconds"):
+        OpenAIGenerator(server.url, "m", timeout_seconds=0.2, retries=0).generate(PROMPT)
 
 
 def test_a_server_that_is_down() -> None:
-    generator = OpenAIGenerator(f"http://127.0.0.1:{closed_port()}/v1", "m", retries=0)
+    generator = OpenAIGenerator("http://127.0.0.1:9/v1", "m", retries=0)
     with pytest.raises(GenerationError, match="cannot be reached"):
         generator.generate(PROMPT)
-    with pytest.raises(GenerationError, match="cannot be reached"):
-        list(generator.stream(PROMPT))
     with pytest.raises(GenerationError, match=r"cannot be counted.*cannot be reached"):
         generator.count(["x"])
     assert all(isinstance(r, GenerationError) for r in generator.generate_many([PROMPT, PROMPT]))
 
 
-def test_many_are_bounded_in_number_and_keep_their_order(serve: Callable[..., Server]) -> None:
-    def respond(path: str, body: dict[str, Any]) -> Reply:
+def test_many_are_bounded_in_number_and_keep_their_order(serve: Serve) -> None:
+    def respond(path: str, body: dict[str, Any]) -> Any:
+        if "chat" not in path:
+            return 404, {}
         asked = body["messages"][1]["content"].split("Question: ")[1].split("\n")[0]
-        time.sleep(
-            0.05 if asked == "0" else 0.02
-        )  # so that requests overlap, and the first is not the first done
-        return (400, {"error": {"message": "no"}}) if asked == "3" else completion(asked)
+        time.sleep(0.05 if asked == "0" else 0.02)  # requests overlap, and the first is not the first done
+        return (400, {"error": {"message": "no"}}) if asked == "3" else asked
 
     server = serve(respond)
+    generator = OpenAIGenerator(server.url, "m", concurrency=3)
     prompts = [build_prompt(Question(str(i), str(i))) for i in range(12)]
-    results = OpenAIGenerator(server.url, "m", concurrency=3).generate_many(prompts)
+
+    async def notebook() -> list[Answer | GenerationError]:  # inside a running event loop
+        return generator.generate_many(prompts)
+
+    results = asyncio.run(notebook())
     assert isinstance(results[3], GenerationError)
     assert [r.text for r in results if isinstance(r, Answer)] == [str(i) for i in range(12) if i != 3]
     assert 2 <= server.most <= 3
 
 
-def test_many_inside_a_running_event_loop(serve: Callable[..., Server]) -> None:
-    server = serve(lambda path, body: completion("Paris"))
-    generator = OpenAIGenerator(server.url, "m")
-
-    async def notebook() -> list[Answer | GenerationError]:
-        return generator.generate_many([PROMPT, PROMPT])
-
-    assert [r.text for r in asyncio.run(notebook()) if isinstance(r, Answer)] == ["Paris", "Paris"]
+def test_choices_are_read_from_the_letter(serve: Serve) -> None:
+    server = serve(lambda path, body: "B. Paris")
+    assert OpenAIGenerator(server.url, "m").choose_scored(PROMPT, ["Rome", "Paris"]).index == 1
+    assert "B. Paris" in server.asked()[0]["messages"][1]["content"]
 
 
-def test_streaming(serve: Callable[..., Server]) -> None:
-    def chunk(text: str) -> str:
-        delta = {"index": 0, "delta": {"content": text}, "finish_reason": None}
-        return (
-            "data: " + json.dumps({"id": "1", "object": "chat.completion.chunk", "choices": [delta]}) + "\n\n"
-        )
-
-    server = serve(lambda path, body: (200, chunk("Pa") + chunk("") + chunk("ris") + "data: [DONE]\n\n"))
-    assert list(OpenAIGenerator(server.url, "m").stream(PROMPT)) == ["Pa", "ris"]
-    assert server.bodies[0]["stream"] is True
-
-
-def test_choose_reads_the_letter(serve: Callable[..., Server]) -> None:
-    server = serve(lambda path, body: completion("B. Paris"))
-    assert OpenAIGenerator(server.url, "m").choose(PROMPT, ["Rome", "Paris"]) == 1
-    assert "B. Paris" in server.bodies[0]["messages"][1]["content"]
-
-
-def llama_cpp(path: str, body: dict[str, Any]) -> Reply:
+def llama_cpp(path: str, body: dict[str, Any]) -> Any:
     if path == "/apply-template":
-        return 200, {"prompt": " ".join(["<s>", *(m["content"] for m in body["messages"])])}
+        return {"prompt": " ".join(["<s>", *(m["content"] for m in body["messages"])])}
     if path == "/tokenize":
-        return 200, {"tokens": body.get("content", "").split() + (["bos"] if body.get("add_special") else [])}
-    return completion("Paris")
+        return {"tokens": body.get("content", "").split() + (["bos"] if body.get("add_special") else [])}
+    return "Paris"
 
 
-def vllm(path: str, body: dict[str, Any]) -> Reply:
+def vllm(path: str, body: dict[str, Any]) -> Any:
     if path != "/tokenize":
-        return completion("Paris")
+        return "Paris"
     if "messages" in body:
-        return 200, {"count": 42, "tokens": [0] * 42}
+        return {"count": 42, "tokens": [0] * 42}
     if "prompt" not in body:
         return 400, {"error": "prompt is required"}
-    return 200, {"count": len(body["prompt"]), "tokens": list(range(len(body["prompt"])))}
+    return {"count": len(body["prompt"]), "tokens": list(range(len(body["prompt"])))}
 
 
-def test_the_server_s_own_tokenizer_counts(serve: Callable[..., Server]) -> None:
+def test_the_server_s_own_tokenizer_counts(serve: Serve) -> None:
     server = serve(llama_cpp)
     generator = OpenAIGenerator(server.url, "m", window=1000)
     assert generator.count(["one two", "three", "one two"]) == [2, 1, 2]
     words = len(PROMPT.system.split()) + len(PROMPT.user.split())
     assert generator.prompt_tokens(PROMPT) == words + 2
-    assert "/tokenize" in server.paths  # at the root of the server, not under /v1
+    assert "/tokenize" in {path for path, *_ in server.requests}  # at the root, not under /v1
     other = OpenAIGenerator(serve(vllm).url, "m")
     assert other.count(["abc"]) == [3]
     assert other.prompt_tokens(PROMPT) == 42
 
 
-def test_the_window_refuses_before_the_model_is_called(serve: Callable[..., Server]) -> None:
+def test_the_window_refuses_before_the_model_is_called(serve: Serve) -> None:
     server = serve(llama_cpp)
     with pytest.raises(GenerationError, match="window"):
         OpenAIGenerator(server.url, "m", window=20).generate(PROMPT)
-    assert "/v1/chat/completions" not in server.paths
+    assert not server.asked()
 
 
-def test_no_tokenizer_is_an_error_that_names_the_ways_out(serve: Callable[..., Server]) -> None:
-    server = serve(
-        lambda path, body: completion("Paris") if "chat" in path else (404, {"error": "no such path"})
-    )
+def test_no_tokenizer_is_an_error_that_names_the_ways_out(serve: Serve) -> None:
+    server = serve(lambda path, body: "Paris" if "chat" in path else (404, {"error": "no such path"}))
     generator = OpenAIGenerator(server.url, "some-model", retries=0)
     with pytest.raises(GenerationError, match=r"tokenizer=PATH_OR_HUB_ID.*tiktoken:ENCODING"):
         generator.count(["x"])
     assert generator.generate(PROMPT).text == "Paris"  # answering needs no count
 
 
-def test_an_overloaded_server_is_not_taken_for_one_without_tokenizer(serve: Callable[..., Server]) -> None:
+def test_an_overloaded_server_is_not_taken_for_one_without_tokenizer(serve: Serve) -> None:
     busy = [True, True]
     server = serve(lambda path, body: (503, {}) if busy and busy.pop() else llama_cpp(path, body))
     generator = OpenAIGenerator(server.url, "gpt-4o", retries=0)
@@ -266,7 +177,7 @@ def test_an_overloaded_server_is_not_taken_for_one_without_tokenizer(serve: Call
     assert generator.count(["one two"]) == [2]
 
 
-def test_a_tokenizer_that_is_named_is_used(serve: Callable[..., Server], tmp_path: Path) -> None:
+def test_a_tokenizer_that_is_named_is_used(serve: Serve, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -278,29 +189,33 @@ def test_a_tokenizer_that_is_named_is_used(serve: Callable[..., Server], tmp_pat
     assert generator.count(["one two  three"]) == [3]
     assert generator.prompt_tokens(PROMPT) == len(PROMPT.system.split()) + len(PROMPT.user.split())
     assert (generator.name, generator.context_window) == ("openai:org/m:x", 500)
-    assert server.paths == []
+    assert server.requests == []
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("openai:http://h/v1", "no model"),
-        ("openai:http://h/v1#?window=5", "no model"),
-        ("openai:localhost:80#m", "not an address"),
-        ("openai:ftp://h#m", "not an address"),
-        ("openai:http://h/v1#m?windw=5", "no option 'windw'"),
-        ("openai:http://h/v1#m?window=big", "not of type int"),
-        ("openai:http://h/v1#m?concurrency=0", "concurrency=0"),
-        ("openai:http://h/v1#m?tokenizer=/no/such/folder", "no folder"),
-        ("openai:http://h/v1#m?tokenizer=tiktoken:nonsense", "tiktoken has"),
+        ("http://h/v1", "no model"),
+        ("http://h/v1#?window=5", "no model"),
+        ("localhost:80#m", "not an address"),
+        ("ftp://h#m", "not an address"),
+        ("http://h/v1#m?windw=5", "no option 'windw'"),
+        ("http://h/v1#m?window=big", "not of type int"),
+        ("http://h/v1#m?window=0", "window=0"),
+        ("http://h/v1#m?concurrency=0", "concurrency=0"),
+        ("http://h/v1#m?concurrency=100000", "concurrency=100000"),
+        ("http://h/v1#m?timeout_seconds=nan", "timeout_seconds=nan"),
+        ("http://h/v1#m?retries=1000", "retries=1000"),
+        ("http://h/v1#m?tokenizer=/no/such/folder", "no folder"),
+        ("http://h/v1#m?tokenizer=tiktoken:nonsense", "tiktoken has"),
     ],
 )
-def test_malformed_specs(spec: str, message: str) -> None:
+def test_malformed_specifications_are_refused(spec: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        make_generator(spec)
+        make_generator(f"openai:{spec}")
 
 
-def test_keywords_win_over_the_spec() -> None:
+def test_keywords_win_over_the_specification() -> None:
     assert make_generator("openai:http://h/v1#m?window=5", window=7).context_window == 7
 
 
@@ -320,5 +235,92 @@ def test_against_llama_cpp_s_own_server(monkeypatch: pytest.MonkeyPatch) -> None
         assert answer.logprobs is not None
         assert len(answer.logprobs) == answer.completion_tokens
         assert generator.count(["", "a"]) == [0, 1]
-        assert "".join(generator.stream(PROMPT, max_tokens=8)).strip() == answer.text
         assert [r.text for r in generator.generate_many([PROMPT, PROMPT], max_tokens=8)] == [answer.text] * 2
+
+
+# -- one connection to a server in this process
+
+
+def echo(path: str, body: Any) -> tuple[int, Any, dict[str, str]]:
+    if path == "/html":
+        return 200, b"<html>", {}
+    if path == "/away":
+        return 307, {}, {"Location": "/"}
+    return {"/busy": 503, "/slow": 1}.get(path, 200), {"path": path, "body": body}, {}
+
+
+@pytest.fixture
+def local() -> Iterator[tuple[Server, JsonClient]]:
+    with serving(echo) as server:
+        client = JsonClient(server.address, "secret", 0.4, local=True)
+        yield server, client
+        client.close()
+
+
+def test_requests_share_one_connection_whatever_the_proxy(
+    local: tuple[Server, JsonClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, client = local
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    text = "Zürich \ud83d and \ud800 alone"
+    assert client.request("POST", "/", {"content": text})["body"] == {"content": text}
+    headers = server.requests[0][2]
+    assert (headers["Authorization"], headers["Content-Type"]) == ("Bearer secret", "application/json")
+    replies: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda k=k: replies.append(client.request("POST", "/", k))) for k in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(reply["body"] for reply in replies) == list(range(6))
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize("how", [0, "close"])
+def test_a_connection_that_the_server_let_go_is_opened_again(how: Any) -> None:
+    dying = [how]
+
+    def respond(path: str, body: Any) -> tuple[int, Any, dict[str, str]]:
+        if dying and dying.pop() == 0:
+            return 0, None, {}  # without a word, as a server does that is told to stop
+        return 200, {"path": path}, {"Connection": "close"} if path == "/last" else {}
+
+    respond_: Respond = respond
+    with serving(respond_) as server:
+        client = JsonClient(server.address, "secret", 5, local=True)
+        assert client.request("GET", "/last" if how else "/")["path"]
+        assert client.request("GET", "/")["path"] == "/"
+        assert server.connections == 2
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "why"),
+    [
+        ("/busy", 503, "HTTP 503"),
+        ("/away", 307, "HTTP 307"),
+        ("/html", 200, "not JSON: b'<html>'"),
+        ("/slow", None, "timed out|within"),
+    ],
+)
+def test_what_brings_no_json_in_time_fails(
+    local: tuple[Server, JsonClient], path: str, status: int | None, why: str
+) -> None:
+    server, client = local
+    with pytest.raises(HttpFailure, match=why) as found:
+        client.request("GET", path)
+    assert found.value.status == status
+    assert len(server.requests) == 1
+    assert client.request("GET", "/")["path"] == "/"  # and the client goes on
+
+
+def test_without_a_server_and_once_closed_it_fails(local: tuple[Server, JsonClient]) -> None:
+    _, client = local
+    client.close()
+    with pytest.raises(HttpFailure, match="closed"):
+        client.request("GET", "/")
+    with pytest.raises(HttpFailure, match="refused"):
+        JsonClient("http://127.0.0.1:9", "secret", local=True).request("GET", "/")
