@@ -19,7 +19,7 @@ a span.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from mio_rag.entries import not_numbers
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
-from mio_rag.types import Passage, clean
+from mio_rag.types import Line, Passage, clean
 
 #: best_first: by relevance. document: as the corpus has them.
 PromptOrder = Literal["best_first", "document"]
@@ -116,7 +116,15 @@ def passage_tokens(passages: Sequence[Passage], counter: TokenCounter) -> NDArra
     tokenizers merge a blank line at the end of a text into one token but split it before a word, so that a
     separator counted alone, or behind the passage, comes out too cheap.
     """
-    return text_tokens([p.text for p in passages], [p.title for p in passages], counter)
+    return text_tokens([_with_lines(p) for p in passages], [p.title for p in passages], counter)
+
+
+def _with_lines(passage: Passage) -> str:
+    """The text behind the lines that it needs and does not hold itself."""
+    if not passage.lines or passage.start is None:
+        return passage.text
+    before = sorted({line for line in passage.lines if line.start < passage.start})
+    return "\n".join([*(line.text for line in before), passage.text])
 
 
 def text_tokens(texts: Sequence[str], titles: Sequence[str], counter: TokenCounter) -> NDArray[np.int64]:
@@ -228,11 +236,14 @@ class Run(NamedTuple):
     text : str
     rows : tuple of int
         Candidates that lie in it, by their start.
+    lines : tuple of Line
+        Lines in it that candidates need (`Candidates.lines`).
     """
 
     start: int
     text: str
     rows: tuple[int, ...]
+    lines: tuple[Line, ...] = ()
 
     @property
     def end(self) -> int:
@@ -256,11 +267,16 @@ def documents(candidates: Candidates) -> NDArray[np.int64]:
         return np.full(len(candidates), -1, dtype=np.int64)
     named = zip(candidates.documents or blank, candidates.sources or blank, strict=True)
     names = [document or source for document, source in named]
-    return numbered(candidates.spans, names, candidates.titles or blank, candidates.texts)
+    titles = candidates.titles or blank
+    return numbered(candidates.spans, names, titles, candidates.texts, candidates.lines)
 
 
 def numbered(
-    spans: NDArray[np.int64], sources: Sequence[str], titles: Sequence[str], texts: Sequence[str]
+    spans: NDArray[np.int64],
+    sources: Sequence[str],
+    titles: Sequence[str],
+    texts: Sequence[str],
+    lines: Sequence[Sequence[Line]] | None = None,
 ) -> NDArray[np.int64]:
     """`documents` of texts that lie at `spans` of their sources; (-1, -1) where that is unknown."""
     number = np.full(len(texts), -1, dtype=np.int64)
@@ -268,16 +284,18 @@ def numbered(
     for i in np.flatnonzero(spans[:, 0] >= 0).tolist():
         groups.setdefault((sources[i], titles[i]), []).append(i)
     for k, group in enumerate(groups.values()):
-        if _agree(spans, texts, group):
+        placed = [Line(int(spans[i, 0]), texts[i]) for i in group]
+        if lines is not None:
+            placed += {line for i in group for line in lines[i]}
+        if _agree(placed):
             number[group] = k
     return number
 
 
-def _agree(spans: NDArray[np.int64], texts: Sequence[str], rows: Sequence[int]) -> bool:
-    """Whether texts say the same wherever they overlap."""
+def _agree(placed: Sequence[Line]) -> bool:
+    """Whether texts of one document say the same wherever they overlap."""
     start, text = 0, ""  # what is known of the document around here
-    for i in _in_order(spans, rows):
-        at, own = int(spans[i, 0]), texts[i]
+    for at, own in sorted(placed, key=_by_place):
         if at >= start + len(text):
             start, text = at, own
             continue
@@ -288,9 +306,18 @@ def _agree(spans: NDArray[np.int64], texts: Sequence[str], rows: Sequence[int]) 
     return True
 
 
-def _in_order(spans: NDArray[np.int64], rows: Sequence[int]) -> list[int]:
-    """Rows by where they begin, the longest first of those that begin together."""
-    return sorted(rows, key=lambda i: (int(spans[i, 0]), -int(spans[i, 1]), i))
+def _by_place(line: Line) -> tuple[int, int]:
+    """By where texts begin, the longest first of those that begin together."""
+    return line.start, -len(line.text)
+
+
+def needed_lines(candidates: Candidates, rows: Sequence[int]) -> dict[Line, list[int]]:
+    """The lines that candidates of one document need, and which of them do."""
+    needed: dict[Line, list[int]] = {}
+    for i in rows if candidates.lines is not None else ():
+        for line in candidates.lines[i]:  # type: ignore[index]
+            needed.setdefault(line, []).append(i)
+    return needed
 
 
 def runs(candidates: Candidates, rows: Sequence[int]) -> list[Run]:
@@ -303,17 +330,18 @@ def runs(candidates: Candidates, rows: Sequence[int]) -> list[Run]:
     """
     spans = candidates.spans
     assert spans is not None
-    found: list[tuple[int, list[str], int, list[int]]] = []  # start, pieces, end, rows
-    for i in _in_order(spans, rows):
-        at, own = int(spans[i, 0]), candidates.texts[i]
-        if found and at <= found[-1][2]:
-            start, pieces, end, inside = found[-1]
-            pieces.append(own[end - at :])
-            inside.append(i)
-            found[-1] = (start, pieces, max(end, at + len(own)), inside)
-        else:
-            found.append((at, [own], at + len(own), [i]))
-    return [Run(start, "".join(pieces), tuple(inside)) for start, pieces, _, inside in found]
+    placed = [(Line(int(spans[i, 0]), candidates.texts[i]), i) for i in rows]
+    placed += [(line, -1) for line in needed_lines(candidates, rows)]
+    found: list[tuple[int, list[str], int, list[int], list[Line]]] = []  # start, pieces, end, rows, lines
+    for line, i in sorted(placed, key=lambda each: (*_by_place(each[0]), each[1])):
+        at, own = line
+        if not found or at > found[-1][2]:
+            found.append((at, [], at, [], []))
+        start, pieces, end, inside, lines = found[-1]
+        pieces.append(own[end - at :])
+        (lines.append(line) if i < 0 else inside.append(i))
+        found[-1] = (start, pieces, max(end, at + len(own)), inside, lines)
+    return [Run(start, "".join(p), tuple(inside), tuple(lines)) for start, p, _, inside, lines in found]
 
 
 def merged(candidates: Candidates, chosen: Sequence[int]) -> tuple[Block, ...]:
@@ -329,9 +357,16 @@ def merged(candidates: Candidates, chosen: Sequence[int]) -> tuple[Block, ...]:
     for i in chosen:
         together.setdefault(int(number[i]) if number[i] >= 0 else -1 - i, []).append(i)
     return tuple(
-        _alone(candidates, rows[0]) if len(rows) == 1 else _block(candidates, rows)
+        _alone(candidates, rows[0]) if _is_alone(candidates, rows) else _block(candidates, rows)
         for rows in together.values()
     )
+
+
+def _is_alone(candidates: Candidates, rows: Sequence[int]) -> bool:
+    """Whether one candidate is read as it is: without lines, or where its place is unknown."""
+    i = rows[0]
+    placed = candidates.spans is not None and candidates.spans[i, 0] >= 0
+    return len(rows) == 1 and not (placed and candidates.lines is not None and candidates.lines[i])
 
 
 def block_tokens(candidates: Candidates, chosen: Sequence[int], counter: TokenCounter, merge: bool) -> int:
@@ -361,9 +396,7 @@ def _block(candidates: Candidates, rows: Sequence[int]) -> Block:
     length, before = 0, None
     for run in runs(candidates, rows):
         if before is not None:
-            gap = "" if candidates.gaps is None else candidates.gaps[run.rows[0]]
-            known = _SEAMS if candidates.cut_from is None else {**_SENTENCE_SEAMS, len(gap): gap}
-            pieces.append(_seam(before, run, known))
+            pieces.append(_seam(candidates, before, run))
             length += len(pieces[-1])
         for i in run.rows:
             start = length + int(candidates.spans[i, 0]) - run.start
@@ -377,10 +410,21 @@ def _block(candidates: Candidates, rows: Sequence[int]) -> Block:
     return Block(Passage(name, text, first.title, first.source), tuple(parts))
 
 
-def _seam(before: Run, after: Run, seams: Mapping[int, str]) -> str:
+def apart(candidates: Candidates) -> str:
+    """What parts texts of one document that do not touch; a new line where headings say where they stand."""
+    return APART if candidates.lines is None else "\n"
+
+
+def _seam(candidates: Candidates, before: Run, after: Run) -> str:
     """What stands between two texts: white space only where both ends are as a splitter leaves them."""
-    stripped = not (before.text[-1].isspace() or after.text[0].isspace())
-    return seams.get(after.start - before.end, APART) if stripped else APART
+    if before.text[-1].isspace() or after.text[0].isspace():
+        return apart(candidates)
+    seams = _SEAMS if candidates.cut_from is None or candidates.lines is not None else _SENTENCE_SEAMS
+    if candidates.gaps is not None and after.rows and candidates.spans is not None:
+        first = after.rows[0]
+        if int(candidates.spans[first, 0]) == after.start:
+            seams = {**seams, len(candidates.gaps[first]): candidates.gaps[first]}
+    return seams.get(after.start - before.end, apart(candidates))
 
 
 def shared_characters(candidates: Candidates) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from mio_rag.entries import listed, no_names, no_strings, not_numbers
 from mio_rag.errors import InputError
 from mio_rag.sentences import Sentences
-from mio_rag.types import Passage, check_date
+from mio_rag.types import Line, Passage, check_date
 
 FloatArray = NDArray[np.float64]
 
@@ -131,9 +131,15 @@ COLUMNS = (
     Column("cut_from", "n", str, "both"),
     Column("documents", "n", str, "either", ""),
     Column("gaps", "n", str, "both"),
+    Column("sections", "n", tuple, "either", ()),
+    Column("pages", "n", int, "either", None),
+    Column("metadata", "n", dict, "either", {}),
+    Column("lines", "n", tuple, "either", ()),
 )
 #: Columns of text that a pool may lack.
 _LABELS = tuple(c.name for c in COLUMNS if c.axis == "n" and c.dtype is str)[2:]
+#: Columns of any plain values that a pool may lack.
+_PLAIN = ("sections", "pages", "metadata", "lines")
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +192,15 @@ class Pool:
         text, and where they lie in their source is not known. Blank: the source.
     gaps : sequence of str, length n, optional
         Where the candidates are sentences: the white space before each in its passage, "" at its start.
+    sections : sequence of tuple of str, length n, optional
+        Headings above each text, outermost first, without the title.
+    pages : sequence of int or None, length n, optional
+        Page that each text starts on, from 1.
+    metadata : sequence of mapping, length n, optional
+        Plain data of each passage.
+    lines : sequence of tuple of Line, length n, optional
+        Lines of the same document, as headings, that are read before each text, once however many need them.
+        Where the candidates are passages with `sentences.needs`, those of any of its units.
 
     Raises
     ------
@@ -216,6 +231,10 @@ class Pool:
     cut_from: Sequence[str] | None = None
     documents: Sequence[str] | None = None
     gaps: Sequence[str] | None = None
+    sections: Sequence[tuple[str, ...]] | None = None
+    pages: Sequence[int | None] | None = None
+    metadata: Sequence[Mapping[str, Any]] | None = None
+    lines: Sequence[tuple[Line, ...]] | None = None
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -235,7 +254,7 @@ class Pool:
             problems.append(
                 f"ids repeat ({', '.join(map(str, repeated[:5]))}): each passage needs its own id"
             )
-        for name in ("texts", *_LABELS):
+        for name in ("texts", *_LABELS, *_PLAIN):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -319,7 +338,7 @@ class Pool:
             elif column.axis == "n,n":
                 taken[column.name] = value[np.ix_(at, at)]
             else:
-                taken[column.name] = [value[i] for i in at] if column.dtype is str else value[at]
+                taken[column.name] = value[at] if isinstance(value, np.ndarray) else [value[i] for i in at]
         return Pool(**taken)
 
     def merge(self, other: Pool, size: int, keep: Set[str] = frozenset()) -> Pool:
@@ -479,6 +498,9 @@ class Pool:
             start=None if start < 0 else start,
             end=None if start < 0 else end,
             date=self.dates[i] if self.dates is not None else "",
+            section=self.sections[i] if self.sections is not None else (),
+            page=self.pages[i] if self.pages is not None else None,
+            metadata=self.metadata[i] if self.metadata is not None else {},
         )
 
 
@@ -494,13 +516,15 @@ def _merged(
         return values[0] if column.merge == "first" or values[0] == values[1] else column.blank
     if column.name == "sentences":
         return _merged_sentences(cells)
-    if all(missing) or (any(missing) and column.blank is None):
+    if all(missing) or (
+        any(missing) and (column.merge == "both" or (column.merge == "pairs" and column.blank is None))
+    ):
         return None
     if column.merge == "pairs":
         return _merged_pairs(column, pools, ids)
     read = [(getattr(pool, column.name), i) for pool, i in cells]
     found = [column.blank if value is None else value[i] for value, i in read]
-    if column.dtype is str:
+    if column.dtype is str or column.name in _PLAIN:
         return found
     width = [value.shape[1:] for value in values if value is not None]
     return np.array(found, dtype=column.dtype).reshape(len(found), *width[0])  # also without passages
@@ -521,14 +545,7 @@ def _merged_pairs(column: Column, pools: tuple[Pool, Pool], ids: list[str]) -> N
 def _merged_sentences(cells: Sequence[tuple[Pool, int]]) -> Sentences | None:
     """Sentences of the passages; None where those of a passage are unknown."""
     own = [p.sentences.among(np.array([i], dtype=np.int64)) for p, i in cells if p.sentences is not None]
-    if len(own) < len(cells) or not own:
-        return None
-    vectors = [found.embeddings for found in own if found.embeddings is not None]
-    return Sentences(
-        np.repeat(np.arange(len(own)), [len(found.owners) for found in own]),
-        np.concatenate([found.spans for found in own]),
-        np.concatenate(vectors) if len(vectors) == len(own) else None,
-    )
+    return Sentences.joined(own) if own and len(own) == len(cells) else None
 
 
 #: Name of `Pool` in 0.1.

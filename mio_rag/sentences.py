@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +100,7 @@ def leans(sentence: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Sentences:
-    """The sentences of the passages of a pool.
+    """The units of the passages of a pool: sentences, list items, rows of tables.
 
     Parameters
     ----------
@@ -109,7 +109,11 @@ class Sentences:
     spans : ndarray of int64, shape (m, 2)
         Characters [start, end) in the candidate's text; those of a candidate in order, none in two.
     embeddings : ndarray of float32, shape (m, d), optional
-        Of the sentences alone, without titles, by the pool's embedder. None: nobody embedded them.
+        By the pool's embedder. None: nobody embedded them.
+    needs : sequence of tuple of int, length m, optional
+        Which of its candidate's `lines` each is read with. None: of none.
+    scores : mapping of str to ndarray of shape (m,)
+        What search found of each: see `mio_rag.relevance.documents`.
 
     Raises
     ------
@@ -120,6 +124,8 @@ class Sentences:
     owners: NDArray[np.int64]
     spans: NDArray[np.int64]
     embeddings: NDArray[np.float32] | None = None
+    needs: Sequence[tuple[int, ...]] | None = None
+    scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         m = len(self.owners)
@@ -130,6 +136,11 @@ class Sentences:
             problems.append("sentences: owners must ascend, and every span must hold a character")
         elif np.any((np.diff(self.owners) == 0) & (self.spans[1:, 0] < self.spans[:-1, 1])):
             problems.append("sentences: those of one passage must stand in order, without overlap")
+        if self.needs is not None and len(self.needs) != m:
+            problems.append(f"sentences: needs has {len(self.needs)} entries, expected {m}")
+        for name, values in self.scores.items():
+            if np.shape(values) != (m,) or not np.isfinite(values).all():
+                problems.append(f"sentences: scores['{name}'] must hold {m} finite numbers")
         if self.embeddings is None:
             pass
         elif self.embeddings.ndim != 2 or len(self.embeddings) != m:
@@ -139,13 +150,36 @@ class Sentences:
         if problems:
             raise InputError(problems)
 
+    @property
+    def are_scored(self) -> bool:
+        """Whether search scored the units themselves, by their vectors and by their words."""
+        return "dense" in self.scores and "bm25" in self.scores
+
     def among(self, rows: NDArray[np.int64]) -> Sentences:
         """Those of some candidates, by their places in `rows`."""
         at = [np.flatnonzero(self.owners == row) for row in rows]
         kept = np.concatenate(at) if at else np.zeros(0, dtype=np.int64)
-        owners = np.repeat(np.arange(len(at)), [len(found) for found in at])
-        vectors = None if self.embeddings is None else self.embeddings[kept]
-        return Sentences(owners, self.spans[kept], vectors)
+        return Sentences(
+            np.repeat(np.arange(len(at)), [len(found) for found in at]),
+            self.spans[kept],
+            None if self.embeddings is None else self.embeddings[kept],
+            None if self.needs is None else [self.needs[k] for k in kept],
+            {name: values[kept] for name, values in self.scores.items()},
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Sentences]) -> Sentences:
+        """Those of candidates one after another; scores that one of them lacks are left out."""
+        vectors = [part.embeddings for part in parts if part.embeddings is not None]
+        needs = [part.needs for part in parts if part.needs is not None]
+        names = set.intersection(*(set(part.scores) for part in parts)) if parts else set()
+        return cls(
+            np.repeat(np.arange(len(parts)), [len(part.owners) for part in parts]),
+            np.concatenate([part.spans for part in parts]),
+            np.concatenate(vectors) if len(vectors) == len(parts) else None,
+            [each for part in needs for each in part] if len(needs) == len(parts) else None,
+            {name: np.concatenate([part.scores[name] for part in parts]) for name in sorted(names)},
+        )
 
     def problems(self, texts: Sequence[str], dimensions: int | None) -> list[str]:
         """What does not fit the texts of a pool, and the length of its question's embedding."""

@@ -49,6 +49,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.pool import Candidates
+from mio_rag.relevance.documents import DOCUMENT_SCORES, is_document_pool
 from mio_rag.relevance.features import (
     GIVEN,
     LINK_FEATURES,
@@ -486,7 +487,7 @@ class Answerable:
 
 #: A model, or who chooses one: "auto" by what candidates bring, "given" and None nobody.
 Relevance = RelevanceModel | Literal["auto", "given"] | None
-SourceKind = Literal["given", "model", "fitted weights", "ranks", "scores"]
+SourceKind = Literal["given", "model", "documents", "fitted weights", "ranks", "scores"]
 #: Weights for one embedder each, which they name by the beginning of its fingerprint.
 _FITTED = ("minilm", "tfidf")
 _SAME = 1e-5  # of two cosines, one of which may have been kept in single precision
@@ -498,8 +499,9 @@ class RelevanceSource:
 
     Parameters
     ----------
-    kind : {"given", "model", "fitted weights", "ranks", "scores"}
-        given: as the candidates have it. model: a model that was given. Otherwise what "auto" found.
+    kind : {"given", "model", "documents", "fitted weights", "ranks", "scores"}
+        given: as the candidates have it. model: a model that was given. documents: the formula for units of
+        documents. Otherwise what "auto" found.
     why : str
         One sentence for a person.
     unused : tuple of str
@@ -521,6 +523,7 @@ _REPLACED = RelevanceSource(
 )
 _GIVEN = RelevanceSource("given", "as the candidates have it")
 _RANKS = "probabilities by ranks and gaps: no weights that ship were fitted on this embedder"
+_DOCUMENTS = RelevanceSource("documents", "by the formula for units of documents")
 _SCORES = RelevanceSource("scores", "probabilities by the order and the gaps of the scores given")
 _ONE = RelevanceSource(
     "scores", "that of the best passage of a pool in the mean: one score alone has no order and no gaps"
@@ -576,6 +579,8 @@ def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceMo
         return wanted, RelevanceSource("model", f"probabilities by the model '{wanted.name}'", ignored)
     if wanted != "auto":
         return None, replace(_GIVEN, unused=unused)
+    if is_document_pool(candidates):
+        return None, replace(_DOCUMENTS, unused=tuple(sorted(set(unused) - DOCUMENT_SCORES)))
     links = candidates.links is not None
     by_ranks = _shipped("ranks", links)
     if lacking(candidates, [name for name in by_ranks.features if name not in LINK_FEATURES]):

@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.context import APART, SEPARATOR, TokenCounter, counted, documents, runs, shared_characters
+from mio_rag.context import (
+    SEPARATOR,
+    TokenCounter,
+    apart,
+    counted,
+    documents,
+    needed_lines,
+    runs,
+    shared_characters,
+)
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import Segments, SelectionProgram
 from mio_rag.formulations.robust import (
@@ -36,9 +45,9 @@ from mio_rag.formulations.robust import (
 from mio_rag.formulations.rows import fixed_values
 from mio_rag.formulations.uncertainty import DeviationBudget, NormBall, ScaledSet, UncertaintySet
 from mio_rag.pool import Candidates
-from mio_rag.relevance.model import RelevanceModel, RelevanceSource
+from mio_rag.relevance.model import RelevanceModel, RelevanceSource, answerable_for
 from mio_rag.selection.constraints import Side, side_of
-from mio_rag.selection.units import Cut, cut_into_sentences, may_cut, outdated
+from mio_rag.selection.units import PASSAGE, Cut, cut_into_sentences, may_cut, outdated
 from mio_rag.types import clean
 
 if TYPE_CHECKING:
@@ -59,6 +68,9 @@ class Read(NamedTuple):
     @property
     def answerable(self) -> float | None:
         """The probability that the collection holds an answer; None where the model does not say."""
+        if self.source.kind == "documents":
+            by_cover = answerable_for(self.candidates.embedder)
+            return None if by_cover is None else by_cover.probability(self.candidates)
         if self.model is None or self.model.answerable is None:
             return None
         return self.model.answerable.probability(self.candidates)
@@ -320,7 +332,9 @@ class Formulation:
         worth = np.maximum(value, 0.0)
         penalty = self.penalty(budget_tokens)
         if self._cut is not None:  # each sentence pays its share of the price of a passage
-            value, penalty = value - penalty * self._cut.shares, 0.0
+            value, penalty = value * self._cut.sizes - penalty * self._cut.shares, 0.0
+        elif self.source.kind == "documents":
+            value = value * self.candidates.tokens / PASSAGE
         program = nominal_program(
             value,
             similarity,
@@ -501,7 +515,8 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
     groups.pop(-1, None)
     for k in sorted(groups):
         rows = groups[k]
-        if len(rows) < 2:
+        lines = needed_lines(candidates, rows)
+        if len(rows) < 2 and not lines:
             continue
         assert spans is not None
         own[rows] = 0.0
@@ -511,15 +526,16 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
         needed.append(rows)
         texts = runs(candidates, rows)
         for run in texts:
+            held = [(int(spans[i, 0]), int(spans[i, 1]), [i]) for i in run.rows]
+            held += [(line.start, line.start + len(line.text), lines[line]) for line in run.lines]
             if len(texts) > 1:
                 marks.setdefault(heading, len(pieces))
-                pieces.append(APART)
-                needed.append(list(run.rows))
-            borders = {i: (int(spans[i, 0]), int(spans[i, 1])) for i in run.rows}
-            cuts = sorted({border for both in borders.values() for border in both})
+                pieces.append(apart(candidates))
+                needed.append(sorted({i for _, _, by in held for i in by}))
+            cuts = sorted({border for low, high, _ in held for border in (low, high)})
             for low, high in pairwise(cuts):
                 pieces.append(run.text[low - run.start : high - run.start])
-                needed.append([i for i, (a, b) in borders.items() if a <= low and high <= b])
+                needed.append(sorted({i for a, b, by in held if a <= low and high <= b for i in by}))
     if not pieces:
         return None
     costs = counted(counter, pieces).astype(np.float64)

@@ -33,6 +33,7 @@ from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.pool import Candidates
+from mio_rag.relevance.documents import is_document_pool, valued
 from mio_rag.relevance.model import RelevanceModel, relevance_of
 from mio_rag.selection.constraints import Amount, Count, Name, Names, SideConstraints
 from mio_rag.selection.program import Formulation, Read, resolved_benefit
@@ -56,6 +57,7 @@ Units = Literal["passages", "sentences", "auto"]
 Penalty = Amount | Literal["auto", "adaptive"]
 
 _ADAPTIVE = 0.1  # lambda_2 of a pool whose best passage is surely needed; measured there as well
+_DOCUMENTS = 0.0  # of a pool of documents, by the relevance of its best unit
 _ELSEWHERE = 0.2  # and where the collection surely holds no answer
 #: Programs of one question at most, where what passages share leaves room for more of them.
 _MOST_ROUNDS = 5
@@ -280,6 +282,8 @@ class Selector(Settings):
             If the candidates lack what the model needs.
         """
         model, source = relevance_of(self.relevance_model, candidates)
+        if source.kind == "documents":
+            return Read(valued(candidates), model, source)
         return Read(candidates if model is None else model.valued(candidates), model, source)
 
     def resolved(self, candidates: Candidates) -> Self:
@@ -312,6 +316,8 @@ class Selector(Settings):
     ) -> float:
         """Return `penalty`, with the model that gave the relevance."""
         relevance = candidates.relevance
+        if self.passage_penalty == "adaptive" and self.units != "passages" and is_document_pool(candidates):
+            return _DOCUMENTS
         if self.passage_penalty == "adaptive":
             if budget_tokens is not None and self.units != "sentences":
                 relevance = relevance[candidates.tokens <= budget_tokens]
@@ -434,7 +440,7 @@ class Selector(Settings):
         pool = known.pool if known is not None else self.read(candidates)
         units = units_for(self, pool.candidates, pool.model, budget, counter)
         settings = self if units == self.units else self.replace(units=units)
-        if self.units != "auto" or units == "passages":
+        if self.units != "auto" or units == "passages" or is_document_pool(candidates):
             choice = _choose(_formulation(settings, pool, counter, known), budget, counter, solve)
             return dataclasses.replace(choice, uncounted=self.units == "auto" and counter is None)
         # Sentences where little fits and a passage that is above its price does not.

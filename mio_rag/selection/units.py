@@ -26,19 +26,22 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.context import TokenCounter, by_itself, documents, text_tokens
+from mio_rag.context import TokenCounter, by_itself, counted, documents, text_tokens
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
+from mio_rag.relevance.documents import is_document_pool, unit_relevance
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.sentences import SentenceModel, sentence_model
 from mio_rag.sentences import cut, leans
-from mio_rag.types import moment
+from mio_rag.types import Line, moment
 
 if TYPE_CHECKING:
     from mio_rag.selection.selector import Selector
 
 #: Sentences that are candidates; those of `must_include` come on top.
 MOST_UNITS = 120
+#: Tokens of a passage by which the value of units of documents is measured.
+PASSAGE = 128.0
 
 _ROOM, _LIKELY = 3, 5  # "auto" cuts where fewer passages fit, by the mean of so many; measured by `sentences`
 _WORD = re.compile(r"\w+")
@@ -69,6 +72,10 @@ class Cut(NamedTuple):
         The sentences, most probable first; ``cut_from`` says of which passages.
     shares : ndarray of shape (m,)
         Of the text of its passage, how much each is.
+    sizes : ndarray of shape (m,)
+        What the relevance of each is multiplied by: 1 for probabilities that a sentence is needed, in a pool
+        of documents its tokens divided by `PASSAGE`. Worth the same each, short pieces would be bought for
+        being short.
     related : ndarray of shape (m, m)
         Benefit of choosing two: that of their passages, for the best sentence of each.
     fixed : ndarray of int8, shape (m,)
@@ -79,6 +86,7 @@ class Cut(NamedTuple):
 
     candidates: Candidates
     shares: FloatArray
+    sizes: FloatArray
     related: FloatArray
     fixed: NDArray[np.int8]
     not_cut: dict[int, int]
@@ -128,6 +136,9 @@ def units_for(
     """
     if settings.units != "auto":
         return settings.units
+    if is_document_pool(candidates) and settings.relevance_model == "auto":
+        free = not settings.must_include and may_cut(settings, candidates, counter)
+        return "sentences" if free else "passages"
     # Passages are compared by their vectors, and a larger budget may choose passages.
     lacking = candidates.embeddings is None and candidates.similarity is None
     if model is None or settings.solver == "exhaustive" or (settings.redundancy_weight > 0 and lacking):
@@ -206,9 +217,10 @@ def cut_into_sentences(
         sentences = cut(candidates.texts)
         candidates = replace(candidates, sentences=sentences)
     vectors = sentences.embeddings
+    by_formula = weights is None and is_document_pool(candidates)
     not_cut = _replaced(candidates, fixed) if one_of_copies else {}
     units = _units(candidates, fixed, not_cut, one_of_copies, weights)
-    units = sorted(units, key=lambda unit: -unit.worth)
+    units.sort(key=lambda unit: -unit.worth * (unit.end - unit.core if by_formula else 1))
     units = [*units[:MOST_UNITS], *(unit for unit in units[MOST_UNITS:] if unit.required)]
     if not units:
         raise InputError("no sentence is left to choose from: must_exclude names every passage of the pool")
@@ -237,17 +249,30 @@ def cut_into_sentences(
         cut_from=[candidates.ids[i] for i in passages],
         documents=[name for name, _ in places],
         gaps=[_gap(candidates.texts[u.passage], u.start) for u in units],
+        sections=None if candidates.sections is None else [candidates.sections[i] for i in passages],
+        pages=None if candidates.pages is None else [candidates.pages[i] for i in passages],
+        metadata=None if candidates.metadata is None else [candidates.metadata[i] for i in passages],
+        lines=_lines(candidates, units),
         similarity=_similarity(texts) if compared and vectors is None else None,
     )
     lengths = np.array([len(text.strip()) for text in candidates.texts], dtype=np.float64)
     sizes = np.array([u.end - u.core for u in units], dtype=np.float64)
     return Cut(
         made,
-        np.minimum(1.0, sizes / lengths[passages]),
+        counted(counter, texts) / PASSAGE if by_formula else np.minimum(1.0, sizes / lengths[passages]),
+        counted(counter, texts) / PASSAGE if by_formula else np.ones(len(units)),
         _between(passages, related),
         np.array([1 if u.required else -1 for u in units], dtype=np.int8),
         not_cut,
     )
+
+
+def _lines(candidates: Candidates, units: Sequence[Unit]) -> list[tuple[Line, ...]] | None:
+    """The lines that each unit is read with; None where the passages have none."""
+    sentences, lines = candidates.sentences, candidates.lines
+    if lines is None or sentences is None or sentences.needs is None:
+        return None
+    return [tuple(lines[unit.passage][k] for k in sentences.needs[unit.row]) for unit in units]
 
 
 def _similarity(texts: Sequence[str]) -> FloatArray:
@@ -297,7 +322,10 @@ def _units(
     left_out = {*not_cut, *np.flatnonzero(fixed == 0).tolist()}
     sentences = candidates.sentences
     assert sentences is not None
-    worth = sentence_model(weights, candidates).worth(candidates).tolist()
+    if weights is None and is_document_pool(candidates):
+        worth = unit_relevance(candidates).tolist()
+    else:
+        worth = sentence_model(weights, candidates).worth(candidates).tolist()
     must = (fixed == 1).tolist()
     units: list[Unit] = []
     before: tuple[int, int] | None = None
@@ -308,7 +336,12 @@ def _units(
         number = number + 1 if follows else 1
         first = start
         if passage not in left_out:
-            if follows and before is not None and leans(candidates.texts[passage][start:end]):
+            if (
+                sentences.needs is None
+                and follows
+                and before is not None
+                and leans(candidates.texts[passage][start:end])
+            ):
                 first = before[1]
             units.append(Unit(passage, number, first, start, end, row, worth[row], must[passage]))
         before = passage, start

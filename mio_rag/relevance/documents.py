@@ -1,0 +1,125 @@
+"""Relevance of units of documents: sentences, list items, rows of tables, lines of code.
+
+One fixed formula, for every kind of document. The log score of a unit is
+
+    z = 20 (.6 u + .2 n + .6 p) + 2 (w + v) + 3 (s - 1)
+
+    u   cosine of the unit, less the best of the pool
+    n   the larger cosine of the units before and behind it in its section, less the same best
+    p   cosine of its passage, less the best of the pool
+    w   BM25 of the unit with the headings above it, as a share of the best of the pool
+    v   BM25 of its passage, as a share of the best of the pool
+    s   scope of its document, in [0, 1]: how far the question names it
+
+Where the question names one document, the rest of the question says what is looked for: z is then .3 of the
+formula and .7 of the same by the rest of the question, with the best of the named document in place of the
+best of the pool. The relevance of a unit is exp(z - max z), that of a passage the best of its units.
+
+Nothing is fitted: logistic regression on the same signals, leaving one question set out, was level with it.
+`python -m benchmarks run documents` measures what it reads.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.pool import Pool
+
+FloatArray = NDArray[np.float64]
+#: Scores of passages beside those that every pool has.
+DOCUMENT_SCORES = frozenset(("dense_rest", "bm25_rest", "scope"))
+_COSINE, _WORDS, _SCOPE = 20.0, 2.0, 3.0
+_UNIT, _NEIGHBOUR, _PASSAGE = 0.6, 0.2, 0.6
+_REST = 0.7  # weight of the rest of the question, where the question names one document
+_NAMED = 0.999  # scope from which a document is the one that the question names
+#: Embedders that read English only: their cosines say nothing of questions in other scripts.
+_ENGLISH = ("minilm",)
+_LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+def is_document_pool(pool: Pool) -> bool:
+    """Whether search scored the units of the pool's passages, so that the formula applies."""
+    return pool.sentences is not None and pool.sentences.are_scored and {"dense", "bm25"} <= set(pool.scores)
+
+
+def unit_relevance(pool: Pool) -> FloatArray:
+    """Return the relevance of each of ``pool.sentences``, shape (m,), in (0, 1]; the best has 1.
+
+    Parameters
+    ----------
+    pool : Pool
+        Of passages; see `is_document_pool`.
+    """
+    units = pool.sentences
+    assert units is not None
+    if not len(units.owners):
+        return np.zeros(0)
+    beside = _neighbours(pool)
+    weight = _COSINE if _reads(pool.embedder, pool.question) else 0.0
+
+    def log_score(ending: str, among: NDArray[np.bool_]) -> FloatArray:
+        cosine, words = units.scores["dense" + ending], units.scores["bm25" + ending]
+        of_passage = pool.scores["dense" + ending][units.owners]
+        words_of_passage = pool.scores["bm25" + ending][units.owners]
+        near = np.maximum(cosine[beside[:, 0]], cosine[beside[:, 1]])
+        best, best_passage = cosine[among].max(), of_passage[among].max()
+        gaps = _UNIT * (cosine - best) + _NEIGHBOUR * (near - best) + _PASSAGE * (of_passage - best_passage)
+        found: FloatArray = weight * gaps + _WORDS * (_share(words, among) + _share(words_of_passage, among))
+        return found
+
+    z = log_score("", np.ones(len(units.owners), dtype=bool))
+    scope = pool.scores.get("scope")
+    if scope is not None:
+        own = scope[units.owners]
+        if "dense_rest" in units.scores:
+            named = own >= _NAMED
+            z = (1 - _REST) * z + _REST * log_score("_rest", named if named.any() else own >= own.max())
+        z = z + _SCOPE * (own - 1.0)
+    return np.asarray(np.exp(z - z.max()))
+
+
+def valued(pool: Pool) -> Pool:
+    """Return the pool with the relevance of its best unit for each passage; 0 for one without a unit."""
+    units = pool.sentences
+    assert units is not None
+    best = np.zeros(len(pool))
+    np.maximum.at(best, units.owners, unit_relevance(pool))
+    return pool.with_relevance(best, pool.scores)
+
+
+def _share(scores: FloatArray, among: NDArray[np.bool_]) -> FloatArray:
+    return scores / max(float(scores[among].max()), 1e-6)
+
+
+def _reads(embedder: str, question: str) -> bool:
+    """Whether an embedder reads the script of a question."""
+    if not embedder.startswith(_ENGLISH):
+        return True
+    letters = len(_LETTER.findall(question))
+    return 2 * len(_LATIN.findall(question)) >= letters
+
+
+def _neighbours(pool: Pool) -> NDArray[np.int64]:
+    """Rows of the units before and behind each in its section, shape (m, 2); its own where there is none."""
+    units = pool.sentences
+    assert units is not None
+    own = np.arange(len(units.owners))
+    same = units.owners[1:] == units.owners[:-1]
+    before, behind = own.copy(), own.copy()
+    before[1:][same] -= 1
+    behind[:-1][same] += 1
+    if pool.positions is not None and pool.sections is not None and pool.sources is not None:
+        first = np.searchsorted(units.owners, np.arange(len(pool)))
+        last = np.searchsorted(units.owners, np.arange(len(pool)), side="right") - 1
+        at = {int(position): i for i, position in enumerate(pool.positions)}
+        for i, position in enumerate(pool.positions.tolist()):
+            j = at.get(position + 1)
+            if j is None or first[i] > last[i] or first[j] > last[j]:
+                continue
+            if (pool.sources[i], pool.sections[i]) == (pool.sources[j], pool.sections[j]):
+                behind[last[i]], before[first[j]] = first[j], last[i]
+    return np.stack([before, behind], axis=1)
