@@ -1,1 +1,438 @@
-"""Open what a person has."""
+"""Open what a person has: documents, passages, an index or a question set, by a path or a name.
+
+    folder with manifest.json      an index, as it is; a note where its documents changed since
+    folder with corpus.jsonl       passages
+    other folder, other file       documents
+    FILE.jsonl[.gz]                passages: one object a line, "text" and perhaps id, title, source, date
+    demo, hf:NAME, FORMAT:PATH     a question set with its passages
+
+What is no index is indexed on first use, and again when a file changed; embeddings come from the cache by
+text. Such indexes lie in ``indexes`` of the cache folder, under a name made of the source and of how it is
+indexed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from mio_rag.corpora.dataset import Dataset, LeftOut
+from mio_rag.corpora.documents import load_folder
+from mio_rag.corpora.files import KINDS
+from mio_rag.corpora.load import check_source as check_set
+from mio_rag.corpora.load import load_dataset, load_passages
+from mio_rag.corpora.published import is_published
+from mio_rag.defaults import DEFAULTS
+from mio_rag.errors import DataError, IndexFormatError, InputError
+from mio_rag.retrieval.cached import cache_folder
+from mio_rag.retrieval.embedders import check_embedder, make_embedder
+from mio_rag.retrieval.index import CorpusIndex, check_index, check_target, is_index
+from mio_rag.retrieval.links import entity_names
+from mio_rag.retrieval.vectors import check_vectors
+from mio_rag.sentences import sentence_spans
+from mio_rag.storage import parse_json, read_text, sha256_of, write_atomically
+
+Kind = Literal["index", "set", "layout", "passages", "documents", "file"]
+#: What reports how far something has come: (what, total) -> a context with a function for the steps done.
+Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
+
+_SPLITTER = 1  # version of how documents become passages
+_RECORD = "source.json"
+_PASSAGES = (".jsonl", ".jsonl.gz")
+
+
+@dataclass(frozen=True)
+class Building:
+    """How a source is indexed.
+
+    Parameters
+    ----------
+    embedder : str
+        See `make_embedder`.
+    vectors : {"exact", "8bit", "pq"}
+    sentences : bool
+        Embed every sentence, too.
+    entities : str or None
+        "spacy:MODEL": link passages by the named entities of this model.
+    follow_links : bool
+        Of folders of documents: follow symbolic links out of them.
+    max_bytes : int or None
+        Of folders of documents: largest file that is read.
+    """
+
+    embedder: str = DEFAULTS.embedder
+    vectors: str = "exact"
+    sentences: bool = False
+    entities: str | None = None
+    follow_links: bool = False
+    max_bytes: int | None = None
+
+    def check(self) -> None:
+        """Raise `InputError` for what is unknown; nothing is loaded."""
+        check_embedder(self.embedder)
+        check_vectors(self.vectors)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What changed in a source since it was indexed: files by their names below it."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every file."""
+        return (*self.changed, *self.added, *self.removed)
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A source, and its index on disk.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the index.
+    files : mapping of str to list
+        Name below the source -> size, time of change and SHA-256.
+    left_out : tuple of LeftOut
+        What could not be read.
+    built : bool
+        Whether the index is new, or was built again.
+    notes : tuple of str
+        What a user should know.
+    """
+
+    source: str
+    kind: Kind
+    folder: Path
+    files: dict[str, list[Any]] = field(default_factory=dict)
+    changes: Changes = Changes()
+    left_out: tuple[LeftOut, ...] = ()
+    built: bool = False
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    loaded: CorpusIndex | None = None
+
+    @property
+    def index(self) -> CorpusIndex:
+        """The index."""
+        assert self.loaded is not None
+        return self.loaded
+
+
+def kind_of(source: str | Path) -> Kind:
+    """Return what a path or name stands for; `DataError` where there is nothing. Nothing is read."""
+    text, path = str(source), Path(source)
+    if text == "demo" or text.startswith("hf:") or is_published(text):
+        check_set(text)
+        return "set"
+    if path.is_dir():
+        if is_index(path):
+            check_index(path)
+            return "index"
+        return "layout" if _corpus(path) is not None else "documents"
+    if path.is_file():
+        return "passages" if path.name.endswith(_PASSAGES) else "file"
+    with suppress(OSError):
+        beside = [one.name for one in path.absolute().parent.iterdir()]
+        if near := difflib.get_close_matches(path.name, beside, 1):
+            raise DataError(f"{text} does not exist. Did you mean {path.parent / near[0]}?")
+    raise DataError(
+        f"{text} does not exist: give a folder or file of documents, an index, a JSONL file of passages, or "
+        "a question set (demo, hf:NAME, FORMAT:PATH)"
+    )
+
+
+def open_source(
+    source: str | Path,
+    building: Building | None = None,
+    *,
+    out: Path | None = None,
+    overwrite: bool = False,
+    refresh: bool = True,
+    mapped: bool = False,
+    load: bool = True,
+    progress: Progress | None = None,
+) -> Opened:
+    """Open a source, and index it where that is needed.
+
+    Parameters
+    ----------
+    building : Building, optional
+        None: the defaults, and whatever an index was built with.
+    out : Path, optional
+        Folder of the index; by default one of the cache.
+    overwrite : bool
+        Whether an index of something else may be replaced there.
+    refresh : bool
+        Whether changed files are read again.
+    mapped : bool
+        As in `CorpusIndex.load`.
+    load : bool
+        Whether the index is loaded, too.
+
+    Raises
+    ------
+    DataError
+        If there is nothing, or nothing of it can be read.
+    IndexFormatError
+        For an index that cannot be used.
+    InputError
+        For settings that are unknown or exclude each other, and where the index cannot be written.
+    """
+    kind, text = kind_of(source), str(source)
+    if kind == "index":
+        if building is not None and building != Building():
+            raise InputError(f"{text} is an index, with an embedder of its own: leave out how to build one")
+        found = _stored(text, Path(source))
+        if load:
+            found = replace(found, loaded=CorpusIndex.load(source, mapped=mapped))
+        return found
+    how = building or Building()
+    how.check()
+    folder = out or index_folder(source, how)
+    known = _record(folder)
+    if out is not None and not (known and known["source"] == _named(source, kind)):
+        check_target(out, overwrite)
+    with _alone(folder):
+        found = _indexed(text, kind, folder, how, refresh, progress)
+    if load and found.loaded is None:
+        try:
+            found = replace(found, loaded=CorpusIndex.load(folder, mapped=mapped))
+        except IndexFormatError:
+            if out is not None:
+                raise
+            with _alone(folder):  # the cache is damaged
+                shutil.rmtree(folder, ignore_errors=True)
+                found = _indexed(text, kind, folder, how, refresh, progress)
+    return found
+
+
+def index_folder(source: str | Path, building: Building | None = None) -> Path:
+    """Return the folder in the cache for the index of a source."""
+    told = [_named(source, kind_of(source)), asdict(building or Building()), _SPLITTER]
+    return cache_folder() / "indexes" / hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]
+
+
+def changes_of(source: str | Path, building: Building | None = None, out: Path | None = None) -> Opened:
+    """Return what changed since a source was indexed, everything without an index; nothing is written."""
+    kind, how = kind_of(source), building or Building()
+    if kind == "index":
+        return _stored(str(source), Path(source))
+    folder = out or index_folder(source, how)
+    files, changes = _compared(_files(source, kind, how.follow_links), _known_files(folder))
+    return Opened(str(source), kind, folder, files, changes, _left_out(_record(folder)))
+
+
+def cached_indexes() -> list[dict[str, Any]]:
+    """Return the indexes of the cache, and whether their sources are gone."""
+    found = []
+    for path in sorted((cache_folder() / "indexes").glob("*/")):
+        record = _record(path)
+        if record is None:
+            continue
+        source = record["source"]
+        is_path = source.startswith("/") or Path(source).is_absolute()
+        found.append(
+            {
+                "index": str(path),
+                "source": source,
+                "embedder": record["building"]["embedder"],
+                "files": len(record["files"]),
+                "gone": is_path and not Path(source).exists(),
+            }
+        )
+    return found
+
+
+def prune() -> list[dict[str, Any]]:
+    """Remove the indexes of the cache whose source is gone; return them."""
+    gone = [one for one in cached_indexes() if one["gone"]]
+    for one in gone:
+        shutil.rmtree(one["index"], ignore_errors=True)
+        Path(f"{one['index']}.lock").unlink(missing_ok=True)
+    return gone
+
+
+# -- parts ------------------------------------------------------------------------------------------------
+
+
+def _corpus(folder: Path) -> Path | None:
+    return next((p for p in (folder / f"corpus{end}" for end in _PASSAGES) if p.is_file()), None)
+
+
+def _named(source: str | Path, kind: Kind) -> str:
+    """A source by a name that does not depend on the current folder."""
+    text = str(source)
+    if kind != "set":
+        return str(Path(source).absolute().resolve())
+    form, colon, path = text.partition(":")
+    return text if not colon or form == "hf" else f"{form}:{Path(path).absolute().resolve()}"
+
+
+def _files(source: str | Path, kind: Kind, follow: bool) -> dict[str, Path]:
+    """The files that passages come from, by their names below the source."""
+    path = Path(source)
+    if kind == "set":
+        form, _, rest = str(source).partition(":")
+        path = Path(__file__).parent / "data" / "demo" / "corpus.jsonl" if form == "demo" else Path(rest)
+        if form == "hf":
+            return {}
+    if kind == "layout":
+        path = _corpus(path) or path
+    if path.is_file():
+        return {path.name: path}
+    found = {}
+    for place, folders, names in os.walk(path, followlinks=follow):
+        folders.sort()
+        for name in names:
+            if kind == "set" or Path(name).suffix.lower() in KINDS:
+                one = Path(place) / name
+                found[one.relative_to(path).as_posix().encode("utf-8", "backslashreplace").decode()] = one
+    return dict(sorted(found.items()))
+
+
+def _compared(files: dict[str, Path], known: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], Changes]:
+    """Size, time and hash of each file, hashed only where size or time differ; and what changed."""
+    now: dict[str, list[Any]] = {}
+    changed: list[str] = []
+    for name, path in files.items():
+        with suppress(OSError):  # what cannot be opened is reported where it is read
+            stat = path.stat()
+            size, mtime, digest = known.get(name, [None, None, None])
+            if (size, mtime) != (stat.st_size, stat.st_mtime_ns):
+                before, digest = digest, sha256_of(path)
+                if before is not None and digest != before:
+                    changed.append(name)
+            now[name] = [stat.st_size, stat.st_mtime_ns, digest]
+    added, removed = (tuple(n for n in one if n not in other) for one, other in ((now, known), (known, now)))
+    return now, Changes(added, tuple(changed), removed)
+
+
+def _record(folder: Path) -> dict[str, Any] | None:
+    """What an index was built from; None where that is not known."""
+    try:
+        found = parse_json(read_text(folder / _RECORD), _RECORD, own=True)
+        ok = is_index(folder) and found["splitter"] and found["building"]["embedder"] and found["source"]
+        return found if ok and isinstance(found["files"], dict) else None
+    except (InputError, KeyError, TypeError):
+        return None
+
+
+def _known_files(folder: Path) -> dict[str, list[Any]]:
+    return (_record(folder) or {}).get("files", {})
+
+
+def _left_out(record: dict[str, Any] | None) -> tuple[LeftOut, ...]:
+    return tuple(LeftOut(*one) for one in (record or {}).get("left_out", ()))
+
+
+def _stored(text: str, folder: Path) -> Opened:
+    """An index as it is, with a note where its documents are not what they were."""
+    record = _record(folder)
+    if record is None:
+        return Opened(text, "index", folder)
+    source, how = record["source"], Building(**record["building"])
+    try:
+        files, changes = _compared(_files(source, kind_of(source), how.follow_links), record["files"])
+    except InputError:  # the documents are gone, and the index is all there is
+        return Opened(text, "index", folder, record["files"], left_out=_left_out(record))
+    notes = ()
+    if changes:
+        few = ", ".join(changes.all[:3]) + (
+            f" and {len(changes.all) - 3} more" if len(changes.all) > 3 else ""
+        )
+        notes = (f"{source} changed since {text} was built ({few}): run mio-rag index {source} --out {text}",)
+    return Opened(text, "index", folder, files, changes, _left_out(record), notes=notes)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until nobody else builds this index."""
+    from filelock import FileLock
+
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{folder}.lock", timeout=3600)
+        lock.acquire()
+    except OSError as error:
+        raise InputError(f"'{folder.parent}' cannot be written: {error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+        if folder.parent.name != "indexes":
+            Path(f"{folder}.lock").unlink(missing_ok=True)
+
+
+def _indexed(
+    text: str, kind: Kind, folder: Path, how: Building, refresh: bool, progress: Progress | None
+) -> Opened:
+    """The index of a source in a folder, built where there is none or files changed."""
+    start = time.perf_counter()
+    record = _record(folder)
+    if record is not None and record["building"] == asdict(how) and record["splitter"] == _SPLITTER:
+        found = Opened(text, kind, folder, record["files"], left_out=_left_out(record))
+        if not refresh:
+            return found
+        files, changes = _compared(_files(text, kind, how.follow_links), record["files"])
+        if not changes:
+            if files != record["files"]:  # only times differ
+                write_atomically(folder / _RECORD, json.dumps({**record, "files": files}))
+            return replace(found, files=files)
+    else:
+        files, changes = _compared(_files(text, kind, how.follow_links), {})
+    dataset = read_dataset(text, how)
+    index = _built(dataset, how, progress)
+    index.save(folder, overwrite=True)
+    told = {
+        "version": 1,
+        "source": _named(text, kind),
+        "building": asdict(how),
+        "splitter": _SPLITTER,
+        "files": files,
+        "left_out": [[one.path, one.reason] for one in dataset.left_out],
+    }
+    write_atomically(folder / _RECORD, json.dumps(told))
+    seconds = time.perf_counter() - start
+    return Opened(text, kind, folder, files, changes, dataset.left_out, True, seconds, loaded=index)
+
+
+def read_dataset(source: str | Path, building: Building | None = None) -> Dataset:
+    """Return the passages of a source that is no index, and its questions where it has any."""
+    kind, how = kind_of(source), building or Building()
+    if kind == "passages":
+        return load_passages(source)
+    if kind == "documents":
+        return load_dataset(source, follow_links=how.follow_links or None, max_bytes=how.max_bytes)
+    if kind == "file":
+        return load_folder(source, **({} if how.max_bytes is None else {"max_bytes": how.max_bytes}))
+    return load_dataset(source)
+
+
+def _built(dataset: Dataset, how: Building, progress: Progress | None) -> CorpusIndex:
+    embedder = make_embedder(how.embedder)
+    name_of = None if how.entities is None else entity_names(how.entities)
+    total = len(dataset.passages)
+    if how.sentences:
+        total += sum(len(sentence_spans(one.text, wrapped=True)) for one in dataset.passages)
+    shown = nullcontext(None) if progress is None else progress(f"embedding with {embedder.name}", total)
+    with shown as advance:
+        return CorpusIndex.build(
+            dataset.passages, embedder, dataset.name, advance, name_of, how.vectors, how.sentences
+        )

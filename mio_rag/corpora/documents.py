@@ -127,7 +127,7 @@ def load_folder(
     follow_links: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> Dataset:
-    """A corpus from the documents below a folder, in chunks of whole sentences.
+    """A corpus from the documents below a folder, or from one file, in chunks of whole sentences.
 
     Files that end with .txt, .md, .pdf, .docx, .html or .htm are read. Whatever else there is, and whatever
     cannot be read, is in `Dataset.left_out` with the reason. Ids are "relative/path#k" (PDF:
@@ -157,10 +157,12 @@ def load_folder(
     if max_bytes < 1:
         raise InputError(f"max_bytes={max_bytes} must be >= 1")
     folder = Path(folder)
-    tree = _Tree(folder, follow_links)
     passages: list[Passage] = []
-    left_out = tree.left_out
-    for label, path in sorted(tree.files.items()):
+    files, left_out = {folder.name: folder}, list[LeftOut]()
+    if not folder.is_file():
+        tree = _Tree(folder, follow_links)
+        files, left_out = tree.files, tree.left_out
+    for label, path in sorted(files.items()):
         try:
             document = read_document(path, max_bytes)
         except DataError as error:

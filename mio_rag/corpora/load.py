@@ -257,6 +257,28 @@ def check_source(source: str | Path) -> None:
         )
 
 
+def load_passages(path: str | Path) -> Dataset:
+    """The passages of a JSONL file, as in ``corpus.jsonl``; ids may be missing.
+
+    Raises
+    ------
+    DataError
+        With every malformed line.
+    """
+    path, problems, count = Path(path), list[str](), 0
+    stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
+
+    def passage(row: Mapping[str, Any]) -> Passage:
+        nonlocal count
+        count += 1
+        return _passage({"id": f"{stem}-{count}", **row})
+
+    passages = tuple(_parsed(path, passage, problems))
+    if problems:
+        raise DataError(_shortened(problems))
+    return Dataset(stem, passages, ())
+
+
 def load_questions(source: str | Path) -> tuple[Question, ...]:
     """The questions at a path or of a name, whether or not there is a corpus beside them.
 

@@ -1,7 +1,7 @@
 """Embeddings kept on disk by content, so that no text is embedded twice by the same model.
 
-One SQLite file in ``$MIO_RAG_CACHE`` (default ``~/.cache/mio-rag``). A cache that cannot be opened or
-written is left alone with a warning: it saves time, it must never cost a result.
+One SQLite file in ``$MIO_RAG_CACHE``, else ``$XDG_CACHE_HOME/mio-rag``, else ``~/.cache/mio-rag``. A cache
+that cannot be opened or written is left alone with a warning: it saves time, it must never cost a result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from mio_rag.errors import Notice
 
 def cache_folder() -> Path:
     """Where mio-rag keeps what it can make again."""
-    return Path(os.environ.get("MIO_RAG_CACHE") or Path.home() / ".cache" / "mio-rag")
+    if given := os.environ.get("MIO_RAG_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mio-rag"
 
 
 def _key(fingerprint: str, text: str) -> bytes:

@@ -1,0 +1,124 @@
+"""What a path or name opens, when it is indexed, and what the cache holds."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mio_rag.errors import InputError
+from mio_rag.sources import Building, cached_indexes, changes_of, index_folder, kind_of, open_source, prune
+
+WORDS = Building("tfidf")
+
+
+@pytest.fixture
+def handbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MIO_RAG_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "handbook"
+    folder.mkdir()
+    (folder / "travel.md").write_text("# Travel\n\nThe allowance in Norway is 75 EUR a day.\n")
+    (folder / "safety.txt").write_text("Ikram Bell leads the safety training on Tuesday.")
+    return folder
+
+
+def test_every_kind_of_source_opens(handbook: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(
+        '{"text": "The Tiber flows"}\n{"id": "k", "text": "The Arno flows"}\n'
+    )
+    (tmp_path / "set").mkdir()
+    shutil.copy(tmp_path / "rows.jsonl", tmp_path / "set" / "corpus.jsonl")
+    (tmp_path / "set" / "corpus.jsonl").write_text('{"id": "k", "text": "The Arno flows"}\n')
+    for source, kind, ids in (
+        (handbook, "documents", ("safety.txt#0", "travel.md#0")),
+        (handbook / "travel.md", "file", ("travel.md#0",)),
+        (tmp_path / "rows.jsonl", "passages", ("rows-1", "k")),
+        (tmp_path / "set", "layout", ("k",)),
+    ):
+        found = open_source(source, WORDS)
+        assert (kind_of(source), tuple(found.index.ids), found.built) == (kind, ids, True)
+        assert not open_source(source, WORDS).built
+        assert open_source(found.folder).index.ids == found.index.ids
+    assert kind_of("demo") == "set"
+    assert len(open_source("demo", WORDS).index) == 205
+
+
+def test_documents_are_read_again_only_where_they_changed(handbook: Path) -> None:
+    folder = open_source(handbook, WORDS).folder
+    os.utime(handbook / "travel.md", (1, 1))
+    assert not open_source(handbook, WORDS).built
+    (handbook / "travel.md").write_text("# Travel\n\nThe allowance in Norway is 77 EUR a day.\n")
+    (handbook / "new.md").write_text("# Holidays\n\nThirty days of holiday a year.\n")
+    (handbook / "safety.txt").unlink()
+    found = changes_of(handbook, WORDS).changes
+    assert (found.changed, found.added, found.removed) == (("travel.md",), ("new.md",), ("safety.txt",))
+    assert "75" in open_source(handbook, WORDS, refresh=False).index.passages[1].text
+    again = open_source(handbook, WORDS)
+    assert again.built
+    assert again.folder == folder
+    assert any("77" in passage.text for passage in again.index.passages)
+
+
+def test_an_index_of_changed_documents_says_so(handbook: Path, tmp_path: Path) -> None:
+    out = tmp_path / "INDEX"
+    open_source(handbook, WORDS, out=out)
+    assert open_source(out).notes == ()
+    (handbook / "safety.txt").write_text("Somebody else leads the safety training.")
+    (note,) = open_source(out).notes
+    assert note == (
+        f"{handbook} changed since {out} was built (safety.txt): run mio-rag index {handbook} --out {out}"
+    )
+    assert open_source(handbook, WORDS, out=out).built
+    with pytest.raises(InputError, match="exists already"):
+        open_source(handbook / "travel.md", WORDS, out=out)
+    shutil.rmtree(handbook)
+    assert len(open_source(out).index) == 2
+
+
+def test_a_damaged_cache_is_built_again(handbook: Path) -> None:
+    folder = open_source(handbook, WORDS).folder
+    (folder / "passages.jsonl").write_text("{")
+    assert open_source(handbook, WORDS).built
+    (folder / "source.json").write_text(json.dumps({"source": str(handbook)}))
+    assert open_source(handbook, WORDS).built
+
+
+def test_indexes_of_what_is_gone_are_removed(handbook: Path, tmp_path: Path) -> None:
+    open_source(handbook, WORDS)
+    open_source(handbook, Building("tfidf", sentences=True))
+    assert len({one["index"] for one in cached_indexes()}) == 2
+    assert prune() == []
+    shutil.rmtree(handbook)
+    assert len(prune()) == 2
+    assert os.listdir(tmp_path / "cache" / "indexes") == []
+
+
+def test_where_the_cache_lies(handbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert index_folder(handbook).parent == tmp_path / "cache" / "indexes"
+    monkeypatch.delenv("MIO_RAG_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert index_folder(handbook).parent == tmp_path / "xdg" / "mio-rag" / "indexes"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("handbok", "handbok does not exist. Did you mean handbook?"),
+        ("nothing", "nothing does not exist: give a folder or file of documents"),
+        ("hf:nothing", "'hf:nothing' is unknown"),
+    ],
+)
+def test_what_is_not_there(
+    handbook: Path, name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        open_source(name)
+    assert said in str(caught.value)
+
+
+def test_an_index_has_its_own_embedder(handbook: Path) -> None:
+    folder = open_source(handbook, WORDS).folder
+    with pytest.raises(InputError, match="an embedder of its own"):
+        open_source(folder, WORDS)
