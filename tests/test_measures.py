@@ -18,7 +18,7 @@ from mio_rag.measures import (
     selection_measures,
     token_f1,
 )
-from mio_rag.measures.rouge import rouge_l
+from mio_rag.measures.answers import rouge_l
 from mio_rag.pool import Candidates
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector

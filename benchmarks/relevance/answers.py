@@ -29,7 +29,7 @@ from mio_rag.errors import InputError, MioRagError
 from mio_rag.evaluation.contenders import Method, make_methods
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.generation import Generator, Prompt, build_prompt
-from mio_rag.measures import answer_measures, failed_measures, gold_measures
+from mio_rag.measures import answer_measures, failed_measures, quick_measures
 from mio_rag.relevance import RelevanceModel
 from mio_rag.retrieval import Retriever
 from mio_rag.selection.selector import Selector
@@ -177,7 +177,9 @@ def _rows(
             if method is not None:
                 selection = method.select(pools[hops], budget_tokens, generator)
                 read = selection.passages
-                row |= gold_measures(question, selection) | {"status": selection.result.status.value}
+                found = quick_measures(question, selection)
+                row |= {n: v for n, v in found.items() if v is not None and n != "diversity"}
+                row |= {"status": selection.result.status.value}
             elif name == "gold":
                 if not question.gold_ids:
                     continue  # only the document is known

@@ -725,7 +725,7 @@ class MeasuringOptions:
     def load(self) -> Instruments:
         """The instruments, without the embedder of the index."""
         from mio_rag.measures import Instruments
-        from mio_rag.measures.bert_score import TokenVectors
+        from mio_rag.measures.instruments import TokenVectors
         from mio_rag.measures.judges import YesNoJudge, make_judge
         from mio_rag.retrieval.embedders import make_embedder
 

@@ -387,7 +387,7 @@ Radii = Annotated[str, typer.Option("--radii", help="Comma-separated radii (rho)
 
 def grid(name: str, text: str) -> tuple[float, ...]:
     """The numbers of a comma-separated option that spans a grid."""
-    from mio_rag.frontier.grid import check_values
+    from mio_rag.frontier.query import check_values
 
     found = numbers(name, text)
     if problems := check_values(name, found):

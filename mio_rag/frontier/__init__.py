@@ -1,9 +1,14 @@
 """The frontier: the selections for each budget, penalty, weight and radius, each with its certificate."""
 
-from mio_rag.frontier.budget import BudgetPath, BudgetStep, budget_path
-from mio_rag.frontier.grid import GridPoint, weight_grid
-from mio_rag.frontier.penalty import PenaltyPath, PenaltyPiece, penalty_path
-from mio_rag.frontier.query import QueryFrontier, query_frontier
+from mio_rag.frontier.paths import (
+    BudgetPath,
+    BudgetStep,
+    PenaltyPath,
+    PenaltyPiece,
+    budget_path,
+    penalty_path,
+)
+from mio_rag.frontier.query import GridPoint, QueryFrontier, query_frontier, weight_grid
 
 __all__ = [
     "BudgetPath",

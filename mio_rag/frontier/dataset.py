@@ -1,14 +1,15 @@
-"""A question set under every setting of a grid: one row for each question and setting.
+"""A question set under every setting of a grid, and at every price of a token.
 
-Each question's pool is retrieved once, and solved along the whole grid, each program started from the one
-before. Stability asks the same of pools whose embeddings were moved by a random error of the reference
-radius: how much of the selection stays (Jaccard).
+Each question's pool is retrieved once and solved along the whole grid, each program started from the one
+before. Stability solves pools whose embeddings were moved by a random error of the reference radius: the
+share of the selection that stays (Jaccard).
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.allocation.workload import selector_problems
-from mio_rag.context import TokenCounter, in_prompt_order
+from mio_rag.allocation.workload import selector_problems, workload_of
+from mio_rag.context import TokenCounter, block_tokens, in_prompt_order
 from mio_rag.errors import InputError, SolverError
+from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
-from mio_rag.frontier.grid import check_selector, check_values, tokens_read
-from mio_rag.measures import quick_measures
+from mio_rag.frontier.query import check_selector, check_values, tokens_read
+from mio_rag.measures import evidence_found, quick_measures
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
@@ -36,7 +38,7 @@ from mio_rag.types import Question
 
 
 def _exactly(value: float) -> str:
-    """The number so that no other one is written alike; short where that is enough."""
+    """Write a number so that no other one is written alike."""
     return f"{value:g}" if float(f"{value:g}") == value else repr(float(value))
 
 
@@ -51,18 +53,15 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """All but the budget, as the ledger names it."""
+        """Return all but the budget, as the ledger names it."""
         penalty = self.passage_penalty
         shown = penalty if isinstance(penalty, str) else _exactly(penalty)
         return f"lambda_1={_exactly(self.redundancy_weight)} rho={_exactly(self.radius)} lambda_2={shown}"
 
     def applied(self, selector: Selector) -> Selector:
-        """A selector with these weights, and everything else as it was."""
-        return selector.replace(
-            redundancy_weight=self.redundancy_weight,
-            radius=self.radius,
-            passage_penalty=self.passage_penalty,
-        )
+        """Return the selector with these weights."""
+        changed = ("redundancy_weight", "radius", "passage_penalty")
+        return selector.replace(**{name: getattr(self, name) for name in changed})
 
 
 @dataclass(frozen=True)
@@ -73,28 +72,23 @@ class FrontierSettings:
     ----------
     budgets : sequence of int
         Token budgets, each >= 1.
-    weights, radii : sequences of float
-        lambda_1 and rho, each >= 0.
-    penalties : sequence of float, "adaptive" or "auto"
-        lambda_2, each >= 0.
+    weights, radii, penalties : sequences
+        lambda_1, rho and lambda_2 (also "adaptive", "auto"), each >= 0.
     selector : Selector
-        All other settings. Its own weights and the reference radius make the reference program in which the
-        guaranteed value is measured.
+        All other settings. Its own weights and the reference radius make the reference program that measures
+        the guaranteed value.
     reference_radius : float
-        >= 0: the embedding error that guaranteed value and stability are about.
+        >= 0: the embedding error of guaranteed value and stability.
     draws : int
         >= 0: pools with random errors for each question. 0: stability is not measured.
-    retrieval : RetrievalSettings
-        How the pools are found.
     limit : int or None
-        Only the first so many questions.
+        Use only the first questions.
     max_tokens : int
-        Longest answer, in tokens, >= 1; where a generator reads.
+        Longest answer, >= 1.
     seed : int
         Of the random errors and the bootstrap.
     token_prices : sequence of float
-        Prices of a token for all questions, each >= 0: what they spend and find, beside the budgets. Empty:
-        not measured.
+        Prices of a token for `price_curve`, each >= 0. Empty: no curve.
 
     Raises
     ------
@@ -118,29 +112,22 @@ class FrontierSettings:
     token_prices: Sequence[float] = ()
 
     def __post_init__(self) -> None:
+        fixed = [p for p in self.penalties if not isinstance(p, str)]
         problems = check_values("weights", self.weights) + check_values("radii", self.radii)
         problems += check_selector(self.selector)
         if self.token_prices:
             problems += check_values("token_prices", self.token_prices) + selector_problems(self.selector)
         problems += check_values("reference_radius", [self.reference_radius])
-        problems += check_values(
-            "passage penalties", [p for p in self.penalties if not isinstance(p, str)] or [0.0]
-        )
-        problems += ["no passage penalty is given"] if not self.penalties else []
-        problems += ["no token budget is given"] if not self.budgets else []
-        problems += [
-            count_problem("budget_tokens", b) or f"budget_tokens={b} must be >= 1"
-            for b in self.budgets
-            if count_problem("budget_tokens", b) or b < 1
-        ]
+        problems += check_values("passage penalties", fixed or [0.0])
+        problems += [] if self.penalties else ["no passage penalty is given"]
+        problems += [] if self.budgets else ["no token budget is given"]
+        counts = [("budget_tokens", b, 1) for b in self.budgets] + [("draws", self.draws, 0)]
+        counts += [("limit", self.limit, 1)] if self.limit is not None else []
+        for name, count, least in [*counts, ("max_tokens", self.max_tokens, 1)]:
+            low = f"{name}={count} must be >= {least}"
+            problems += filter(None, [count_problem(name, count) or (low if count < least else None)])
         if len(set(self.budgets)) < len(self.budgets) or len(set(self.penalties)) < len(self.penalties):
             problems.append("a token budget or passage penalty is listed twice")
-        if problem := count_problem("draws", self.draws):
-            problems.append(problem)
-        if self.limit is not None and self.limit < 1:
-            problems.append(f"limit={self.limit} must be >= 1")
-        if self.max_tokens < 1:
-            problems.append(f"max_tokens={self.max_tokens} must be >= 1")
         if not 0 <= self.seed < 2**31:
             problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
         if problems:
@@ -148,7 +135,7 @@ class FrontierSettings:
 
     @property
     def grid(self) -> tuple[Setting, ...]:
-        """Every setting; neighbours differ in their budget first."""
+        """Return every setting; neighbours differ in their budget first."""
         return tuple(
             Setting(float(w), float(r), p, int(b))
             for w, r, p, b in itertools.product(self.weights, self.radii, self.penalties, self.budgets)
@@ -156,9 +143,7 @@ class FrontierSettings:
 
 
 def perturbed(pool: Candidates, radius: float, norm: str, rng: np.random.Generator) -> Candidates:
-    """The pool after a random error of that size in every passage's embedding.
-
-    Relevance and the dense score are the cosines that a retriever would have seen then.
+    """Move every passage's embedding by a random error of that size; cosines are those that result.
 
     Raises
     ------
@@ -178,14 +163,8 @@ def perturbed(pool: Candidates, radius: float, norm: str, rng: np.random.Generat
 def question_rows(
     question: Question, retriever: Retriever, settings: FrontierSettings
 ) -> list[tuple[dict[str, Any], Selection]]:
-    """One row and selection for each setting of the grid, in its order.
-
-    Raises
-    ------
-    SolverError
-        If the solver broke.
-    """
-    selector, grid = settings.selector, settings.grid
+    """Return one row and selection for each setting of the grid; `SolverError` if the solver broke."""
+    selector, grid, counter = settings.selector, settings.grid, retriever.counter
     nominal = retriever.retrieve(question.text)
     # Seeded by the question, so that a resumed run draws what an uninterrupted one would have drawn.
     rng = np.random.default_rng([settings.seed, zlib.crc32(question.id.encode("utf-8", "replace"))])
@@ -193,7 +172,6 @@ def question_rows(
         perturbed(nominal, settings.reference_radius, selector.norm, rng) for _ in range(settings.draws)
     ]
     pool = selector.valued(nominal)
-    counter = retriever.counter
     solved = _along(pool, selector, grid, counter)
     elsewhere = [_along(selector.valued(other), selector, grid, counter) for other in others]
     worst = selector.replace(radius=settings.reference_radius)
@@ -207,7 +185,6 @@ def question_rows(
         selection = Selection(
             pool, chosen, used, setting.budget_tokens, result, program, why, is_merged=is_merged
         )
-        x = np.zeros(len(pool)) if result.x is None else result.x
         overlaps = [_jaccard(result.selected, other[k][1].selected) for other in elsewhere]
         row = {
             "question_id": question.id,
@@ -220,7 +197,7 @@ def question_rows(
             "selected_ids": list(selection.ids),
             "relevance": [round(float(pool.relevance[i]), 4) for i in chosen],
             **quick_measures(question, selection),
-            "guaranteed": reference.objective(x),
+            "guaranteed": reference.objective(np.zeros(len(pool)) if result.x is None else result.x),
             "stability": float(np.mean(overlaps)) if overlaps else None,
             "solve_seconds": result.wall_seconds,
             "error": None,
@@ -235,9 +212,9 @@ def _along(
     """Program and result at every setting, each solve started from the one before."""
     programs = [s.applied(selector).program(pool, s.budget_tokens, counter) for s in grid]
     results = list(solve_path(programs, selector.solver, selector.options))
-    broken = next((r for r in results if r.status is Status.ERROR), None)
-    if broken is not None:
-        raise SolverError(broken.message)
+    for result in results:
+        if result.status is Status.ERROR:
+            raise SolverError(result.message)
     return list(zip(programs, results, strict=True))
 
 
@@ -245,3 +222,66 @@ def _jaccard(one: Sequence[int], other: Sequence[int]) -> float:
     """Shared part of two selections; 1 where both are empty."""
     either = set(one) | set(other)
     return len(set(one) & set(other)) / len(either) if either else 1.0
+
+
+def price_curve(
+    questions: Sequence[Question],
+    pools: Sequence[Candidates],
+    selector: Selector,
+    token_prices: Sequence[float],
+    budgets: Sequence[int],
+    seed: int = 0,
+    counter: TokenCounter | None = None,
+) -> dict[str, Any]:
+    """Compute what questions spend and find at each price of a token, and under each budget.
+
+    Parameters
+    ----------
+    token_prices : sequence of float
+        Each >= 0; no question takes more than the largest budget.
+    seed : int
+        Of the intervals.
+    counter : TokenCounter, optional
+        The reader's tokenizer: shared text is then paid once, and tokens are those of what is read.
+
+    Returns
+    -------
+    dict
+        ceiling; prices: token_price, tokens, evidence and everything (the share of questions with all of it;
+        both None without labels), each {mean, low, high}, and gap: how much more any allocation of the same
+        tokens could be worth, as a share; budgets: budget_tokens and the same figures.
+    """
+    ceiling = max(budgets)
+    labelled = [k for k, q in enumerate(questions) if q.gold_ids or (q.gold_sources and pools[k].sources)]
+
+    def figures(chosen: Sequence[Sequence[int]], tokens: Sequence[float]) -> dict[str, Any]:
+        found = [evidence_found(questions[k], pools[k], chosen[k]) for k in labelled]
+        return {
+            "tokens": mean_interval(tokens, seed),
+            "evidence": mean_interval(found, seed) if found else None,
+            "everything": mean_interval([float(f == 1) for f in found], seed) if found else None,
+        }
+
+    workload = workload_of(pools, selector, ceilings=ceiling, counter=counter)
+    prices = []
+    for price in sorted(map(float, token_prices)):
+        totals, decided = workload.at(price), workload.decisions(price)
+        chosen = [
+            [] if one.x is None else np.flatnonzero(one.x[: len(pool)]).tolist()
+            for one, pool in zip(decided, pools, strict=True)
+        ]
+        read = [one.tokens for one in decided]
+        if counter is not None:
+            read = [
+                block_tokens(pool, own, counter, selector.merge and pool.spans is not None)
+                for pool, own in zip(pools, chosen, strict=True)
+            ]
+        missing = totals.bound(totals.tokens) - totals.value
+        gap = missing / abs(totals.value) if totals.value and math.isfinite(missing) else None
+        prices.append({"token_price": price, **figures(chosen, list(map(float, read))), "gap": gap})
+    alike = []
+    for budget in sorted(budgets):
+        choices = [selector.choose(pool, budget, counter) for pool in pools]
+        same = figures([list(c.chosen) for c in choices], [float(c.used) for c in choices])
+        alike.append({"budget_tokens": int(budget), **same})
+    return {"ceiling": int(ceiling), "prices": prices, "budgets": alike}

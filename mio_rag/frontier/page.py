@@ -31,7 +31,7 @@ def render_page(
     questions: Sequence[Question],
     picture: bytes | None = None,
 ) -> str:
-    """The page as one self-contained string.
+    """Return the page as one self-contained string.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def render_page(
     rows : sequence of mappings
         Of the ledger: every question at every point.
     picture : bytes, optional
-        A PNG of what `mio_rag.frontier.price.price_curve` found, where there is that.
+        A PNG of the curve over prices.
 
     Raises
     ------

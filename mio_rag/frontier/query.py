@@ -1,28 +1,198 @@
-"""One question's frontier: budgets, passage penalties, and (lambda_1, rho), as plain data."""
+"""One question's frontier: budgets, passage penalties, and the grid of redundancy weight and radius."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from mio_rag.context import TokenCounter
+import numpy as np
+
+from mio_rag.context import TokenCounter, block_tokens
 from mio_rag.errors import InputError
+from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
 from mio_rag.formulations.rows import count_problem
-from mio_rag.frontier.budget import BudgetPath, budget_path
-from mio_rag.frontier.chain import Chain
-from mio_rag.frontier.grid import GridPoint, check_selector, weight_grid
-from mio_rag.frontier.penalty import PenaltyPath, penalty_path
+from mio_rag.frontier.paths import (
+    BudgetPath,
+    Chain,
+    PenaltyPath,
+    Progress,
+    budget_path,
+    dominated,
+    penalty_path,
+)
 from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
+from mio_rag.solvers.result import Status
 
-Progress = Callable[[int], None]
+
+def check_values(name: str, values: Sequence[float]) -> list[str]:
+    """Return the problems of a list of weights, radii or prices."""
+    problems = [] if values else [f"{name} is empty: give at least one value"]
+    problems += [
+        f"{name} holds {v!r}: each must be a number from 0 to {LARGEST_SETTING:g}"
+        for v in values
+        if not is_setting(v)
+    ]
+    if len(set(values)) < len(values):
+        problems.append(f"{name} lists a value twice")
+    return problems
+
+
+def check_selector(selector: Selector) -> list[str]:
+    """Return the settings of a selector that a frontier does not support."""
+    problems = []
+    if selector.uncertainty is not None or selector.passage_radii:
+        problems.append("a frontier sets the radius itself: leave uncertainty and passage_radii out")
+    if selector.counterpart != "termwise":
+        problems.append("a frontier supports only the termwise counterpart: leave counterpart out")
+    if selector.units != "passages":
+        problems.append(f"a frontier is one of passages: leave units={selector.units!r} out")
+    if selector.side.prices or selector.side.change_price > 0:
+        problems.append("a frontier supports only hard side constraints: leave prices and change_price out")
+    return problems
+
+
+def tokens_read(
+    candidates: Candidates, chosen: Sequence[int], selector: Selector, counter: TokenCounter | None
+) -> int:
+    """Count the tokens of chosen passages: of the merged block with a counter, otherwise their sum."""
+    if counter is None or candidates.spans is None or not selector.merge:
+        return int(candidates.tokens[list(chosen)].sum())
+    return block_tokens(candidates, chosen, counter, True)
+
+
+# Redundancy weight and radius
+
+
+@dataclass(frozen=True)
+class GridPoint:
+    """The selection at one (lambda_1, rho).
+
+    Objectives of programs with different weights do not compare, so every selection is also measured by
+    tokens, relevance, redundancy, and its value in one reference program: the termwise counterpart at the
+    largest radius.
+
+    Parameters
+    ----------
+    status : str
+        Of the solve. Only "optimal" points can be on the frontier.
+    value, bound : float or None
+        In the point's own program.
+    relevance : float
+        Sum of the nominal relevance.
+    redundancy : float
+        Sum of the cosines over the chosen pairs.
+    guaranteed : float
+        Value in the reference program.
+    dominated : bool or None
+        Whether another certified point is at least as good in tokens, relevance, redundancy and guaranteed
+        value, and better in one. None where the point is not certified.
+    """
+
+    redundancy_weight: float
+    radius: float
+    status: str
+    value: float | None
+    bound: float | None
+    selected: tuple[int, ...]
+    tokens: int
+    relevance: float
+    redundancy: float
+    guaranteed: float
+    dominated: bool | None = None
+
+    @property
+    def certified(self) -> bool:
+        """Whether the selection is optimal within the stated gap."""
+        return self.status == Status.OPTIMAL.value
+
+
+def _redundancy(candidates: Candidates, chosen: Sequence[int]) -> float:
+    """Sum of the cosines over the chosen pairs; 0 without embeddings."""
+    if candidates.embeddings is None or len(chosen) < 2:
+        return 0.0
+    vectors = candidates.embeddings[list(chosen)].astype(np.float64)
+    return float((np.square(vectors.sum(axis=0)).sum() - np.square(vectors).sum()) / 2)
+
+
+def weight_grid(
+    candidates: Candidates,
+    selector: Selector,
+    budget_tokens: int,
+    weights: Sequence[float],
+    radii: Sequence[float],
+    *,
+    counter: TokenCounter | None = None,
+    progress: Progress | None = None,
+) -> tuple[GridPoint, ...]:
+    """Solve at every pair of a weight and a radius; return the points by weight, then radius.
+
+    Parameters
+    ----------
+    candidates : Candidates
+        As `Selector.valued` returns them.
+    selector : Selector
+        All other settings; the reference program has its redundancy weight.
+    weights, radii : sequences of float
+        lambda_1 and rho, each >= 0.
+    counter : TokenCounter, optional
+        The reader's tokenizer: shared text is then paid once, and tokens are those of what is read.
+    progress : callable, optional
+        Called with 1 after each solve.
+
+    Raises
+    ------
+    InputError
+        For weights or radii out of range, candidates that bring their own radii, or settings of the selector
+        that a grid does not support.
+    """
+    problems = check_values("redundancy weights", weights) + check_values("radii", radii)
+    problems += check_selector(selector)
+    if candidates.radius is not None and tuple(radii) != (0.0,):
+        problems.append("the candidates bring their own radii, which would override those of the grid")
+    if problems:
+        raise InputError(problems)
+    reference = selector.replace(radius=max(radii)).program(candidates, budget_tokens, counter)
+    chain = Chain(selector.solver, selector.options)
+    points: list[GridPoint] = []
+    for k, weight in enumerate(weights):
+        for radius in list(radii)[:: -1 if k % 2 else 1]:  # there and back: neighbours start each other
+            at = selector.replace(redundancy_weight=weight, radius=radius)
+            result = chain.solve(at.program(candidates, budget_tokens, counter))
+            chosen = list(result.selected)
+            points.append(
+                GridPoint(
+                    redundancy_weight=float(weight),
+                    radius=float(radius),
+                    status=result.status.value,
+                    value=result.objective,
+                    bound=result.bound,
+                    selected=result.selected,
+                    tokens=tokens_read(candidates, chosen, selector, counter),
+                    relevance=float(candidates.relevance[chosen].sum()),
+                    redundancy=_redundancy(candidates, chosen),
+                    guaranteed=reference.objective(
+                        np.zeros(len(candidates)) if result.x is None else result.x
+                    ),
+                )
+            )
+            if progress is not None:
+                progress(1)
+    points.sort(key=lambda p: (p.redundancy_weight, p.radius))
+    proven = [p for p in points if p.certified]
+    criteria = [(-p.tokens, p.relevance, -p.redundancy, p.guaranteed) for p in proven]
+    beaten = dict(zip(map(id, proven), dominated(np.array(criteria).reshape(-1, 4)).tolist(), strict=True))
+    return tuple(replace(p, dominated=beaten.get(id(p))) for p in points)
+
+
+# All three
 
 
 @dataclass(frozen=True, eq=False)
 class QueryFrontier:
-    """What there was to choose from for one question.
+    """The three paths of one question.
 
     Parameters
     ----------
@@ -31,7 +201,7 @@ class QueryFrontier:
     selector : Selector
         The settings around which the paths run.
     budget_tokens : int
-        Where the penalty path and the grid were made.
+        Budget of the penalty path and the grid.
     """
 
     candidates: Candidates
@@ -42,44 +212,39 @@ class QueryFrontier:
     grid: tuple[GridPoint, ...]
 
     def to_dict(self, more_tokens: Sequence[int] = (50, 100, 200)) -> dict[str, Any]:
-        """Plain data for JSON.
-
-        Selections are positions in `passages`. An infinite end of a penalty range is null.
+        """Return plain data for JSON; selections are positions in `passages`, infinity is null.
 
         Parameters
         ----------
         more_tokens : sequence of int
-            Amounts for `buys`: what so many tokens above the budget buy, where the path reaches.
+            Numbers of tokens above the budget for `buys`, their gain where the path reaches.
         """
-        pool, steps = self.candidates, self.budget.steps
+        pool, chosen = self.candidates, self.selector
         gains = [self.budget.gain(self.budget_tokens, more) for more in more_tokens]
-        current = self.selector.penalty(pool, self.budget_tokens)
+        pieces = self.penalty.pieces
         return {
             "question": pool.question,
             "budget_tokens": self.budget_tokens,
             "settings": {
-                "redundancy_weight": self.selector.redundancy_weight,
-                "passage_penalty": current,
-                "token_price": self.selector.token_price,
-                "radius": self.selector.radius,
-                "norm": self.selector.norm,
-                "link_benefit": self.selector.resolved(pool).link_benefit,
-                "solver": self.selector.solver,
-                "relative_gap": self.selector.options.relative_gap,
+                "redundancy_weight": chosen.redundancy_weight,
+                "passage_penalty": chosen.penalty(pool, self.budget_tokens),
+                "token_price": chosen.token_price,
+                "radius": chosen.radius,
+                "norm": chosen.norm,
+                "link_benefit": chosen.resolved(pool).link_benefit,
+                "solver": chosen.solver,
+                "relative_gap": chosen.options.relative_gap,
             },
             "budget": {
-                "steps": [asdict(step) | {"bound": _finite(step.bound)} for step in steps],
+                "steps": [asdict(step) | {"bound": _finite(step.bound)} for step in self.budget.steps],
                 "complete": self.budget.complete,
-                "certified": self.budget.complete and all(step.certified for step in steps),
+                "certified": self.budget.complete and all(step.certified for step in self.budget.steps),
                 "solves": self.budget.solves,
                 "buys": [gain for gain in gains if gain is not None],
             },
             "penalty": {
-                "pieces": [
-                    asdict(piece) | {"high": _finite(piece.high), "gap": _finite(piece.gap)}
-                    for piece in self.penalty.pieces
-                ],
-                "certified": all(piece.certified for piece in self.penalty.pieces),
+                "pieces": [asdict(p) | {"high": _finite(p.high), "gap": _finite(p.gap)} for p in pieces],
+                "certified": all(piece.certified for piece in pieces),
                 "solves": self.penalty.solves,
             },
             "grid": [
@@ -112,22 +277,18 @@ def query_frontier(
     weights: Sequence[float] = (0.0, 0.05, 0.1, 0.2, 0.4),
     radii: Sequence[float] = (0.0, 0.05, 0.1),
     counter: TokenCounter | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> QueryFrontier:
-    """All three paths for one pool; each is warm-started along its way.
+    """Compute all three paths for one pool, as it comes from retrieval.
 
     Parameters
     ----------
-    candidates : Candidates
-        As they come from retrieval.
     budget_tokens : int
         >= 1.
     up_to : int, optional
-        Largest budget of the budget path; by default twice `budget_tokens`, and at least 200 above it.
-    weights, radii : sequences of float
-        Of the grid. See `mio_rag.frontier.grid.weight_grid`.
-    counter : TokenCounter, optional
-        The reader's tokenizer: what passages share is then paid once.
+        Largest budget of the budget path; default: twice `budget_tokens`, and at least 200 above it.
+    weights, radii, counter
+        Of the grid; see `weight_grid`.
     progress : callable, optional
         Called with the budgets just settled; they add up to `up_to` + 1. The other two paths are short.
 
@@ -149,7 +310,7 @@ def query_frontier(
     if len(candidates) == 0:
         raise InputError("there are no candidates to select from: retrieve a pool first")
     pool = selector.valued(candidates)
-    # One price along the path, that of the budget asked for: more tokens buy more, nothing becomes dearer.
+    # One penalty along the path, that of the budget asked for: a larger budget must not raise it.
     priced = selector.replace(passage_penalty=selector.penalty(pool, budget_tokens))
     program = priced.program(pool, largest, counter)
     budgets = budget_path(program, Chain(selector.solver, selector.options), progress=progress)

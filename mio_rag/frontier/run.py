@@ -15,10 +15,9 @@ from mio_rag.errors import DataError, MioRagError
 from mio_rag.evaluation.harness import Progress, check_corpus
 from mio_rag.evaluation.ledger import Ledger, contents, environment, opened_run
 from mio_rag.evaluation.rows import answer_by_choice
-from mio_rag.frontier.dataset import FrontierSettings, question_rows
+from mio_rag.frontier.dataset import FrontierSettings, price_curve, question_rows
 from mio_rag.frontier.page import render_page
-from mio_rag.frontier.plot import plot_data
-from mio_rag.frontier.price import plot_price, price_curve
+from mio_rag.frontier.plot import plot_data, plot_price
 from mio_rag.frontier.summary import operating_point, summarize_grid
 from mio_rag.generation import Generator, Prompt, build_prompt
 from mio_rag.measures import answer_measures, failed_measures
@@ -33,13 +32,7 @@ _ABORT_AFTER = 5  # consecutive questions without any answer: the cause is not t
 
 @dataclass(frozen=True, eq=False)
 class FrontierResult:
-    """Where the files lie, the points, the chosen one, and the record of the run.
-
-    Parameters
-    ----------
-    price : dict or None
-        What `mio_rag.frontier.price.price_curve` returns, where token prices were given.
-    """
+    """The folder, the points, the operating point, the record of the run, and the curve over prices."""
 
     folder: Path
     points: list[dict[str, Any]]
@@ -61,7 +54,7 @@ def data_frontier(
 ) -> FrontierResult:
     """Measure every setting on every question; write frontier.json, frontier.png and frontier.html.
 
-    Where the settings have token prices, also price.png: what questions find at one price for all.
+    Where the settings have token prices, also price.png.
 
     Parameters
     ----------
@@ -70,7 +63,7 @@ def data_frontier(
     out : path
         Folder; new or empty, or an interrupted run with `resume`.
     generator : Generator, optional
-        Reads every selection, and counts the tokens; then answers are scored too.
+        Answers from every selection and counts the tokens; answers are then scored too.
     slack : float
         Of the rule for the operating point; see `operating_point`.
     progress : callable, optional
@@ -107,8 +100,8 @@ def data_frontier(
                 if failing >= _ABORT_AFTER:
                     raise GenerationError(
                         f"{failing} questions in a row were not answered, the last with: "
-                        f"{found[-1][0]['error']}. What is finished is kept in '{folder}': mend the cause "
-                        "and go on with resume (--resume)"
+                        f"{found[-1][0]['error']}. What is finished is kept in '{folder}': fix the cause "
+                        "and continue with resume (--resume)"
                     )
             if progress:
                 progress(1, f"{count} of {len(questions)} questions")
@@ -118,7 +111,11 @@ def data_frontier(
         chosen = operating_point(rows, points, settings, slack)
         data: dict[str, Any] = {"run": run, "points": points, "operating_point": chosen}
         if settings.token_prices:
-            data["price"] = _priced(questions, retriever, settings)
+            pools = retriever.retrieve_many([question.text for question in questions])
+            selector, prices = settings.selector, settings.token_prices
+            data["price"] = price_curve(
+                questions, pools, selector, prices, settings.budgets, settings.seed, retriever.counter
+            )
             plot_price(data["price"], f"{dataset.name}: {len(questions)} questions", folder / "price.png")
         write_atomically(folder / "frontier.json", json.dumps(data, indent=1, allow_nan=False))
         plot_data(data, folder / "frontier.png")
@@ -128,29 +125,13 @@ def data_frontier(
         return FrontierResult(folder, points, chosen, run, data.get("price"))
 
 
-def _priced(
-    questions: Sequence[Question], retriever: Retriever, settings: FrontierSettings
-) -> dict[str, Any]:
-    """The curve over prices, of the selector as it is set."""
-    pools = retriever.retrieve_many([question.text for question in questions])
-    return price_curve(
-        questions,
-        pools,
-        settings.selector,
-        settings.token_prices,
-        settings.budgets,
-        settings.seed,
-        retriever.counter,
-    )
-
-
 def _answer(
     generator: Generator,
     question: Question,
     found: Sequence[tuple[dict[str, Any], Selection]],
     max_tokens: int,
 ) -> None:
-    """Answer each distinct prompt once, and score it in every row that it belongs to."""
+    """Answer each distinct prompt once, and score the answer in every row of that prompt."""
     prompts: dict[str, Prompt] = {}
     for row, selection in found:
         prompt = build_prompt(question, selection.passages)
@@ -180,10 +161,10 @@ def _record(
     settings: FrontierSettings,
     questions: int,
 ) -> dict[str, Any]:
-    """What the run rests on; `opened_run` compares it before rows are added to those of an earlier one."""
+    """Describe the run; `opened_run` compares it before rows are added to those of an earlier one."""
     kept: dict[str, Any] = {}
     for name, value in dataclasses.asdict(settings).items():
-        if name == "retrieval":  # its other parts stand beside the settings, as in every record
+        if name == "retrieval":  # its other parts are keys of the record
             kept["rerankers"] = list(value["rerankers"]) or None
         elif name not in ("seed", "limit", "token_prices"):  # prices are no rows: any run may add them
             kept[name] = value

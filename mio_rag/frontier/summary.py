@@ -1,4 +1,4 @@
-"""Rows -> points with intervals, the frontier among them, and an operating point by a stated rule."""
+"""Points of a grid with intervals, the frontier among them, and an operating point by a stated rule."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.evaluation.statistics import mean_interval
-from mio_rag.frontier.chain import dominated
 from mio_rag.frontier.dataset import FrontierSettings
+from mio_rag.frontier.paths import dominated
 from mio_rag.measures import Measure, Use, evidence_measure, frontier_measures, measures
 
 Row = Mapping[str, Any]
@@ -19,7 +19,7 @@ _FOLDS = 5
 
 
 def deciding_measures(points: Sequence[Row]) -> list[Measure]:
-    """What decides, beside tokens, whether a certified setting is on the frontier; only what was measured."""
+    """Return the measures that, with tokens, decide whether a certified setting is on the frontier."""
     evidence = evidence_measure(p["measures"] for p in points)
     return [
         measure
@@ -30,7 +30,7 @@ def deciding_measures(points: Sequence[Row]) -> list[Measure]:
 
 
 def summarize_grid(rows: Sequence[Row], settings: FrontierSettings) -> list[dict[str, Any]]:
-    """One point for each setting.
+    """Return one point for each setting.
 
     Returns
     -------
@@ -38,8 +38,8 @@ def summarize_grid(rows: Sequence[Row], settings: FrontierSettings) -> list[dict
         The setting; n questions, failed (no answer), proven (share of the selections that are optimal within
         the stated gap, or proven not to exist), certified (all of them); measures, each {mean, low, high};
         front: measures in which no other certified point is as good for as few tokens; dominated: whether
-        another certified point is at least as good in tokens, evidence found, diversity and stability, and
-        better in one; None where the point is not certified.
+        another certified point is as good in tokens and `deciding_measures`, and better in one; None where
+        the point is not certified.
     """
     groups = _groups(rows)
     costs = [m for m in measures("cost") if m.frontier.use >= Use.POINT]
@@ -107,31 +107,29 @@ def _mark(points: list[dict[str, Any]]) -> None:
 def operating_point(
     rows: Sequence[Row], points: Sequence[Row], settings: FrontierSettings, slack: float = 0.02
 ) -> dict[str, Any] | None:
-    """The certified setting with the fewest mean tokens whose mean of the evidence found is within
-    `slack` of the best.
+    """Choose the certified setting with the fewest mean tokens whose evidence is within `slack` of the best.
 
-    What the rule is worth is measured by five-fold cross-validation over questions: chosen on four parts,
-    measured on the fifth. The figures of the chosen point itself are flattered by the choice.
+    Five-fold cross-validation over questions measures the rule: choose on four parts, measure on the fifth.
+    The figures of the chosen point itself are optimistic.
 
     Returns
     -------
     dict or None
         rule, name, budget_tokens, coverage (the measure of the evidence found), held_out: {that measure,
-        tokens_used} with intervals (None for fewer than five
-        labelled questions), picks: how often the folds chose which setting. None without labels or without a
-        certified point.
+        tokens_used} with intervals (None for fewer than five labelled questions), picks: how often the folds
+        chose which setting. None without labels or without a certified point.
     """
     evidence = evidence_measure(p["measures"] for p in points)
     allowed = [(p["name"], int(p["budget_tokens"])) for p in points if p["certified"]]
     if evidence is None or not allowed:
         return None
-    name = evidence.name
-    groups = _groups(rows)
-    labelled = [
-        k for k, row in enumerate(groups[allowed[0]]) if row.get(name) is not None
-    ]  # every setting has the same questions, in the same order
-    gain = np.array([[float(groups[key][k][name]) for k in labelled] for key in allowed])
-    cost = np.array([[float(groups[key][k]["tokens_used"]) for k in labelled] for key in allowed])
+    name, groups = evidence.name, _groups(rows)
+    # Every setting has the same questions, in the same order.
+    labelled = [k for k, row in enumerate(groups[allowed[0]]) if row.get(name) is not None]
+    gain, cost = (
+        np.array([[float(groups[key][k][column]) for k in labelled] for key in allowed])
+        for column in (name, "tokens_used")
+    )
 
     def pick(part: NDArray[np.bool_]) -> int:
         means, tokens = gain[:, part].mean(axis=1), cost[:, part].mean(axis=1)
@@ -151,10 +149,10 @@ def operating_point(
         return found
     fold = np.random.default_rng(settings.seed).permutation(n) % _FOLDS
     chosen = np.array([pick(fold != f) for f in range(_FOLDS)])
-    at = chosen[fold]
+    at = chosen[fold], np.arange(n)
     found["held_out"] = {
-        name: mean_interval(gain[at, np.arange(n)].tolist(), settings.seed),
-        "tokens_used": mean_interval(cost[at, np.arange(n)].tolist(), settings.seed),
+        name: mean_interval(gain[at].tolist(), settings.seed),
+        "tokens_used": mean_interval(cost[at].tolist(), settings.seed),
         "n": n,
     }
     found["picks"] = [

@@ -6,18 +6,19 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use
-from mio_rag.measures.rouge import rouge_l
+from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use, has_answer, has_key
 from mio_rag.types import Question
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_WORD = re.compile(r"[a-z0-9]+")
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without punctuation, articles and extra blanks (the SQuAD evaluation's rule)."""
+    """Return lower case without punctuation, articles and extra blanks, as the SQuAD evaluation does."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -32,20 +33,29 @@ def token_f1(prediction: str, answers: Sequence[str]) -> float:
 
     Where either side has no words, 1 if both have none and 0 otherwise.
     """
-    return max(
-        _f1(normalize_answer(prediction).split(), normalize_answer(a).split()) for a in answers or ("",)
-    )
+    given = normalize_answer(prediction).split()
+    scores = []
+    for answer in answers or ("",):
+        gold = normalize_answer(answer).split()
+        shared = sum((Counter(given) & Counter(gold)).values())
+        scores.append(2 * shared / (len(given) + len(gold)) if given and gold else float(given == gold))
+    return max(scores)
 
 
-def _f1(given: list[str], gold: list[str]) -> float:
-    if not given or not gold:
-        return float(given == gold)
-    shared = sum((Counter(given) & Counter(gold)).values())
-    return 2 * shared / (len(given) + len(gold))
+def rouge_l(accepted: str, prediction: str) -> float:
+    """F-measure of the longest common subsequence of words, in [0, 1]; 0 where a text has no word.
 
-
-def _rouge_l(question: Question, prediction: str) -> float:
-    return max(rouge_l(answer, prediction) for answer in question.answers)
+    Words are runs of a to z and 0 to 9 in lower case, without stemming (Lin, 2004). The package rouge-score
+    computes the same, but loads nltk, pandas and scikit-learn for it, which takes seconds.
+    """
+    one, other = _WORD.findall(accepted.lower()), _WORD.findall(prediction.lower())
+    before = [0] * (len(other) + 1)  # longest common subsequences of the words so far
+    for word in one:
+        row = [0]
+        for k, candidate in enumerate(other):
+            row.append(before[k] + 1 if word == candidate else max(row[k], before[k + 1]))
+        before = row
+    return 2 * before[-1] / (len(one) + len(other)) if before[-1] else 0.0
 
 
 def chosen_right(question: Question, choice: int) -> float:
@@ -58,82 +68,40 @@ def chosen_right(question: Question, choice: int) -> float:
     return float(choice in options) if options else exact_match(question.choices[choice], question.answers)
 
 
-def _answerable(question: Question) -> bool:
-    return bool(question.answers)
-
-
-def _has_key(question: Question) -> bool:
-    return bool(question.answers) or question.type == "unanswerable"
-
-
 def right(row: Mapping[str, Any]) -> float | None:
-    """Whether the answer of a row is right: of a choice its accuracy, otherwise its exact match."""
+    """Whether the answer of a row is right: the accuracy of a choice, otherwise the exact match."""
     value: float | None = row.get("exact_match") if row.get("accuracy") is None else row["accuracy"]
     return value
 
 
 _SQUAD = "Rajpurkar et al., EMNLP 2016 and ACL 2018 (SQuAD 1.1 and 2.0)"
+_answer = partial(Measure, of="answer", better="higher", unit="0 to 1")
 
 #: In the order of the ledger.
 ANSWERS = (
-    Measure(
-        "exact_match",
-        "Exact match",
-        "the answer equals a gold answer after normalisation",
-        of="answer",
-        better="higher",
-        unit="0 to 1",
-        source=_SQUAD,
-        compute=lambda question, text: exact_match(text, question.answers),
-        labelled=_has_key,
-        place=40,
-        console=Column("exact match", interval=True, always=True),
-        page=Page(50, core=True, headline=6),
-        frontier=Frontier(Use.POINT, place=80),
+    _answer(
+        "exact_match", "Exact match", "the answer equals a gold answer after normalisation",
+        source=_SQUAD, compute=lambda question, text: exact_match(text, question.answers), labelled=has_key,
+        place=40, console=Column("exact match", interval=True, always=True),
+        page=Page(50, core=True, headline=6), frontier=Frontier(Use.POINT, place=80),
     ),
-    Measure(
-        "token_f1",
-        "Token F1",
-        "word overlap of the answer with the best gold answer",
-        of="answer",
-        better="higher",
-        unit="0 to 1",
-        source=_SQUAD,
-        compute=lambda question, text: token_f1(text, question.answers),
-        labelled=_has_key,
-        place=50,
-        console=Column("F1", interval=True, always=True),
-        page=Page(40, core=True, headline=4),
-        frontier=Frontier(Use.CONSOLE, "Answer F1", place=70),
+    _answer(
+        "token_f1", "Token F1", "word overlap of the answer with the best gold answer",
+        source=_SQUAD, compute=lambda question, text: token_f1(text, question.answers), labelled=has_key,
+        place=50, console=Column("F1", interval=True, always=True),
+        page=Page(40, core=True, headline=4), frontier=Frontier(Use.CONSOLE, "Answer F1", place=70),
     ),
-    Measure(
-        "rouge_l",
-        "ROUGE-L",
-        "longest common subsequence with the best gold answer",
-        of="answer",
-        better="higher",
-        unit="0 to 1",
+    _answer(
+        "rouge_l", "ROUGE-L", "longest common subsequence with the best gold answer",
         source="Lin, ACL Workshop on Text Summarization 2004 (F-measure, that of rouge-score)",
-        compute=_rouge_l,
-        labelled=_answerable,
-        place=55,
-        console=None,
-        page=Page(90),
-        frontier=Frontier(Use.NONE),
+        compute=lambda question, text: max(rouge_l(answer, text) for answer in question.answers),
+        labelled=has_answer, place=55, console=None, page=Page(90), frontier=Frontier(Use.NONE),
     ),
     Measure(
-        "accuracy",
-        "Accuracy",
-        "the right option was chosen",
-        of="choice",
-        better="higher",
-        unit="0 to 1",
-        source="share of right choices, as multiple-choice question sets report it",
-        compute=chosen_right,
-        labelled=lambda question: bool(question.choices and question.answers),
-        place=60,
-        console=Column(interval=True, always=True),
-        page=Page(55, core=True, headline=5),
+        "accuracy", "Accuracy", "the right option was chosen", of="choice", better="higher", unit="0 to 1",
+        source="share of right choices, as multiple-choice question sets report it", compute=chosen_right,
+        labelled=lambda question: bool(question.choices and question.answers), place=60,
+        console=Column(interval=True, always=True), page=Page(55, core=True, headline=5),
         frontier=Frontier(Use.NONE),
     ),
-)
+)  # fmt: skip

@@ -1,39 +1,99 @@
-"""What some measures are taken with: an embedder, token vectors, a judge, a writer of questions."""
+"""Models that some measures need: an embedder, token vectors, a judge, a writer of questions."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import InputError, require
 from mio_rag.generation.protocol import Generator
-from mio_rag.measures.bert_score import TokenVectors
-from mio_rag.retrieval.embedders import Embedder
+from mio_rag.retrieval.embedders import Embedder, sampled_digest
+from mio_rag.retrieval.minilm import packaged_minilm
 from mio_rag.types import Passage
 
-__all__ = ["Instruments", "Judge", "Reading"]
+_PACKAGED = "minilm"
+_LONGEST = 512  # tokens; tokenizers without a limit report an absurd one
 
 
 class Judge(Protocol):
-    """Says whether passages support a sentence that was said in answer to a question."""
+    """Decides whether passages support a sentence of an answer."""
 
     @property
     def name(self) -> str:
-        """What it is and which model it is made of, for the record of a run."""
+        """Kind and model, for the record of a run."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever a verdict could."""
+        """Changes whenever a verdict could change."""
         ...
 
     def supports(self, question: str, sentence: str, passages: tuple[Passage, ...]) -> bool:
-        """The verdict; never called without passages."""
+        """Return the verdict; never called without passages."""
         ...
+
+
+class TokenVectors:
+    """Unit vectors of the tokens of a text, by a layer of a transformer.
+
+    Parameters
+    ----------
+    model : str
+        Folder or hub id of a transformers encoder; "minilm": the packaged all-MiniLM-L6-v2. That one was
+        trained to embed sentences: its scores compare with one another, not with published ones.
+    layer : int or None
+        From 1 to the number of layers; None: the last. Zhang et al. list the best one of many models.
+
+    Raises
+    ------
+    InputError
+        If the model cannot be loaded, or has fewer layers.
+    """
+
+    def __init__(self, model: str = _PACKAGED, layer: int | None = None) -> None:
+        transformers: Any = require("transformers", "retrieval", "BERTScore")
+        self._torch: Any = require("torch", "retrieval", "BERTScore")
+        folder = str(packaged_minilm()) if model == _PACKAGED else model
+        local = Path(folder).is_dir()
+        transformers.utils.logging.disable_progress_bar()
+        try:
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=local)
+            self._model = transformers.AutoModel.from_pretrained(folder, local_files_only=local).eval()
+        except Exception as error:  # the library raises OSError, ValueError and hub errors alike
+            reason = next(iter(str(error)[:200].splitlines()), "no reason given")
+            raise InputError(
+                f"the model '{model}' of BERTScore could not be loaded ({type(error).__name__}: {reason}): "
+                f"give the folder or hub id of a transformers encoder, or '{_PACKAGED}'"
+            ) from error
+        layers = int(self._model.config.num_hidden_layers)
+        self._layer = layers if layer is None else layer
+        if not 1 <= self._layer <= layers:
+            raise InputError(f"layer={layer} of '{model}' for BERTScore must be between 1 and {layers}")
+        called = "packaged all-MiniLM-L6-v2" if model == _PACKAGED else model
+        self.name = f"{called}, layer {self._layer}"
+        words = hashlib.sha256(f"{self._tokenizer.get_vocab()!r}".encode()).hexdigest()
+        self.fingerprint = f"bert-score:{sampled_digest(self._model, words)}:{self._layer}"
+
+    def of(self, text: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return unit rows, shape (tokens, d), and which of them are no special tokens."""
+        limit = min(int(self._tokenizer.model_max_length), _LONGEST)
+        found = self._tokenizer(text.strip(), truncation=True, max_length=limit, return_tensors="pt")
+        with self._torch.no_grad():
+            states = self._model(**found, output_hidden_states=True).hidden_states
+        rows = states[self._layer][0].double().numpy()
+        special = set(self._tokenizer.all_special_ids)
+        unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        return unit, np.array([token not in special for token in found["input_ids"][0].tolist()])
 
 
 @dataclass(frozen=True, eq=False)
 class Instruments:
-    """What a run measures with, beside what it needs anyway. A measure without its instrument is not taken.
+    """Further models of a run. A measure whose instrument is missing is not computed.
 
     Parameters
     ----------
@@ -44,7 +104,7 @@ class Instruments:
     judge : Judge, optional
         For faithfulness and context recall; see `mio_rag.measures.judges`.
     writer : Generator, optional
-        For answer relevance: it writes the question that an answer seems to be given to.
+        For answer relevance: writes the question that an answer seems to be given to.
     """
 
     embedder: Embedder | None = None
@@ -54,12 +114,12 @@ class Instruments:
 
     @property
     def given(self) -> frozenset[str]:
-        """Names of those that there are."""
+        """Names of the instruments that are there."""
         names = ("embedder", "tokens", "judge", "writer")
         return frozenset(name for name in names if getattr(self, name) is not None)
 
     def record(self) -> dict[str, dict[str, str]] | None:
-        """Names and fingerprints, for the record of a run; None where there are none."""
+        """Return names and fingerprints for the record of a run; None without instruments."""
         found: dict[str, dict[str, str]] = {}
         for name in ("embedder", "tokens", "judge"):
             if (one := getattr(self, name)) is not None:
@@ -71,16 +131,16 @@ class Instruments:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What was read and said, and what it is measured with.
+    """What was read and answered, and the instruments to measure it.
 
     Parameters
     ----------
     passages : tuple of Passage
-        In the order of the prompt; empty where nothing was read.
+        In the order of the prompt; empty if nothing was read.
     answer : str or None
         None: there is none.
     known : dict
-        What was found out about the question so far: methods often read and say the same.
+        Cache of results for this question: methods often read and answer the same.
     """
 
     instruments: Instruments

@@ -1,12 +1,12 @@
-"""Judges of support: whether what was read says what was answered.
+"""Judges of support: whether the passages that were read support the answer.
 
-    words                      every content word of the sentence occurs in what was read (by stems)
-    embedding[:MODEL]          a sentence of what was read is close to it
+    words                      every content word of the sentence occurs in the passages (by stems)
+    embedding[:MODEL]          a sentence of the passages is close to it
     nli:MODEL                  a passage entails question and sentence, by a model of three classes
     yes-no:GENERATOR           a language model is asked; GENERATOR as elsewhere: yes-no:gguf:PATH
 
 All but yes-no take a threshold at the end: embedding@0.7. The first two need no model but the packaged one.
-They judge likeness, and likeness is not truth: an answer in the negative is as close as the right one.
+They judge similarity, not truth: an answer in the negative is as close as the right one.
 """
 
 from __future__ import annotations
@@ -28,21 +28,11 @@ from mio_rag.retrieval.embedders import Embedder, make_embedder, sampled_digest
 from mio_rag.retrieval.rerank import load_sentence_model
 from mio_rag.types import Passage
 
-__all__ = ["EmbeddingJudge", "EntailmentJudge", "WordJudge", "YesNoJudge", "check_judge", "make_judge"]
-
 
 class WordJudge:
-    """Supported where the share of the sentence's content words that were read reaches a threshold.
+    """Supported if the share of the sentence's content words that were read reaches a threshold in (0, 1].
 
-    Parameters
-    ----------
-    threshold : float
-        In (0, 1].
-
-    Notes
-    -----
-    Adlakha et al. (TACL 2024) call the share K-Precision; of lexical measures it was closest to people's
-    verdicts.
+    Adlakha et al. (TACL 2024) call the share K-Precision: the lexical measure closest to people's verdicts.
     """
 
     def __init__(self, threshold: float = 1.0) -> None:
@@ -55,20 +45,16 @@ class WordJudge:
         return self.score(sentence, passages) >= self._threshold - 1e-9
 
     def score(self, sentence: str, passages: tuple[Passage, ...]) -> float:
-        """The share, in [0, 1]; 0 for a sentence without content words."""
+        """Return the share, in [0, 1]; 0 for a sentence without content words."""
         said = stems(sentence)
         read = set().union(*(stems(render_passage(p)) for p in passages))
         return len(said & read) / len(said) if said else 0.0
 
 
 class EmbeddingJudge:
-    """Supported where the cosine of the sentence with one that was read reaches a threshold.
+    """Supported if the cosine of the sentence with one that was read reaches a threshold in (0, 1].
 
-    Parameters
-    ----------
-    threshold : float
-        In (0, 1]. The default suits short answers and MiniLM: there it told gold answers with their passages
-        from wrong ones best. Together with the question, sentences were told apart worse.
+    The default threshold suits short answers and MiniLM: it separated gold answers from wrong ones best.
     """
 
     def __init__(self, embedder: Embedder, threshold: float = 0.35) -> None:
@@ -81,31 +67,26 @@ class EmbeddingJudge:
         return self.score(sentence, passages) >= self._threshold
 
     def score(self, sentence: str, passages: tuple[Passage, ...]) -> float:
-        """The largest cosine, in [-1, 1]."""
+        """Return the largest cosine, in [-1, 1]."""
         read = [part for p in passages for part in sentences(render_passage(p))]
         vectors = self._embedder.encode([sentence, *read])
         return float((vectors[1:] @ vectors[0]).max(initial=-1.0))
 
 
 class EntailmentJudge:
-    """Supported where a passage entails "question sentence" with a probability that reaches a threshold.
+    """Supported if a passage entails "question sentence" with a probability that reaches a threshold.
+
+    Honovich et al. (TRUE, NAACL 2022); the largest over passages, as Laban et al. (SummaC, TACL 2022).
 
     Parameters
     ----------
     model : str
-        Hub id or folder of a cross-encoder for natural language inference, one of whose classes is named
-        "entailment".
-    threshold : float
-        In (0, 1].
+        Hub id or folder of a cross-encoder for natural language inference with a class "entailment".
 
     Raises
     ------
     InputError
         If it cannot be loaded, or has no such class.
-
-    Notes
-    -----
-    Honovich et al. (TRUE, NAACL 2022); the largest over passages, as Laban et al. (SummaC, TACL 2022).
     """
 
     def __init__(self, model: str, threshold: float = 0.5) -> None:
@@ -129,17 +110,9 @@ class EntailmentJudge:
 
 
 class YesNoJudge:
-    """Supported where a language model holds Yes for likelier than No.
+    """Supported if a language model that can weigh options (gguf, hf) finds Yes more likely than No.
 
-    Parameters
-    ----------
-    generator : Generator
-        One that can weigh options: gguf and hf.
-
-    Notes
-    -----
-    A language model as a judge of support: Es et al. (RAGAS, EACL 2024), with one question in place of a
-    list of statements.
+    Es et al. (RAGAS, EACL 2024), with one question in place of a list of statements.
     """
 
     OPTIONS = ("Yes", "No")
@@ -153,7 +126,7 @@ class YesNoJudge:
         self._weigher: ChoiceWeigher = generator
         self.writer = generator
         self.name = f"asked of {generator.name}"
-        # A name is no proof of the weights behind it; what they say to a fixed question is.
+        # Models of one name may have other weights: the reply to a fixed question identifies them.
         known = support_prompt("Who baked?", "Ada.", (Passage("known", "The bread was baked by Ada."),))
         said = generator.weigh(known, self.OPTIONS)
         digest = hashlib.sha256(f"{known.system}\0{known.user}\0{said}".encode()).hexdigest()[:16]
@@ -169,7 +142,7 @@ def _embedding(target: str, **threshold: float) -> Judge:
     return EmbeddingJudge(make_embedder(target or "minilm"), **threshold)
 
 
-#: Kind -> how it is made of what stands behind the colon, and whether something must stand there.
+#: Kind -> how to make it from the target behind the colon, and whether a target is required.
 _KINDS: dict[str, tuple[Callable[..., Judge], bool]] = {
     "words": (lambda target, **threshold: WordJudge(**threshold), False),
     "embedding": (_embedding, False),
@@ -178,8 +151,14 @@ _KINDS: dict[str, tuple[Callable[..., Judge], bool]] = {
 }
 
 
-def _parts(spec: str) -> tuple[str, str, dict[str, float]]:
-    """Kind, target and threshold of a specification."""
+def check_judge(spec: str) -> tuple[str, str, dict[str, float]]:
+    """Return kind, target and threshold of a specification; no model is loaded.
+
+    Raises
+    ------
+    InputError
+        If it names no judge.
+    """
     kind, _, target = spec.strip().partition(":")
     threshold: dict[str, Any] = {}
     if kind != "yes-no":  # whose target may hold any sign
@@ -203,18 +182,13 @@ def _parts(spec: str) -> tuple[str, str, dict[str, float]]:
     return kind, target.strip(), threshold
 
 
-def check_judge(spec: str) -> None:
-    """Raise `InputError` where a specification plainly names no judge; no model is loaded."""
-    _parts(spec)
-
-
 def make_judge(spec: str) -> Judge:
-    """The judge of a specification; see the head of this module.
+    """Return the judge of a specification; see the head of this module.
 
     Raises
     ------
     InputError
-        For another form, or a model that cannot be loaded.
+        If it names no judge, or its model cannot be loaded.
     """
-    kind, target, threshold = _parts(spec)
+    kind, target, threshold = check_judge(spec)
     return _KINDS[kind][0](target, **threshold)

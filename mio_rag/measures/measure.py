@@ -1,4 +1,4 @@
-"""What a measure is: everything that ledger, summary, report, console and frontier have to know of it."""
+"""A measure: its name, meaning, direction and function, and where it is shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from mio_rag.errors import InputError
 from mio_rag.types import Question
 
-#: Place of what nobody has placed: after everything that has a place, in the order of registration.
+#: Place of a measure without one: after all others, in the order of registration.
 LAST = 1000
 
 #: Unit -> how the report prints it; every other unit is a "number" of two decimals.
@@ -24,7 +24,7 @@ class Use(IntEnum):
     """How far `mio-rag frontier data` uses a measure; each use includes those below it."""
 
     NONE = 0
-    #: A value in every row: of a selection it is computed for every setting of the grid, and must be quick.
+    #: A value in every row: computed for every setting of the grid, so it must be quick.
     ROW = 1
     #: A mean at every point, in frontier.json and on the page.
     POINT = 2
@@ -32,10 +32,9 @@ class Use(IntEnum):
     PLOT = 3
     #: A column on the console.
     CONSOLE = 4
-    #: Decides, beside tokens and the evidence found, whether a setting is dominated.
+    #: With tokens and the evidence found, decides whether a setting is dominated.
     DOMINANCE = 5
-    #: Says how much evidence was found: console and report begin with it, and the operating point is chosen
-    #: by it. Of several the first that is measured.
+    #: Evidence found: leads console and report, and chooses the operating point. The first that was measured.
     EVIDENCE = 6
 
 
@@ -46,13 +45,13 @@ class Column:
     Parameters
     ----------
     title : str
-        By default the label in lower case.
+        Default: the label in lower case.
     form : str
-        Format of a value; by default that of the measure's unit.
+        Format of a value. Default: that of the measure's unit.
     interval : bool
-        Whether a wide terminal shows the 95 % interval too.
+        Show the 95 % interval on a wide terminal.
     always : bool
-        Whether a narrow terminal shows the column too.
+        Show the column on a narrow terminal.
     """
 
     title: str = ""
@@ -70,13 +69,13 @@ class Page:
     place : int
         Order on the page.
     core : bool
-        Whether it is shown before "all measures" is asked for.
+        Show it before "all measures" is asked for.
     headline : int or None
-        The headlines speak of the defined measure with the lowest number; None: never of this one.
+        The headlines use the defined measure with the lowest number; None: never this one.
     judged : bool
-        Whether the page says which method is best by it.
+        Mark the method that is best by it.
     card : bool
-        Whether the card of a single answer shows it.
+        Show it on the card of a single answer.
     """
 
     place: int = LAST
@@ -88,15 +87,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Frontier:
-    """How the frontier of a question set uses a measure.
-
-    Parameters
-    ----------
-    label : str
-        On its page; by default that of the measure.
-    place : int
-        Order among the measures of a point.
-    """
+    """How the frontier of a question set uses a measure; `label` and `place` are those of its page."""
 
     use: Use = Use.CONSOLE
     label: str = ""
@@ -105,7 +96,7 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number for one question, or None where it is undefined (no labels, no answer, ...).
+    """A number for one question, or None where it is undefined (no labels, no answer).
 
     Parameters
     ----------
@@ -116,9 +107,8 @@ class Measure:
     meaning : str
         One sentence, without capital and full stop.
     of : str
-        Rows that have it: "selection" (those that selected), "answer" (those that were answered), "choice"
-        (those that chose an option), "cost" (any; recorded on the way), or "run": no row, but a method over
-        all questions.
+        Rows that have it: "selection" (something was selected), "answer" (answered), "choice" (an option was
+        chosen), "cost" (any; recorded on the way), or "run": no row, but a method over all questions.
     better : str
         "higher", "lower" or "none".
     unit : str
@@ -127,21 +117,20 @@ class Measure:
         Where it is defined: a citation, or how it is recorded.
     compute : callable, optional
         (question, selection), (question, text of the answer) or (question, position of the chosen option) ->
-        value or None; (question, `Reading`) where it has needs. None: recorded where it arises.
+        value or None; (question, `Reading`) if `needs` is set. None: recorded where it arises.
     needs : tuple of str
-        Instruments that it is taken with ("embedder", "tokens", "judge", "writer"): it is computed only in
-        runs that have them all; see `mio_rag.measures.instruments`.
+        `Instruments` ("embedder", "tokens", "judge", "writer"); computed only in runs that have them all.
     labelled : callable, optional
-        Whether the labels of a question define the measure. A row that failed then scores `failed`, so that
-        failing never pays. None: it needs no labels, and a failed row has none.
+        Whether the labels of a question define the measure. A failed row then scores `failed`, so that
+        failing never pays. None: it needs no labels, and a failed row has no value.
     failed : float
-        Value of a row that failed: no better than any other value.
+        Value of a failed row: no better than any other value.
     whole : bool
-        Whether the ledger keeps it as a whole number.
+        Stored as a whole number.
     place : int
-        Order among the columns of the console, and among the comparisons.
+        Order of columns on the console, and of comparisons.
     compared : bool
-        Whether methods are compared with the baseline by it. Each comparison more makes all of them stricter.
+        Compare methods with the baseline by it. Every comparison makes all others stricter.
     console, page : Column, Page or None
         None: not shown there. The report still shows what a summary holds, at the end and unexplained.
     frontier : Frontier
@@ -172,7 +161,7 @@ class Measure:
 
     @property
     def judged(self) -> int:
-        """The sign, or 0 where the report does not say which method is best."""
+        """The sign, or 0 where the report does not mark the best method."""
         return self.sign if self.page is not None and self.page.judged else 0
 
     @property
@@ -182,7 +171,7 @@ class Measure:
 
     @property
     def title(self) -> str:
-        """Head of its column on the console."""
+        """Title of its column on the console."""
         return (self.console and self.console.title) or self.label.lower()
 
     @property
@@ -194,29 +183,45 @@ class Measure:
         """Whether it is computed where these instruments are given."""
         return self.compute is not None and set(self.needs) <= set(instruments)
 
-    def applies(self, question: Question) -> bool:
-        """Whether the labels of a question define it."""
-        return self.labelled is None or self.labelled(question)
-
     def value(self, question: Question, given: Any) -> float | None:
-        """The measure of a selection, an answer or a choice; None where it is undefined.
+        """Compute the measure of a selection, an answer or a choice; None where it is undefined.
 
         Raises
         ------
         InputError
-            If the value is no finite number, or no whole one where the ledger expects it.
+            If the value is not finite, or not whole where `whole` is set.
         """
-        if self.compute is None or not self.applies(question):
+        if self.compute is None or (self.labelled is not None and not self.labelled(question)):
             return None
         found = self.compute(question, given)
-        if found is not None and not math.isfinite(found):
+        if found is None:
+            return None
+        if not math.isfinite(found) or (self.whole and found != int(found)):
+            expected = "a whole number" if self.whole else "a finite number, or None where it is undefined"
             raise InputError(
-                f"the measure '{self.name}' is {found} for question '{question.id}': it must be a finite "
-                "number, or None where it is undefined"
+                f"the measure '{self.name}' is {found} for question '{question.id}': it must be {expected}"
             )
-        if found is not None and self.whole and found != int(found):
-            raise InputError(
-                f"the measure '{self.name}' is {found} for question '{question.id}': it must be a "
-                "whole number"
-            )
-        return None if found is None else float(found)
+        return float(found)
+
+
+# Which questions define a measure.
+
+
+def has_gold(question: Question) -> bool:
+    """Whether gold passages are known."""
+    return bool(question.gold_ids)
+
+
+def has_answer(question: Question) -> bool:
+    """Whether accepted answers are known."""
+    return bool(question.answers)
+
+
+def has_key(question: Question) -> bool:
+    """Whether accepted answers are known, or that there is none."""
+    return bool(question.answers) or question.type == "unanswerable"
+
+
+def always(question: Question) -> bool:
+    """Every question defines the measure, so that a failed row scores."""
+    return True

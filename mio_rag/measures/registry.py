@@ -1,4 +1,4 @@
-"""All measures, by name; and in the order of each place that shows them."""
+"""All measures by name, in the order of each place that shows them; the measures of one question."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Literal
 from mio_rag.errors import InputError
 from mio_rag.measures.answers import ANSWERS
 from mio_rag.measures.costs import COSTS
+from mio_rag.measures.instruments import Reading
 from mio_rag.measures.measure import Measure, Use
-from mio_rag.measures.rankings import RANKINGS
 from mio_rag.measures.readings import READINGS
 from mio_rag.measures.selections import SELECTIONS
+from mio_rag.selection.result import Selection
+from mio_rag.types import Question
 
-_OWN = (*SELECTIONS, *RANKINGS, *ANSWERS, *READINGS, *COSTS)
+_OWN = (*SELECTIONS, *ANSWERS, *READINGS, *COSTS)
 _KNOWN: dict[str, Measure] = {measure.name: measure for measure in _OWN}
 
-#: Names of a row, a summary or a point that measure nothing: a measure of that name would overwrite them.
+#: Keys of a row, a summary or a point that are no measures: a measure of that name would overwrite them.
 RESERVED = frozenset(
     {
         *("question_id", "question", "question_type", "method", "budget_tokens", "answers", "gold_ids"),
@@ -30,31 +32,26 @@ RESERVED = frozenset(
 
 
 def measures(of: Literal["selection", "answer", "choice", "cost", "run"] | None = None) -> list[Measure]:
-    """All measures, or those of one kind, in the order of ledger and summary."""
+    """Return all measures, or those of one kind, in the order of ledger and summary."""
     return [measure for measure in _KNOWN.values() if of is None or measure.of == of]
 
 
 def find_measure(name: str) -> Measure | None:
-    """The measure of that name, None where there is none."""
+    """Return the measure of that name, None where there is none."""
     return _KNOWN.get(name)
 
 
 def register(measure: Measure) -> Measure:
-    """Add a measure: ledger, summary, comparisons, console, report and frontier show it from now on.
+    """Add a measure to ledger, summary, comparisons, console, report and frontier; return it.
 
-    A run keeps the values that were computed when its rows were made: register before `evaluate`, in the same
-    way before it is resumed.
-
-    Returns
-    -------
-    Measure
-        As it was given.
+    A run keeps the values that were computed when its rows were made: register before `evaluate`, and in the
+    same way before a run is resumed.
 
     Raises
     ------
     InputError
-        With everything that is wrong with it: its name is taken or cannot be a column, something is not said,
-        or a failed row would count as a good one.
+        With every problem: the name is taken or cannot be a column, a text is missing, or a failed row would
+        count as a good one.
     """
     name = measure.name
     problems = []
@@ -65,7 +62,7 @@ def register(measure: Measure) -> Measure:
     if name in RESERVED:
         problems.append(f"'{name}' is a column that measures nothing: choose another name")
     problems += [
-        f"the measure '{name}' does not say its {field}"
+        f"the measure '{name}' has no {field}: give one"
         for field in ("label", "meaning", "unit", "source")
         if not getattr(measure, field).strip()
     ]
@@ -76,13 +73,13 @@ def register(measure: Measure) -> Measure:
         )
     if measure.compute is not None and measure.judged and measure.labelled is None:
         problems.append(
-            f"failed rows would raise the mean: a row that failed has no '{name}', and would be left out. "
-            "Say by `labelled` which questions define it, or that it is not judged (page=Page(judged=False))"
+            f"failed rows would raise the mean: a failed row has no '{name}' and would be left out. Give "
+            "`labelled`, which questions define it, or do not judge it (page=Page(judged=False))"
         )
     if measure.labelled is not None and measure.better == "lower" and measure.failed <= 0:
         problems.append(
-            f"failed rows would count as good: lower is better, and a row that failed has "
-            f"'{name}'={measure.failed:g}. Say by `failed` which value it gets"
+            f"failed rows would count as good: lower is better, and a failed row has "
+            f"'{name}'={measure.failed:g}. Give a worse value as `failed`"
         )
     if problems:
         raise InputError(problems)
@@ -91,26 +88,20 @@ def register(measure: Measure) -> Measure:
 
 
 def unregister(name: str) -> None:
-    """Take back a measure that was registered.
-
-    Raises
-    ------
-    InputError
-        If there is none of that name, or it came with the package.
-    """
+    """Remove a measure that was registered; `InputError` for any other name."""
     if name not in _KNOWN or any(_KNOWN[name] is one for one in _OWN):
         raise InputError(f"'{name}' is not a measure that was registered")
     del _KNOWN[name]
 
 
 def added_measures() -> list[Measure]:
-    """Those that were registered, beside what came with the package."""
+    """Return the measures that were registered, without those of the package."""
     own = {id(measure) for measure in _OWN}
     return [measure for measure in measures() if id(measure) not in own]
 
 
 def evidence_measure(records: Iterable[Collection[str]]) -> Measure | None:
-    """How much evidence was found: of the gold passages, else of the gold documents; None without labels.
+    """Return the measure of the evidence found: gold passages, else gold documents; None without labels.
 
     Parameters
     ----------
@@ -122,22 +113,75 @@ def evidence_measure(records: Iterable[Collection[str]]) -> Measure | None:
 
 
 def compared_measures() -> list[Measure]:
-    """Those that methods are compared with the baseline by."""
+    """Return the measures by which methods are compared with the baseline."""
     return sorted((m for m in measures() if m.compared), key=lambda m: m.place)
 
 
 def console_measures() -> list[Measure]:
-    """Columns of the summary on the console."""
+    """Return the columns of the summary on the console."""
     return sorted((m for m in measures() if m.console is not None), key=lambda m: m.place)
 
 
 def page_measures() -> list[Measure]:
-    """Those that the report explains."""
+    """Return the measures that the report explains."""
     placed = [(m.page.place, m) for m in measures() if m.page is not None]
     return [m for _, m in sorted(placed, key=lambda pair: pair[0])]
 
 
 def frontier_measures(use: Use) -> list[Measure]:
-    """Those that a frontier uses as far as that, what they cost apart."""
+    """Return the measures of at least this use, without costs."""
     found = [m for m in measures() if m.frontier.use >= use and m.of not in ("cost", "run")]
     return sorted(found, key=lambda m: m.frontier.place)
+
+
+# The measures of one question
+
+
+def answer_measures(question: Question, answer: str, choice: int | None = None) -> dict[str, float | None]:
+    """Measure an answer, and the position of the chosen option; None where the data has no key."""
+    given = {"answer": answer, "choice": choice}
+    return {
+        m.name: None if given[m.of] is None else m.value(question, given[m.of])
+        for m in measures()
+        if m.of in given and m.taken_with(())
+    }
+
+
+def selection_measures(question: Question, selection: Selection) -> dict[str, float | None]:
+    """Measure what was selected, against the labels of the question."""
+    return {m.name: m.value(question, selection) for m in measures("selection") if m.taken_with(())}
+
+
+def reading_measures(question: Question, reading: Reading) -> dict[str, float | None]:
+    """Compute the measures that the instruments allow; those of an answer only where there is one."""
+    return {
+        m.name: m.value(question, reading)
+        for m in measures()
+        if m.needs
+        and m.taken_with(reading.instruments.given)
+        and (m.of == "selection" or reading.answer is not None)
+    }
+
+
+def quick_measures(question: Question, selection: Selection) -> dict[str, float | None]:
+    """Compute the measures for every setting of a grid, except those that the labels leave undefined."""
+    quick = [m for m in measures("selection") if m.taken_with(()) and m.frontier.use >= Use.ROW]
+    found = {m.name: m.value(question, selection) for m in quick}
+    return {m.name: found[m.name] for m in quick if m.labelled is None or found[m.name] is not None}
+
+
+def failed_measures(
+    question: Question, *, selection: bool, answer: bool, instruments: Collection[str] = ()
+) -> dict[str, float]:
+    """Return the worst value of every measure that a success would have had, so that failing never pays.
+
+    Parameters
+    ----------
+    selection, answer : bool
+        Which of the two is missing.
+    instruments : collection of str
+        Names of the instruments of the run; see `Measure.needs`.
+    """
+    missing = {"selection": selection, "answer": answer, "choice": answer}
+    computed = [m for m in measures() if m.taken_with(instruments) and missing.get(m.of, False)]
+    return {m.name: m.failed for m in computed if m.labelled is not None and m.labelled(question)}

@@ -1,34 +1,29 @@
-"""Measures of a selection: against the labels of the question, and of its variety."""
+"""Measures of a selection: against the labels of the question, of its variety, and of what was retrieved."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from mio_rag.errors import InputError, require
 from mio_rag.measures.answers import normalize_answer
-from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use
+from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use, has_gold
 from mio_rag.pool import Candidates
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question
 
 
 def evidence_found(question: Question, pool: Candidates, chosen: Sequence[int]) -> float:
-    """Recall of the gold passages; of the gold documents where only these are known.
+    """Recall of the gold passages; of the gold documents where only these are known. In [0, 1].
 
     Parameters
     ----------
     chosen : sequence of int
         Positions in the pool.
-
-    Returns
-    -------
-    float
-        In [0, 1].
 
     Raises
     ------
@@ -45,6 +40,16 @@ def evidence_found(question: Question, pool: Candidates, chosen: Sequence[int]) 
     return len(gold & {names[i] for i in chosen}) / len(gold)
 
 
+def diversity(pool: Candidates, chosen: Sequence[int]) -> float | None:
+    """1 - mean pairwise cosine of the chosen passages; None for fewer than two, or without embeddings."""
+    if pool.embeddings is None or len(chosen) < 2:
+        return None
+    vectors = pool.embeddings[list(chosen)].astype(np.float64)
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    k = len(chosen)
+    return float(1 - (np.square(unit.sum(axis=0)).sum() - np.square(unit).sum()) / (k * (k - 1)))
+
+
 def _found(question: Question, selection: Selection) -> set[str]:
     return set(question.gold_ids) & set(selection.ids)
 
@@ -59,11 +64,6 @@ def _all_gold(question: Question, selection: Selection) -> float:
 
 def _gold_precision(question: Question, selection: Selection) -> float:
     return len(_found(question, selection)) / len(selection.ids) if selection.ids else 0.0
-
-
-def _pool_recall(question: Question, selection: Selection) -> float:
-    gold = set(question.gold_ids)
-    return len(gold & set(selection.pool.ids)) / len(gold)
 
 
 def _source_recall(question: Question, selection: Selection) -> float | None:
@@ -86,10 +86,14 @@ def _ranked(ids: tuple[str, ...], gold: frozenset[str]) -> tuple[float, float]:
     return float(values[library.RR]), float(values[library.nDCG])
 
 
-def _context_precision(question: Question, selection: Selection) -> float:
-    """Mean of the precisions down to each gold passage that was selected."""
+def _places(question: Question, ids: Sequence[str]) -> list[int]:
+    """Places of gold passages in a ranking, from 1."""
     gold = set(question.gold_ids)
-    places = [k for k, i in enumerate(selection.ids, start=1) if i in gold]
+    return [k for k, i in enumerate(ids, start=1) if i in gold]
+
+
+def _context_precision(question: Question, selection: Selection) -> float:
+    places = _places(question, selection.ids)
     return sum(n / k for n, k in enumerate(places, start=1)) / len(places) if places else 0.0
 
 
@@ -98,15 +102,9 @@ def _answer_in_context(question: Question, selection: Selection) -> float:
     return float(any(f" {a} " in context for a in map(normalize_answer, question.answers) if a))
 
 
-def diversity(pool: Candidates, chosen: Sequence[int]) -> float | None:
-    """1 - mean pairwise cosine of the chosen passages; None for fewer than two, or without embeddings."""
-    if pool.embeddings is None or len(chosen) < 2:
-        return None
-    vectors = pool.embeddings[list(chosen)].astype(np.float64)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = vectors / np.maximum(norms, 1e-12)
-    k = len(chosen)
-    return float(1 - (np.square(unit.sum(axis=0)).sum() - np.square(unit).sum()) / (k * (k - 1)))
+def _has_words(question: Question) -> bool:
+    """Whether it means something if an answer occurs in a text: not for yes and no."""
+    return any(normalize_answer(a) not in {"yes", "no", "maybe"} for a in question.answers)
 
 
 def _source_entropy(question: Question, selection: Selection) -> float | None:
@@ -118,210 +116,137 @@ def _source_entropy(question: Question, selection: Selection) -> float | None:
     return float(abs(-(share * np.log2(share)).sum()))
 
 
-def _has_gold(question: Question) -> bool:
-    return bool(question.gold_ids)
+# Of the retrieved ranking, before anything is selected.
 
 
-def _to_be_found(question: Question) -> bool:
-    """Whether occurrence of an answer in a text would mean something."""
-    return any(normalize_answer(a) not in {"yes", "no", "maybe"} for a in question.answers)
+def _retrieved_precision(question: Question, selection: Selection, depth: int) -> float:
+    return len(_places(question, selection.pool.ids[:depth])) / depth
 
 
-_RETRIEVAL = "Manning, Raghavan and Schütze, Introduction to Information Retrieval, 2008, chapter 8"
-_NOT_AT_POINTS = Frontier(Use.ROW)
-_NOT_IN_GRID = Frontier(Use.NONE)
+def _retrieved_recall(question: Question, selection: Selection, depth: int | None = None) -> float:
+    gold = set(question.gold_ids)
+    return len(gold & set(selection.pool.ids[:depth])) / len(gold)
 
-#: In the order of the ledger.
+
+def _retrieved_reciprocal_rank(question: Question, selection: Selection) -> float:
+    places = _places(question, selection.pool.ids)
+    return 1 / places[0] if places else 0.0
+
+
+_BOOK = "Manning, Raghavan and Schütze, Introduction to Information Retrieval, 2008, chapter 8"
+_ROW, _NONE = Frontier(Use.ROW), Frontier(Use.NONE)
+_measure = partial(Measure, of="selection", better="higher")
+_share = partial(_measure, unit="0 to 1")
+_gold = partial(_share, labelled=has_gold)
+_ranking = partial(_gold, compared=False, console=None, frontier=_NONE)
+
+#: In the order of the ledger. All methods share the retrieved ranking: it is neither compared nor judged.
 SELECTIONS = (
-    Measure(
-        "gold_recall",
-        "Evidence found",
-        "share of the gold passages that were selected (gold recall)",
-        of="selection",
-        better="higher",
-        unit="0 to 1",
-        source=_RETRIEVAL,
-        compute=_gold_recall,
-        labelled=_has_gold,
-        place=10,
-        console=Column(interval=True, always=True),
-        page=Page(10, core=True, headline=1),
-        frontier=Frontier(Use.EVIDENCE, place=10),
+    _gold(
+        "gold_recall", "Evidence found", "share of the gold passages that were selected (gold recall)",
+        source=_BOOK, compute=_gold_recall, place=10, console=Column(interval=True, always=True),
+        page=Page(10, core=True, headline=1), frontier=Frontier(Use.EVIDENCE, place=10),
     ),
-    Measure(
-        "all_gold",
-        "All evidence found",
-        "every gold passage was selected",
-        of="selection",
-        better="higher",
-        unit="0 to 1",
-        source="evidence found of 1; for questions that need all of their evidence",
-        compute=_all_gold,
-        labelled=_has_gold,
-        place=20,
-        console=Column(interval=True),
-        page=Page(20, core=True, headline=2, card=False),
+    _gold(
+        "all_gold", "All evidence found", "every gold passage was selected",
+        source="evidence found of 1; for questions that need all of their evidence", compute=_all_gold,
+        place=20, console=Column(interval=True), page=Page(20, core=True, headline=2, card=False),
         frontier=Frontier(Use.POINT, place=20),
     ),
-    Measure(
-        "gold_precision",
-        "Gold precision",
-        "share of the selected passages that are gold",
-        of="selection",
-        better="higher",
-        unit="0 to 1",
-        source=_RETRIEVAL,
-        compute=_gold_precision,
-        labelled=_has_gold,
-        compared=False,
-        console=None,
-        page=Page(110, card=False),
-        frontier=_NOT_AT_POINTS,
+    _gold(
+        "gold_precision", "Gold precision", "share of the selected passages that are gold",
+        source=_BOOK, compute=_gold_precision, compared=False, console=None, page=Page(110, card=False),
+        frontier=_ROW,
     ),
-    Measure(
-        "reciprocal_rank",
-        "Reciprocal rank",
-        "one over the place of the first gold passage",
-        of="selection",
-        better="higher",
-        unit="0 to 1",
+    _ranking(
+        "reciprocal_rank", "Reciprocal rank", "one over the place of the first gold passage",
         source="Voorhees, TREC-8 Question Answering Track, 1999 (in prompt order, by ir-measures)",
         compute=lambda question, selection: _ranked(selection.ids, frozenset(question.gold_ids))[0],
-        labelled=_has_gold,
-        compared=False,
-        console=None,
         page=Page(120, card=False),
-        frontier=_NOT_IN_GRID,
     ),
-    Measure(
-        "ndcg",
-        "nDCG",
-        "ranking quality of the selected passages in prompt order",
-        of="selection",
-        better="higher",
-        unit="0 to 1",
+    _ranking(
+        "ndcg", "nDCG", "ranking quality of the selected passages in prompt order",
         source="Järvelin and Kekäläinen, ACM TOIS 20(4), 2002 (binary gains, by ir-measures)",
         compute=lambda question, selection: _ranked(selection.ids, frozenset(question.gold_ids))[1],
-        labelled=_has_gold,
-        compared=False,
-        console=None,
         page=Page(130, card=False),
-        frontier=_NOT_IN_GRID,
     ),
-    Measure(
-        "context_precision",
-        "Context precision",
+    _ranking(
+        "context_precision", "Context precision",
         "mean precision of the prompt down to each gold passage in it",
-        of="selection",
-        better="higher",
-        unit="0 to 1",
         source="Es et al., RAGAS, as its package defines it (gold passages are the relevant ones)",
-        compute=_context_precision,
-        labelled=_has_gold,
-        compared=False,
-        console=None,
-        page=Page(135, card=False),
-        frontier=_NOT_IN_GRID,
+        compute=_context_precision, page=Page(135, card=False),
     ),
-    Measure(
-        "pool_recall",
-        "Evidence in the pool",
+    _gold(
+        "pool_recall", "Evidence in the pool",
         "share of the gold passages that were retrieved: no method can find more",
-        of="selection",
-        better="higher",
-        unit="0 to 1",
-        source="recall of the retriever at the size of the pool",
-        compute=_pool_recall,
-        labelled=_has_gold,
-        place=30,
-        compared=False,
-        console=Column("evidence in pool", always=True),
-        page=Page(140, judged=False, card=False),
-        frontier=_NOT_AT_POINTS,
+        source="recall of the retriever at the size of the pool", compute=_retrieved_recall, place=30,
+        compared=False, console=Column("evidence in pool", always=True),
+        page=Page(140, judged=False, card=False), frontier=_ROW,
     ),
-    Measure(
-        "source_recall",
-        "Documents found",
+    _share(
+        "source_recall", "Documents found",
         "share of the gold documents that passages were selected from",
-        of="selection",
-        better="higher",
-        unit="0 to 1",
-        source=f"{_RETRIEVAL}; for data labelled by document",
-        compute=_source_recall,
-        labelled=lambda question: bool(question.gold_sources),
-        compared=False,
-        console=None,
-        page=Page(30, headline=3, card=False),
-        frontier=Frontier(Use.EVIDENCE, place=30),
+        source=f"{_BOOK}; for data labelled by document", compute=_source_recall,
+        labelled=lambda question: bool(question.gold_sources), compared=False, console=None,
+        page=Page(30, headline=3, card=False), frontier=Frontier(Use.EVIDENCE, place=30),
     ),
-    Measure(
-        "answer_in_context",
-        "Answer in context",
-        "a gold answer occurs in the selected text",
-        of="selection",
-        better="higher",
-        unit="0 to 1",
+    _share(
+        "answer_in_context", "Answer in context", "a gold answer occurs in the selected text",
         source="Karpukhin et al., EMNLP 2020 (retrieval accuracy); by whole normalised words",
-        compute=_answer_in_context,
-        labelled=_to_be_found,
-        compared=False,
-        console=Column("answer in context", interval=True, always=True),
-        page=Page(60, card=False),
-        frontier=_NOT_IN_GRID,
+        compute=_answer_in_context, labelled=_has_words, compared=False,
+        console=Column("answer in context", interval=True, always=True), page=Page(60, card=False),
+        frontier=_NONE,
     ),
-    Measure(
-        "diversity",
-        "Diversity",
-        "1 minus the mean pairwise cosine of the selected passages",
-        of="selection",
-        better="higher",
-        unit="0 to 2",
-        source="Smyth and McClave, ICCBR 2001 (mean pairwise dissimilarity)",
+    _measure(
+        "diversity", "Diversity", "1 minus the mean pairwise cosine of the selected passages",
+        unit="0 to 2", source="Smyth and McClave, ICCBR 2001 (mean pairwise dissimilarity)",
         compute=lambda question, selection: diversity(selection.candidates, selection.chosen),
-        place=140,
-        console=Column(form="{:.2f}"),
-        page=Page(150, judged=False, card=False),
+        place=140, console=Column(form="{:.2f}"), page=Page(150, judged=False, card=False),
         frontier=Frontier(Use.DOMINANCE, "Diversity (1 − mean cosine, of two or more)", place=40),
     ),
     Measure(
-        "source_entropy",
-        "Source entropy",
-        "entropy of the selected sources, in bits",
-        of="selection",
-        better="none",
-        unit="bits",
-        source="Shannon, Bell System Technical Journal 27, 1948",
-        compute=_source_entropy,
-        compared=False,
-        console=None,
-        page=Page(160, card=False),
-        frontier=_NOT_IN_GRID,
+        "source_entropy", "Source entropy", "entropy of the selected sources, in bits",
+        of="selection", better="none", unit="bits", source="Shannon, Bell System Technical Journal 27, 1948",
+        compute=_source_entropy, compared=False, console=None, page=Page(160, card=False), frontier=_NONE,
     ),
-    Measure(
-        "stability",
-        "Stability",
+    _share(
+        "stability", "Stability",
         "share of the selection that stays when the embeddings are off by the reference radius",
-        of="selection",
-        better="higher",
-        unit="0 to 1",
         source="Jaccard, 1901 (mean index over random errors); recorded by `mio-rag frontier data`",
-        compared=False,
-        console=None,
-        page=None,
+        compared=False, console=None, page=None,
         frontier=Frontier(Use.DOMINANCE, "Stability (Jaccard under random error)", place=50),
     ),
-    Measure(
-        "guaranteed",
-        "Guaranteed value",
+    _measure(
+        "guaranteed", "Guaranteed value",
         "smallest value of the selection while the embeddings are off by the reference radius at most",
-        of="selection",
-        better="higher",
         unit="relevance",
         source="Ben-Tal, El Ghaoui and Nemirovski, Robust Optimization, 2009; recorded by "
         "`mio-rag frontier data`",
-        compared=False,
-        console=None,
-        page=None,
+        compared=False, console=None, page=None,
         frontier=Frontier(Use.PLOT, "Guaranteed value at the reference radius", place=60),
     ),
-)
+    *(
+        _ranking(
+            f"retrieved_precision_{k}", f"Retrieved precision at {k}",
+            f"share of gold passages among the first {k} that were retrieved; fewer count as {k}",
+            source=f"{_BOOK} (a short list divided by {k}, as by trec_eval)",
+            compute=partial(_retrieved_precision, depth=k), page=Page(300 + k, judged=False, card=False),
+        )
+        for k in (5, 10)
+    ),
+    *(
+        _ranking(
+            f"retrieved_recall_{k}", f"Retrieved recall at {k}",
+            f"share of the gold passages that are among the first {k} that were retrieved",
+            source=_BOOK, compute=partial(_retrieved_recall, depth=k),
+            page=Page(320 + k, judged=False, card=False),
+        )
+        for k in (5, 10)
+    ),
+    _ranking(
+        "retrieved_reciprocal_rank", "Retrieved reciprocal rank",
+        "one over the place of the first gold passage in the pool; its mean is MRR",
+        source="Voorhees, TREC-8 Question Answering Track, 1999 (in the order of retrieval)",
+        compute=_retrieved_reciprocal_rank, page=Page(340, judged=False, card=False),
+    ),
+)  # fmt: skip

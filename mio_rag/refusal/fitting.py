@@ -1,8 +1,6 @@
-"""Fit and score a refusal model.
+"""Fit a refusal model on one half of a question set, and score it on the other.
 
-The measures of SQuAD 2.0, where a reader may also say that there is no answer.
-
-Fitting a refusal model on one part of a question set, and measuring it on the other.
+The scores are those of SQuAD 2.0, where a reader may also reply that there is no answer.
 """
 
 from __future__ import annotations
@@ -26,11 +24,12 @@ from mio_rag.selection.selector import Selector
 from mio_rag.types import Question
 
 Floats = NDArray[np.float64]
+_LEAST = 20  # questions of each kind, in each half
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Exact match and F1, each between 0 and 1; of answerable and of unanswerable questions apart.
+    """Exact match and F1, each in [0, 1]; of answerable and of unanswerable questions apart.
 
     Parameters
     ----------
@@ -39,8 +38,7 @@ class Scores:
     no_answer : float or None
         NoAns: share of unanswerable questions that are refused; exact match and F1 are the same there.
     best_f1, best_threshold : float
-        The largest F1 that a threshold reaches on these questions, known only with their key, and that
-        threshold.
+        The largest F1 that a threshold reaches on these questions, and that threshold. Both need the key.
     """
 
     questions: int
@@ -57,24 +55,21 @@ class Scores:
     best_threshold: float
 
     def to_dict(self) -> dict[str, float | int | None]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return asdict(self)
 
 
 def squad_scores(
-    accepted: Sequence[Sequence[str]],
-    answers: Sequence[str],
-    no_answer: Sequence[float],
-    threshold: float,
+    accepted: Sequence[Sequence[str]], answers: Sequence[str], no_answer: Sequence[float], threshold: float
 ) -> Scores:
-    """The measures at a threshold.
+    """Score answers at a threshold, as the SQuAD 2.0 script does (Rajpurkar et al., ACL 2018), in shares.
 
     Parameters
     ----------
     accepted : sequence of sequences of str
         Accepted answers; empty where the question is unanswerable.
     answers : sequence of str
-        What the reader said; a blank answer is a refusal.
+        Replies of the reader; a blank one is a refusal.
     no_answer : sequence of float
         Probability that there is no answer, in [0, 1].
     threshold : float
@@ -84,71 +79,55 @@ def squad_scores(
     ------
     InputError
         Without questions, with lengths that differ, or with probabilities out of range.
-
-    Notes
-    -----
-    Rajpurkar et al., ACL 2018; as their evaluation script 2.0, in shares instead of percent.
     """
-    chances = _checked(accepted, answers, no_answer)
-    answerable = np.array([bool(a) for a in accepted])
+    chances, answerable, exact, f1 = _table(accepted, answers, no_answer)
     refused = (chances > threshold) | np.array([not a.strip() for a in answers])
-    exact, f1 = _as_said(accepted, answers)
-    exact_now = np.where(refused, ~answerable, exact)
-    f1_now = np.where(refused, ~answerable, f1)
-    best, at = best_threshold(accepted, answers, no_answer)
+    exact, f1 = np.where(refused, ~answerable, exact), np.where(refused, ~answerable, f1)
 
-    def mean(values: Floats, rows: Floats) -> float | None:
+    def mean(values: Floats, rows: NDArray[np.bool_]) -> float | None:
         return float(values[rows].mean()) if rows.any() else None
 
+    best, at = best_threshold(accepted, answers, no_answer)
     return Scores(
-        len(answers),
-        threshold,
-        float(exact_now.mean()),
-        float(f1_now.mean()),
-        int(answerable.sum()),
-        mean(exact_now, answerable),
-        mean(f1_now, answerable),
-        int((~answerable).sum()),
-        mean(f1_now, ~answerable),
-        float(refused.mean()),
-        best,
-        at,
+        questions=len(answers),
+        threshold=threshold,
+        exact=float(exact.mean()),
+        f1=float(f1.mean()),
+        has_answer=int(answerable.sum()),
+        has_answer_exact=mean(exact, answerable),
+        has_answer_f1=mean(f1, answerable),
+        no_answers=int((~answerable).sum()),
+        no_answer=mean(f1, ~answerable),
+        refused=float(refused.mean()),
+        best_f1=best,
+        best_threshold=at,
     )
 
 
 def best_threshold(
     accepted: Sequence[Sequence[str]], answers: Sequence[str], no_answer: Sequence[float]
 ) -> tuple[float, float]:
-    """The largest F1 over all thresholds, and the smallest threshold that reaches it.
+    """Return the largest F1 over all thresholds, and the smallest threshold that reaches it.
 
     Parameters and errors are those of `squad_scores`. A threshold is 0, at which everything with a positive
     probability is refused, or one of the probabilities.
     """
-    chances = _checked(accepted, answers, no_answer)
-    answerable = np.array([bool(a) for a in accepted])
-    _, f1 = _as_said(accepted, answers)
+    chances, answerable, _, f1 = _table(accepted, answers, no_answer)
     if_refused = (~answerable).astype(float)
     order = np.argsort(chances, kind="stable")
     gained = np.concatenate([[0.0], np.cumsum((f1 - if_refused)[order])]) + if_refused.sum()
     # Questions of the same probability are refused or answered together.
     ends = np.flatnonzero(np.append(np.diff(chances[order]) > 0, True)) + 1
     thresholds = np.concatenate([[0.0], chances[order][ends - 1]])
-    answered = np.concatenate([[int((chances <= 0).sum())], ends])
-    totals = gained[answered]
+    totals = gained[np.concatenate([[int((chances <= 0).sum())], ends])]
     k = int(np.flatnonzero(totals >= totals.max() - 1e-12)[0])
     return float(totals[k] / len(answers)), float(thresholds[k])
 
 
-def _as_said(accepted: Sequence[Sequence[str]], answers: Sequence[str]) -> tuple[Floats, Floats]:
-    """Exact match and F1 were nothing refused; a blank answer is a refusal all the same."""
-    pairs = list(zip(answers, accepted, strict=True))
-    return (
-        np.array([exact_match(said, keys) for said, keys in pairs]),
-        np.array([token_f1(said, keys) for said, keys in pairs]),
-    )
-
-
-def _checked(accepted: Sequence[Sequence[str]], answers: Sequence[str], no_answer: Sequence[float]) -> Floats:
+def _table(
+    accepted: Sequence[Sequence[str]], answers: Sequence[str], no_answer: Sequence[float]
+) -> tuple[Floats, NDArray[np.bool_], Floats, Floats]:
+    """Probabilities, whether answerable, and exact match and F1 if nothing were refused."""
     if not answers or not len(accepted) == len(answers) == len(no_answer):
         raise InputError(
             f"{len(accepted)} questions, {len(answers)} answers and {len(no_answer)} probabilities: give one "
@@ -157,24 +136,18 @@ def _checked(accepted: Sequence[Sequence[str]], answers: Sequence[str], no_answe
     chances = np.asarray(no_answer, dtype=np.float64)
     if not np.all((chances >= 0) & (chances <= 1)):
         raise InputError("probabilities that there is no answer must be between 0 and 1")
-    return chances
-
-
-_LEAST = 20  # questions of each kind, in each part
+    pairs = list(zip(answers, accepted, strict=True))
+    exact, f1 = (np.array([score(*pair) for pair in pairs]) for score in (exact_match, token_f1))
+    return chances, np.array([bool(a) for a in accepted]), exact, f1
 
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """A question, what was said, and the signs.
-
-    Parameters
-    ----------
-    signs : ndarray, shape (7,)
-    """
+    """A question, the reader's answer, and its signs, shape (7,)."""
 
     question: Question
     answer: str
-    signs: NDArray[np.float64]
+    signs: Floats
 
 
 def observe(
@@ -187,10 +160,9 @@ def observe(
     max_tokens: int = 32,
     progress: Callable[[int, str], None] | None = None,
 ) -> list[Observed]:
-    """Answer every question that has a key, and note the signs; a failure is a blank answer without signs."""
-    keyed = [q for q in dataset.questions if q.answers or q.type == "unanswerable"]
+    """Answer every question that has a key, and compute its signs; a failure is a blank answer, signs 0."""
     found = []
-    for question in keyed:
+    for question in (q for q in dataset.questions if q.answers or q.type == "unanswerable"):
         try:
             selection, answer = ask(
                 index, question, generator, selector, budget_tokens=budget_tokens, max_tokens=max_tokens
@@ -208,9 +180,9 @@ def observe(
 def fit_refusal(
     observed: Sequence[Observed], index: CorpusIndex, generator: Generator, seed: int = 0, **provenance: Any
 ) -> tuple[Refusal, dict[str, Scores]]:
-    """The model fitted on one half of the questions, and scores of it and its rivals on the other.
+    """Fit a model on one half of the questions, drawn by id; score it and its rivals on the other.
 
-    Halves are drawn by question id. The threshold is the one with the best F1 on the first half.
+    The threshold is the one with the best F1 on the first half.
 
     Returns
     -------
@@ -234,54 +206,50 @@ def fit_refusal(
         )
     signs = np.stack([o.signs for o in observed])
     mean, spread = signs[first].mean(axis=0), signs[first].std(axis=0)
-    scaled = (signs - mean) / np.where(spread > 0, spread, 1.0)
-    fitted = library.LogisticRegression(C=1.0, max_iter=1000).fit(scaled[first], without[first])
-    weights = np.where(spread > 0, fitted.coef_[0] / np.where(spread > 0, spread, 1.0), 0.0)
+    scale = np.where(spread > 0, spread, 1.0)
+    fitted = library.LogisticRegression(C=1.0, max_iter=1000)
+    fitted.fit(((signs - mean) / scale)[first], without[first])
+    weights = np.where(spread > 0, fitted.coef_[0] / scale, 0.0)
     constant = float(fitted.intercept_[0] - weights @ mean)
     chances = 1 / (1 + np.exp(-(signs @ weights + constant)))
 
-    def scores(values: NDArray[np.float64], threshold: float) -> Scores:
-        rest = [o for o, chosen in zip(observed, first, strict=True) if not chosen]
-        keys, said = [o.question.answers for o in rest], [o.answer for o in rest]
-        return squad_scores(keys, said, values[~first], threshold)
+    def half(values: Floats, rows: NDArray[np.bool_]) -> tuple[list[tuple[str, ...]], list[str], list[float]]:
+        part = [o for o, chosen in zip(observed, rows, strict=True) if chosen]
+        return [o.question.answers for o in part], [o.answer for o in part], values[rows].tolist()
 
-    def best(values: NDArray[np.float64]) -> tuple[float, float]:
-        part = [o for o, chosen in zip(observed, first, strict=True) if chosen]
-        return best_threshold(
-            [o.question.answers for o in part], [o.answer for o in part], values[first].tolist()
-        )
+    def best(values: Floats) -> tuple[float, float]:
+        return best_threshold(*half(values, first))
 
-    # A sign as a probability: where it stands among those of the first half, the fewer the likelier.
-    singles = [
-        1 - np.searchsorted(np.sort(signs[first, k]), signs[:, k], side="left") / first.sum()
-        for k in range(len(SIGNS))
-    ]
-    single = max(singles, key=lambda values: best(values)[0])
+    # A sign as a probability: its rank among those of the first half, the lower the likelier.
+    ranks = [np.searchsorted(np.sort(column[first]), column, side="left") / first.sum() for column in signs.T]
+    single = max((1 - rank for rank in ranks), key=lambda values: best(values)[0])
     threshold = best(chances)[1]
-    found = {
-        "model": scores(chances, threshold),
-        "best single sign": scores(single, best(single)[1]),
-        "never refuse": scores(np.zeros(len(observed)), 1.0),
-        "always refuse": scores(np.ones(len(observed)), 0.0),
+    rivals = {
+        "model": (chances, threshold),
+        "best single sign": (single, best(single)[1]),
+        "never refuse": (np.zeros(len(observed)), 1.0),
+        "always refuse": (np.ones(len(observed)), 0.0),
     }
-    held_out = {name: score.to_dict() for name, score in found.items()}
-    brier = float(np.square(chances[~first] - without[~first]).mean())
+    scores = {name: squad_scores(*half(values, ~first), at) for name, (values, at) in rivals.items()}
+    measured = {
+        "seed": seed,
+        "fitted_on": int(first.sum()),
+        "brier": float(np.square(chances[~first] - without[~first]).mean()),
+        "held_out": {name: score.to_dict() for name, score in scores.items()},
+    }
     model = Refusal(
         tuple(map(float, weights)),
         constant,
         threshold,
         index.embedder.fingerprint,
         generator.name,
-        {**provenance, "seed": seed, "fitted_on": int(first.sum()), "brier": brier, "held_out": held_out},
+        {**provenance, **measured},
     )
-    return model, found
+    return model, scores
 
 
 def warnings_of(scores: Mapping[str, Scores]) -> list[str]:
-    """What the scores of `fit_refusal` speak against the model with; empty where it has the best F1.
-
-    A model that refuses everything, or nothing, is one that has no more than what it is held against.
-    """
+    """Return a warning where a constant has an F1 as good as that of the model; else an empty list."""
     rivals = {"always refusing": scores["always refuse"].f1, "never refusing": scores["never refuse"].f1}
     name, rival = max(rivals.items(), key=lambda pair: pair[1])
     f1 = scores["model"].f1

@@ -1,8 +1,6 @@
-"""Refusal: the signs it reads, and the model that decides.
+"""How probable it is that the passages do not answer a question, and from which probability on to refuse.
 
-What a selection and an answer show of whether the passages answer the question; no model is asked.
-
-How probable it is that the passages do not answer a question, and from which probability on to refuse.
+Signs are computed from a selection and an answer; no model is asked.
 """
 
 from __future__ import annotations
@@ -26,16 +24,17 @@ from mio_rag.types import Answer
 
 #: Names, in the order of the numbers of `signs_of`.
 SIGNS = ("best_cosine", "mean_cosine", "lexical", "best_relevance", "sentence_cover", "answer_cover", "said")
+_FORMAT = "mio-rag refusal 1"
 
 
 def signs_of(question: str, selection: Selection, answer: Answer) -> NDArray[np.float64]:
-    """Signs, shape (7,): the more, the likelier there is an answer.
+    """Compute the signs, shape (7,): the larger, the likelier there is an answer.
 
-    best_cosine, mean_cosine: of question and selected passages. lexical: largest BM25 score of them over the
-    best of the pool's, 0 without. best_relevance: of the selected passages; where sentences were selected, of
-    the passages that they are of. sentence_cover: largest share of the question's content words in one
-    sentence that was read. answer_cover: the same for sentences that hold all words of the answer. said:
-    whether the answer has any words.
+    best_cosine, mean_cosine: of question and selected passages. lexical: their largest BM25 score over the
+    best of the pool, 0 without scores. best_relevance: of the selected passages (of selected sentences: of
+    their passages). sentence_cover: largest share of the question's content words in one sentence that was
+    read. answer_cover: the same for sentences that hold all words of the answer. said: whether the answer has
+    any words.
     """
     pool, chosen = selection.pool, list(selection.places)
     if not chosen:
@@ -64,18 +63,9 @@ def signs_of(question: str, selection: Selection, answer: Answer) -> NDArray[np.
     )
 
 
-_FORMAT = "mio-rag refusal 1"
-
-
 @dataclass(frozen=True)
 class Verdict:
-    """Whether an answer is refused.
-
-    Parameters
-    ----------
-    probability : float
-        That the passages do not answer the question, in (0, 1).
-    """
+    """Whether an answer is refused: the probability of no answer, in (0, 1), against a threshold."""
 
     probability: float
     threshold: float
@@ -86,34 +76,31 @@ class Verdict:
         return self.probability > self.threshold
 
     def explain(self) -> str:
-        """In words."""
+        """Return the verdict in words."""
         there = f"probability {self.probability:.2f} that they do not answer it"
         if self.refused:
             return f"not in these passages: {there}, above the threshold of {self.threshold:.2f}"
         return f"answered: {there}, not above the threshold of {self.threshold:.2f}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {**asdict(self), "refused": self.refused}
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A logistic model of signs; see `mio_rag.refusal.model`.
+    """A logistic model of the signs.
 
     Parameters
     ----------
     weights : tuple of float
         One for each of `SIGNS`.
-    constant : float
     threshold : float
         In [0, 1].
-    embedder : str
-        Fingerprint of the index's embedder that it was fitted with.
-    reader : str
-        Name of the generator that it was fitted with.
+    embedder, reader : str
+        Fingerprint of the index's embedder and name of the generator of the fit.
     provenance : dict
-        Data, counts, seed, versions, and what was measured on the other part.
+        Data, counts, seed, versions, and the scores on the other half.
 
     Raises
     ------
@@ -131,7 +118,7 @@ class Refusal:
     def __post_init__(self) -> None:
         problems = []
         if len(self.weights) != len(SIGNS):
-            problems.append(f"it has {len(self.weights)} weights, and there are {len(SIGNS)} signs")
+            problems.append(f"it has {len(self.weights)} weights, expected {len(SIGNS)}: one for each sign")
         if not all(map(math.isfinite, (*self.weights, self.constant))):
             problems.append("its weights must be finite")
         if not 0 <= self.threshold <= 1:
@@ -140,7 +127,7 @@ class Refusal:
             raise InputError(problems)
 
     def judge(self, question: str, selection: Selection, answer: Answer) -> Verdict:
-        """The verdict on an answer from a selection."""
+        """Return the verdict on an answer from a selection."""
         value = self.constant + float(np.dot(self.weights, signs_of(question, selection, answer)))
         return Verdict(0.5 * (1 + math.tanh(value / 2)), self.threshold)
 
@@ -162,38 +149,31 @@ class Refusal:
 
     @property
     def digest(self) -> str:
-        """A digest of what its verdicts go by."""
-        told = [self.weights, self.constant, self.threshold, self.embedder, self.reader]
-        return sha256(json.dumps(told).encode()).hexdigest()
+        """Digest of everything that decides verdicts."""
+        parts = [self.weights, self.constant, self.threshold, self.embedder, self.reader]
+        return sha256(json.dumps(parts).encode()).hexdigest()
 
     def save(self, path: Path) -> None:
         """Write the JSON file."""
-        told = {"format": _FORMAT, "signs": list(SIGNS), **asdict(self)}
-        write_atomically(path, json.dumps(told, indent=1, allow_nan=False) + "\n")
+        data = {"format": _FORMAT, "signs": list(SIGNS), **asdict(self)}
+        write_atomically(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Refusal:
-        """What `save` wrote.
-
-        Raises
-        ------
-        DataError
-            If it is something else, of another version or damaged.
-        """
-        told = read_json(path, DataError)
-        expected = f"'{path}' is no refusal model: write one with `mio-rag unanswerable`"
-        if not isinstance(told, dict) or not str(told.get("format", "")).startswith("mio-rag refusal"):
-            raise DataError(expected)
-        if told["format"] != _FORMAT or told.get("signs") != list(SIGNS):
-            raise DataError(f"'{path}' is of another version ({told['format']}, not {_FORMAT}): fit it again")
+        """Read a file of `save`; `DataError` for anything else, another version or damage."""
+        data = read_json(path, DataError)
+        if not isinstance(data, dict) or not str(data.get("format", "")).startswith("mio-rag refusal"):
+            raise DataError(f"'{path}' is no refusal model: write one with `mio-rag unanswerable`")
+        if data["format"] != _FORMAT or data.get("signs") != list(SIGNS):
+            raise DataError(f"'{path}' is of another version ({data['format']}, not {_FORMAT}): fit it again")
         try:
             return cls(
-                tuple(map(float, told["weights"])),
-                float(told["constant"]),
-                float(told["threshold"]),
-                str(told["embedder"]),
-                str(told["reader"]),
-                dict(told["provenance"]),
+                tuple(map(float, data["weights"])),
+                float(data["constant"]),
+                float(data["threshold"]),
+                str(data["embedder"]),
+                str(data["reader"]),
+                dict(data["provenance"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"'{path}' is a damaged refusal model ({error}): fit it again") from error

@@ -14,9 +14,9 @@ import pytest
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
-from mio_rag.frontier.chain import dominated
 from mio_rag.frontier.dataset import FrontierSettings, Setting, perturbed
 from mio_rag.frontier.page import render_page
+from mio_rag.frontier.paths import dominated
 from mio_rag.frontier.run import FrontierResult, data_frontier
 from mio_rag.frontier.summary import operating_point, summarize_grid
 from mio_rag.generation import make_generator

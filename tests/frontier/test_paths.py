@@ -13,7 +13,7 @@ from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import LinearConstraint, Segments, SelectionProgram
 from mio_rag.frontier import budget_path, penalty_path, query_frontier, weight_grid
-from mio_rag.frontier.chain import Chain, dominated, supported
+from mio_rag.frontier.paths import Chain, dominated, supported
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector

@@ -9,7 +9,7 @@ import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram
-from mio_rag.frontier.budget import budget_path
+from mio_rag.frontier.paths import budget_path
 from mio_rag.solvers import SolveOptions, Status, solve, solvers
 from mio_rag.solvers.paths import find_conflict
 from mio_rag.solvers.result import upper_bound
