@@ -401,7 +401,7 @@ class SelectionProgram:
         """Number of items."""
         return int(self.linear.size)
 
-    @property
+    @cached_property
     def free(self) -> NDArray[np.int64]:
         """Indices of the items that are not fixed."""
         assert self.fixed is not None
@@ -469,7 +469,7 @@ class SelectionProgram:
         assert self.fixed is not None
         chosen = np.asarray(x) > 0.5
         broken: list[str] = []
-        cost = self.cost(x)
+        cost = self.cost(chosen)
         if cost > self.most_cost:
             broken.append(f"cost {cost:.10g} exceeds the budget of {self.budget:.10g}")
         for row in self.rows:
@@ -478,8 +478,9 @@ class SelectionProgram:
                 broken.append(
                     f"row '{row.name}': {activity:.10g} is outside [{row.lower:.10g}, {row.upper:.10g}]"
                 )
-        wrong = np.flatnonzero((self.fixed >= 0) & (chosen != (self.fixed == 1)))
-        broken.extend(f"item {int(i)} is fixed to {int(self.fixed[i])}" for i in wrong)
+        if self.free.size < self.n:
+            wrong = np.flatnonzero((self.fixed >= 0) & (chosen != (self.fixed == 1)))
+            broken += [f"item {int(i)} is fixed to {int(self.fixed[i])}" for i in wrong]
         return broken
 
     def to_dict(self) -> dict[str, Any]:

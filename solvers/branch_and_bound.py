@@ -345,7 +345,7 @@ def _solve(
         value = problem.value(linear)
         return finish(Incumbent(value, x), value, None, 0)
     # Above 1, an incumbent below zero would allow to prune more than a better one does.
-    asked = replace(options, relative_gap=min(options.relative_gap, 1.0))
+    asked = options if options.relative_gap <= 1.0 else replace(options, relative_gap=1.0)
     in_haste = deadline - time.perf_counter() < _SECONDS_PER_SQUARE * problem.m**2
     begun = time.perf_counter()
     rounds = 0 if in_haste else _PERTURBATIONS + problem.m // _ITEMS_PER_PERTURBATION

@@ -262,10 +262,9 @@ def relax(
     """Pair-exchange ascent on the concave relaxation, with the unused budget as one more item.
 
     The matrix is G - delta I on the items `ids`. x (feasible) and g, the matrix times x, are improved in
-    place. Ends when the bound is at most `stop`, when the maximum
-    is known to `tol`, after `steps` exchanges, or, with `early` > 0, once the maximum is above `stop` and
-    known to that share of the distance. Returns the bound, its mu and the
-    number of exchanges.
+    place. Ends when the bound is at most `stop`, when the maximum is known to `tol`, after `steps` exchanges,
+    or, with `early` > 0, once the maximum is above `stop` and known to that share of the distance. Returns
+    the bound, its mu and the number of exchanges.
     """
     per_token = np.empty(m)
     # Infinite where an item is all in, or all out. Conditions on x in the innermost loop are mispredicted by
@@ -334,23 +333,19 @@ def relax(
         if up >= 0:
             a = t * per_token[up]
             x[up] = min(1.0, x[up] + a)
+            g[up] -= delta * a
+            full[up] = 0.0 if x[up] < 1.0 - 1e-12 else np.inf
+            empty[up] = 0.0 if x[up] > 1e-12 else np.inf
+        else:
+            used -= t
         if down >= 0:
             d = t * per_token[down]
             x[down] = max(0.0, x[down] - d)
-        if up < 0:
-            used -= t
-        elif down < 0:
-            used += t
-        if up >= 0:
-            g[up] -= delta * a
-        if down >= 0:
             g[down] += delta * d
-        if up >= 0:
-            full[up] = 0.0 if x[up] < 1.0 - 1e-12 else np.inf
-            empty[up] = 0.0 if x[up] > 1e-12 else np.inf
-        if down >= 0:
             full[down] = 0.0 if x[down] < 1.0 - 1e-12 else np.inf
             empty[down] = 0.0 if x[down] > 1e-12 else np.inf
+        else:
+            used += t
         up_ratio, up = 0.0, -1
         down_ratio, down = np.inf, -2
         for r in range(m):
@@ -536,17 +531,6 @@ def _charge(
             cc[t] = max(a, 1e-9 * largest) if a > 0.0 else tiny
             b += cc[t] - a
     return b, least + second
-
-
-@compiled
-def _unpaid(i: int, start: Ints, segment: Ints, weight: Floats, paid: Bools) -> float:
-    """Cost (or price) of what item i needs and is not paid for."""
-    total = 0.0
-    if start is not None:
-        for k in range(start[i], start[i + 1]):
-            if not paid[segment[k]]:
-                total += weight[segment[k]]
-    return total
 
 
 @compiled
@@ -736,18 +720,6 @@ def _remove(ids: Ints, P: Floats, x: Floats, g: Floats, G: Floats, m: int, t: in
 
 
 @compiled
-def _rows_hold(activity: Floats, W: Floats, w: Floats, i: int) -> bool:
-    """Whether all rows hold after adding item i (-1: as they are)."""
-    for r in range(w.size):
-        a = activity[r]
-        if i >= 0:
-            a += W[r, i]
-        if a > w[r]:
-            return False
-    return True
-
-
-@compiled
 def _propagate(
     W: Floats,
     w: Floats,
@@ -859,7 +831,7 @@ def _drop_useless(
     """
     for t in range(m - 1, -1, -1):
         i = ids[t]
-        bad = c[i] + _unpaid(i, start, segment, cost, paid) > room
+        bad = c[i] + _needed(i, start, segment, cost, paid, ZERO) > room
         if not bad and harmless[i] and P[t] + shift[i] <= 0:
             v = P[t] + shift[i]
             for u in range(m):
@@ -895,8 +867,8 @@ def _best_single(
         i = ids[t]
         gain = P[t] + shift[i]
         if gain > top:
-            gain -= _unpaid(i, start, segment, price, paid)
-            if gain > top and _rows_hold(activity, W, w, i):
+            gain -= _needed(i, start, segment, price, paid, ZERO)
+            if gain > top and _holds(W, w, activity, i, NONE):
                 top = gain
                 single = i
     return single, top
@@ -976,7 +948,7 @@ def search(
             )
             if pruned:
                 break
-            if base[d] > numbers[INCUMBENT] and _rows_hold(activity[d], W, w, NONE):
+            if base[d] > numbers[INCUMBENT] and _holds(W, w, activity[d], NONE, NONE):
                 _record(numbers, best, chosen[d], count[d], base[d], NONE)
             single, gain = _best_single(W, w, start, segment, price, shift, paid_, activity[d], ids_, p, m)
             if single >= 0 and base[d] + gain > numbers[INCUMBENT]:
@@ -1052,13 +1024,13 @@ def search(
                 break
             if take >= 0:
                 i = ids_[take]
-                gain = p[take] - _unpaid(i, start, segment, price, paid_)
+                gain = p[take] - _needed(i, start, segment, price, paid_, ZERO)
                 m = _remove(ids_, p, x, g, G, m, take)
                 for u in range(m):
                     p[u] -= A[i, ids_[u]]
                 base[d] += gain + shift[i]
                 lag[d] += gain
-                room[d] -= c[i] + _unpaid(i, start, segment, cost, paid_)
+                room[d] -= c[i] + _needed(i, start, segment, cost, paid_, ZERO)
                 if start is not None:
                     for k in range(start[i], start[i + 1]):
                         paid_[segment[k]] = True
@@ -1082,7 +1054,7 @@ def search(
                 score = f
                 at = t
         i = ids_[at]
-        gain = p[at] - _unpaid(i, start, segment, price, paid_)
+        gain = p[at] - _needed(i, start, segment, price, paid_, ZERO)
         m = _remove(ids_, p, x, g, G, m, at)
         size[d] = m
         e = d + 1
@@ -1092,7 +1064,7 @@ def search(
             X[e, t] = x[t]
             GX[e, t] = g[t]
         size[e] = m
-        room[e] = room[d] - c[i] - _unpaid(i, start, segment, cost, paid_)
+        room[e] = room[d] - c[i] - _needed(i, start, segment, cost, paid_, ZERO)
         base[e] = base[d] + gain + shift[i]
         lag[e] = lag[d] + gain
         bound[e] = bound[d]
@@ -1135,8 +1107,11 @@ def _holds(W: Floats, w: Floats, activity: Floats, add: int, drop: int) -> bool:
 
 
 @compiled
-def _used_by(i: int, count: int, start: Ints, segment: Ints, weight: Floats, users: Ints) -> float:
-    """Cost (or price) of what item i needs and `count` chosen items use: 0, no one; 1, i alone if chosen."""
+def _needed(i: int, start: Ints, segment: Ints, weight: Floats, users: Any, count: int) -> float:
+    """Cost (or price) of the segments of item i that `count` chosen items use.
+
+    0: what is still to be paid for i; 1: what i alone pays, if chosen.
+    """
     total = 0.0
     if start is not None:
         for k in range(start[i], start[i + 1]):
@@ -1177,8 +1152,8 @@ def _local_search(
     value = 0.0
     for i in range(n):
         if x[i]:
-            used += c[i] + _used_by(i, ZERO, start, segment, cost, users)
-            value += g[i] - _used_by(i, ZERO, start, segment, price, users)
+            used += c[i] + _needed(i, start, segment, cost, users, ZERO)
+            value += g[i] - _needed(i, start, segment, price, users, ZERO)
             _use(i, ONE, start, segment, users)
             for j in range(n):
                 g[j] -= A[i, j]
@@ -1191,7 +1166,7 @@ def _local_search(
         for i in range(n):
             if x[i]:
                 gain[i] = -np.inf
-                change = _used_by(i, ONE, start, segment, price, users) - g[i]
+                change = _needed(i, start, segment, price, users, ONE) - g[i]
                 if change > best and _holds(W, w, activity, NONE, i):
                     best = change
                     add = NONE
@@ -1199,22 +1174,22 @@ def _local_search(
             else:
                 gain[i] = g[i]
                 if g[i] > best:
-                    change = g[i] - _used_by(i, ZERO, start, segment, price, users)
-                    spend = c[i] + _used_by(i, ZERO, start, segment, cost, users)
+                    change = g[i] - _needed(i, start, segment, price, users, ZERO)
+                    spend = c[i] + _needed(i, start, segment, cost, users, ZERO)
                     if change > best and used + spend <= room and _holds(W, w, activity, i, NONE):
                         best = change
                         add = i
                         drop = NONE
         for j in range(n):
             if x[j]:
-                left = room - used + c[j] + _used_by(j, ONE, start, segment, cost, users)
-                lost = g[j] - _used_by(j, ONE, start, segment, price, users)
+                left = room - used + c[j] + _needed(j, start, segment, cost, users, ONE)
+                lost = g[j] - _needed(j, start, segment, price, users, ONE)
                 _use(j, NONE, start, segment, users)
                 for i in range(n):  # the rarest condition first: mispredicted branches are slow
                     change = gain[i] + A[j, i] - lost
                     if change > best:
-                        change -= _used_by(i, ZERO, start, segment, price, users)
-                        spend = c[i] + _used_by(i, ZERO, start, segment, cost, users)
+                        change -= _needed(i, start, segment, price, users, ZERO)
+                        spend = c[i] + _needed(i, start, segment, cost, users, ZERO)
                         if change > best and spend <= left and _holds(W, w, activity, i, j):
                             best = change
                             add = i
@@ -1224,7 +1199,7 @@ def _local_search(
             break
         if drop >= 0:
             x[drop] = 0
-            used -= c[drop] + _used_by(drop, ONE, start, segment, cost, users)
+            used -= c[drop] + _needed(drop, start, segment, cost, users, ONE)
             _use(drop, NONE, start, segment, users)
             for k in range(n):
                 g[k] += A[drop, k]
@@ -1232,7 +1207,7 @@ def _local_search(
                 activity[r] -= W[r, drop]
         if add >= 0:
             x[add] = 1
-            used += c[add] + _used_by(add, ZERO, start, segment, cost, users)
+            used += c[add] + _needed(add, start, segment, cost, users, ZERO)
             _use(add, ONE, start, segment, users)
             for k in range(n):
                 g[k] -= A[add, k]
@@ -1270,7 +1245,7 @@ def _greedy(
     used = 0.0
     for i in range(n):
         if x[i]:
-            used += c[i] + _used_by(i, ZERO, start, segment, cost, users)
+            used += c[i] + _needed(i, start, segment, cost, users, ZERO)
             _use(i, ONE, start, segment, users)
             for k in range(n):
                 g[k] -= A[i, k]
@@ -1283,8 +1258,8 @@ def _greedy(
     while True:
         if stale:
             for i in range(n):
-                spend[i] = c[i] + _used_by(i, ZERO, start, segment, cost, users)
-                toll[i] = _used_by(i, ZERO, start, segment, price, users)
+                spend[i] = c[i] + _needed(i, start, segment, cost, users, ZERO)
+                toll[i] = _needed(i, start, segment, price, users, ZERO)
                 weight[i] = 1.0 / max(spend[i], 1e-3) ** power
         broken = False
         for r in range(w.size):
@@ -1413,7 +1388,7 @@ def local_optima(
             else:
                 used = 0.0
                 for i in order:
-                    spend = c[i] + _used_by(i, ZERO, start, segment, cost, users)
+                    spend = c[i] + _needed(i, start, segment, cost, users, ZERO)
                     if point[i] > 0.3 and used + spend <= room:
                         x[i] = 1
                         used += spend

@@ -23,7 +23,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.numbers import feasibility_tolerance
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers.kernel import Data, Needs
 
@@ -216,7 +215,7 @@ def presolve(program: SelectionProgram) -> Problem | None:
     """
     assert program.fixed is not None
     inside, free = np.flatnonzero(program.fixed == 1), program.free
-    room = _limit(program.all_costs, program.budget) - float(program.costs[inside].sum())
+    room = _limit(program.all_costs, program.budget, program.most_cost) - float(program.costs[inside].sum())
     shared, alone = program.segments, program.costs
     if shared is not None:
         paid = shared.paid(program.fixed == 1)
@@ -226,17 +225,19 @@ def presolve(program: SelectionProgram) -> Problem | None:
         return None
     rows, limits = [], []
     for row in program.rows:
-        for sign, bound in ((1.0, row.upper), (-1.0, -row.lower)):
+        for sign, bound, most in ((1.0, row.upper, row.most), (-1.0, -row.lower, -row.least)):
             if math.isfinite(bound):
                 rows.append(sign * row.coefficients[free])
-                limits.append(_limit(row.coefficients, bound) - sign * float(row.coefficients[inside].sum()))
+                limit = _limit(row.coefficients, bound, most)
+                limits.append(limit - sign * float(row.coefficients[inside].sum()))
     W, w = np.array(rows).reshape(len(rows), free.size), np.array(limits, dtype=np.float64)
-    base = float(program.linear[inside].sum() - 0.5 * program.pairwise[np.ix_(inside, inside)].sum())
-    p = program.linear[free] - program.pairwise[np.ix_(free, inside)].sum(axis=1)
-    A = part_of(program.pairwise, free)
-    benefit = -np.minimum(A, 0.0).sum(axis=1) if A.size and A.min() < 0 else np.zeros(free.size)
-    harmless = np.asarray(~(W < 0).any(axis=0))  # without rows: all
-    hopeless = harmless & (p + benefit <= 0)
+    base, p, A = 0.0, program.linear[free], part_of(program.pairwise, free)
+    if inside.size:
+        base = float(program.linear[inside].sum() - 0.5 * part_of(program.pairwise, inside).sum())
+        p = p - program.pairwise[np.ix_(free, inside)].sum(axis=1)
+    most_gain = p - np.minimum(A, 0.0).sum(axis=1) if A.size and A.min() < 0 else p
+    harmless = ~(W < 0).any(axis=0) if rows else np.ones(free.size, dtype=np.bool_)
+    hopeless = harmless & (most_gain <= 0)
     k = np.flatnonzero((alone[free] <= room) & ~hopeless)
     if rows:
         binding = np.maximum(W[:, k], 0).sum(axis=1) > w
@@ -286,11 +287,10 @@ def _unit(values: FloatArray) -> float:
     return 1.0 if largest == 0 or 1e-9 <= largest <= 1e15 else math.ldexp(1.0, math.frexp(largest)[1] - 1)
 
 
-def _limit(coefficients: FloatArray, bound: float) -> float:
-    """What coefficients . x may reach, for sums in any order to stay within the feasibility tolerance."""
-    tolerance = feasibility_tolerance(coefficients, bound)
-    rounding = np.finfo(np.float64).eps * (coefficients.size + 2) * (np.abs(coefficients).sum() + abs(bound))
-    return bound + tolerance - min(tolerance / 2, float(rounding))
+def _limit(coefficients: FloatArray, bound: float, most: float) -> float:
+    """What coefficients . x may reach, for sums in any order to stay within `most`."""
+    rounding = 2.0**-52 * (coefficients.size + 2) * (float(np.abs(coefficients).sum()) + abs(bound))
+    return most - min((most - bound) / 2, rounding)
 
 
 def part_of(M: FloatArray, k: IntArray) -> FloatArray:

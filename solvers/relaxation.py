@@ -49,7 +49,7 @@ _LANCZOS_STEPS, _LANCZOS_SLACKS = 32, (1.003, 1.01)
 
 def shifted(M: FloatArray) -> FloatArray:
     """M with the smallest uniform shift of its diagonal that makes it positive semidefinite."""
-    if not np.any(M):
+    if not M.any():
         return M
     margin = _margin(M)
     least = float(np.linalg.eigvalsh(M)[0])
@@ -58,7 +58,7 @@ def shifted(M: FloatArray) -> FloatArray:
 
 def nearly_shifted(M: FloatArray) -> FloatArray:
     """`shifted`, but where M is large with a shift that may be a percent too large, and is found sooner."""
-    if M.shape[0] < _MANY or not np.any(M):
+    if M.shape[0] < _MANY or not M.any():
         return shifted(M)
     least = _least_by_lanczos(M)
     for slack in _LANCZOS_SLACKS:
@@ -113,9 +113,9 @@ def first_matrix(A: FloatArray) -> FloatArray:
     for them on every item; a diagonal as large as their row sums pays on theirs alone.
     """
     whole = nearly_shifted(A)
-    links = np.minimum(A, 0.0)
-    if not np.any(links):
+    if A.min(initial=0.0) >= 0.0:
         return whole
+    links = np.minimum(A, 0.0)
     allowed = (float(np.trace(whole)) - float(np.abs(links).sum())) / A.shape[0]
     others = A - links
     if allowed <= 0 or not _is_positive_definite(others + allowed * np.eye(A.shape[0])):
