@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -203,11 +203,34 @@ _SENTENCE_SEAMS = {0: "", 1: " ", 2: "\n"}
 
 @dataclass(frozen=True)
 class Part:
-    """Where a passage's text lies in the block that it is read in: characters [start, end)."""
+    """Where a passage's text lies in the block that it is read in: characters [start, end).
+
+    Parameters
+    ----------
+    page : int or None
+        Of its document, from 1.
+    section : tuple of str
+        Headings above it, outermost first, without the title.
+    """
 
     id: str
     start: int
     end: int
+    page: int | None = None
+    section: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the part as plain data for JSON, without what is unknown."""
+        data: dict[str, Any] = {"id": self.id, "start": self.start, "end": self.end}
+        if self.page is not None:
+            data["page"] = self.page
+        return data | ({"section": list(self.section)} if self.section else {})
+
+
+def _part(candidates: Candidates, i: int, start: int) -> Part:
+    page = None if candidates.pages is None else candidates.pages[i]
+    section = () if candidates.sections is None else tuple(candidates.sections[i])
+    return Part(candidates.ids[i], start, start + len(candidates.texts[i]), page, section)
 
 
 @dataclass(frozen=True)
@@ -386,7 +409,7 @@ def block_tokens(candidates: Candidates, chosen: Sequence[int], counter: TokenCo
 
 def _alone(candidates: Candidates, i: int) -> Block:
     passage = candidates.passage(i)
-    return Block(passage, (Part(passage.id, 0, len(passage.text)),))
+    return Block(passage, (_part(candidates, i, 0),))
 
 
 def _block(candidates: Candidates, rows: Sequence[int]) -> Block:
@@ -400,7 +423,7 @@ def _block(candidates: Candidates, rows: Sequence[int]) -> Block:
             length += len(pieces[-1])
         for i in run.rows:
             start = length + int(candidates.spans[i, 0]) - run.start
-            parts.append(Part(candidates.ids[i], start, start + len(candidates.texts[i])))
+            parts.append(_part(candidates, i, start))
         pieces.append(run.text)
         length += len(run.text)
         before = run

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -309,7 +309,7 @@ def answer_by_choice(generator: Generator, prompt: Prompt) -> tuple[Answer | Mio
 def _selection_columns(question: Question, selection: Selection) -> dict[str, Any]:
     result = selection.result
     merged = [
-        {"text": block.passage.text, "parts": [asdict(part) for part in block.parts]}
+        {"text": block.passage.text, "parts": [part.to_dict() for part in block.parts]}
         for block in selection.blocks
         if len(block.parts) > 1
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -241,7 +241,7 @@ class Selection:
         None where relevance is no probability; of sentences, as if all of their passages were read. Never
         above `answerable`: what is not in the collection cannot be read. See `mio_rag.relevance.complete`.
         """
-        if self.relevance_source is None or self.relevance_source.kind == "given":
+        if self.relevance_source is None or self.relevance_source.kind in ("given", "documents"):
             return None
         level = complete(self.pool.relevance, self.places, self.pool.question)
         return level if self.answerable is None else min(level, self.answerable)
@@ -313,7 +313,7 @@ class Selection:
                     "title": block.passage.title,
                     "source": block.passage.source,
                     "text": block.passage.text,
-                    "parts": [asdict(part) for part in block.parts],
+                    "parts": [part.to_dict() for part in block.parts],
                 }
                 for block in self.blocks
             ],

@@ -114,11 +114,13 @@ class Passage(Response):
 
 
 class Part(Response):
-    """A passage in a text that is read: characters [start, end) of it."""
+    """A passage in a text that is read: characters [start, end) of it, and where its document has it."""
 
     id: str
     start: int
     end: int
+    page: int | None = None
+    section: list[str] = []
 
 
 class Read(Response):
