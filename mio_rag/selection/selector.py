@@ -316,7 +316,11 @@ class Selector(Settings):
     ) -> float:
         """Return `penalty`, with the model that gave the relevance."""
         relevance = candidates.relevance
-        if self.passage_penalty == "adaptive" and self.units != "passages" and is_document_pool(candidates):
+        if (
+            self.passage_penalty == "adaptive"
+            and self.relevance_model == "auto"
+            and is_document_pool(candidates)
+        ):
             return _DOCUMENTS
         if self.passage_penalty == "adaptive":
             if budget_tokens is not None and self.units != "sentences":

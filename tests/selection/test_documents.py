@@ -1,0 +1,152 @@
+"""Units of documents: what they need is read and paid once, and long units are worth more than short ones."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mio_rag.context import RegexCounter, block_tokens, render_passage
+from mio_rag.pool import Pool
+from mio_rag.relevance.documents import unit_relevance
+from mio_rag.selection.program import Formulation
+from mio_rag.selection.selector import Selector
+from mio_rag.sentences import Sentences
+from mio_rag.types import Line
+
+FARES = (
+    "Fares\n"
+    "Fare | Summer | Winter\n"
+    "Loen | 54 | 61\n"
+    "Olden | 12 | 15\n"
+    "Dogs\n"
+    "Dogs travel free of charge on every line of the company.\n"
+    "Yes."
+)
+COUNTER = RegexCounter()
+
+
+def _document_pool(
+    rows: list[tuple[str, tuple[str, ...], float]], text: str = FARES, **changes: object
+) -> Pool:
+    """A pool of one passage for each unit: its text, the lines that it needs, its cosine."""
+    lines = [tuple(Line(text.index(line), line) for line in needs) for _, needs, _ in rows]
+    units = [unit for unit, _, _ in rows]
+    cosine = np.array([value for *_, value in rows])
+    n = len(rows)
+    scores = {"dense": cosine, "bm25": np.zeros(n)}
+    columns: dict[str, object] = {
+        "ids": [f"fares.md#{k}" for k in range(n)],
+        "texts": units,
+        "relevance": cosine,
+        "tokens": COUNTER.count(units),
+        "titles": ["Ferries"] * n,
+        "sources": ["fares.md"] * n,
+        "question": "What does it cost?",
+        "spans": [(text.index(unit), text.index(unit) + len(unit)) for unit in units],
+        "scores": scores | {"fused": cosine},
+        "lines": lines,
+        "sections": [("Fares",)] * n,
+        "pages": [3] * n,
+        "sentences": Sentences(
+            np.arange(n),
+            np.array([(0, len(unit)) for unit in units]),
+            None,
+            [tuple(range(len(needs))) for needs in lines],
+            scores,
+        ),
+    }
+    return Pool(**(columns | changes))  # type: ignore[arg-type]
+
+
+TABLE = ("Fares", "Fare | Summer | Winter")
+
+
+def test_a_row_is_read_behind_its_heading_and_header() -> None:
+    pool = _document_pool([("Loen | 54 | 61", TABLE, 0.9), ("Olden | 12 | 15", TABLE, 0.1)])
+    selection = Selector(units="auto").select(pool, 16, COUNTER)
+    assert [render_passage(p) for p in selection.passages] == [
+        "Ferries\nFares\nFare | Summer | Winter\nLoen | 54 | 61"
+    ]
+    (part,) = selection.blocks[0].parts
+    assert (part.id, part.page, part.section) == ("fares.md#0#s1", 3, ("Fares",))
+    assert selection.texts[0][part.start : part.end] == "Loen | 54 | 61"
+
+
+def test_two_rows_pay_for_their_header_once() -> None:
+    pool = _document_pool([("Loen | 54 | 61", TABLE, 0.9), ("Olden | 12 | 15", TABLE, 0.8)])
+    selection = Selector(units="auto").select(pool, 100, COUNTER)
+    assert selection.texts == ("Fares\nFare | Summer | Winter\nLoen | 54 | 61\nOlden | 12 | 15",)
+    assert (
+        selection.certified_tokens
+        == selection.tokens_used
+        == COUNTER.count([render_passage(selection.passages[0])])[0]
+    )
+
+
+def test_a_row_is_not_read_where_its_header_does_not_fit() -> None:
+    pool = _document_pool([("Loen | 54 | 61", TABLE, 0.9)])
+    assert Selector(units="auto").select(pool, 10, COUNTER).chosen == ()
+
+
+def test_short_units_are_not_bought_for_being_short() -> None:
+    text = "Dogs travel free of charge on every line of the company."
+    pool = _document_pool([("Yes.", (), 0.9), (text, ("Dogs",), 0.9)])
+    selection = Selector(units="auto").select(pool, 16, COUNTER)
+    assert text in selection.texts[0]
+
+
+def test_whole_passages_hold_their_lines_too() -> None:
+    pool = _document_pool([("Loen | 54 | 61", TABLE, 0.9), ("Olden | 12 | 15", TABLE, 0.1)])
+    selection = Selector(units="passages").select(pool, 16, COUNTER)
+    assert selection.texts == ("Fares\nFare | Summer | Winter\nLoen | 54 | 61",)
+
+
+def test_a_question_that_names_a_document_is_answered_from_it() -> None:
+    rows = [("Loen | 54 | 61", TABLE, 0.7), ("Olden | 12 | 15", TABLE, 0.6)]
+    pool = _document_pool(rows, sources=["a.md", "b.md"], titles=["A", "B"])
+    assert pool.sentences is not None
+    named = {"scope": np.array([0.0, 1.0])}
+    scoped = Pool(**{**pool.__dict__, "scores": {**pool.scores, **named}})
+    assert unit_relevance(pool).argmax() == 0
+    assert unit_relevance(scoped).argmax() == 1
+
+
+def test_english_cosines_do_not_rank_other_scripts() -> None:
+    rows = [("Loen | 54 | 61", TABLE, 0.1), ("Olden | 12 | 15", TABLE, 0.9)]
+    pool = _document_pool(rows, embedder="minilm:1", question="青石塔在哪里?")
+    assert unit_relevance(pool).tolist() == [1.0, 1.0]
+
+
+@st.composite
+def _pools(draw: st.DrawFn) -> tuple[Pool, int]:
+    """A document of up to seven lines, of which units need earlier ones."""
+    count = draw(st.integers(2, 7))
+    lines = [f"L{k} " + "word " * draw(st.integers(1, 6)) + "end." for k in range(count)]
+    text = "\n".join(lines)
+    chosen = draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=count, unique=True))
+    rows = []
+    for k in sorted(chosen):
+        needs = draw(st.lists(st.integers(0, k), max_size=2, unique=True))
+        rows.append((lines[k], tuple(lines[j] for j in needs), draw(st.floats(0, 1))))
+    return _document_pool(rows, text), draw(st.integers(1, 60))
+
+
+@settings(deadline=None, max_examples=60)
+@given(_pools())
+def test_the_program_counts_what_is_read_and_its_optimum_is_one(case: tuple[Pool, int]) -> None:
+    pool, budget = case
+    chooser = Selector(units="auto")
+    formulation = Formulation(chooser.replace(units="sentences"), chooser.read(pool), COUNTER)
+    program, units = formulation.program(budget), formulation.candidates
+    best = 0.0
+    for size in range(len(units) + 1):
+        for rows in combinations(range(len(units)), size):
+            x = np.isin(np.arange(program.n), rows).astype(np.int8)
+            assert program.cost(x) == pytest.approx(block_tokens(units, rows, COUNTER, True))
+            if program.cost(x) <= budget:
+                best = max(best, program.objective(x))
+    found = chooser.select(pool, budget, COUNTER)
+    assert found.tokens_used <= budget
+    assert found.result.objective == pytest.approx(best)
