@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.learning.bandit_context import TYPES, context_of
+from mio_rag.learning.bandit import TYPES, context_of
 
 FloatArray = NDArray[np.float64]
 Fit = Callable[[FloatArray, FloatArray, FloatArray], FloatArray]

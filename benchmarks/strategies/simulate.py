@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.strategies.table import BASE
-from mio_rag.learning.bandit import BanditSettings, Learned
+from mio_rag.learning.bandit import BanditSettings, Context, Learned, context_of
 from mio_rag.learning.bandit_choice import Drawn, draw, mixture
-from mio_rag.learning.bandit_context import Context, context_of
 from mio_rag.learning.bandit_log import Event
 from mio_rag.session.strategies import STRATEGIES
 

@@ -25,9 +25,8 @@ from benchmarks.strategies.simulate import (
     utility,
 )
 from benchmarks.strategies.table import BASE, MEASURES, outcomes_of
-from mio_rag.learning.bandit import BanditSettings, Learned
+from mio_rag.learning.bandit import BanditSettings, Learned, context_of
 from mio_rag.learning.bandit_choice import draw, every_set, mixture, worths
-from mio_rag.learning.bandit_context import context_of
 from mio_rag.learning.bandit_report import off_policy, stats
 from mio_rag.session.strategies import STRATEGIES
 

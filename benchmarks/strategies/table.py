@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.strategies.found import POOL, asked, read_found
 from mio_rag.generation import Generator
-from mio_rag.learning.contribution import Values, contributions, sets_to_compare
+from mio_rag.learning.bandit_choice import Values, contributions, sets_to_compare
 from mio_rag.learning.outcomes import Outcomes
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mio_rag.learning.contribution import sets_to_compare
+from mio_rag.learning.bandit_choice import sets_to_compare
 from mio_rag.learning.strategist import Choice, Chooser
 from mio_rag.session.state import Action, State
 
@@ -39,12 +39,7 @@ class Search:
         assert top.retriever is not None
         retriever = top.retriever
 
-        def choose() -> Choice:
-            if top.price:
-                self.chooser.price_tokens(top.price)
-            return self.chooser.choose(top.question, retriever)
-
-        return state.once("search", choose)
+        return state.once("search", lambda: self.chooser.choose(top.question, retriever, top.price or None))
 
     def _searching(self, state: State, action: Action, choice: Choice) -> Action:
         if action.do != "retrieve" or "strategies" in action.settings:

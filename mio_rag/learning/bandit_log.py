@@ -1,8 +1,8 @@
 """The log of a bandit: one SQLite file of events that are only ever added, shared by threads and processes.
 
-What was learned is a fold over the events in their order, so that it can be rebuilt, moved and audited. A
-snapshot of the fold saves reading them all; it can be thrown away at any time. The file is in write-ahead
-mode: what a killed process had written is there.
+What was learned is a replay of the events in their order, so that it can be rebuilt, moved and audited. A
+snapshot saves reading them all; it can be thrown away at any time. The file is in write-ahead mode: what a
+killed process had written is there.
 """
 
 from __future__ import annotations
@@ -20,29 +20,27 @@ from mio_rag.shared_file import SharedFile, patiently
 from mio_rag.storage import parse_json
 
 _SCHEMA = 2
-_APPLICATION = 0x6D696F62  # "miob": how the file is known as a bandit's
+_APPLICATION = 0x6D696F62  # "miob": how the file is recognised
 _ALONG = (
     "; `mio-rag strategies export` takes what it learned along as a prior, and `mio-rag strategies add` lets "
     "a state choose among one strategy more"
 )
-
 _CREATE = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE events (seq INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, id TEXT NOT NULL, "
     "at REAL NOT NULL, x BLOB, data TEXT NOT NULL, UNIQUE (kind, id))",
     "CREATE INDEX events_by_time ON events (at)",
+    "CREATE TABLE snapshot (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, state BLOB)",
+    f"PRAGMA application_id = {_APPLICATION}",
+    f"PRAGMA user_version = {_SCHEMA}",
 )
-#: What brings a file of a version to the next one. Version 1 had no snapshots.
-_MIGRATIONS: dict[int, tuple[str, ...]] = {
-    1: ("CREATE TABLE snapshot (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, state BLOB)",),
-}
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened.
+    """One entry of the log.
 
-    seq: its place in the log, from 1.
+    seq: its place, from 1.
     kind: question, feedback, settings, prior, recalibrated, pruned or strategy: one more to choose among.
     id: unique among those of a kind; of feedback the id of its question, of a strategy its name.
     at: seconds since 1970.
@@ -60,9 +58,9 @@ class Event:
 class EventLog(SharedFile):
     """A log in a file.
 
-    about: what the events mean: a file of others is refused. None: whatever the file says, which must exist.
+    about: what the events mean; a file of others is refused. None: as the file has it, which must exist.
 
-    Raises `InputError` if the file cannot be used: no bandit's, of a later version, of other strategies or
+    Raises `InputError` if the file cannot be used: no bandit's, of another version, of other strategies or
     another embedder.
     """
 
@@ -80,22 +78,8 @@ class EventLog(SharedFile):
             self._connected()
 
     @contextmanager
-    def transaction(self) -> Iterator[Events]:
-        """Read and write alone, whole or not at all.
-
-        Raises `StateError` if the file can no longer be read or written.
-        """
-        with self._during("BEGIN IMMEDIATE") as events:
-            yield events
-
-    @contextmanager
-    def reading(self) -> Iterator[Events]:
-        """Read one state of the file, while others may write; errors as `transaction`."""
-        with self._during("BEGIN") as events:
-            yield events
-
-    @contextmanager
-    def _during(self, begin: str) -> Iterator[Events]:
+    def transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[Events]:
+        """Read and write alone, whole or not at all; `StateError` if the file cannot be read or written."""
         with self._lock:
             connection = self._connected()
             try:
@@ -111,6 +95,12 @@ class EventLog(SharedFile):
                 raise StateError(f"'{self.path}' cannot be read or written: {error}") from error
             except DataError as error:
                 raise DataError([f"'{self.path}': {problem}" for problem in error.problems]) from error
+
+    @contextmanager
+    def reading(self) -> Iterator[Events]:
+        """Read one state of the file, while others may write; raises as `transaction`."""
+        with self.transaction("BEGIN") as events:
+            yield events
 
     def _unusable(self, error: Exception) -> str:
         return f"the strategy state '{self.path}' cannot be used ({error}): choose another path"
@@ -130,30 +120,22 @@ class EventLog(SharedFile):
         return True
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Make the tables of a new file, bring an older one up to date, refuse what means something else."""
-        version = _pragma(connection, "user_version")
+        """Make the tables of a new file; refuse one that means something else."""
         if self._is_new(connection):
             for statement in _CREATE:
                 connection.execute(statement)
-            rows = list((self._wanted or {}).items())
-            connection.executemany("INSERT INTO about VALUES (?, ?)", rows)
-            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-            version = 1
-        if not 1 <= version <= _SCHEMA:
+            connection.executemany("INSERT INTO about VALUES (?, ?)", list((self._wanted or {}).items()))
+        if (version := _pragma(connection, "user_version")) != _SCHEMA:
             raise InputError(
-                f"'{self.path}' has version {version} of its layout, this release reads up to {_SCHEMA}: use "
-                "the release that wrote it, or choose another path"
+                f"'{self.path}' has version {version} of its layout, this release reads {_SCHEMA}: use the "
+                "release that wrote it, or choose another path"
             )
-        for step in range(version, _SCHEMA):
-            for statement in _MIGRATIONS[step]:
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {_SCHEMA}")
-        again = bool(self.about)
+        is_reopened = bool(self.about)
         self.about = dict(connection.execute("SELECT name, value FROM about").fetchall())
         other = {
             name: f"{name} {self.about.get(name, 'missing')} there, {value} here"
             for name, value in (self._wanted or {}).items()
-            if not _same(name, self.about.get(name), value, again)
+            if not _same(name, self.about.get(name), value, is_reopened)
         }
         if other:
             # What was learned of another embedder's contexts is of no use here.
@@ -165,7 +147,7 @@ class EventLog(SharedFile):
 
 
 class Events:
-    """What can be done within a transaction."""
+    """The events within a transaction."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -183,7 +165,7 @@ class Events:
         return done.rowcount == 1
 
     def declared(self, name: str) -> str:
-        """What the file says that its events mean, under a name."""
+        """Return what the file says that its events mean, under a name."""
         row = self._connection.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
         return str(row[0])
 
@@ -191,84 +173,75 @@ class Events:
         """Change what the file says that its events mean."""
         self._connection.execute("UPDATE about SET value = ? WHERE name = ?", (value, name))
 
+    def _where(self, clause: str, *values: Any) -> Iterator[Event]:
+        statement = f"SELECT seq, kind, id, at, x, data FROM events WHERE {clause}"
+        for seq, kind, identity, at, x, data in self._connection.execute(statement, values):
+            found = parse_json(data, f"event {seq}", DataError)
+            if not isinstance(found, dict):
+                raise DataError(f"event {seq}, a {kind}, is damaged: it holds {found!r:.40}")
+            yield Event(int(seq), kind, identity, float(at), x or b"", found)
+
     def after(self, seq: int, upto: int | None = None) -> Iterator[Event]:
-        """Events behind a place, in order, read one by one."""
-        rows = self._connection.execute(
-            "SELECT seq, kind, id, at, x, data FROM events WHERE seq > ? AND seq <= ? ORDER BY seq",
-            (seq, 2**62 if upto is None else upto),
-        )
-        for row in rows:
-            yield _event(row)
+        """Yield the events behind a place, in order, read one by one."""
+        return self._where("seq > ? AND seq <= ? ORDER BY seq", seq, 2**62 if upto is None else upto)
 
     def find(self, kind: str, identity: str) -> Event | None:
-        """The event of a kind and id."""
-        row = self._connection.execute(
-            "SELECT seq, kind, id, at, x, data FROM events WHERE kind = ? AND id = ?", (kind, identity)
-        ).fetchone()
-        return None if row is None else _event(row)
+        """Return the event of a kind and id."""
+        return next(self._where("kind = ? AND id = ?", kind, identity), None)
 
     def latest(self, kind: str) -> Event | None:
-        """The last event of a kind."""
-        row = self._connection.execute(
-            "SELECT seq, kind, id, at, x, data FROM events WHERE kind = ? ORDER BY seq DESC LIMIT 1", (kind,)
-        ).fetchone()
-        return None if row is None else _event(row)
+        """Return the last event of a kind."""
+        return next(self._where("kind = ? ORDER BY seq DESC LIMIT 1", kind), None)
+
+    def _number(self, expression: str, *values: Any) -> int | None:
+        found: int | None = self._connection.execute(f"SELECT {expression}", values).fetchone()[0]
+        return found
 
     def last(self) -> int:
-        """The place of the last event; 0: there is none."""
-        return int(self._connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+        """Return the place of the last event; 0: there is none."""
+        return self._number("max(seq) FROM events") or 0
 
     def count(self) -> int:
-        """How many events there are; places may be left out where somebody was refused."""
-        return int(self._connection.execute("SELECT count(*) FROM events").fetchone()[0])
+        """Return how many events there are; places may be left out where an event was refused."""
+        return self._number("count(*) FROM events") or 0
 
     def first_since(self, at: float) -> int:
-        """The place before the first question at or after a time."""
-        row = self._connection.execute(
-            "SELECT min(seq) FROM events WHERE at >= ? AND kind = 'question'", (at,)
-        ).fetchone()
-        return self.last() if row[0] is None else int(row[0]) - 1
+        """Return the place before the first question at or after a time."""
+        first = self._number("min(seq) FROM events WHERE at >= ? AND kind = 'question'", at)
+        return self.last() if first is None else first - 1
 
     def snapshot(self) -> tuple[int, bytes] | None:
-        """A fold that was kept: up to which event, and the state."""
+        """Return the snapshot: up to which event, and the state."""
         row = self._connection.execute("SELECT seq, state FROM snapshot").fetchone()
         return None if row is None else (int(row[0]), bytes(row[1]))
 
     def keep_snapshot(self, seq: int, state: bytes) -> None:
-        """Keep a fold instead of an earlier one."""
+        """Store a snapshot instead of an earlier one."""
         self._connection.execute("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?)", (seq, state))
 
     def drop_snapshot(self) -> None:
-        """The next who opens the file folds all events."""
+        """Delete the snapshot: the next process that opens the file replays all events."""
         self._connection.execute("DELETE FROM snapshot")
-
-
-def _event(row: tuple[Any, ...]) -> Event:
-    seq, kind, identity, at, x, data = row
-    found = parse_json(data, f"event {seq}", DataError)
-    if not isinstance(found, dict):
-        raise DataError(f"event {seq}, a {kind}, is damaged: it holds {found!r:.40}")
-    return Event(int(seq), kind, identity, float(at), x or b"", found)
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
-def _same(name: str, there: str | None, here: str, again: bool) -> bool:
-    """Whether two files mean the same by this.
+def _same(name: str, there: str | None, here: str, is_reopened: bool) -> bool:
+    """Whether an entry means the same here.
 
-    The order of strategies is that in which they were added. Who opens a file again goes on where there are
-    more by now.
+    Strategies are listed in the order in which they were added. A process that opens the file again goes on
+    where there are more by now.
     """
     if name == "strategies" and there is not None:
         known, wanted = set(there.split("+")), set(here.split("+"))
-        return wanted <= known if again else wanted == known
+        return wanted <= known if is_reopened else wanted == known
     return there == here
 
 
 def _begun(connection: sqlite3.Connection, begin: str) -> None:
-    """Begin, and hold the lock: a deferred transaction takes it, or fails to, when it first reads."""
+    """Begin, and take the lock: a deferred transaction takes it, or fails to, when it first reads."""
     connection.execute(begin)
     try:
         connection.execute("SELECT count(*) FROM about").fetchone()

@@ -1,7 +1,7 @@
 """The bandit at work: it chooses strategies for a question, and learns from what came of it.
 
-State lies in a file (`mio_rag.learning.bandit_log`). Before each choice, what other processes have added is
-replayed; an outcome is an event, and known to all from then on. A process that is killed loses at most the
+The state lies in a file (`mio_rag.learning.bandit_log`). Before each choice, what other processes have added
+is replayed; an outcome is an event, and known to all from then on. A process that is killed loses at most the
 question that it was at.
 """
 
@@ -21,33 +21,44 @@ import numpy as np
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError, StateError, choose
 from mio_rag.generation import Generator
-from mio_rag.learning.bandit import BanditSettings, Learned, StrategyOptions
-from mio_rag.learning.bandit_choice import draw, every_set, mixture, worths
-from mio_rag.learning.bandit_context import Context, context_of
+from mio_rag.learning.bandit import BanditSettings, Context, Learned, StrategyOptions, context_of
+from mio_rag.learning.bandit_choice import (
+    Contributions,
+    Values,
+    contributions,
+    draw,
+    every_set,
+    mixture,
+    sets_to_compare,
+    worths,
+)
 from mio_rag.learning.bandit_log import EventLog, Events
-from mio_rag.learning.contribution import Contributions, Values, contributions, sets_to_compare
-from mio_rag.pool import Candidates
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Budget, Limits
-from mio_rag.session.costs import Amount, Costs
+from mio_rag.session.costs import Costs
 from mio_rag.session.search import Searched, SearchSettings, check_search, search
 from mio_rag.session.state import State
 from mio_rag.session.strategies import STRATEGIES, check_strategies, make_strategies, names_of
 from mio_rag.types import Question
+
+_SNAPSHOT_EVERY = 1000
+_MOST_WAITING = 10_000
+_LEAST_WEIGHT = 0.1
+
+# -- choosers -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Choice:
     """Strategies for one question.
 
-    id: by which feedback names the question; blank where nobody learns.
-    weights: in the merged ranking.
+    id: by which feedback names the question; blank where nothing is learned.
+    weights: of strategies in the merged ranking.
     base: those that always run.
-    why: in words.
-    about: what a trace keeps of it: propensity, certificate, kind of the round. Plain data.
+    about: for the trace: propensity, certificate, kind of the round. Plain data.
     """
 
     id: str
@@ -58,33 +69,8 @@ class Choice:
     about: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """What came of a choice.
-
-    selection: what was read; None where nothing could be.
-    contributions: None where they cannot be had.
-    costs: what each strategy spent.
-    """
-
-    searched: Searched
-    selection: Selection | None
-    contributions: Contributions | None
-    costs: Mapping[str, Amount]
-
-    @property
-    def pool(self) -> Candidates:
-        """What was found."""
-        return self.searched.pool
-
-
 class Chooser(Protocol):
-    """Chooses strategies, and hears what came of it."""
-
-    @property
-    def name(self) -> str:
-        """As ledgers and traces show it."""
-        ...
+    """Chooses strategies, and learns from what came of it."""
 
     @property
     def possible(self) -> tuple[str, ...]:
@@ -93,19 +79,21 @@ class Chooser(Protocol):
 
     @property
     def learns(self) -> bool:
-        """Whether it wants to know contributions, which take programs to solve."""
+        """Whether it needs contributions, which take programs to solve."""
         ...
 
-    def choose(self, question: Question, retriever: Retriever) -> Choice:
-        """Strategies for a question."""
+    def choose(self, question: Question, retriever: Retriever, price: float | None = None) -> Choice:
+        """Return strategies for a question, at a price of a token; None: the chooser's own price."""
         ...
 
-    def learn(self, choice: Choice, seen: Seen) -> None:
-        """Take in what came of it; to be called once for a choice."""
-        ...
+    def learn(
+        self, choice: Choice, searched: Searched, read: Selection | None, added: Contributions | None
+    ) -> None:
+        """Update by what came of a choice; once for each.
 
-    def price_tokens(self, price: float) -> None:
-        """From now on, choose at this price of a token."""
+        read: None where nothing could be.
+        added: None where contributions cannot be computed.
+        """
         ...
 
 
@@ -119,40 +107,29 @@ class Fixed:
         object.__setattr__(self, "strategies", check_strategies(self.strategies))
 
     @property
-    def name(self) -> str:
-        """Their names, joined by "+"."""
-        return "+".join(self.strategies)
-
-    @property
     def possible(self) -> tuple[str, ...]:
-        """Those."""
+        """The strategies."""
         return self.strategies
 
     @property
     def learns(self) -> bool:
-        """No."""
+        """Always False."""
         return False
 
-    def choose(self, question: Question, retriever: Retriever) -> Choice:
-        """Those."""
+    def choose(self, question: Question, retriever: Retriever, price: float | None = None) -> Choice:
+        """Return the strategies."""
         return Choice("", self.strategies)
 
-    def learn(self, choice: Choice, seen: Seen) -> None:
-        """Nothing."""
-
-    def price_tokens(self, price: float) -> None:
-        """Nothing."""
-
-
-_SNAPSHOT_EVERY = 1000
-_MOST_WAITING = 10_000
-_LEAST_WEIGHT = 0.1
+    def learn(
+        self, choice: Choice, searched: Searched, read: Selection | None, added: Contributions | None
+    ) -> None:
+        """Do nothing."""
 
 
 class Strategist:
-    """A chooser that learns.
+    """A chooser that learns. Threads and processes may share its file.
 
-    path: the log; made where it is missing.
+    path: the log; created if it is missing.
     possible: strategies that may run; those of ``settings.base`` always do.
     embedder: fingerprint of the index's embedder: contexts of another one mean something else.
     now: seconds since 1970.
@@ -160,6 +137,8 @@ class Strategist:
     Raises `InputError` if the file belongs to other strategies, another embedder or a later release, or is of
     something else.
     """
+
+    learns = True
 
     def __init__(
         self,
@@ -172,7 +151,7 @@ class Strategist:
         base = tuple(name for name in possible if name in settings.base)
         others = tuple(name for name in possible if name not in settings.base)
         if not others:
-            raise InputError("a bandit needs strategies to choose among, beside those that always run")
+            raise InputError("a bandit needs strategies to choose among, besides those that always run")
         about = {
             "strategies": "+".join(others),
             "base": "+".join(base),
@@ -183,9 +162,11 @@ class Strategist:
         self._others = tuple(self.log.about["strategies"].split("+"))
         self.settings, self.base, self._now = settings, base, now
         self.learned = Learned(settings, self._others)
-        with self.log.transaction() as events:
-            _note_settings(events, settings, now())
-        # Reading alone: where there is no snapshot that fits, this takes long, and others go on meanwhile.
+        with self.log.transaction() as events:  # settings are part of the log, for replays
+            last = events.latest("settings")
+            if last is None or last.data != settings.to_dict():
+                events.append("settings", str(events.last() + 1), now(), settings.to_dict())
+        # Reading alone: without a snapshot that fits, this takes long, and others go on meanwhile.
         with self.log.reading() as events:
             kept = events.snapshot()
             begun = kept[0] if kept is not None and self.learned.load(kept[1]) else 0
@@ -197,101 +178,91 @@ class Strategist:
         self._lock = threading.RLock()
 
     @property
-    def name(self) -> str:
-        """Always "bandit"."""
-        return "bandit"
-
-    @property
     def possible(self) -> tuple[str, ...]:
         """All strategies that may run."""
         return (*self.base, *self._others)
 
-    @property
-    def learns(self) -> bool:
-        """Yes."""
-        return True
-
-    def price_tokens(self, price: float) -> None:
-        """From now on, choose at this price of a token."""
-        with self._lock:
-            self.learned.token_price = price
-
-    def choose(self, question: Question, retriever: Retriever) -> Choice:
-        """Strategies for a question, by what is known of questions like it."""
+    def choose(self, question: Question, retriever: Retriever, price: float | None = None) -> Choice:
+        """Return strategies for a question, by what is known of questions like it."""
         index = retriever.index
         embedding = index.embedder.encode([question.text])[0]
         known = 0 if index.links is None else len(names_of(index).mentioned(question.text))
-        return self.choose_by(question.text, embedding, known)
+        return self.choose_by(question.text, embedding, known, price=price)
 
-    def choose_by(self, text: str, embedding: Any, known_names: int, identity: str | None = None) -> Choice:
-        """As `choose`, of what it looks at."""
-        with self._lock:
-            return self._chosen(text, embedding, known_names, identity)
+    def choose_by(
+        self,
+        text: str,
+        embedding: Any,
+        known_names: int,
+        identity: str | None = None,
+        price: float | None = None,
+    ) -> Choice:
+        """Choose as `choose`, by a question's text, embedding and number of names that the index knows.
 
-    def _chosen(self, text: str, embedding: Any, known_names: int, identity: str | None) -> Choice:
-        self.refresh()
-        learned = self.learned
-        bare = context_of(text, embedding, known_names, self.settings.dimensions)
-        context = bare.with_past(learned.similar(bare.place))
-        identity = uuid.uuid4().hex if identity is None else identity
-        found = mixture(learned, context.x, context.type, identity, self._others)
-        drawn = draw(found, self.settings.seed, identity)
-        names = tuple(n for n, inside in zip(learned.strategies, drawn.members, strict=True) if inside)
-        program = found.program
-        means = np.array([learned.models[name].mean(context.x) for name in learned.strategies])
-        worth = worths(means[None, :], program.overlap, program.cost)[0]
-        place = int(np.flatnonzero((every_set(means.size) == np.array(drawn.members)).all(axis=1))[0])
-        about = {
-            "type": context.type,
-            "mode": drawn.mode,
-            "propensity": drawn.propensity,
-            "each": dict(zip(learned.strategies, found.each.tolist(), strict=True)),
-            "expected": {n: float(m) for n, m in zip(learned.strategies, means, strict=True)},
-            "expected_worth": float(worth[place]),
-            "regret": float(worth.max() - worth[place]),
-            "token_price": learned.token_price,
-            "state": learned.seq,
-        }
-        self._waiting[identity] = context, about
-        while len(self._waiting) > _MOST_WAITING:  # questions that failed on the way
-            del self._waiting[next(iter(self._waiting))]
-        weights = self._weights(means) if self.settings.weighted else {}
-        return Choice(identity, (*self.base, *names), weights, self.base, f"{drawn.mode}: {found.why}", about)
-
-    def _weights(self, means: Any) -> dict[str, float]:
-        """Of each strategy in the merged ranking; in questions where nothing is expected, all alike."""
-        most = float(means.max())
-        if most <= 0:
-            return {}
-        shares = np.clip(means / most, _LEAST_WEIGHT, 1.0)
-        return dict(zip(self.learned.strategies, shares.tolist(), strict=True))
-
-    def learn(self, choice: Choice, seen: Seen) -> None:
-        """Write down what came of a choice, and learn from it.
-
-        Where contributions cannot be had (no selection satisfies the constraints), nothing is learned and
-        nothing is written.
+        The price and the choice are one step: threads with other prices wait.
         """
-        if seen.contributions is None:
+        with self._lock:
+            self.refresh()
+            learned, settings = self.learned, self.settings
+            learned.token_price = settings.token_price if price is None else price
+            bare = context_of(text, embedding, known_names, settings.dimensions)
+            context = bare.with_past(learned.similar(bare.place))
+            identity = uuid.uuid4().hex if identity is None else identity
+            found = mixture(learned, context.x, context.type, identity, self._others)
+            drawn = draw(found, settings.seed, identity)
+            means = np.array([learned.models[name].mean(context.x) for name in learned.strategies])
+            worth = worths(means[None, :], found.program.overlap, found.program.cost)[0]
+            place = int(np.flatnonzero((every_set(means.size) == np.array(drawn.members)).all(axis=1))[0])
+            about = {
+                "type": context.type,
+                "mode": drawn.mode,
+                "propensity": drawn.propensity,
+                "each": dict(zip(learned.strategies, found.each.tolist(), strict=True)),
+                "expected": dict(zip(learned.strategies, means.tolist(), strict=True)),
+                "expected_worth": float(worth[place]),
+                "regret": float(worth.max() - worth[place]),
+                "token_price": learned.token_price,
+                "state": learned.seq,
+            }
+            self._waiting[identity] = context, about
+            while len(self._waiting) > _MOST_WAITING:  # questions that failed on the way
+                del self._waiting[next(iter(self._waiting))]
+            weights = {}
+            if settings.weighted and means.max() > 0:
+                shares = np.clip(means / means.max(), _LEAST_WEIGHT, 1.0)
+                weights = dict(zip(learned.strategies, shares.tolist(), strict=True))
+            names = [n for n, inside in zip(learned.strategies, drawn.members, strict=True) if inside]
+        why = f"{drawn.mode}: {found.why}"
+        return Choice(identity, (*self.base, *names), weights, self.base, why, about)
+
+    def learn(
+        self, choice: Choice, searched: Searched, read: Selection | None, added: Contributions | None
+    ) -> None:
+        """Write what came of a choice, and learn from it; nothing without contributions."""
+        if added is None:
             self._waiting.pop(choice.id, None)
             return
-        added = seen.contributions
-        self.record(
-            choice,
-            {
-                "own": dict(added.own),
-                "overlap": [[a, b, value] for (a, b), value in added.overlap.items()],
-                "last": dict(added.last),
-                "base": added.base,
-                "total": added.total,
-                "tokens": {
-                    n: amount.prompt_tokens + amount.completion_tokens for n, amount in seen.costs.items()
-                },
-                "seconds": {n: amount.seconds for n, amount in seen.costs.items()},
-                "credit": _credit(seen),
-                "read": [] if seen.selection is None else list(seen.selection.ids),
+        spent = {one.strategy: one.amount for one in searched.tried}
+        ids = [] if read is None else list(read.ids)
+        credit: dict[str, float] = {}  # shares of what was read; a passage of several finders is shared
+        for identity in ids:
+            finders = searched.found.get(identity, {})
+            for name in finders:
+                credit[name] = credit.get(name, 0.0) + 1 / (len(finders) * len(ids))
+        outcome = {
+            "own": dict(added.own),
+            "overlap": [[a, b, value] for (a, b), value in added.overlap.items()],
+            "last": dict(added.last),
+            "base": added.base,
+            "total": added.total,
+            "tokens": {
+                name: amount.prompt_tokens + amount.completion_tokens for name, amount in spent.items()
             },
-        )
+            "seconds": {name: amount.seconds for name, amount in spent.items()},
+            "credit": credit,
+            "read": ids,
+        }
+        self.record(choice, outcome)
 
     def record(self, choice: Choice, outcome: dict[str, Any]) -> bool:
         """Add the event of a question that is finished; False where it is in the log already."""
@@ -301,53 +272,43 @@ class Strategist:
             return False
         context, about = waited
         data = {**about, "strategies": list(choice.strategies), **outcome}
+        x = context.x.astype(np.float32).tobytes()
         with self._lock:
             before = self.learned.seq
             with self.log.transaction() as events:
-                new = events.append(
-                    "question", choice.id, self._now(), data, context.x.astype(np.float32).tobytes()
-                )
+                is_new = events.append("question", choice.id, self._now(), data, x)
             self.refresh()  # only what is written for good is learned from
             if self.learned.seq // _SNAPSHOT_EVERY > before // _SNAPSHOT_EVERY:
                 with suppress(StateError), self.log.transaction() as events:  # it is a cache
                     events.keep_snapshot(self.learned.seq, self.learned.dump())
-        return new
+        return is_new
 
     def feedback(self, identity: str, value: int) -> bool:
-        """Rate the answer to a question; False where it was rated before, and nothing changes.
-
-        identity: as `Choice.id`.
-        value: helpful, or not.
-
-        Raises `InputError` if there is no such question.
-        """
-        new = rate(self.log, identity, value, self._now())
+        """Rate the answer to a question; as `rate`."""
+        is_new = rate(self.log, identity, value, self._now())
         self.refresh()
-        return new
+        return is_new
 
     def add_strategy(self, strategy: str) -> bool:
-        """Choose among one strategy more; False where it is so already.
+        """Choose among one strategy more; as `admit`.
 
         What was learned of the others stays. Nothing is known of the new one: it is tried where nothing else
-        is sure, and when exploring. Other processes that have the file open go on with what they know.
-
-        Raises `InputError` for a strategy that there is none of, or that always runs here.
+        is sure, and when exploring. Other processes that have the file open go on with what they have.
         """
-        new = admit(self.log, strategy, self._now())
+        is_new = admit(self.log, strategy, self._now())
         with self._lock:
             self.refresh()
             self._others = tuple(dict.fromkeys((*self._others, strategy)))
-        return new
+        return is_new
 
     def refresh(self) -> None:
-        """Take in what others have added."""
+        """Replay what others have added."""
         with self._lock, self.log.reading() as events:
-            for event in events.after(self.learned.seq):
-                self.learned.fold(event, events.find)
+            folded(self.learned, events, afresh=True)
 
     @contextmanager
     def settled(self) -> Iterator[Learned]:
-        """What is known by now, which does not change meanwhile."""
+        """Give the current state, which does not change meanwhile."""
         with self._lock:
             self.refresh()
             yield self.learned
@@ -357,8 +318,25 @@ class Strategist:
         self.log.close()
 
 
+def open_strategist(options: StrategyOptions, index: CorpusIndex) -> Strategist:
+    """Return the bandit that options describe, for an index; raises as `Strategist`, and without a file."""
+    if options.state is None:
+        raise InputError("the bandit needs a file for what it learns: give --strategy-state FILE.sqlite")
+    path = Path(options.state).expanduser()
+    return Strategist(path, options.possible, options.bandit, index.embedder.fingerprint)
+
+
+# -- changes to a log ---------------------------------------------------------------------------------------
+
+
 def rate(log: EventLog, identity: str, value: int, now: float) -> bool:
-    """Add feedback to a log; as `Strategist.feedback`."""
+    """Rate the answer to a question; False where it was rated before, and nothing changes.
+
+    identity: as `Choice.id`.
+    value: 1 (helpful) or -1.
+
+    Raises `InputError` if there is no such question.
+    """
     if value not in (1, -1):
         raise InputError(f"feedback is {value!r}: give 1 (helpful) or -1 (not helpful)")
     with log.transaction() as events:
@@ -370,7 +348,10 @@ def rate(log: EventLog, identity: str, value: int, now: float) -> bool:
 
 
 def admit(log: EventLog, strategy: str, now: float) -> bool:
-    """Let a log choose among one strategy more; as `Strategist.add_strategy`."""
+    """Let a log choose among one strategy more; False where it is so already.
+
+    Raises `InputError` for an unknown strategy, or one that always runs there.
+    """
     if strategy not in STRATEGIES:
         raise InputError(f"strategy '{strategy}' is unknown: {choose(strategy, STRATEGIES)}")
     if strategy in log.about["base"].split("+"):
@@ -384,7 +365,7 @@ def admit(log: EventLog, strategy: str, now: float) -> bool:
 
 
 def folded(learned: Learned, events: Events, *, afresh: bool = False) -> Learned:
-    """Fold a whole log.
+    """Replay the events that a state lacks.
 
     afresh: do not begin with the snapshot.
     """
@@ -397,7 +378,7 @@ def folded(learned: Learned, events: Events, *, afresh: bool = False) -> Learned
 
 
 def known_settings(log: EventLog, settings: BanditSettings | None = None) -> tuple[BanditSettings, list[str]]:
-    """Settings that fit a log, and the strategies that it chooses among.
+    """Return settings that fit a log, and the strategies that it chooses among.
 
     settings: by default those that the log was last opened with.
     """
@@ -411,35 +392,7 @@ def known_settings(log: EventLog, settings: BanditSettings | None = None) -> tup
     return BanditSettings(**given), log.about["strategies"].split("+")
 
 
-def open_strategist(options: StrategyOptions, index: CorpusIndex) -> Strategist:
-    """The bandit that options describe, for an index.
-
-    Raises `InputError` without a file, or as `Strategist`.
-    """
-    if options.state is None:
-        raise InputError("the bandit needs a file for what it learns: give --strategy-state FILE.sqlite")
-    return Strategist(
-        Path(options.state).expanduser(), options.possible, options.bandit, index.embedder.fingerprint
-    )
-
-
-def _note_settings(events: Events, settings: BanditSettings, now: float) -> None:
-    """Settings are part of the log: who looks at it later reads it as it was written."""
-    said = settings.to_dict()
-    last = events.latest("settings")
-    if last is None or last.data != said:
-        events.append("settings", str(events.last() + 1), now, said)
-
-
-def _credit(seen: Seen) -> dict[str, float]:
-    """Shares of what was read, by who found it; a passage of several is shared among them."""
-    shares: dict[str, float] = {}
-    read = () if seen.selection is None else seen.selection.ids
-    for identity in read:
-        finders = seen.searched.found.get(identity, {})
-        for name in finders:
-            shares[name] = shares.get(name, 0.0) + 1 / (len(finders) * len(read))
-    return shares
+# -- search and selection -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -450,14 +403,10 @@ class PipelineResult:
     searched: Searched
     selection: Selection
 
-    def found_by(self, identity: str) -> dict[str, int]:
-        """Strategy -> rank, for a passage; rank 0 where only a link leads to it."""
-        return dict(self.searched.found.get(identity, {}))
-
 
 @dataclass(frozen=True, eq=False)
 class SearchPipeline:
-    """Chooses strategies, searches by them, and selects from what they find.
+    """Chooses strategies, searches by them, and selects from what they find, without an answer.
 
     Raises `InputError` if a strategy that may be chosen lacks a model, or links.
     """
@@ -478,23 +427,25 @@ class SearchPipeline:
         budget_tokens: int,
         counter: TokenCounter | None = None,
         *,
+        price: float | None = None,
         costs: Costs | None = None,
     ) -> PipelineResult:
         """Take a question to its selection.
 
-        What was spent is in `costs`, also where this fails.
+        price: of a token, by which a bandit chooses.
+        costs: takes what was spent, also where this fails.
 
-        Raises `InfeasibleError` if no selection satisfies the constraints; `MioRagError` as search and
-        selection do.
+        Raises `InfeasibleError` if no selection satisfies the constraints, and as search and selection do.
         """
         account = Costs() if costs is None else costs
         with account.part("plan"):
-            choice = self.chooser.choose(question, self.retriever)
+            choice = self.chooser.choose(question, self.retriever, price)
         branch = None
         if self.generator is not None:
             limits = Limits(tokens=self.settings.tokens * len(choice.strategies))
             branch = Budget(self.generator, limits).branch()
             branch.costs = account
+        learns = self.chooser.learns
         searched = search(
             question,
             self.retriever,
@@ -503,19 +454,18 @@ class SearchPipeline:
             self.settings,
             weights=choice.weights,
             branch=branch,
-            alone=sets_to_compare(choice.strategies, choice.base) if self.chooser.learns else (),
+            alone=sets_to_compare(choice.strategies, choice.base) if learns else (),
         )
         with account.part("select"):
             selection = self.selector.select(searched.pool, budget_tokens, counter)
-        if self.chooser.learns:
+        is_found = selection.result.x is not None
+        if learns:
             with account.part("learn"):
-                added = None
-                if selection.result.x is not None:
-                    added = measured(self.selector, searched, choice, budget_tokens, counter)
-                read = None if selection.result.x is None else selection
-                spent = {one.strategy: one.amount for one in searched.tried}
-                self.chooser.learn(choice, Seen(searched, read, added, spent))
-        if selection.result.x is None:
+                added = (
+                    measured(self.selector, searched, choice, budget_tokens, counter) if is_found else None
+                )
+                self.chooser.learn(choice, searched, selection if is_found else None, added)
+        if not is_found:
             raise InfeasibleError(selection.explain())
         return PipelineResult(choice, searched, selection)
 
@@ -527,10 +477,7 @@ def measured(
     budget_tokens: int,
     counter: TokenCounter | None = None,
 ) -> Contributions | None:
-    """What each strategy of a choice added: `contributions` of a search that was asked for its sets.
-
-    None where one that always runs has failed: there is nothing to hold the others against.
-    """
+    """Return what each strategy of a choice added; None where one that always runs has failed."""
     if any(one.failed and one.strategy in choice.base for one in searched.tried):
         return None
     pool = searched.pool if searched.every is None else searched.every
@@ -539,7 +486,7 @@ def measured(
 
 
 def searched_json(result: PipelineResult) -> dict[str, Any]:
-    """Plain data of a search: what each strategy did, and who found what is read."""
+    """Return plain data of a search: what each strategy did, and who found what is read."""
     choice, searched = result.choice, result.searched
     return {
         "strategies": [
@@ -558,7 +505,7 @@ def searched_json(result: PipelineResult) -> dict[str, Any]:
             }
             for one in searched.tried
         ],
-        "found_by": {i: result.found_by(i) for i in result.selection.ids},
+        "found_by": {i: dict(searched.found.get(i, {})) for i in result.selection.ids},
         "choice": {"id": choice.id, "why": choice.why, **choice.about},
         "search_notes": list(searched.notes),
     }
@@ -566,7 +513,7 @@ def searched_json(result: PipelineResult) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class StrategyLearner:
-    """Tells a bandit what came of the strategies that it chose; as `mio_rag.session.state.Learner`."""
+    """Reports to a bandit what came of its choices; a `mio_rag.session.state.Learner`."""
 
     chooser: Chooser
     selector: Selector
@@ -582,11 +529,9 @@ class StrategyLearner:
         counter = None if state.retriever is None else state.retriever.counter
         program = self.selector.replace(token_price=max(state.price, self.selector.token_price))
         added = measured(program, searched, choice, state.budget, counter)
-        spent = {one.strategy: one.amount for one in searched.tried}
-        self.chooser.learn(choice, Seen(searched, read, added, spent))
+        self.chooser.learn(choice, searched, read, added)
 
     def close(self) -> None:
         """Close the log of the bandit."""
-        close = getattr(self.chooser, "close", None)
-        if close is not None:
-            close()
+        if isinstance(self.chooser, Strategist):
+            self.chooser.close()

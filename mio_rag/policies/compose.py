@@ -69,7 +69,9 @@ def compose(
         _check_links(policy, retriever)
         if policy.search.by == "bandit":
             learning = BanditSettings(token_price=FIRST_PRICE if fixed is None else fixed, seed=setup.seed)
-            options = StrategyOptions(policy.search.state, policy.search.strategies, bandit=learning)
+            options = StrategyOptions(
+                state=policy.search.state, possible=policy.search.strategies, bandit=learning
+            )
             chooser = open_strategist(options, index)
         elif policy.search.strategies != ("raw",):
             chooser = Fixed(policy.search.strategies)

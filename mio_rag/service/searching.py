@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -41,9 +39,6 @@ class Searching:
 
     def __init__(self, pipeline: SearchPipeline, pacer: Pacer | None = None) -> None:
         self._pipeline, self._pacer = pipeline, pacer
-        priced = pacer is not None and isinstance(pipeline.chooser, Strategist)
-        # The bandit keeps the price of the question that it decides: then one at a time.
-        self._turn: Any = threading.Lock() if priced else nullcontext()
 
     @property
     def learns(self) -> bool:
@@ -61,16 +56,17 @@ class Searching:
         chooser, how, costs = self._pipeline.chooser, self._pipeline.settings, Costs()
         reader = self._pipeline.generator
         count = len(chooser.possible)
-        with self._turn, held_tokens(self._pacer, count * how.tokens, count) as held:
+        price = None
+        with held_tokens(self._pacer, count * how.tokens, count) as held:
             if held.reservation is not None:
                 how = replace(how, tokens=max(1, held.reservation.allowed // count))
-                if isinstance(chooser, Strategist):
-                    chooser.price_tokens(held.reservation.price)
+                price = held.reservation.price
             how = how.within(deadline - time.monotonic())
             retriever = Retriever(self._pipeline.retriever.index, pool=size, counter=reader)
             pipeline = SearchPipeline(chooser, retriever, reader, selector, how)
             try:
-                result = pipeline.run(Question("question", question), budget_tokens, reader, costs=costs)
+                asked = Question("question", question)
+                result = pipeline.run(asked, budget_tokens, reader, price=price, costs=costs)
             except InfeasibleError:  # the response reports why; there was nothing to learn
                 return Found(retriever.retrieve(question))
             finally:

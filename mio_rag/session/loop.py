@@ -7,12 +7,13 @@ import re
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from mio_rag.errors import InputError, MioRagError
+from mio_rag.errors import InputError, MioRagError, Notice
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS, window_room
 from mio_rag.retrieval.retriever import Retriever
@@ -434,6 +435,7 @@ class _Run:
             session.retriever,
         )
         self.fallback: str | None = None
+        self.problems: dict[str, str] = {}
         self.opening = Costs()
 
     def outcome(self) -> Outcome:
@@ -447,11 +449,12 @@ class _Run:
             else:
                 with self._reserved(session.account):
                     reply = self._answer()
-            if session.learner is not None:
-                with self.opening.part("learn"):
-                    session.learner.learn(state)
         except MioRagError as failure:
             error = failure
+        if session.learner is not None and error is None:
+            learner = session.learner
+            with self.opening.part("learn"):
+                self._afterwards("not_learned", lambda: learner.learn(state))
         self.opening.add(Call("decide", state.deciding))
         costs = self._costs()
         trace = trace_of(
@@ -469,7 +472,16 @@ class _Run:
             scores=session.plan.scores(state),
             fallback=self.fallback,
         )
+        trace = replace(trace, about={**trace.about, **self.problems})
         return Outcome(None if error is not None else reply, state.selection, trace, costs, error)
+
+    def _afterwards(self, what: str, act: Callable[[], None]) -> None:
+        """Do what follows an answer: where it fails, the trace and a warning tell, and the answer stays."""
+        try:
+            act()
+        except Exception as error:
+            self.problems[what] = _reason(error)
+            warnings.warn(f"question '{self.question.id}', {what}: {_reason(error)}", Notice, stacklevel=2)
 
     def _costs(self) -> Costs:
         """Everything that was spent so far, within the step that spent it."""
@@ -510,10 +522,11 @@ class _Run:
             total = self._costs().total()
             spent = total.prompt_tokens + total.completion_tokens
             # Where nothing was worth its price, nothing is spent, and the price falls.
+            # A reservation that is not settled counts in full when it expires: the total stays kept.
             if total.lm_calls or spent or is_done:
-                account.spent(held, spent)
+                self._afterwards("not_settled", lambda: account.spent(held, spent))
             else:
-                account.release(held)
+                self._afterwards("not_settled", lambda: account.release(held))
 
     def _answer(self) -> Reply:
         session, state = self.session, self.state

@@ -1,6 +1,5 @@
 """Bandits in tests: synthetic questions whose strategies add what a linear truth says."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,7 @@ from mio_rag.learning.strategist import Choice, Strategist
 
 STRATEGIES = ("raw", "hyde", "query2doc", "grounded")
 EMBEDDER = "test:8"
-
-Truth = Callable[[str, np.ndarray], dict[str, float]]
+TRUTH = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}  # costs are .05
 
 
 def strategist(path: Path, possible: tuple[str, ...] = STRATEGIES, **settings: Any) -> Strategist:
@@ -40,9 +38,11 @@ def outcome(choice: Choice, own: dict[str, float], tokens: int = 50, seconds: fl
     }
 
 
-def asked(bandit: Strategist, number: int, text: str = "Who wrote it?", seed: int = 0) -> Choice:
+def asked(
+    bandit: Strategist, number: int, text: str = "Who wrote it?", seed: int = 0, price: float | None = None
+) -> Choice:
     rng = np.random.default_rng([seed, number])
-    return bandit.choose_by(text, embedding(rng), 1, f"q{number}")
+    return bandit.choose_by(text, embedding(rng), 1, f"q{number}", price)
 
 
 def lived(

@@ -1,4 +1,4 @@
-"""Two hundred processes that share one log and are killed while they learn; prints what they had finished.
+"""Sixty processes that share one log and are killed while they learn; prints what they had finished.
 
 A program of its own, since a process is forked in no time while it is small.
 """
@@ -12,9 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.learning.bandits import asked, outcome, strategist
-
-TRUTH = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}
+from tests.learning.bandits import TRUTH, asked, outcome, strategist
 
 
 def _live(path: Path, report: int, process: int) -> None:
@@ -39,15 +37,15 @@ def _drained(read: int) -> bytes:
 def main(path: Path) -> None:
     rng = random.Random(1)
     strategist(path).close()
-    # What is loaded at the first question is loaded here, once, and not in each of the two hundred.
+    # What is loaded at the first question is loaded here, once, and not in each of the sixty.
     first = strategist(path.with_name("first.sqlite"))
     first.record(choice := asked(first, 0), outcome(choice, TRUTH))
     first.close()
-    # Looking for garbage among all that is loaded would make each of the two hundred copy it.
+    # Looking for garbage among all that is loaded would make each of the sixty copy it.
     gc.freeze()
     read, write = os.pipe()
     os.set_blocking(read, False)
-    for kill in range(0, 200, 4):
+    for kill in range(0, 60, 4):
         children = []
         for side in range(4):
             child = os.fork()

@@ -1,43 +1,85 @@
-"""The log of a bandit: a fold to the last bit, shared by processes, bounded; foreign files are refused."""
+"""The log of a bandit: a replay to the last bit, shared by processes; its reports and changes; kills."""
 
 import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mio_rag.errors import DataError, InputError, StateError
 from mio_rag.learning.bandit import BanditSettings, Learned
-from mio_rag.learning.bandit_log import EventLog, Events
+from mio_rag.learning.bandit_log import Event, EventLog, Events
+from mio_rag.learning.bandit_report import (
+    add_strategy,
+    export,
+    off_policy,
+    plot_log,
+    prune,
+    rebuild,
+    recalibrate,
+    replay,
+    settings_of,
+    start_from,
+    stats_of,
+)
 from mio_rag.learning.strategist import Strategist, folded, rate
-from tests.learning.bandits import EMBEDDER, STRATEGIES, asked, lived, outcome, strategist
+from mio_rag.learning.weights import Weights, read_weights, write_weights
+from tests.learning.bandits import EMBEDDER, STRATEGIES, TRUTH, asked, lived, outcome, strategist
 
-GOOD_BAD = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}  # costs are .05
+DAY = 86_400.0
 
 
-def refolded(path: Path, afresh: bool = True) -> Learned:
-    bandit = strategist(path)
+def replayed(bandit: Strategist, *, afresh: bool = True, names: tuple[str, ...] = STRATEGIES[1:]) -> bytes:
+    """The state that the events of a bandit's log give, or its snapshot with those after it."""
     with bandit.log.reading() as events:
-        return folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=afresh)
+        return folded(Learned(bandit.settings, names), events, afresh=afresh).dump()
 
 
-def test_the_state_is_a_fold_over_the_log_to_the_last_bit(
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """The log of a bandit after 6 questions, with a snapshot."""
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path)
+    lived(bandit, 6, TRUTH)
+    bandit.close()
+    rebuild(path)
+    return path
+
+
+def changed(path: Path, statement: str, *values: Any) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute(statement, values)
+    connection.close()
+
+
+# --- replay ----------------------------------------------------------------------------------------------
+
+
+def test_the_state_is_a_replay_of_the_log_to_the_last_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mio_rag.learning.strategist._SNAPSHOT_EVERY", 16)
-    path = tmp_path / "s.sqlite"
-    bandit = strategist(path, refresh=7)
-    choices = lived(bandit, 50, GOOD_BAD)
+    bandit = strategist(tmp_path / "s.sqlite", refresh=7)
+    choices = lived(bandit, 40, TRUTH)
     for choice in choices[::5]:
         bandit.feedback(choice.id, -1)
+    lived(bandit, 30, {name: value + 0.5 for name, value in TRUTH.items()}, start=40)
+    assert bandit.learned.changes
     with bandit.log.reading() as events:
         kept = events.snapshot()
         assert kept is not None
         assert 0 < kept[0] < events.last()
-        afresh = folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=True)
-        resumed = folded(Learned(bandit.settings, STRATEGIES[1:]), events)
-    assert afresh.dump() == bandit.learned.dump() == resumed.dump()
+    assert replayed(bandit) == bandit.learned.dump() == replayed(bandit, afresh=False)
+    assert bandit.add_strategy("multi-query")  # also after a change
+    lived(bandit, 2, TRUTH | {"multi-query": 0.2}, start=80)
+    assert replayed(bandit, names=(*STRATEGIES[1:], "multi-query")) == bandit.learned.dump()
 
 
 def test_the_price_of_the_moment_is_no_part_of_what_is_learned(
@@ -47,56 +89,142 @@ def test_the_price_of_the_moment_is_no_part_of_what_is_learned(
     path = tmp_path / "s.sqlite"
     bandit = strategist(path, policy="uniform", prune_after=20)
     for start, price in enumerate((0.001, 0.01, 0.0)):
-        bandit.price_tokens(price)
-        choices = lived(bandit, 30, GOOD_BAD, start=30 * start)
+        choices = lived(bandit, 30, TRUTH, start=30 * start, price=price)
         assert choices[0].about["token_price"] == price
-    assert refolded_with(bandit).dump() == bandit.learned.dump()
+    assert replayed(bandit) == bandit.learned.dump()
     pruned = {}
     for price in (0.0, 0.001, 0.01):  # a run costs 50 tokens
         other = strategist(path, token_price=price, prune_after=20)
-        with other.log.reading() as events:
-            kept = events.snapshot()
-        assert kept is not None
-        assert Learned(other.settings, STRATEGIES[1:]).load(kept[1])  # whoever opens it, at whatever price
         bandit.refresh()
-        assert other.learned.dump() == bandit.learned.dump()
+        assert other.learned.dump() == bandit.learned.dump()  # whoever opens it, at whatever price
         pruned[price] = other.learned.pruned("who").tolist()
     assert pruned == {0.0: [False, False, False], 0.001: [False, True, False], 0.01: [True, True, True]}
 
 
 def test_two_at_once_learn_from_each_other_and_nothing_is_written_twice(tmp_path: Path) -> None:
     one, other = (strategist(tmp_path / "s.sqlite") for _ in range(2))
-    lived(one, 10, GOOD_BAD)
-    first = asked(one, 50)
-    again = asked(other, 50)
+    lived(one, 10, TRUTH)
+    first, again = asked(one, 50), asked(other, 50)
     assert other.learned.questions == 10
-    assert one.record(first, outcome(first, GOOD_BAD))
-    assert not other.record(again, outcome(again, GOOD_BAD))  # the same question: it is there
-    assert not one.record(first, outcome(first, GOOD_BAD))
+    assert one.record(first, outcome(first, TRUTH))
+    assert not other.record(again, outcome(again, TRUTH))  # the same question: it is there
+    assert not one.record(first, outcome(first, TRUTH))
     assert other.learned.dump() == one.learned.dump()
-    assert one.learned.questions == 11
+
+    def live(start: int) -> None:
+        lived(one, 10, TRUTH, start=start)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(live, range(100, 500, 100)))
+    assert one.learned.questions == 51
+    assert replayed(one) == one.learned.dump()
+
+
+def test_sixty_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    command = [sys.executable, "-m", "tests.learning.killed", str(path)]
+    root = Path(__file__).parents[2]
+    finished = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.split()
+    bandit = strategist(path)
+    with bandit.log.reading() as events:
+        logged = [event.id for event in events.after(0) if event.kind == "question"]
+    assert len(finished) > 10
+    assert len(set(logged)) == len(logged)
+    assert set(finished) <= set(logged)
+    assert len(logged) <= len(finished) + 60  # each kill may come between the log and the report
+    state = bandit.learned.dump()
+    assert replayed(bandit) == state
+    assert rebuild(path) == len(logged) + 3  # and settings: ours, theirs, ours again
+    assert strategist(path).learned.dump() == state
+
+
+def test_nothing_is_learned_of_what_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bandit = strategist(tmp_path / "s.sqlite")
+    lived(bandit, 5, TRUTH)
+
+    def full(*_: Any) -> bool:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mio_rag.learning.strategist._SNAPSHOT_EVERY", 1)
+        patched.setattr(Events, "keep_snapshot", full)
+        lived(bandit, 3, TRUTH, start=5)  # a snapshot is a cache
+        lost, before = asked(bandit, 8), bandit.learned.dump()
+        patched.setattr(Events, "append", full)
+        with pytest.raises(StateError, match="disk is full"):
+            bandit.record(lost, outcome(lost, TRUTH))
+        assert bandit.learned.dump() == before
+    lived(bandit, 5, TRUTH, start=9)
+    assert replayed(bandit) == bandit.learned.dump()
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mio_rag.learning.bandit._REMEMBERED", 50)
+    monkeypatch.setattr("mio_rag.learning.strategist._MOST_WAITING", 3)
+    bandit = strategist(tmp_path / "s.sqlite")
+    lived(bandit, 55, TRUTH)
+    size = len(bandit.learned.dump())
+    lived(bandit, 100, TRUTH, start=55)
+    assert len(bandit.learned.dump()) < size + 200
+    choices = [asked(bandit, number) for number in range(200, 206)]
+    assert not bandit.record(choices[0], outcome(choices[0], TRUTH))
+    assert bandit.record(choices[5], outcome(choices[5], TRUTH))
+
+
+def test_others_go_on_while_a_log_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mio_rag.shared_file._PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("mio_rag.learning.strategist._SNAPSHOT_EVERY", 16)
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path, cold_start=10**6)
+    ratings = iter(lived(bandit, 80, TRUTH))
+    other, fold = EventLog(path), Learned.fold
+
+    def slowly(self: Learned, event: Event, find: Any) -> None:
+        if event.seq == 5:  # whoever replays the log from its start: an answer is rated meanwhile
+            assert rate(other, next(ratings).id, 1, time.time())
+        fold(self, event, find)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Learned, "fold", slowly)
+        assert recalibrate(path).deployed
+        rebuild(path)
+        with other.transaction() as events:
+            events.drop_snapshot()
+        assert prune(path, "hyde", "who")
+        strategist(path, cold_start=10**6, ridge=9.0)  # no snapshot fits
+    assert next(ratings).id == "q5"  # recalibration replays the log and the window, the others once each
+    bandit.refresh()
+    again = strategist(path, cold_start=10**6)
+    bandit.refresh()
+    assert replayed(again) == bandit.learned.dump() == again.learned.dump()
+    with again.log.reading() as events:
+        fitted = events.latest("recalibrated")
+    assert fitted is not None
+    assert fitted.data["upto"] >= 83  # what was added meanwhile is part of what took over
+
+
+# --- files -----------------------------------------------------------------------------------------------
 
 
 def test_files_of_others_are_refused_and_stay_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
-    lived(strategist(path), 3, GOOD_BAD)
-    with pytest.raises(
-        InputError, match=r"another bandit \(strategies hyde\+query2doc\+grounded there, hyde here"
-    ):
+    lived(strategist(path), 3, TRUTH)
+    with pytest.raises(InputError, match=r"strategies hyde\+query2doc\+grounded there, hyde here"):
         strategist(path, possible=("raw", "hyde"))
     with pytest.raises(InputError, match="embedder test:8 there, minilm here") as caught:
         Strategist(path, STRATEGIES, BanditSettings(dimensions=40), "minilm")
     assert "export" not in str(caught.value)  # import would refuse it
     with pytest.raises(InputError, match="choose among"):
         strategist(tmp_path / "t.sqlite", possible=("raw",))
-    assert refolded(path).questions == 3
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 9")
+    assert strategist(path).learned.questions == 3
+    assert EventLog(path).about["embedder"] == EMBEDDER
+    changed(path, "PRAGMA user_version = 9")
     with pytest.raises(InputError, match="version 9 of its layout"):
         strategist(path)
     foreign = tmp_path / "foreign.sqlite"
-    with sqlite3.connect(foreign) as connection:
-        connection.execute("CREATE TABLE t (a)")
+    changed(foreign, "CREATE TABLE t (a)")
     before = foreign.read_bytes()
     for bad in (foreign, tmp_path):
         with pytest.raises(InputError):
@@ -106,152 +234,256 @@ def test_files_of_others_are_refused_and_stay_as_they_are(tmp_path: Path) -> Non
     empty.touch()
     with pytest.raises(InputError, match="is empty"):
         EventLog(empty)
-    assert not empty.read_bytes()
     strategist(empty)
     with pytest.raises(InputError, match="does not exist"):
         EventLog(tmp_path / "missing.sqlite")
     assert not (tmp_path / "missing.sqlite").exists()
 
 
-def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    bandit = strategist(path)
-    lived(bandit, 5, GOOD_BAD)
-    bandit.close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE snapshot")
-        connection.execute("PRAGMA user_version = 1")
-    again = strategist(path)
-    assert again.learned.dump() == bandit.learned.dump()
-    lived(again, 5, GOOD_BAD, start=5)
-
-
-def test_nothing_is_learned_of_what_could_not_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "s.sqlite"
-    bandit = strategist(path)
-    lived(bandit, 5, GOOD_BAD)
-    monkeypatch.setattr("mio_rag.learning.strategist._SNAPSHOT_EVERY", 1)
-    keep, full = Events.keep_snapshot, sqlite3.OperationalError("database or disk is full")
-
-    def refused(self: Events, seq: int, state: bytes) -> None:
-        raise full
-
-    monkeypatch.setattr(Events, "keep_snapshot", refused)
-    lived(bandit, 3, GOOD_BAD, start=5)  # a snapshot is a cache
-    monkeypatch.setattr(Events, "keep_snapshot", keep)
-    assert refolded(path).dump() == bandit.learned.dump()
-    lost = asked(bandit, 8)
-    before = bandit.learned.dump()
-
-    def appended(self: Events, *given: Any) -> bool:
-        raise full
-
-    append = Events.append
-    monkeypatch.setattr(Events, "append", appended)
-    with pytest.raises(StateError, match="disk is full"):
-        bandit.record(lost, outcome(lost, GOOD_BAD))
-    assert bandit.learned.dump() == before
-    monkeypatch.setattr(Events, "append", append)
-    lived(bandit, 5, GOOD_BAD, start=9)
-    assert refolded(path).dump() == bandit.learned.dump()
-
-
-def test_a_strategy_that_was_added_after_a_change_is_folded_to_the_last_bit(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    bandit = strategist(path)
-    lived(bandit, 40, GOOD_BAD)
-    lived(bandit, 40, {name: value + 0.5 for name, value in GOOD_BAD.items()}, start=40)
-    assert bandit.learned.changes
-    assert bandit.add_strategy("multi-query")
-    for start in (80, 81):
-        with bandit.log.reading() as events:
-            afresh = Learned(bandit.settings, [*STRATEGIES[1:], "multi-query"])
-            assert folded(afresh, events, afresh=True).dump() == bandit.learned.dump()
-        lived(bandit, 1, GOOD_BAD | {"multi-query": 0.2}, start=start)
-
-
-def test_others_go_on_while_a_log_is_folded_afresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mio_rag.learning.strategist._SNAPSHOT_EVERY", 16)
-    monkeypatch.setattr("mio_rag.shared_file._PATIENCE_SECONDS", 0.2)
-    path = tmp_path / "s.sqlite"
-    first = strategist(path)
-    choice, *_ = lived(first, 40, GOOD_BAD)
-    fold = Learned.fold
-
-    def slowly(self: Learned, *given: Any) -> None:
-        if self.settings.ridge == 9.0 and self.seq == 20:
-            assert rate(first.log, choice.id, 1, 0.0)
-        fold(self, *given)
-
-    monkeypatch.setattr(Learned, "fold", slowly)
-    other = strategist(path, ridge=9.0)  # no snapshot fits
-    other.refresh()
-    assert other.learned.tallies["raw"]["rated"] > 0
-    with other.log.reading() as events:
+@pytest.mark.parametrize("place", [20, 60, 500, -1])
+def test_one_changed_byte_of_a_snapshot_is_found(log: Path, place: int) -> None:
+    with EventLog(log).reading() as events:
         kept = events.snapshot()
     assert kept is not None
-    assert Learned(other.settings, STRATEGIES[1:]).load(kept[1])  # who comes next need not fold it again
+    wrong = bytearray(kept[1])
+    wrong[place] ^= 1
+    changed(log, "UPDATE snapshot SET state = ?", bytes(wrong))
+    with pytest.raises(DataError, match=r"s\.sqlite': the snapshot is damaged: run `mio-rag strategies reb"):
+        strategist(log)
+    rebuild(log)
+    assert strategist(log).learned.questions == 6
 
 
-def test_events_of_a_later_release_are_not_guessed_at(tmp_path: Path) -> None:
-    bandit = strategist(tmp_path / "s.sqlite")
-    with bandit.log.transaction() as events:
-        events.append("dream", "1", 0.0, {})
-    with pytest.raises(DataError, match="'dream'"):
-        strategist(tmp_path / "s.sqlite")
+@pytest.mark.parametrize(
+    ("column", "value", "expected"),
+    [
+        ("data", "{", " is not valid JSON"),
+        ("data", "[1]", ", a question, is damaged"),
+        ("data", "{}", ", a question, is damaged: KeyError('own')"),
+        ("data", '{"own": {"hyde": "much"}}', ", a question, is damaged"),
+        ("data", '{"own": {"hyde": null}}', ", a question, is damaged"),
+        ("data", '{"own": {"hyde": NaN}}', ""),
+        ("x", b"abc", ", a question, is damaged"),
+        ("x", np.zeros(3, "f4").tobytes(), ", a question, is damaged"),
+        ("x", np.full(40, np.nan, "f4").tobytes(), ", a question, is damaged"),
+        ("kind", "dream", " is of the kind 'dream', which this release does not know"),
+    ],
+)
+def test_a_damaged_event_is_named(log: Path, column: str, value: Any, expected: str) -> None:
+    changed(log, "DELETE FROM snapshot")
+    changed(log, f"UPDATE events SET {column} = ? WHERE seq = 3", value)
+    with pytest.raises(DataError) as error:
+        strategist(log)
+    assert str(error.value).startswith(f"'{log}': event 3{expected}")
 
 
-def test_memory_is_bounded(tmp_path: Path) -> None:
-    sizes = []
-    bandit = strategist(tmp_path / "s.sqlite")
-    lived(bandit, 520, GOOD_BAD)
-    sizes.append(len(bandit.learned.dump()))
-    lived(bandit, 300, GOOD_BAD, start=520)
-    sizes.append(len(bandit.learned.dump()))
-    assert sizes[1] < sizes[0] + 200
-    assert bandit.log.about["embedder"] == EMBEDDER
+def test_events_are_plain_finite_data(log: Path) -> None:
+    with EventLog(log).transaction() as events:
+        assert events.append("strategy", "a", 0.0, {"n": np.int64(3), "set": {"b", "a"}, "v": np.ones(2)})
+        found = events.find("strategy", "a")
+        assert found is not None
+        assert found.data == {"n": 3, "set": ["a", "b"], "v": [1.0, 1.0]}
+        for wrong in (float("nan"), object()):
+            with pytest.raises(InputError, match="must be plain finite data"):
+                events.append("strategy", "b", 0.0, {"n": wrong})
+        events.append("prior", "prior", 0.0, {"theta": {"hyde": [0.0] * 3}, "weight": 1.0})
+    with pytest.raises(DataError, match=r"s\.sqlite': event \d+, a prior, is damaged"):
+        strategist(log)
 
 
-def test_questions_that_fail_on_the_way_do_not_pile_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# --- off-policy estimates --------------------------------------------------------------------------------
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    """Synthetic logs: three sets, rewards by context, a target unlike the logging policy, a biased model."""
+    rng = np.random.default_rng(0)
+    hits, widths = dict.fromkeys(("ips", "snips", "dr"), 0), dict.fromkeys(("ips", "snips", "dr"), 0.0)
+    logs, n = 400, 600
+    mean = np.array([[0.2, 0.5, 0.3], [0.6, 0.1, 0.4]])
+    logging = np.array([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
+    target = np.array([[0.1, 0.8, 0.1], [0.9, 0.05, 0.05]])
+    truth = float((target * mean).sum(axis=1).mean())
+    wrong = mean + 0.1
+    for _ in range(logs):
+        x = rng.integers(0, 2, n)
+        a = (rng.random(n)[:, None] > np.cumsum(logging[x], axis=1)).sum(axis=1)
+        r = (rng.random(n) < mean[x, a]).astype(float)
+        expected = (target[x] * wrong[x]).sum(axis=1)
+        for one in off_policy(r, logging[x, a], target[x, a], wrong[x, a], expected):
+            hits[one.name] += one.low <= truth <= one.high
+            widths[one.name] += (one.high - one.low) / logs
+    for name, count in hits.items():
+        assert 0.92 <= count / logs <= 0.98, (name, count)
+    assert widths["dr"] < widths["ips"]
+
+
+def test_estimates_of_the_logging_policy_are_the_mean() -> None:
+    same = off_policy([0.0, 1.0, 0.5, 0.25], [0.5, 0.2, 0.9, 1.0], [0.5, 0.2, 0.9, 1.0])
+    assert [one.value for one in same] == pytest.approx([0.4375] * 2)
+    assert same[0].effective == pytest.approx(4)
+    with pytest.raises(InputError) as caught:
+        off_policy([0.0, np.nan], [0.0, 1.0], [2.0, 0.0], predicted=[0.0, 0.0])
+    assert len(caught.value.problems) == 4
+    with pytest.raises(InputError, match="shapes"):
+        off_policy([1.0], [1.0], [1.0])
+
+
+def test_a_replay_finds_the_better_policy(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    lived(strategist(path, policy="uniform"), 300, TRUTH)
+    found = replay(path, BanditSettings(dimensions=40, token_price=0.001, cold_start=5))
+    uniform = 0.5 * (0.2 + 0.01 + 0.1 - 3 * 0.05)
+    assert found.earned == pytest.approx(uniform, abs=0.02)
+    each = {one.name: one for one in found.estimates}
+    assert each["snips"].value > uniform + 0.05
+    assert found.differs > 200
+    assert each["dr"].low - 0.03 <= 0.2 + 0.1 - 2 * 0.05 <= each["dr"].high + 0.03
+    cold = tmp_path / "cold.sqlite"
+    lived(strategist(cold, cold_start=50), 10, TRUTH)
+    with pytest.raises(InputError, match="holds 0 questions"):
+        replay(cold, BanditSettings(dimensions=40))
+
+
+def test_a_replay_chooses_among_what_could_be_chosen_then(tmp_path: Path) -> None:
+    """A strategy that came later is no alternative on earlier questions: weights of one policy stay 1."""
+    path = tmp_path / "s.sqlite"
+    lived(strategist(path, policy="uniform", cold_start=0), 40, TRUTH)
+    assert add_strategy(path, "multi-query")
+    found = replay(path, settings_of(path))
+    ips, snips, _ = found.estimates
+    assert (found.questions, found.differs, ips.effective) == (40, 0, pytest.approx(40))
+    assert ips.value == pytest.approx(found.earned) == pytest.approx(snips.value)
+
+
+# --- changes to a log ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "hyde", "deployed"), [(150, 100, 0.0, True), (300, 25, 0.2, False)]
+)
+def test_recalibration_keeps_what_is_better_on_questions_that_neither_saw(
+    tmp_path: Path, before: int, after: int, hyde: float, deployed: bool
 ) -> None:
-    monkeypatch.setattr("mio_rag.learning.strategist._MOST_WAITING", 3)
-    bandit = strategist(tmp_path / "s.sqlite")
-    choices = [asked(bandit, number) for number in range(6)]
-    assert len(bandit._waiting) == 3
-    assert not bandit.record(choices[0], outcome(choices[0], GOOD_BAD))
-    assert bandit.record(choices[5], outcome(choices[5], GOOD_BAD))
+    """Either hyde was good long ago alone, or the window is too short to learn what all of the log shows."""
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path, policy="uniform", cold_start=0, change_threshold=1e9)
+    bandit._now = lambda: 0.0
+    lived(bandit, before, TRUTH)
+    bandit._now = lambda: 100 * DAY
+    lived(bandit, after, TRUTH | {"hyde": hyde}, start=before)
+    state = bandit.learned.dump()
+    found = recalibrate(path, BanditSettings(dimensions=40), now=101 * DAY)
+    assert (found.window, found.holdout) == (after * 4 // 5, after // 5)
+    assert found.deployed == deployed == (found.new_loss < found.loss)
+    bandit.refresh()
+    assert (bandit.learned.dump() == state) == (not deployed)
+    assert replayed(bandit) == bandit.learned.dump()
+    if deployed:
+        context = bandit._waiting[asked(bandit, 999).id][0]
+        assert abs(bandit.learned.models["hyde"].mean(context.x)) < 0.05
+    with pytest.raises(InputError, match="hold 0 questions"):
+        recalibrate(path, now=200 * DAY)
 
 
-def test_threads_share_a_bandit(tmp_path: Path) -> None:
-    bandit = strategist(tmp_path / "s.sqlite")
-
-    def live(start: int) -> None:
-        lived(bandit, 15, GOOD_BAD, start=start)
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(live, range(0, 400, 100)))
-    assert bandit.learned.questions == 60
-    assert refolded_with(bandit).dump() == bandit.learned.dump()
+def test_recalibration_needs_strategies_that_ran(tmp_path: Path) -> None:
+    calm = tmp_path / "calm.sqlite"  # raw alone, after the start
+    lived(strategist(calm, explore=0.0, explore_least=0.0, alpha=0.0), 30, dict.fromkeys(TRUTH, 0.0))
+    with pytest.raises(InputError, match="on 0 of the last questions did a strategy run"):
+        recalibrate(calm)
 
 
-def refolded_with(bandit: Strategist) -> Learned:
-    with bandit.log.reading() as events:
-        return folded(Learned(bandit.settings, STRATEGIES[1:]), events, afresh=True)
+def test_a_prior_helps_a_cold_start(tmp_path: Path) -> None:
+    lived(strategist(tmp_path / "old.sqlite"), 150, TRUTH)
+    prior = tmp_path / "prior.safetensors"
+    assert export(tmp_path / "old.sqlite", prior) == 150
+    earned = []
+    for name in ("warm", "cold"):
+        path = tmp_path / f"{name}.sqlite"
+        bandit = strategist(path, cold_start=0, explore=0.0, explore_least=0.0)
+        if name == "warm":
+            start_from(path, prior, 5.0)
+        worth = {n: value - 0.05 for n, value in TRUTH.items()}
+        earned.append(sum(worth.get(n, 0.0) for c in lived(bandit, 15, TRUTH) for n in c.strategies))
+    assert earned[0] >= earned[1]
+    assert earned[0] > 0.8 * 15 * 0.2
+    with pytest.raises(InputError, match="prior already"):
+        start_from(tmp_path / "warm.sqlite", prior, 5.0)
+    with pytest.raises(InputError, match="weight"):
+        start_from(tmp_path / "cold.sqlite", prior, 0.0)
+    (tmp_path / "no.safetensors").write_bytes(b"no")
+    with pytest.raises(DataError):
+        start_from(tmp_path / "cold.sqlite", tmp_path / "no.safetensors", 1.0)
+    strategist(tmp_path / "empty.sqlite")
+    with pytest.raises(InputError, match="nothing to export"):
+        export(tmp_path / "empty.sqlite", prior)
 
 
-def test_on_request_rankings_are_weighed_by_what_is_expected(tmp_path: Path) -> None:
-    plain, weighing = strategist(tmp_path / "p.sqlite"), strategist(tmp_path / "w.sqlite", weighted=True)
-    lived(plain, 80, GOOD_BAD)
-    assert asked(plain, 99).weights == {}
-    assert asked(weighing, 0).weights == {}  # nothing is known
-    lived(weighing, 80, GOOD_BAD)
-    weights = asked(weighing, 99).weights
-    assert weights["hyde"] == 1.0
-    assert 0.3 < weights["grounded"] < 0.8
-    assert weights["query2doc"] == pytest.approx(0.1, abs=0.05)
-    assert "raw" not in weights  # 1
-    with pytest.raises(InputError, match="weighted"):
-        BanditSettings(weighted=1)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda w: replace(w, about={k: v for k, v in w.about.items() if k != "embedder"}), "is missing"),
+        (lambda w: replace(w, arrays={k: v[:3] for k, v in w.arrays.items()}), "is damaged"),
+        (lambda w: replace(w, about={**w.about, "dimensions": 41}), "was learned with dimensions 41"),
+        (lambda w: replace(w, arrays={"theta/other": np.zeros(40)}), "knows nothing of the strategies"),
+    ],
+)
+def test_priors_that_do_not_fit_are_refused(
+    log: Path, tmp_path: Path, change: Callable[[Weights], Weights], expected: str
+) -> None:
+    prior = tmp_path / "prior.safetensors"
+    export(log, prior)
+    write_weights(change(read_weights(prior, "strategies", 1)), prior)
+    with pytest.raises(InputError, match=expected) as error:
+        start_from(log, prior, 1.0)
+    assert str(prior) in str(error.value)
+
+
+def test_pruning_by_hand(log: Path) -> None:
+    bandit = strategist(log)
+    assert prune(log, "hyde", "who")
+    assert not prune(log, "hyde", "who")
+    bandit.refresh()
+    assert bandit.learned.pruned("who").tolist() == [True, False, False]
+    assert prune(log, "hyde", "who", on=False)
+    bandit.refresh()
+    assert not bandit.learned.pruned("who").any()
+    with pytest.raises(InputError) as caught:
+        prune(log, "raw", "whom")
+    assert len(caught.value.problems) == 2
+
+
+# --- reports ---------------------------------------------------------------------------------------------
+
+
+def test_statistics_and_insights(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    bandit = strategist(path, policy="uniform", ridge=7.0)
+    assert stats_of(path)["questions"] == 0
+    with pytest.raises(InputError, match="nothing to draw"):
+        plot_log(path, tmp_path / "p.png")
+    lived(bandit, 120, TRUTH)
+    with bandit.log.transaction() as events:
+        later = bandit.settings.to_dict() | {"a setting of a later release": 1}
+        events.append("settings", "later", 0.0, later)
+    assert settings_of(path) == bandit.settings
+    found = stats_of(path)
+    each = found["strategies"]
+    assert found["questions"] == 120
+    assert each["raw"]["selection_rate"] == 1
+    assert each["raw"]["contribution"] is None  # nothing is held against it
+    assert 0.35 < each["hyde"]["selection_rate"] < 0.65
+    assert each["hyde"]["contribution"] == pytest.approx(0.2, abs=0.01)
+    assert found["entropy_bits"] > 2
+    assert 1 / 8 <= found["convergence"] < 0.5  # eight sets at random
+    assert found["insights"][0].startswith("who questions: hyde is worth its cost, +0.15")
+    assert any("query2doc is not worth its cost, -0.0" in text for text in found["insights"])
+    assert not any(text.startswith("all questions") for text in found["insights"])  # one type says it
+    few = strategist(tmp_path / "few.sqlite", policy="uniform")
+    for number, word in enumerate(("Who", "When", "Where", "Which")):
+        lived(few, 8, TRUTH, start=8 * number, text=f"{word} is it?")
+    insights = stats_of(tmp_path / "few.sqlite")["insights"]  # each type alone has too few
+    assert insights[0].startswith("all questions: hyde is worth its cost, +0.15")
+    plot_log(path, tmp_path / "p.svg")
+    assert (tmp_path / "p.svg").read_text().count("<path") > 20
+    with pytest.raises(InputError, match="must end with"):
+        plot_log(path, tmp_path / "p.txt")

@@ -1,7 +1,6 @@
 """Files of learned parts that are damaged are refused, with the file and the place in it."""
 
 import json
-import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,124 +10,12 @@ import numpy as np
 import pytest
 
 from mio_rag.errors import DataError, InputError
-from mio_rag.learning.bandit_log import EventLog
-from mio_rag.learning.bandit_report import export, rebuild, start_from
 from mio_rag.learning.outcomes import Outcomes, read_outcomes, read_rows
 from mio_rag.learning.planner import read_planner
 from mio_rag.learning.ppo import PPOSettings
 from mio_rag.learning.router_model import read_router
-from mio_rag.learning.weights import Weights, read_weights, write_weights
-from tests.learning.bandits import lived, strategist
+from mio_rag.learning.weights import read_weights, write_weights
 from tests.learning.learned import planner_file, router_file
-
-TRUTH = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    """The log of a bandit after 6 questions, with a snapshot."""
-    path = tmp_path / "s.sqlite"
-    bandit = strategist(path)
-    lived(bandit, 6, TRUTH)
-    bandit.log.close()
-    rebuild(path)
-    return path
-
-
-def changed(path: Path, statement: str, *values: Any) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute(statement, values)
-    connection.close()
-
-
-@pytest.mark.parametrize("place", [20, 60, 500, -1])
-def test_one_changed_byte_of_a_snapshot_is_found(log: Path, place: int) -> None:
-    with sqlite3.connect(log) as connection:
-        (state,) = connection.execute("SELECT state FROM snapshot").fetchone()
-    connection.close()
-    wrong = bytearray(state)
-    wrong[place] ^= 1
-    changed(log, "UPDATE snapshot SET state = ?", bytes(wrong))
-    with pytest.raises(
-        DataError, match=r"s\.sqlite': the snapshot is damaged: run `mio-rag strategies rebuild`"
-    ):
-        strategist(log)
-    rebuild(log)
-    assert strategist(log).learned.questions == 6
-
-
-def test_a_snapshot_of_an_earlier_release_is_replayed(log: Path) -> None:
-    changed(log, "UPDATE snapshot SET state = ?", b"\x05\x00\x00\x00model")
-    assert strategist(log).learned.questions == 6
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        ("{", "event 3 is not valid JSON"),
-        ("[1]", "event 3, a question, is damaged"),
-        ("{}", "event 3, a question, is damaged: KeyError('own')"),
-        ('{"own": {"hyde": "much"}}', "event 3, a question, is damaged"),
-        ('{"own": {"hyde": null}}', "event 3, a question, is damaged"),
-        ('{"own": {"hyde": NaN}}', "event 3"),
-    ],
-)
-def test_a_damaged_event_is_named(log: Path, data: str, expected: str) -> None:
-    changed(log, "DELETE FROM snapshot")
-    changed(log, "UPDATE events SET data = ? WHERE seq = 3", data)
-    with pytest.raises(DataError) as error:
-        strategist(log)
-    assert str(error.value).startswith(f"'{log}': event 3")
-    assert expected in str(error.value)
-
-
-def test_a_damaged_context_is_named(log: Path) -> None:
-    changed(log, "DELETE FROM snapshot")
-    for context in (b"abc", np.zeros(3, dtype=np.float32).tobytes(), np.full(40, np.nan, "f4").tobytes()):
-        changed(log, "UPDATE events SET x = ? WHERE seq = 3", context)
-        with pytest.raises(DataError, match=r"event 3, a question, is damaged"):
-            strategist(log)
-
-
-def test_events_are_plain_finite_data(log: Path) -> None:
-    with EventLog(log).transaction() as events:
-        assert events.append("strategy", "a", 0.0, {"n": np.int64(3), "set": {"b", "a"}, "v": np.ones(2)})
-        found = events.find("strategy", "a")
-        assert found is not None
-        assert found.data == {"n": 3, "set": ["a", "b"], "v": [1.0, 1.0]}
-        for wrong in (float("nan"), object()):
-            with pytest.raises(InputError, match="must be plain finite data"):
-                events.append("strategy", "b", 0.0, {"n": wrong})
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (
-            lambda w: replace(w, about={k: v for k, v in w.about.items() if k != "embedder"}),
-            "embedder is missing",
-        ),
-        (lambda w: replace(w, arrays={k: v[:3] for k, v in w.arrays.items()}), "is damaged"),
-        (lambda w: replace(w, about={**w.about, "dimensions": 41}), "was learned with dimensions 41"),
-        (lambda w: replace(w, arrays={"theta/other": np.zeros(40)}), "knows nothing of the strategies"),
-    ],
-)
-def test_damaged_priors(
-    log: Path, tmp_path: Path, change: Callable[[Weights], Weights], expected: str
-) -> None:
-    prior = tmp_path / "prior.safetensors"
-    export(log, prior)
-    write_weights(change(read_weights(prior, "strategies", 1)), prior)
-    with pytest.raises(InputError, match=expected) as error:
-        start_from(log, prior, 1.0)
-    assert str(prior) in str(error.value)
-
-
-def test_a_prior_of_the_wrong_size_in_the_log_is_named(log: Path) -> None:
-    with EventLog(log).transaction() as events:
-        events.append("prior", "prior", 0.0, {"theta": {"hyde": [0.0] * 3}, "weight": 1.0})
-    with pytest.raises(DataError, match=r"s\.sqlite': event \d+, a prior, is damaged"):
-        strategist(log)
 
 
 def rewritten(
