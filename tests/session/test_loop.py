@@ -435,7 +435,7 @@ def test_what_breaks_in_a_sub_question_is_said(order: str, river_index: CorpusIn
 class Counted(Fixed):
     """A chooser that takes its time."""
 
-    def choose(self, question: Question, retriever: Retriever) -> Choice:
+    def choose(self, question: Question, retriever: Retriever, price: float | None = None) -> Choice:
         self.chosen.append(question.id)  # type: ignore[attr-defined]
         time.sleep(0.05)
         return super().choose(question, retriever)
