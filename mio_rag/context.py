@@ -274,6 +274,10 @@ class Run(NamedTuple):
         return self.start + len(self.text)
 
 
+#: Where a pool keeps `documents`; pools do not change.
+_NUMBERS = "_document_numbers"
+
+
 def by_itself(name: str) -> str:
     """The name of a document that is one passage alone, which no source has."""
     return f"\0{name}"
@@ -285,6 +289,14 @@ def documents(candidates: Candidates) -> NDArray[np.int64]:
     Those of one number have the same source and title, and texts that agree wherever their spans overlap.
     Where two of them contradict each other, every one of that source and title is by itself.
     """
+    if (known := candidates.__dict__.get(_NUMBERS)) is None:  # asked for with every program and block
+        known = _numbers(candidates)
+        known.flags.writeable = False
+        candidates.__dict__[_NUMBERS] = known
+    return known
+
+
+def _numbers(candidates: Candidates) -> NDArray[np.int64]:
     blank = [""] * len(candidates)
     if candidates.spans is None:
         return np.full(len(candidates), -1, dtype=np.int64)
