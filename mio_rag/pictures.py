@@ -71,61 +71,6 @@ def label_points(axes: Any, labels: Iterable[tuple[tuple[float, float], str]]) -
     return left_away
 
 
-def draw_box(
-    axes: Any,
-    at: tuple[float, float],
-    size: tuple[float, float],
-    title: str,
-    details: str = "",
-    *,
-    colour: str = "white",
-    edge: str = "#999999",
-) -> None:
-    """A box with a title, and smaller details below it.
-
-    Parameters
-    ----------
-    at, size : (float, float)
-        Its middle; width and height, in data coordinates.
-    """
-    from matplotlib.patches import FancyBboxPatch
-
-    (x, y), (width, height) = at, size
-    corner = (x - width / 2, y - height / 2)
-    style = "round,pad=0.02,rounding_size=0.1"
-    axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle=style, fc=colour, ec=edge, zorder=2))
-    told = {"ha": "center", "va": "center", "zorder": 3, "parse_math": False}
-    axes.text(x, y + (0.19 * height if details else 0), title, fontsize=9, **told)
-    if details:
-        axes.text(x, y - 0.235 * height, details, fontsize=6.5, **told)
-
-
-def draw_arrow(
-    axes: Any,
-    tail: tuple[float, float],
-    head: tuple[float, float],
-    *,
-    colour: str = "#666666",
-    dashed: bool = False,
-    bend: float = 0.0,
-) -> None:
-    """An arrow behind the boxes, straight or bent to a side."""
-    from matplotlib.patches import FancyArrowPatch
-
-    axes.add_patch(
-        FancyArrowPatch(
-            tail,
-            head,
-            arrowstyle="-|>",
-            mutation_scale=9,
-            color=colour,
-            linestyle="--" if dashed else "-",
-            zorder=1,
-            connectionstyle=f"arc3,rad={bend}",
-        )
-    )
-
-
 def check_figure(path: Path) -> None:
     """Raise `InputError` for another format, or a folder that is not there."""
     if path.suffix.lower() not in _FORMATS:

@@ -20,15 +20,18 @@ from mio_rag.types import Line, Passage, check_date
 
 FloatArray = NDArray[np.float64]
 
-#: Of one passage: the sum over a pool then stays far within 64 bits, and exact in float64.
+#: Of one passage: sums over a pool then stay exact in float64.
 _MOST_TOKENS = 10**12
 
 
 def _frozen_array(value: ArrayLike, dtype: Any) -> NDArray[Any]:
-    if type(value) is np.ndarray and value.dtype == dtype:
-        flags = value.flags
-        if flags.owndata and not flags.writeable:  # owns its data, and is read-only
-            return value
+    if (
+        type(value) is np.ndarray
+        and value.dtype == dtype
+        and value.flags.owndata
+        and not value.flags.writeable
+    ):
+        return value
     if np.iscomplexobj(value):
         raise TypeError("complex numbers")
     try:
@@ -40,39 +43,52 @@ def _frozen_array(value: ArrayLike, dtype: Any) -> NDArray[Any]:
     return array
 
 
+def _array(name: str, value: Any, dtype: Any, problems: list[str]) -> NDArray[Any] | None:
+    """A read-only array, or None with the problem noted."""
+    try:
+        return _frozen_array(value, dtype)
+    except (TypeError, ValueError) as error:
+        problems.append(f"{name} is not an array of numbers ({error})")
+        return None
+
+
 def _vector(name: str, value: Any, n: int, dtype: Any, problems: list[str]) -> NDArray[Any] | None:
     """A read-only vector of length n, or None with the problem noted."""
     if (found := not_numbers(value)) is not None:
         problems.append(f"{name} holds {found}: give numbers")
         return None
-    try:
-        array = _frozen_array(value, dtype)
-    except (TypeError, ValueError) as error:
-        problems.append(f"{name} is not a numeric vector ({error})")
+    array = _array(name, value, dtype, problems)
+    if array is None:
         return None
     if array.shape != (n,):
         problems.append(
             f"{name} has shape {array.shape}, expected ({n},): one value for each of the {n} passages"
         )
-        return None
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    elif array.dtype.kind == "f" and not np.isfinite(array).all():
         bad = int(np.flatnonzero(~np.isfinite(array))[0])
         problems.append(f"{name}[{bad}] is {array[bad]}: every value must be finite")
+    else:
+        return array
+    return None
+
+
+def _square(column: Column, value: Any, n: int, problems: list[str]) -> NDArray[Any] | None:
+    """A read-only matrix of a value for each pair, its problems noted."""
+    name = column.name
+    matrix = _array(name, value, column.dtype, problems)
+    if matrix is None:
         return None
-    return array
-
-
-def _weights(name: str, value: Any, n: int, problems: list[str]) -> NDArray[np.float32]:
-    """A read-only matrix of numbers in [0, 1] with a zero diagonal, its problems noted."""
-    try:
-        matrix = _frozen_array(value, np.float32)
-    except (TypeError, ValueError) as error:
-        problems.append(f"{name} is not an array of numbers ({error})")
-        matrix = np.zeros((n, n), dtype=np.float32)
     if matrix.shape != (n, n):
         problems.append(f"{name} has shape {matrix.shape}, expected ({n}, {n}): one row per passage")
-    elif not np.all((matrix >= 0) & (matrix <= 1)) or np.any(np.diagonal(matrix) != 0):
+    elif not np.isfinite(matrix).all():
+        i, j = (int(k) for k in np.argwhere(~np.isfinite(matrix))[0])
+        problems.append(f"{name}[{i}, {j}] is {matrix[i, j]}: every value must be finite")
+    elif column.merge == "pairs" and (
+        not np.all((matrix >= 0) & (matrix <= 1)) or np.any(np.diagonal(matrix) != 0)
+    ):
         problems.append(f"{name} must lie in [0, 1], with a zero diagonal: they are between two passages")
+    elif name != "links" and not np.allclose(matrix, matrix.T, rtol=0, atol=1e-6):
+        problems.append(f"{name} is not symmetric: how alike two passages are has no direction")
     return matrix
 
 
@@ -136,8 +152,9 @@ COLUMNS = (
     Column("metadata", "n", dict, "either", {}),
     Column("lines", "n", tuple, "either", ()),
 )
-#: Columns of text that a pool may lack.
-_LABELS = tuple(c.name for c in COLUMNS if c.axis == "n" and c.dtype is str)[2:]
+#: Columns of text, and those whose entries may be numbers, too.
+_TEXTS = tuple(c.name for c in COLUMNS if c.axis == "n" and c.dtype is str)
+_NAMES = ("ids", "sources", "clusters", "cut_from")
 #: Columns of any plain values that a pool may lack.
 _PLAIN = ("sections", "pages", "metadata", "lines")
 
@@ -239,26 +256,21 @@ class Pool:
     def __post_init__(self) -> None:
         problems: list[str] = []
         put = object.__setattr__
-        for name in ("ids", "texts", *_LABELS):
+        for name in _TEXTS:
             if (value := getattr(self, name)) is not None or name in ("ids", "texts"):
-                put(self, name, listed(name, value))
-        n = len(self.ids)
-        for name in ("texts", "titles", "dates", "documents", "gaps"):
-            problems += no_strings(name, getattr(self, name) or ())
-        for name in ("ids", "sources", "clusters", "cut_from"):
-            problems += no_names(name, getattr(self, name) or ())
+                put(self, name, entries := listed(name, value))
+                problems += (no_names if name in _NAMES else no_strings)(name, entries)
         if problems:
             raise InputError(problems)
+        n = len(self.ids)
         if len(set(self.ids)) < n:
             repeated = sorted({i for i, count in Counter(self.ids).items() if count > 1})
             problems.append(
                 f"ids repeat ({', '.join(map(str, repeated[:5]))}): each passage needs its own id"
             )
-        for name in ("texts", *_LABELS, *_PLAIN):
+        for name in _TEXTS:
             value = getattr(self, name)
-            if value is None:
-                continue
-            if len(value) != n:
+            if value is not None and len(value) != n:
                 problems.append(f"{name} has {len(value)} entries, expected {n}")
         if not all(map(str.strip, self.texts)):
             blank = [str(i) for i, text in zip(self.ids, self.texts, strict=False) if not text.strip()]
@@ -272,27 +284,17 @@ class Pool:
             if checked is not None and np.any(checked < 0):
                 problems.append("radius must be >= 0: it is the norm of the largest embedding error")
             put(self, "radius", checked)
-        put(
-            self,
-            "scores",
-            {k: _vector(f"scores['{k}']", v, n, np.float64, problems) for k, v in self.scores.items()},
-        )
+        scores = {k: _vector(f"scores['{k}']", v, n, np.float64, problems) for k, v in self.scores.items()}
+        put(self, "scores", scores)
         if self.positions is not None:
             put(self, "positions", _vector("positions", self.positions, n, np.int64, problems))
-        if self.links is not None:
-            put(self, "links", _weights("links", self.links, n, problems))
-        if self.duplicates is not None:
-            alike = _weights("duplicates", self.duplicates, n, problems)
-            if alike.shape == (n, n) and not np.array_equal(alike, alike.T):
-                problems.append("duplicates is not symmetric: how alike two texts are has no direction")
-            put(self, "duplicates", alike)
+        for column in COLUMNS:
+            if column.axis == "n,n" and (value := getattr(self, column.name)) is not None:
+                put(self, column.name, _square(column, value, n, problems))
         if self.dates is not None:
-            wrong = next(filter(None, map(check_date, self.dates)), None)
-            problems += [] if wrong is None else [wrong]
+            problems += list(filter(None, map(check_date, self.dates)))[:1]
         if self.spans is not None:
             put(self, "spans", self._checked_spans(self.spans, n, problems))
-        if self.similarity is not None:
-            self._check_similarity(self.similarity, n, problems)
         if self.sentences is not None:
             query = self.query_embedding
             problems += self.sentences.problems(self.texts, None if query is None else query.size)
@@ -397,15 +399,13 @@ class Pool:
             return None
         return _frozen_array(tokens, np.int64)
 
-    def _checked_spans(self, given: ArrayLike, n: int, problems: list[str]) -> NDArray[np.int64]:
-        try:
-            exact = np.asarray(given, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            problems.append(f"spans is not an array of numbers ({error})")
-            exact = np.full((n, 2), -1.0)
+    def _checked_spans(self, given: ArrayLike, n: int, problems: list[str]) -> NDArray[np.int64] | None:
+        exact = _array("spans", given, np.float64, problems)
+        if exact is None:
+            return None
         if exact.shape != (n, 2):
             problems.append(f"spans has shape {exact.shape}, expected ({n}, 2): a start and an end for each")
-            exact = np.full((n, 2), -1.0)
+            return None
         unknown = (exact == -1).all(axis=1)
         lengths = np.fromiter(map(len, self.texts), dtype=np.float64, count=len(self.texts))
         if lengths.size == n:
@@ -419,35 +419,15 @@ class Pool:
         named = zip(self.sources or [""] * n, self.documents or [""] * n, unknown, strict=False)
         if any(not (source or document or skip) for source, document, skip in named):
             problems.append("spans need sources: name the document that each passage lies in")
-        known = np.where(np.isfinite(exact), exact, -1)
-        return _frozen_array(known, np.int64)
-
-    def _check_similarity(self, given: ArrayLike, n: int, problems: list[str]) -> None:
-        try:
-            matrix = _frozen_array(given, np.float64)
-        except (TypeError, ValueError) as error:
-            problems.append(f"similarity is not an array of numbers ({error})")
-            return
-        object.__setattr__(self, "similarity", matrix)
-        if matrix.shape != (n, n):
-            problems.append(f"similarity has shape {matrix.shape}, expected ({n}, {n}): one row per passage")
-        elif not np.all(np.isfinite(matrix)):
-            i, j = (int(k) for k in np.argwhere(~np.isfinite(matrix))[0])
-            problems.append(f"similarity[{i}, {j}] is {matrix[i, j]}: every value must be finite")
-        elif not np.allclose(matrix, matrix.T, rtol=0, atol=1e-6):
-            problems.append("similarity is not symmetric: how alike two passages are has no direction")
+        return _frozen_array(np.where(np.isfinite(exact), exact, -1), np.int64)
 
     def _check_embeddings(self, n: int, problems: list[str]) -> None:
-        put = object.__setattr__
         for name in ("embeddings", "query_embedding"):
             value = getattr(self, name)
-            try:
-                put(self, name, None if value is None else _frozen_array(value, np.float32))
-            except (TypeError, ValueError) as error:
-                problems.append(f"{name} is not an array of numbers ({error})")
-                put(self, name, None)
-        if self.embeddings is not None:
-            matrix = self.embeddings
+            array = None if value is None else _array(name, value, np.float32, problems)
+            object.__setattr__(self, name, array)
+        matrix, query = self.embeddings, self.query_embedding
+        if matrix is not None:
             if matrix.ndim != 2 or matrix.shape[0] != n:
                 problems.append(
                     f"embeddings has shape {matrix.shape}, expected ({n}, d): one row per passage"
@@ -457,21 +437,17 @@ class Pool:
                 problems.append(
                     f"embeddings row {row} (passage '{self.ids[row]}') holds NaN or infinity: embed it again"
                 )
-        if self.query_embedding is not None:
-            query = self.query_embedding
-            if query.ndim != 1 or not np.all(np.isfinite(query)):
-                problems.append(
-                    f"query_embedding has shape {query.shape} or is not finite, expected a finite vector (d,)"
-                )
-            elif (
-                self.embeddings is not None
-                and self.embeddings.ndim == 2
-                and query.shape[0] != self.embeddings.shape[1]
-            ):
-                problems.append(
-                    f"query_embedding has {query.shape[0]} dimensions, the passages "
-                    f"{self.embeddings.shape[1]}: embed both with the same model"
-                )
+        if query is None:
+            return
+        if query.ndim != 1 or not np.all(np.isfinite(query)):
+            problems.append(
+                f"query_embedding has shape {query.shape} or is not finite, expected a finite vector (d,)"
+            )
+        elif matrix is not None and matrix.ndim == 2 and query.shape[0] != matrix.shape[1]:
+            problems.append(
+                f"query_embedding has {query.shape[0]} dimensions, the passages {matrix.shape[1]}: embed "
+                "both with the same model"
+            )
 
     def __len__(self) -> int:
         return len(self.ids)

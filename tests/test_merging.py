@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +20,6 @@ from mio_rag.context import (
     runs,
     shared_characters,
 )
-from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.types import Passage
 
@@ -229,61 +227,3 @@ class TestSelection:
         pool = _pool(self._windows())
         chooser = Selector.raw(redundancy_weight=0, passage_penalty=0, must_include=("p7",))
         assert "p7" in chooser.select(pool, 60, RegexCounter()).ids
-
-
-class TestBadInput:
-    @pytest.mark.parametrize(
-        ("span", "said"),
-        [
-            ({"start": 0, "end": 9}, "has 3 characters, but lies from start=0 to end=9"),
-            ({"start": -1}, "give whole numbers >= 0"),
-            ({"end": 3}, "give whole numbers >= 0"),
-            ({"start": 1.5}, "give whole numbers >= 0"),
-            ({"start": True}, "give whole numbers >= 0"),
-            ({"start": "0"}, "give whole numbers >= 0"),
-        ],
-    )
-    def test_offsets_that_do_not_fit_are_refused(self, span, said):
-        with pytest.raises(InputError, match=re.escape(said)):
-            Passage("p", "abc", source="d", **span)
-
-    def test_offsets_need_a_source(self):
-        with pytest.raises(InputError, match="no source"):
-            Passage("p", "abc", start=0)
-
-    def test_the_end_follows_from_the_start(self):
-        assert Passage("p", "abc", source="d", start=4).end == 7
-
-    @pytest.mark.parametrize("date", ["yesterday", "2024-1-1", "01.02.2024", "20240101", 2024])
-    def test_a_date_has_one_form(self, date):
-        with pytest.raises(InputError, match="ISO 8601"):
-            Passage("p", "abc", date=date)
-
-    @pytest.mark.parametrize(
-        ("spans", "said"),
-        [
-            ([(0, 23)], "spans has shape (1, 2), expected (2, 2)"),
-            ([(0, 22), (12, 47)], "spans[0] is (0, 22), and passage 'p0' has 23 characters"),
-            ([(0.5, 23.5), (12, 47)], "spans[0] is (0.5, 23.5)"),
-            ([(0, np.nan), (12, 47)], "spans[0]"),
-            ([(-1, 22), (12, 47)], "spans[0]"),
-            ("ab", "spans"),
-        ],
-    )
-    def test_spans_of_a_pool_are_checked(self, spans, said):
-        good = _pool([(0, 23), (12, 47)])
-        with pytest.raises(InputError, match=re.escape(said)):
-            Candidates(good.ids, good.texts, good.relevance, good.tokens, sources=good.sources, spans=spans)
-
-    def test_spans_need_sources(self):
-        good = _pool([(0, 23), (12, 47)])
-        for sources in (None, ["d", ""]):
-            with pytest.raises(InputError, match="spans need sources"):
-                Candidates(
-                    good.ids, good.texts, good.relevance, good.tokens, spans=good.spans, sources=sources
-                )
-
-    def test_duplicates_are_checked(self):
-        good = _pool([(0, 23), (12, 47)])
-        with pytest.raises(InputError, match="duplicates is not symmetric"):
-            Candidates(good.ids, good.texts, good.relevance, good.tokens, duplicates=[[0, 0.9], [0, 0]])

@@ -1,5 +1,8 @@
-"""The package from outside: light to import, its public names, whole when it is built."""
+"""The package from outside: light to import, its public names, whole when it is built, and portable."""
 
+import json
+import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -8,23 +11,22 @@ from pathlib import Path
 import pytest
 
 import mio_rag
+from mio_rag import InputError
+from mio_rag.batch.work import GroupReport, _peak_mb
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.service.run import check, serve
+from mio_rag.service.settings import ConnectionLimits, ServiceSettings, fitted
 
 ROOT = Path(__file__).parents[1]
 
 HEAVY = (
-    *(
-        "torch",
-        "onnxruntime",
-        "faiss",
-        "ortools",
-        "numba",
-        "transformers",
-        "sentence_transformers",
-        "pandas",
-        "sklearn",
-    ),
-    *("langchain_core", "llama_index", "haystack", "dspy"),
+    "torch|onnxruntime|faiss|ortools|numba|transformers|sentence_transformers|pandas|sklearn|scipy.sparse"
+    "|scipy.optimize|highspy|matplotlib|langchain_core|llama_index|haystack|dspy"
 )
+SELECT = """
+from mio_rag import Pool, Selector
+Selector().select(Pool(["a", "b"], ["one", "two"], [.9, .5], [3, 4]), 9)
+"""
 
 
 def test_packages_listed_are_the_packages_on_disk() -> None:
@@ -43,9 +45,11 @@ def python(code: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("module", ["mio_rag", "mio_rag.cli.app", "mio_rag.adapters.core"])
-def test_importing_is_light(module: str) -> None:
-    loaded = python(f"import sys, {module}; print([m for m in {HEAVY} if m in sys.modules])")
+@pytest.mark.parametrize(
+    "code", ["import mio_rag", "import mio_rag.cli.app", "import mio_rag.adapters.core", SELECT]
+)
+def test_importing_and_selecting_load_nothing_heavy(code: str) -> None:
+    loaded = python(f"{code}\nimport re, sys; print([m for m in sys.modules if re.fullmatch({HEAVY!r}, m)])")
     assert loaded == "[]"
 
 
@@ -81,3 +85,68 @@ def test_highs_and_ortools_share_a_process(order: tuple[str, str]) -> None:
     )
     # 5 + 3 beats 5 + 4 - 3.
     assert python(code).splitlines() == ["optimal (0, 2) 8.0"] * 2
+
+
+#: What only POSIX has.
+MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty"}
+
+
+def test_every_module_can_be_imported_without_what_only_posix_has_and_bare_names_stay_free() -> None:
+    names = [
+        ".".join(path.relative_to(ROOT / "mio_rag").with_suffix("").parts)
+        for path in sorted((ROOT / "mio_rag").rglob("*.py"))
+    ]
+    program = f"""
+import builtins, gc, importlib, json, sys
+gc.disable()  # loading makes objects, and next to no garbage
+missing, there = {sorted(MODULES)!r}, builtins.__import__
+def find(name, globals=None, *rest, **more):
+    # Other packages know what system they are on; this one is told that it is on another.
+    if name in missing and str((globals or {{}}).get("__name__")).startswith("mio_rag"):
+        raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+    return there(name, globals, *rest, **more)
+builtins.__import__ = find
+for name in {names!r}:
+    if name != "__main__":
+        importlib.import_module(f"mio_rag.{{name}}".removesuffix(".__init__"))
+print(json.dumps([len({names!r}), [n for n in ("solvers", "formulations") if n in sys.modules]]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    count, bare = json.loads(done.stdout)
+    assert count > 100
+    assert bare == []
+
+
+def test_without_the_module_resource_what_it_says_is_not_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert (_peak_mb(tmp_path / "none") or 0) > 1  # as on a Mac
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert _peak_mb(tmp_path / "none") is None
+    assert GroupReport(0).peak_mb is None
+    many = ConnectionLimits(max_connections=10**6)
+    assert fitted(many) is many
+
+
+def test_one_process_serves_where_sockets_cannot_be_shared(
+    monkeypatch: pytest.MonkeyPatch, demo_index: CorpusIndex, tmp_path: Path
+) -> None:
+    index = str(demo_index.save(tmp_path / "index"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with monkeypatch.context() as without:
+        without.delattr(socket, "AF_UNIX")
+        with pytest.raises(InputError, match="workers=2: on this system a service is one process"):
+            check(ServiceSettings(index, port=port, workers=2), None, without_key=False)
+        check(ServiceSettings(index, port=port), None, without_key=False)
+    monkeypatch.delattr(socket, "fromfd")
+    answered: list[int] = []
+
+    def end() -> None:
+        answered.append(port)
+        signal.raise_signal(signal.SIGINT)
+
+    serve(ServiceSettings(index, port=port), ready=end)  # returns once interrupted
+    assert answered == [port]

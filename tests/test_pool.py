@@ -1,14 +1,143 @@
-"""Pools: rows taken, two pools merged."""
+"""Pools: what they refuse, rows taken, two pools merged; passages and questions; names in texts."""
 
+import dataclasses
+import math
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mio_rag import Selector
+from mio_rag.errors import InputError, choose
+from mio_rag.evaluation.contenders import make_methods
+from mio_rag.names import NameDictionary, leading_name, name_key
+from mio_rag.policies.make import make_controller
+from mio_rag.policies.setup import Setup
 from mio_rag.pool import COLUMNS, Pool
 from mio_rag.sentences import cut
-from mio_rag.types import Line
+from mio_rag.solvers.registry import check_name
+from mio_rag.types import Line, Passage, Question
+
+GOOD = {"ids": ["a", "b"], "texts": ["first", "second"], "relevance": [0.5, 0.1], "tokens": [3, 4]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ids": ["a", "a"]}, r"ids repeat \(a\)"),
+        ({"texts": ["first"]}, "texts has 1 entries, expected 2"),
+        ({"texts": ["first", " "]}, r"passages without text \(b\)"),
+        ({"titles": ["x"]}, "titles has 1 entries"),
+        ({"relevance": [0.5, math.nan]}, r"relevance\[1\] is nan"),
+        ({"relevance": [0.5, "high"]}, "relevance holds strings: give numbers"),
+        ({"relevance": [[0.5, 0.1]]}, r"relevance has shape \(1, 2\), expected \(2,\)"),
+        ({"tokens": [3, 0]}, "tokens must be whole numbers >= 1"),
+        ({"tokens": [3, 1.5]}, "tokens must be whole numbers >= 1"),
+        ({"embeddings": [[1.0, 0.0]]}, r"embeddings has shape \(1, 2\), expected \(2, d\)"),
+        ({"embeddings": [1.0, 0.0]}, r"embeddings has shape \(2,\)"),
+        ({"embeddings": [[1.0, 0.0], [1.0]]}, "embeddings is not an array of numbers"),
+        ({"embeddings": [[1.0], [math.inf]]}, r"embeddings row 1 \(passage 'b'\) holds NaN or infinity"),
+        ({"similarity": [[1.0, 0.5]]}, r"similarity has shape \(1, 2\), expected \(2, 2\)"),
+        ({"similarity": [[1.0, 0.5], [0.4, 1.0]]}, "similarity is not symmetric"),
+        ({"similarity": [[1.0, math.nan], [math.nan, 1.0]]}, r"similarity\[0, 1\] is nan"),
+        ({"similarity": [[1.0, 0.5], [0.5]]}, "similarity is not an array of numbers"),
+        ({"query_embedding": [[1.0]]}, r"query_embedding has shape \(1, 1\)"),
+        ({"query_embedding": "who?"}, "query_embedding is not an array of numbers"),
+        ({"embeddings": [[1.0], [1.0]], "query_embedding": [1.0, 2.0]}, "has 2 dimensions, the passages 1"),
+        ({"radius": -0.1}, "radius must be >= 0"),
+        ({"radius": [0.1]}, r"radius has shape \(1,\)"),
+        ({"radius": "wide"}, "radius is not an array of numbers"),
+        ({"scores": {"bm25": [1.0]}}, r"scores\['bm25'\] has shape \(1,\)"),
+        ({"duplicates": [[0, 0.9], [0, 0]]}, "duplicates is not symmetric"),
+        ({"links": [[0, 1.5], [0, 0]]}, r"links must lie in \[0, 1\]"),
+        ({"dates": ["", "2024-02-30"]}, "is no date"),
+        ({"spans": [(0, 5), (0, 6)]}, "spans need sources"),
+        ({"spans": [(0, 5), (0, 6)], "sources": ["d", ""]}, "spans need sources"),
+        ({"spans": [(0, 5)], "sources": ["d", "d"]}, r"spans has shape \(1, 2\), expected \(2, 2\)"),
+        (
+            {"spans": [(0, 4), (0, 6)], "sources": ["d", "d"]},
+            r"spans\[0\] is \(0, 4\), and .* has 5 characters",
+        ),
+        ({"spans": [(0.5, 5.5), (0, 6)], "sources": ["d", "d"]}, r"spans\[0\] is \(0.5, 5.5\)"),
+        ({"spans": [(0, math.nan), (0, 6)], "sources": ["d", "d"]}, r"spans\[0\]"),
+        ({"spans": "ab", "sources": ["d", "d"]}, "spans is not an array of numbers"),
+    ],
+)
+def test_each_defect_has_its_message(changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        Pool(**{**GOOD, **changes})
+    assert len(caught.value.problems) == 1
+
+
+def test_all_defects_are_reported_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        Pool(["a", "a"], ["x"], [math.inf, 1], [0, 1], embeddings=np.zeros((3, 2)), radius=-1)
+    assert len(caught.value.problems) == 6
+
+
+def test_a_pool_has_read_only_arrays_of_its_own() -> None:
+    relevance = np.array([0.5, 0.1])
+    pool = Pool(
+        **{**GOOD, "relevance": relevance},
+        embeddings=[[1, 0], [0, 1]],
+        query_embedding=[1, 0],
+        radius=0.2,
+        sources=["s", "t"],
+    )
+    relevance[0] = 9.0
+    assert pool.relevance[0] == 0.5
+    assert (pool.tokens.dtype, pool.embeddings.dtype) == (np.int64, np.float32)
+    assert pool.radius.tolist() == [0.2, 0.2]
+    assert pool.passage(1) == Passage("b", "second", source="t")
+    for array in (pool.relevance, pool.tokens, pool.embeddings, pool.radius):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 9
+    assert len(Pool([], [], [], [], embeddings=np.zeros((0, 4)))) == 0
+
+
+def test_another_relevance_changes_nothing_else_and_is_checked() -> None:
+    pool = Pool(**{**GOOD, "titles": ["A", "B"], "dates": ["2024", ""]})
+    scores = {"dense": [0.25, 0.5]}
+    changed = pool.with_relevance([0.1, 0.9], scores)
+    built = dataclasses.replace(pool, relevance=[0.1, 0.9], scores=scores)
+    assert {k: v.tolist() for k, v in changed.scores.items()} == scores
+    for column in COLUMNS:
+        if column.name != "scores":
+            assert np.array_equal(getattr(changed, column.name), getattr(built, column.name)), column.name
+    assert not changed.relevance.flags.writeable
+    with pytest.raises(InputError) as caught:
+        pool.with_relevance([0.1, math.nan], {"dense": [0.25]})
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"id": ""}, "empty id"),
+        ({"text": " \n"}, "passage 'p' has no text"),
+        ({"start": 0, "end": 9}, "has 3 characters, but lies from start=0 to end=9"),
+        ({"start": 0, "source": ""}, "no source"),
+        *(
+            ({"start": wrong}, "give whole numbers >= 0 and below 2^53")
+            for wrong in (-1, 1.5, True, "0", 2**53)
+        ),
+        ({"end": 3}, "give whole numbers >= 0"),
+        *(
+            ({"date": wrong}, "is no date in the form YYYY-MM-DD")
+            for wrong in ("yesterday", "2024-1-1", "2024-13-45", "20240101", "2024-05-01T25:00", 2024)
+        ),
+    ],
+)
+def test_malformed_passages_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        Passage(**{"id": "p", "text": "abc", "source": "d", **given})
+    assert Passage("p", "abc", source="d", start=4).end == 7
+    with pytest.raises(InputError, match="question 'q' is empty"):
+        Question("q", "")
+
 
 TEXTS = {"a": "Rivers flow. Seas wait.", "b": "Bread is food.", "c": "Flour is ground.", "d": "Salt is dug."}
 
@@ -125,3 +254,58 @@ def test_a_column_that_one_pool_lacks(column: Any) -> None:
         assert value[1, 2] > 0
     else:
         assert np.array_equal(value[0], column.blank)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("Avatar (2009 film)", "avatar"),
+        ("Pál Gábor", "pál gábor"),
+        ("(500) Days of Summer", "500 days of summer"),
+        ("(untitled)", "untitled"),  # nothing but a qualifier is the name
+        ("--", ""),
+    ],
+)
+def test_names_are_looked_up_without_case_and_qualifiers(name: str, key: str) -> None:
+    assert name_key(name) == key
+
+
+def test_the_longest_name_with_a_capital_or_a_digit_is_a_mention() -> None:
+    names = NameDictionary(["New York", "New York City", "City", "York"])
+    assert list(names.mentions("She left New York City for York.")) == ["new york city", "york"]
+    names = NameDictionary(["Water", "Apollo 11", "Steve Carver", "It"])
+    assert list(names.mentions("it was water that apollo 11 carried")) == ["apollo 11"]
+    assert list(names.mentions("In Water by STEVE CARVER, It rains.")) == ["water", "steve carver"]
+    names = NameDictionary(["Paulus", "", "Paulus (singer)", "The", " ".join(["Long"] * 13)])
+    assert names.bearers == {"paulus": [0, 2]}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Port Blair (pronunciation) is the capital of the Andaman Islands.", "Port Blair"),
+        ("The Arno rises on Mount Falterona.", ""),
+        ("The Arno is 241 km long.", "Arno"),
+        ("Lima, the capital of Peru", "Lima"),
+        ("American painters of the century", ""),
+        ("University of Turin and its history", "University of Turin"),
+        ("bread is baked from flour", ""),
+    ],
+)
+def test_leading_name(text: str, name: str) -> None:
+    assert leading_name(text) == name
+
+
+@pytest.mark.parametrize(
+    ("act", "meant"),
+    [
+        (lambda: make_methods(["exakt"], Selector()), "exact"),
+        (lambda: check_name("high"), "highs"),
+        (lambda: make_controller("treshold", Setup()), "threshold"),
+        (lambda: Selector.preset("thorogh"), "thorough"),
+    ],
+)
+def test_every_list_of_names_proposes_a_similar_one(act: Callable[[], object], meant: str) -> None:
+    with pytest.raises(InputError, match=f"is unknown: did you mean '{meant}'"):
+        act()
+    assert choose("zzz", ["topk", "exact"], more=", topk:K") == "choose topk, exact, topk:K"
