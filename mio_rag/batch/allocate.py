@@ -1,29 +1,28 @@
-"""A total of tokens shared among the rows of Parquet files, in memory that does not grow with pools.
+"""Share a total of tokens among the rows of Parquet files, in memory that does not grow with pools.
 
 The price is estimated on a sample. Every row is then solved at it, by any engine; the selection, and those of
-one passage less and one more, are kept as options. Once the options of all rows are known, each gets one of
-them: tokens are counted over all rows, so that the total holds whatever the sample said. Should the sample
-have been so far off that the options do not reach the total, the rows are solved again at another price: the
-one at which the sample spends as much less, or more.
+one passage less and one more, are stored as options. Once the options of all rows are known, each row gets
+one of them: tokens are counted over all rows, so that the total holds whatever the sample was. Should the
+options not reach the total, the rows are solved again at another price: the one at which the sample spends as
+much less, or more.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.allocation.workload import Bracket, PricedQuestion, Told, Workload, selector_problems
+from mio_rag.allocation.workload import PricedQuestion, Told, Workload, selector_problems
 from mio_rag.batch.job import (
     LISTED,
     OPTION,
@@ -34,52 +33,39 @@ from mio_rag.batch.job import (
     Job,
     groups_of,
     input_files,
-    is_merged,
     question_of,
 )
 from mio_rag.batch.rows import MOST_BUDGET, read_rows
-from mio_rag.batch.run import (
-    Progress,
-    claim,
-    counted,
-    gather,
-    open_groups,
-    prepare,
-    run,
-    shards_of,
-)
-from mio_rag.batch.work import batches_of, shard_paths, shard_state, table_of
+from mio_rag.batch.run import Progress, claim, gather, prepare, run, setting_problems
+from mio_rag.batch.work import batches_of, shard_paths, shard_state, shards_of, write_shard
 from mio_rag.errors import DataError, InputError, MioRagError, SolverError, require
-from mio_rag.formulations.rows import count_problem
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import check_name
-from mio_rag.storage import locked, replaced, write_atomically
+from mio_rag.storage import locked, write_atomically
 
-#: Share of the price that an estimate may be off: far less than what other rows than the sample's make of it.
+#: Columns of a shard of the allocation.
+COLUMNS = {
+    "row": "int64", "query_id": "string", "weight": "double", "budget_tokens": "int64", **OPTION
+}  # fmt: skip
+#: Relative error of an estimated price: far less than that of the sample.
 _CLOSE = 1e-3
+_BLOCK = 1 << 16  # steps that are Python objects at a time
+_ROUNDS = 12
+_WIDER = 16.0  # factor of the next round's price, should the total lie outside
+_SMALLEST = 1e-6
+_TRIED = 40  # prices that a sample takes, about
+
+
+# The price ------------------------------------------------------------------------------------------------
 
 
 def sampled_prices(
-    job: Job,
-    groups: Sequence[Group],
-    total_tokens: float,
-    sample: int,
-    workers: int,
-    told: Told | None = None,
+    job: Job, groups: Sequence[Group], total_tokens: float, sample: int, workers: int, told: Told
 ) -> tuple[float, ...]:
-    """The price at which all rows together spend about the total.
+    """Estimate the price at which all rows together spend about the total; `sample`: rows.
 
-    Where the sample is the whole, it is two, next to each other: at the lower one they spend more.
-
-    Parameters
-    ----------
-    sample : int
-        Rows; what is rejected among them spends nothing.
-
-    Raises
-    ------
-    InputError
-        If no row of the sample can be used.
+    Where the sample is the whole, it returns two neighbouring prices: at the lower one they spend more.
+    Raises `InputError` if no row of the sample can be used.
     """
     rows = groups[-1].first_row + groups[-1].rows
     size = min(sample, rows)
@@ -90,38 +76,26 @@ def sampled_prices(
             f"none of {size} sampled rows can be used: run select-batch on some of them to learn why"
         )
     workload = Workload(questions, job.selector, workers=workers, told=told)
-    whole = size == rows
-    wanted = total_tokens * size / rows
-    middle = _bracket(workload, wanted, 0.0 if whole else _CLOSE)
-    if whole:
-        prices = {middle.high.price, middle.low.price if middle.low else 0.0}
-        return tuple(sorted(prices, reverse=True))
-    return (middle.high.price,)
-
-
-def _bracket(workload: Workload, tokens: float, closeness: float) -> Bracket:
-    total = max(0, math.floor(tokens))
+    whole, total = size == rows, max(0, math.floor(total_tokens * size / rows))
     try:
-        return workload.bracket(total, closeness, workload.roughly(total))
-    except (
-        InputError
-    ):  # what must be chosen takes more in this sample: the highest price, and the whole tells
-        return Bracket(None, workload.at(max(workload.tried)))
+        found = workload.bracket(total, 0.0 if whole else _CLOSE, workload.roughly(total))
+        high, low = found.high.price, found.low.price if found.low else 0.0
+    except InputError:  # what must be chosen takes more in this sample: the highest price; all rows decide
+        high, low = workload.at(max(workload.tried)).price, 0.0
+    return tuple(sorted({high, low}, reverse=True)) if whole else (high,)
 
 
-def _questions(job: Job, groups: Sequence[Group], drawn: np.ndarray) -> list[PricedQuestion]:
-    """The questions of the drawn rows that can be used."""
+def _questions(job: Job, groups: Sequence[Group], drawn: NDArray[np.int64]) -> list[PricedQuestion]:
+    """The questions of the drawn rows that can be used; rejected rows spend nothing."""
     arrow: Any = require("pyarrow", "batch", "batches")
     found = []
     for group in groups:
         inside = drawn[(drawn >= group.first_row) & (drawn < group.first_row + group.rows)] - group.first_row
-        if not inside.size:
-            continue
         position = 0
-        for batch in batches_of(job, group):
+        for batch in batches_of(job, group) if inside.size else ():
             here = inside[(inside >= position) & (inside < position + batch.num_rows)] - position
             position += batch.num_rows
-            # Taken out: a slice would carry the strings of all rows along.
+            # Taken out: a slice would keep the strings of all rows.
             for row in read_rows(batch.take(arrow.array(here)), job.kinds, job.names) if here.size else ():
                 try:
                     found.append(question_of(job, row))
@@ -130,34 +104,18 @@ def _questions(job: Job, groups: Sequence[Group], drawn: np.ndarray) -> list[Pri
     return found
 
 
-COLUMNS = {
-    "row": "int64",
-    "query_id": "string",
-    "weight": "double",
-    "budget_tokens": "int64",
-    **OPTION,
-}
-_BLOCK = 1 << 16  # steps that are Python objects at a time
+# Sharing the total ----------------------------------------------------------------------------------------
 
 
 @dataclass
 class Shares:
-    """Which option each row gets, and what comes of it.
+    """The option of each row, and what follows.
 
-    Parameters
-    ----------
-    fewest, most : int
-        Of the total, if every row had its first, or its last option.
-    shortest : int or None
-        Tokens of the shortest passage of all rows; None where no row is answered.
-    tokens : int
-        What all rows take of the total.
-    value : float
-        Sum of weight times value.
-    relaxed : tuple of float
-        Sum of the proven bounds at each price of the job.
-    steps : ndarray of int8, shape (rows,)
-        Option of each row.
+    steps: option of each row, shape (rows,).
+    fewest, most: tokens if every row had its first, or its last option.
+    shortest: tokens of the shortest passage of all rows; None where no row is answered.
+    tokens: that all rows take of the total.
+    relaxed: sum of the proven bounds at each price of the job.
     """
 
     steps: NDArray[np.int8]
@@ -165,21 +123,22 @@ class Shares:
     most: int = 0
     shortest: int | None = None
     tokens: int = 0
-    value: float = 0.0
-    relaxed: tuple[float, ...] = field(default_factory=tuple)
+    relaxed: tuple[float, ...] = ()
 
-    def bound(self, prices: Sequence[float], total_tokens: int) -> float:
-        """No allocation of so many tokens is worth more."""
-        return min(
-            relaxed + price * total_tokens for relaxed, price in zip(self.relaxed, prices, strict=True)
-        )
+
+class _Steps(NamedTuple):
+    """Steps from one option to the next: the row, the new option, tokens and value more."""
+
+    rows: NDArray[np.int64]
+    places: NDArray[np.int8]
+    tokens: NDArray[np.int64]
+    gains: NDArray[np.float64]
 
 
 def shared(job: Job, groups: Sequence[Group], total_tokens: int) -> Shares:
-    """Which option each row gets; where even the first ones are too many, the first ones."""
+    """Choose an option for each row; where even the first ones exceed the total, the first ones."""
     found = Shares(np.zeros(groups[-1].first_row + groups[-1].rows, dtype=np.int8))
     sums: list[list[float]] = [[] for _ in job.prices]
-    values: list[float] = []
     parts: list[_Steps] = []
     columns = ["row", "weight", "relaxed", "shortest", "option_charged", "option_value"]
     for group, start, _ in shards_of(job, groups):
@@ -189,13 +148,10 @@ def shared(job: Job, groups: Sequence[Group], total_tokens: int) -> Shares:
         rows, weights = table["row"].to_numpy(), table["weight"].to_numpy()
         found.fewest += int(tokens[first].sum())
         found.most += int(tokens[last].sum())
-        shortest = table["shortest"].to_pylist()
-        if found.shortest is not None:
-            shortest.append(found.shortest)
-        found.shortest = min(shortest, default=None)
+        shortest = [*table["shortest"].to_pylist(), found.shortest]
+        found.shortest = min((one for one in shortest if one is not None), default=None)
         relaxed = _flat(table["relaxed"]).reshape(len(rows), -1)
         sums = [[math.fsum([*one, *relaxed[:, k]])] for k, one in enumerate(sums)]
-        values = [math.fsum([*values, *(weights * value[first])])]
         later = np.flatnonzero(places)
         owner = np.repeat(np.arange(len(rows)), last - first + 1)[later]
         gains = weights[owner] * (value[later] - value[later - 1])
@@ -204,39 +160,19 @@ def shared(job: Job, groups: Sequence[Group], total_tokens: int) -> Shares:
         parts.append(_Steps(rows[owner], places[later], tokens[later] - tokens[later - 1], gains))
     found.relaxed = tuple(math.fsum(one) for one in sums)
     found.tokens = found.fewest
-    if parts:
-        found.value = math.fsum([*values, _taken(found, parts, total_tokens)])
-    return found
-
-
-class _Steps(NamedTuple):
-    """Steps from one option to the next: whose, to which option, tokens and value more."""
-
-    rows: NDArray[np.int64]
-    places: NDArray[np.int8]
-    tokens: NDArray[np.int64]
-    gains: NDArray[np.float64]
-
-
-def _taken(found: Shares, parts: Sequence[_Steps], total_tokens: int) -> float:
-    """Take steps by value per token while the total allows; the value that they add."""
     steps = _Steps(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    order = np.lexsort((steps.places, steps.rows, -steps.gains / steps.tokens))
-    added = 0.0
+    order = np.lexsort((steps.places, steps.rows, -steps.gains / steps.tokens))  # by value per token
     for begin in range(0, len(order), _BLOCK):
         block = order[begin : begin + _BLOCK]
-        gains = []
-        for row, place, tokens, gain in zip(*(column[block].tolist() for column in steps), strict=True):
+        for row, place, tokens in zip(*(column[block].tolist() for column in steps[:3]), strict=True):
             if found.steps[row] == place - 1 and found.tokens + tokens <= total_tokens:
                 found.steps[row] = place
                 found.tokens += tokens
-                gains.append(gain)
-        added = math.fsum([added, *gains])
-    return added
+    return found
 
 
 def _places(column: Any) -> tuple[NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
-    """Of lists that are laid end to end: the place of each entry in its own; where each begins, and ends."""
+    """Of lists that lie end to end: the place of each entry in its own; where each begins, and ends."""
     ends = np.cumsum(column.combine_chunks().value_lengths().to_numpy(zero_copy_only=False))
     begins = np.concatenate([[0], ends]).astype(np.int64)[:-1]
     places = np.arange(ends[-1] if len(ends) else 0) - np.repeat(begins, ends - begins)
@@ -251,24 +187,13 @@ def _flat(column: Any) -> NDArray[Any]:
 def written(
     job: Job, final: Job, groups: Sequence[Group], shares: Shares, progress: Callable[[int], None]
 ) -> tuple[int, float, Counter[str]]:
-    """Write the shards of the allocation from those of the options: tokens, value and statuses in them.
+    """Write the shards of the allocation from those of the options; return tokens, value and statuses.
 
-    Parameters
-    ----------
-    job, final : Job
-        Of the options, and of the allocation.
-
-    Raises
-    ------
-    SolverError
-        If a shard of the options is missing, or they do not hold what was shared.
+    Raises `SolverError` if a shard of the options is missing, or they do not hold what was shared.
     """
     arrow: Any = require("pyarrow", "batch", "batches")
-    parquet: Any = require("pyarrow.parquet", "batch", "batches")
-    schema = {**COLUMNS, **READ} if is_merged(final) else COLUMNS
     tokens, charged, values, statuses = 0, 0, [0.0], Counter[str]()
     for group, start, count in shards_of(job, groups):
-        path, _ = shard_paths(final, group, start)
         held = _read(job, group, start, None)
         _, first, _ = _places(held["option_charged"])
         chosen = arrow.array(first + shares.steps[held["row"].to_numpy()])
@@ -278,13 +203,12 @@ def written(
             if name not in LISTED
         }
         made |= {name: _listed(held, f"any_{name}", "option_places", chosen) for name in LISTED}
-        if schema is not COLUMNS:
+        if final.is_merged:
             made["read"] = _listed(held, "any_read", "option_read_places", chosen)
         here = Counter(made["status"].to_pylist())
         state = {**(shard_state(job, group, start) or {}), "statuses": dict(sorted(here.items()))}
-        with replaced(path) as partial:
-            table = table_of(made, schema, {"mio_rag": json.dumps(state)})
-            parquet.write_table(table, partial, compression="zstd")
+        path, _ = shard_paths(final, group, start)
+        write_shard(path, {**COLUMNS, **READ} if final.is_merged else COLUMNS, made, state)
         tokens += sum(made["tokens_used"].to_pylist())
         charged += sum(_of_option(held, "option_charged", chosen).to_pylist())
         worth = zip(made["weight"].to_pylist(), made["value"].to_pylist(), strict=True)
@@ -297,7 +221,7 @@ def written(
 
 
 def _of_option(held: Any, column: str, chosen: Any) -> Any:
-    """A column of the options: its entry for the chosen option of each row."""
+    """The entry of a column for the chosen option of each row."""
     return held[column].combine_chunks().flatten().take(chosen)
 
 
@@ -309,7 +233,7 @@ def _listed(held: Any, column: str, places: str, chosen: Any) -> Any:
     _, begins, _ = _places(held[column])
     taken = arrow.array(np.repeat(begins, lengths) + _flat(own))
     ends = arrow.array(np.concatenate([[0], np.cumsum(lengths)]), arrow.int32())
-    return arrow.ListArray.from_arrays(ends, held[column].combine_chunks().flatten().take(taken))
+    return arrow.ListArray.from_arrays(ends, _of_option(held, column, taken))
 
 
 def _read(job: Job, group: Group, start: int, columns: list[str] | None) -> Any:
@@ -320,32 +244,20 @@ def _read(job: Job, group: Group, start: int, columns: list[str] | None) -> Any:
     return parquet.read_table(path, columns=columns)
 
 
-_ROUNDS = 12
-_WIDER = 16.0  # how far the next round's price lies from this one's, should the total lie outside
-_SMALLEST = 1e-6
-_TRIED = 40  # prices that a sample takes, about
+# The run --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class AllocationSummary(BatchSummary):
-    """What an allocation has come to.
+    """The result of an allocation.
 
-    Parameters
-    ----------
-    total_tokens, tokens_used : int
-        What there was; of all answered rows, never above it.
-    token_price : float
-        mu of the best bound.
-    value : float
-        Sum of weight times value over all answered rows.
-    bound : float or None
-        Proven: no allocation of the total to the answered rows is worth more.
-    gap : float or None
-        (bound - value) / |value|; None without a bound, or where only the value is 0.
-    prices : tuple of float
-        At which every row was solved.
-    rounds : int
-        1 unless the sample was far off.
+    total_tokens, tokens_used: the limit, and what all answered rows use, never above it.
+    token_price: mu of the best bound.
+    value: sum of weight times value over all answered rows.
+    bound: proven: no allocation of the total to the answered rows is worth more; None: nothing was proven.
+    gap: (bound - value) / |value|; None without a bound, or where only the value is 0.
+    prices: at which every row was solved.
+    rounds: 1 unless the sample was far off.
     """
 
     total_tokens: int
@@ -374,104 +286,90 @@ def allocate_batch(
     shard_rows: int = 5000,
     progress: Progress | None = None,
 ) -> AllocationSummary:
-    """Share a total of tokens among all rows of Parquet files; resumes an interrupted run.
+    """Share a total of tokens among all rows of Parquet files; resume an interrupted run.
 
-    Parameters
-    ----------
-    candidates, out, engine, workers, columns, shard_rows
-        As in `mio_rag.batch.select_batch`. Shards have further columns: weight, value (without the price of
-        tokens) and token_price (at which objective, bound and gap are the row's own). Where texts are merged,
-        the total is kept by what is read, and the bound stands for costs as the programs sum them up.
-    total_tokens : int
-        Of all rows together.
-    selector : Selector, optional
-        Without a token price. Its seed draws the sample.
-    weighted : bool
-        Whether the column "weight" says what each row counts, from 1e-9 to 1e9.
-    floor : int
-        Fewest tokens of a row.
-    ceiling : int, optional
-        Most tokens of a row that brings no `budget_tokens` of its own.
-    sample : int
-        Rows on which the price is estimated, >= 1. A larger one comes closer, which narrows the gap; all rows
-        at most. Their pools are in memory at once.
-    progress : callable, optional
-        Called with ("reading", "pricing", "selecting" or "writing", total, done).
+    candidates, out, engine, workers, columns, shard_rows: as in `mio_rag.batch.select_batch`. Shards have
+        further columns: weight, value (without the price of tokens) and token_price (at which objective,
+            bound
+        and gap are the row's own). Where texts are merged, the total holds for what is read, and the bound
+        for costs before merging.
+    total_tokens: of all rows together.
+    selector: without a token price. Its seed draws the sample.
+    weighted: use the column "weight", from 1e-9 to 1e9, as the weight of each row.
+    floor: fewest tokens of a row.
+    ceiling: most tokens of a row without a `budget_tokens` of its own.
+    sample: rows on which the price is estimated, >= 1; their pools are in memory at once. A larger one
+        narrows the gap.
+    progress: called with ("reading", "pricing", "selecting" or "writing", total, done).
 
-    Returns
-    -------
-    AllocationSummary
-
-    Raises
-    ------
-    InputError
-        As `select_batch`, and for a total below the shortest passage or what must be chosen.
-    SolverError
-        If worker processes cannot be started.
-
-    Notes
-    -----
-    Deterministic as long as no program meets its time limit. Prices are kept as soon as they are known.
+    Deterministic as long as no program meets its time limit. Raises as `select_batch`, and `InputError` for a
+    total below the shortest passage or what must be chosen.
     """
-    began = time.perf_counter()
-    chosen = selector or Selector()
-    _check(total_tokens, floor, ceiling, sample, workers, shard_rows, engine, chosen)
+    began, chosen = time.perf_counter(), selector or Selector()
+    problems = selector_problems(chosen) + setting_problems(
+        engine,
+        total_tokens=(total_tokens, 1),
+        floor=(floor, 0),
+        ceiling=(ceiling, 1),
+        sample=(sample, 1),
+        workers=(workers, 0),
+        shard_rows=(shard_rows, 1),
+    )
+    if not problems and ceiling is not None and floor > ceiling:
+        problems.append(f"floor={floor} is above ceiling={ceiling}: lower the floor or raise the ceiling")
+    if problems:
+        raise InputError(problems)
     check_name(chosen.solver)
-    names, folder = dict(columns or {}), Path(out)
+    names, folder, total = dict(columns or {}), Path(out), int(total_tokens)
     if weighted:
         names.setdefault("weight", "weight")
     files = input_files(Path(candidates))
     groups, kinds = groups_of(files, chosen, names, weighted=weighted)
-    told = {
-        "total_tokens": int(total_tokens), "floor": int(floor), "ceiling": ceiling, "sample": int(sample)
-    }  # fmt: skip
+    told = {"total_tokens": total, "floor": int(floor), "ceiling": ceiling, "sample": int(sample)}
     most = MOST_BUDGET if ceiling is None else int(ceiling)
     final = Job(folder.resolve(), chosen, most, names, kinds, int(shard_rows), floor=int(floor), told=told)
     tell = progress or (lambda kind, total, done: None)
     with locked(folder):
         claim(final, files, tell)
-        prepare(folder)
         rows = groups[-1].first_row + groups[-1].rows
         if (known := _finished(final, groups)) is not None:
             return replace(known, done_before=rows, seconds=time.perf_counter() - began)
-        work = _Work(final, groups, int(total_tokens), engine, workers, tell)
-        prices = work.prices(sample)
-        while (shares := work.shares(prices, sample)) is None:
-            prices = work.prices(sample)
+        work = _Work(final, groups, total, sample, engine, workers, tell)
+        prices = work.prices()
+        while (shares := work.shares(prices)) is None:
+            prices = work.prices()
         job = work.job(prices)
-        rejected, _ = counted(job, groups)
         tell("writing", rows, 0)
         tokens, value, statuses = written(
             job, final, groups, shares, lambda done: tell("writing", rows, done)
         )
-        if tokens > total_tokens:
+        if tokens > total:
             raise SolverError(f"the shards in '{folder}' hold {tokens} tokens: delete them and run again")
-        gather(job, groups)
-        os.replace(job.out / "rejected.jsonl", folder / "rejected.jsonl")
-        bound = max(value, shares.bound(prices, int(total_tokens)))
-        best = min(range(len(prices)), key=lambda k: shares.relaxed[k] + prices[k] * int(total_tokens))
-        proven = math.isfinite(bound)
-        missing = bound - value
+        gather(job, groups, final.out)
+        # At every price, no allocation of the total is worth more than this.
+        bounds = [one + price * total for one, price in zip(shares.relaxed, prices, strict=True)]
+        bound = max(value, min(bounds))
+        proven, missing = math.isfinite(bound), bound - value
         summary = AllocationSummary(
             folder,
             engine,
             workers,
             rows,
-            rejected,
+            work.rejected,
             work.before,
             dict(sorted(statuses.items())),
-            time.perf_counter() - began,
-            (rows - work.before) / work.taken if work.taken else 0.0,
-            work.cpu,
-            work.peak,
-            int(total_tokens),
-            tokens,
-            prices[best],
-            value,
-            bound if proven else None,
-            0.0 if missing == 0 else missing / abs(value) if proven and value else None,
-            prices,
-            work.rounds,
+            seconds=time.perf_counter() - began,
+            rows_per_second=(rows - work.before) / work.seconds if work.seconds else 0.0,
+            worker_seconds=work.cpu,
+            peak_worker_mb=work.peak,
+            total_tokens=total,
+            tokens_used=tokens,
+            token_price=prices[bounds.index(min(bounds))],
+            value=value,
+            bound=bound if proven else None,
+            gap=0.0 if missing == 0 else missing / abs(value) if proven and value else None,
+            prices=prices,
+            rounds=work.rounds,
         )
         write_atomically(folder / "summary.json", json.dumps(summary.to_dict(), indent=1))
         _clear(final)
@@ -479,20 +377,21 @@ def allocate_batch(
 
 
 class _Work:
-    """The rounds of one allocation; all but the last are rarely needed."""
+    """The rounds of one allocation; usually one."""
 
     def __init__(
         self,
         final: Job,
         groups: list[Group],
         total_tokens: int,
+        sample: int,
         engine: Engine,
         workers: int,
         tell: Progress,
     ) -> None:
-        self.final, self.groups, self.total, self.engine = final, groups, total_tokens, engine
-        self.workers, self.tell = workers, tell
-        self.rounds, self.before, self.cpu, self.taken = 0, 0, 0.0, 0.0
+        self.final, self.groups, self.total, self.sample = final, groups, total_tokens, sample
+        self.engine, self.workers, self.tell = engine, workers, tell
+        self.rounds, self.before, self.rejected, self.cpu, self.seconds = 0, 0, 0, 0.0, 0.0
         self.peak: float | None = 0.0
         self._record = final.out / "prices.json"
         self._fewest: list[int] = []
@@ -500,8 +399,8 @@ class _Work:
         self._over: float | None = None  # the highest price known at which more than the total is spent
         self._under: float | None = None  # the lowest at which less is
 
-    def prices(self, sample: int) -> tuple[float, ...]:
-        """Those of the next round, as they were first found."""
+    def prices(self) -> tuple[float, ...]:
+        """Return the prices of the next round; a resumed run reads those that were found first."""
         known: list[list[float]] = []
         if self._record.is_file():
             try:
@@ -509,13 +408,12 @@ class _Work:
             except (OSError, ValueError) as error:
                 raise DataError(f"'{self._record}' cannot be read ({error}): delete it") from error
         if len(known) <= self.rounds:
-            found = self._next or self._estimated(sample, self.total)
-            known = [*known, list(found)]
+            known = [*known, list(self._next or self._estimated(self.total))]
             write_atomically(self._record, json.dumps(known))
         self.rounds += 1
         return tuple(known[self.rounds - 1])
 
-    def _estimated(self, sample: int, total: float) -> tuple[float, ...]:
+    def _estimated(self, total: float) -> tuple[float, ...]:
         done = 0
 
         def told(_: str) -> None:
@@ -524,36 +422,27 @@ class _Work:
                 done += 1
                 self.tell("pricing", _TRIED, 1)
 
-        found = sampled_prices(self.final, self.groups, total, sample, max(1, self.workers), told)
+        workers = max(1, self.workers)
+        found = sampled_prices(self.final, self.groups, total, self.sample, workers, told)
         self.tell("pricing", _TRIED, _TRIED - done)
         return found
 
     def job(self, prices: tuple[float, ...]) -> Job:
-        """The options of a round."""
+        """Return the job of the options of this round."""
         return replace(self.final, out=self.final.out / f"options-{self.rounds}", prices=prices)
 
-    def shares(self, prices: tuple[float, ...], sample: int) -> Shares | None:
-        """What each row gets; None where the total lies outside its options.
+    def shares(self, prices: tuple[float, ...]) -> Shares | None:
+        """Choose an option for each row; None where the total lies outside the options.
 
-        Raises
-        ------
-        InputError
-            If what must be chosen takes more than the total.
+        Raises `InputError` if what must be chosen takes more than the total.
         """
         job = self.job(prices)
         job.out.mkdir(exist_ok=True)
         prepare(job.out)
-        total = self.groups[-1].first_row + self.groups[-1].rows
-        todo, before = open_groups(job, self.groups)
-        self.tell("selecting", total, before)
-        began = time.perf_counter()
-        cpu, peak = run(
-            job, todo, self.engine, self.workers, lambda rows: self.tell("selecting", total, rows)
-        )
-        self.taken += time.perf_counter() - began
-        self.before, self.cpu = before, self.cpu + cpu
-        self.peak = None if peak is None or self.peak is None else max(self.peak, peak)
-        counted(job, self.groups)
+        ran = run(job, self.groups, self.engine, self.workers, self.tell)
+        self.before, self.rejected = ran.before, ran.rejected
+        self.seconds, self.cpu = self.seconds + ran.seconds, self.cpu + ran.cpu_seconds
+        self.peak = None if ran.peak_mb is None or self.peak is None else max(self.peak, ran.peak_mb)
         found = shared(job, self.groups, self.total)
         if found.shortest is not None and found.shortest > self.total:
             raise InputError(
@@ -568,7 +457,7 @@ class _Work:
         if (over or under) and self.rounds == 1 and len(prices) == 1:
             # All rows spend another multiple of the total than the sample does.
             seen = max(1, found.fewest + found.most) / 2
-            self._next = self._estimated(sample, self.total**2 / seen)
+            self._next = self._estimated(self.total**2 / seen)
             return None
         if over:
             self._fewest.append(found.fewest)
@@ -593,7 +482,7 @@ def _clear(final: Job) -> None:
 
 
 def _finished(final: Job, groups: list[Group]) -> AllocationSummary | None:
-    """The summary of a run that came to its end; None where anything is missing."""
+    """The summary of a finished run; None where anything is missing."""
     path = final.out / "summary.json"
     if not path.is_file() or any(
         shard_state(final, g, start) is None for g, start, _ in shards_of(final, groups)
@@ -606,34 +495,3 @@ def _finished(final: Job, groups: list[Group]) -> AllocationSummary | None:
         return None
     _clear(final)
     return found
-
-
-def _check(
-    total_tokens: int,
-    floor: int,
-    ceiling: int | None,
-    sample: int,
-    workers: int,
-    shard_rows: int,
-    engine: str,
-    selector: Selector,
-) -> None:
-    problems = selector_problems(selector)
-    for name, value, least in (
-        ("total_tokens", total_tokens, 1), ("floor", floor, 0), ("ceiling", ceiling, 1),
-        ("sample", sample, 1), ("workers", workers, 0), ("shard_rows", shard_rows, 1),
-    ):  # fmt: skip
-        if value is None:
-            continue
-        problem = count_problem(name, value)
-        if problem is None and value < least:
-            problem = f"{name}={value!r} must be >= {least}"
-        if problem is None and value > MOST_BUDGET:
-            problem = f"{name}={value} must be at most {MOST_BUDGET:.0e}"
-        problems += [problem] if problem else []
-    if not problems and ceiling is not None and floor > ceiling:
-        problems.append(f"floor={floor} is above ceiling={ceiling}: lower the floor or raise the ceiling")
-    if engine not in get_args(Engine):
-        problems.append(f"engine={engine!r} is unknown: choose local or ray")
-    if problems:
-        raise InputError(problems)

@@ -1,8 +1,9 @@
-"""Run a policy over many questions: workers ask, one ledger counts."""
+"""Run a policy over many questions: workers answer, one ledger counts."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import threading
 import time
@@ -14,9 +15,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mio_rag.batch.answering import TOLD, Answering, Job, Rest, Unit, Workers, make_reader
-from mio_rag.batch.ask_on_ray import RayTeam, ray_problems, ray_team
 from mio_rag.batch.job import Engine, open_parquet
 from mio_rag.batch.ledger import Claim, Ledger
+from mio_rag.batch.on_ray import RayTeam, ray_problems, ray_team
 from mio_rag.corpora.load import load_questions
 from mio_rag.errors import DataError, InputError, StateError
 from mio_rag.generation import Generator
@@ -26,44 +27,43 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.storage import locked, parse_json, replaced, write_atomically
 from mio_rag.types import Question
 
-_SHOWN = 20
+_SHOWN = 20  # problems of a file
+_MOST_DOLLARS = 1e9  # a ledger counts billionths in 64 bits
+_UNREAD_PER_ANSWER = 20  # with more than that, another pass is not worth it
 
 
 def read_questions(source: str | Path) -> tuple[Question, ...]:
-    """The questions of a file of lines ``{"id": ..., "question": ...}``, of Parquet, or of a question set.
+    """Read questions from lines ``{"id": ..., "question": ...}``, from Parquet, or from a question set.
 
-    A line may have ``choices``; without an id its number is one. Columns of a Parquet file are called alike,
+    A line may have ``choices``; without an id its number is one. Columns of a Parquet file have these names,
     or ``query_id`` for the id.
 
-    Raises
-    ------
-    DataError
-        With every line that is none, or if there are no questions.
-    InputError
-        If the source cannot be read.
+    Raises `DataError` with every invalid line, or if there are no questions; `InputError` if the source
+    cannot be read.
     """
     path = Path(source)
     name = path.name.lower()
-    if path.is_file() and name.endswith((".jsonl", ".jsonl.gz", ".parquet")):
-        problems: list[str] = []
-        rows = _table(path) if name.endswith(".parquet") else _lines(path, problems)
-        found = []
-        for number, row in rows:
-            try:
-                found.append(_question(row, number))
-            except InputError as error:
-                problems += [f"'{path.name}', line {number + 1}: {problem}" for problem in error.problems]
-        if problems:
-            more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-            raise DataError([*problems[:_SHOWN], *more])
-        if not found:
-            raise DataError(f"'{path}' has no questions")
-        return tuple(found)
-    if (path / "manifest.json").is_file() and (path / "passages.jsonl").is_file():
-        raise InputError(f"'{source}' is an index, not questions: give the questions first, then the index")
-    if path.is_file():
-        raise InputError(f"'{source}' is not read: questions come in .jsonl, .jsonl.gz or .parquet files")
-    return load_questions(source)
+    if not path.is_file() or not name.endswith((".jsonl", ".jsonl.gz", ".parquet")):
+        if (path / "manifest.json").is_file() and (path / "passages.jsonl").is_file():
+            raise InputError(
+                f"'{source}' is an index, not questions: give the questions first, then the index"
+            )
+        if path.is_file():
+            raise InputError(f"'{source}' is not read: questions come in .jsonl, .jsonl.gz or .parquet files")
+        return load_questions(source)
+    problems: list[str] = []
+    found = []
+    for number, row in _table(path) if name.endswith(".parquet") else _lines(path, problems):
+        try:
+            found.append(_question(row, number))
+        except InputError as error:
+            problems += [f"'{path.name}', line {number + 1}: {problem}" for problem in error.problems]
+    if problems:
+        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        raise DataError([*problems[:_SHOWN], *more])
+    if not found:
+        raise DataError(f"'{path}' has no questions")
+    return tuple(found)
 
 
 def _lines(path: Path, problems: list[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -85,16 +85,12 @@ def _lines(path: Path, problems: list[str]) -> Iterator[tuple[int, Mapping[str, 
 
 def _table(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     with open_parquet(path) as file:
-        names = [n for n in ("id", "query_id", "question", "choices") if n in file.schema_arrow.names]
+        held = file.schema_arrow.names
+        names = [name for name in ("id", "query_id", "question", "choices") if name in held]
         if "question" not in names:
-            raise InputError(
-                f"'{path.name}' has no column question: it has {', '.join(file.schema_arrow.names)}"
-            )
-        number = 0
-        for batch in file.iter_batches(1024, columns=names):
-            for row in batch.to_pylist():
-                yield number, row
-                number += 1
+            raise InputError(f"'{path.name}' has no column question: it has {', '.join(held)}")
+        batches = file.iter_batches(1024, columns=names)
+        yield from enumerate(row for batch in batches for row in batch.to_pylist())
 
 
 def _question(row: Mapping[str, Any], number: int) -> Question:
@@ -106,35 +102,22 @@ def _question(row: Mapping[str, Any], number: int) -> Question:
         raise InputError(f"choices are {choices!r:.60}: give a list of texts")
     if identity is not None and not isinstance(identity, (str, int)):
         raise InputError(f"id is {identity!r:.60}: give text")
-    return Question(str(number) if identity is None else str(identity), text, choices=tuple(choices))
-
-
-_MOST_DOLLARS = 1e9  # in billionths, a ledger counts them in 64 bits
-_WORTH_IT = 20  # unread questions for each that the last pass answered
+    return Question(str(number if identity is None else identity), text, choices=tuple(choices))
 
 
 @dataclass(frozen=True)
 class AskedSummary:
-    """What a batch of questions has come to.
+    """The result of a batch of questions.
 
-    Parameters
-    ----------
-    questions, answered, failed, unread, left : int
-        Of the input; `failed` and `unread` are asked again by the next run: of the latter nothing was worth
-        reading at the price, so that no model was asked. `left` were not asked since the total is spent, or
-        has no room for what is worth reading, or since the run was interrupted.
-    done_before : int
-        Answered when this run began.
-    spent, lost : float
-        Tokens or dollars: on answers; on calls that never told what they took.
-    unit : str
-        tokens or dollars.
-    total : float or None
-        What may be spent.
-    needs : float or None
-        What one of the questions that were not asked may cost at the least, where less than that is left.
-    lower : str or None
-        The limit of the policy by which `needs` can be lowered; None where it is what is worth reading.
+    questions, answered, failed, unread, left: of the input. The next run asks `failed` and `unread` again: of
+        the latter nothing was worth reading at the price, so that no model was asked. `left` were not asked,
+        since the total is spent or does not allow what is worth reading, or since the run was interrupted.
+    done_before: answered when this run began.
+    spent, lost: tokens or dollars, on answers, and on calls that never reported their cost.
+    unit: tokens or dollars.
+    total: what may be spent, if there is a limit.
+    needs: what one of the questions that were not asked may cost at the least, where less than that is left.
+    lower: the limit of the policy by which `needs` can be lowered; None where it is what is worth reading.
     """
 
     out: Path
@@ -153,7 +136,7 @@ class AskedSummary:
     lower: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {**asdict(self), "out": str(self.out)}
 
 
@@ -173,58 +156,35 @@ def ask_many(
     stop: threading.Event | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> AskedSummary:
-    """Answer every question under a policy; resumes an interrupted run.
+    """Answer every question under a policy; resume an interrupted run.
 
-    Parameters
-    ----------
-    questions : sequence of Question
-    index : CorpusIndex or path
-        Ray takes the folder, since every worker opens it.
-    generator : Generator or str
-        The reader, or how `mio_rag.generation.make_generator` names it; Ray takes the name. One that is named
-        repeats no requests itself, and its replies are kept beside the ledger where it identifies its model
-        (gguf:, openai:), so that what was paid for is not asked for again. A given one should do likewise.
-    out : path
-        Folder of the ledger and the answers, on this machine; one run at a time.
-    total_tokens : int, optional
-        That all questions together may take, in all runs; by default the policy's own total, where it has one
-        without a file of its own. The policy's pacer then sets the price.
-    total_dollars : float, optional
-        Likewise in money, by the prices of the policy's models; the price is the policy's own.
-    engine : {"local", "ray"}
-        Threads of this process, or actors of a cluster: the one that RAY_ADDRESS names, else one that is
+    index: Ray takes the folder, since every worker opens it.
+    generator: the reader, or its name for `mio_rag.generation.make_generator`; Ray takes the name. A named
+        one repeats no requests itself, and its replies are cached next to the ledger where it identifies its
+        model (gguf:, openai:), so that what was paid for is not asked for again. A given one should do the
+        same.
+    out: folder of ``ledger.sqlite``, ``answers.jsonl`` and ``summary.json``, on this machine; one run at a
+        time.
+    total_tokens: that all questions together may take, in all runs; default: the policy's own total, where it
+        has one without a file of its own. The policy's pacer then sets the price.
+    total_dollars: the same in money, by the prices of the policy's models; the price is the policy's own.
+    engine: "local": threads of this process; "ray": actors of the cluster of RAY_ADDRESS, or of one that is
         started on this machine.
-    workers : int
-        Actors of a cluster, >= 1; each opens index and generator.
-    concurrency : int
-        Questions under way at a time, >= 1.
-    retries : int
-        Repetitions of a call that failed, >= 0.
-    stop : Event, optional
-        Once it is set, what is under way is finished, and nothing more is begun.
-    progress : callable, optional
-        Called with (questions just finished, all).
+    workers: actors of a cluster, >= 1; each opens index and generator.
+    concurrency: questions in progress at a time, >= 1.
+    retries: repetitions of a call that failed, >= 0.
+    stop: once it is set, questions in progress are finished, and none is begun.
+    progress: called with (questions just finished, all).
 
-    Returns
-    -------
-    AskedSummary
-        Also in ``summary.json``; the answers are in ``answers.jsonl``.
-
-    Raises
-    ------
-    InputError
-        For a policy, a total, an engine or a folder that do not fit, all problems at once.
-    GenerationError
-        When 20 questions in a row fail; what is finished is kept.
-    SolverError
-        If a cluster cannot be started.
+    Raises `InputError` for a policy, a total, an engine or a folder that do not fit, all problems at once;
+    `GenerationError` when 20 questions in a row fail, with what is finished kept; `SolverError` if a cluster
+    cannot be started.
     """
     began, folder = time.perf_counter(), Path(out)
     dollars = total_dollars is not None
     problems = _setting_problems(total_tokens, total_dollars, engine, workers, concurrency, retries)
-    problems += _problems(policy, len(questions), total_tokens, total_dollars)
-    if engine == "ray":
-        problems += _ray_problems(index, generator, policy)
+    problems += _policy_problems(policy, len(questions), total_tokens, total_dollars)
+    problems += ray_problems(index, generator, policy) if engine == "ray" else []
     if problems:
         raise InputError(problems)
     if not dollars and total_tokens is None and policy.price.state is None:
@@ -234,7 +194,7 @@ def ask_many(
     unit = Unit(policy.prices, dollars)
     given = total_dollars if dollars else total_tokens
     total = None if given is None else unit.given(given)
-    states = resolve(policy)
+    states, stopped = resolve(policy), stop or threading.Event()
     with locked(folder), ExitStack() as opened:
         ledger = Ledger(folder / "ledger.sqlite")
         opened.callback(ledger.close)
@@ -242,14 +202,12 @@ def ask_many(
         account = ledger.account()
         before = account.states.get("answered", 0)
         price, asked = ledger.last_price(), len(questions) - before
-        stopped = stop or threading.Event()
         again = True
         while again:
             known, spent = account.states.get("answered", 0), account.spent
             rest = None
             if total_tokens is not None:
-                left = total_tokens - spent - account.lost
-                rest = Rest(left, asked, price)
+                rest = Rest(total_tokens - spent - account.lost, asked, price)
             job = Job(folder.resolve(), policy, states, unit, retries, total, rest)
             with ExitStack() as opened_here:
                 team: RayTeam | Answering
@@ -257,18 +215,18 @@ def ask_many(
                     made = ray_team(str(index), str(generator), job, workers, concurrency)
                     team = opened_here.enter_context(made)
                 else:
-                    team = opened_here.enter_context(_here(index, generator, job, ledger))
+                    team = opened_here.enter_context(_local_team(index, generator, job, ledger))
                 ledger.confirm(team.about)
                 run = Workers(ledger, team, total, stopped, progress, len(questions))
-                run.tell(before if known == before else 0)
+                run.report(before if known == before else 0)
                 run.work(concurrency)
             account = ledger.account()
-            # What the price of a total left unread is asked again with what is left of it, while that pays;
-            # it is shared by as many as it suffices for.
+            # What the price of a total left unread is asked again with the rest of it, while that pays. The
+            # rest is shared by as many questions as it suffices for.
             unread = account.states.get("unread", 0) + run.crowded
             more = account.states.get("answered", 0) - known
-            # The price of an earlier run may be that of a smaller total, so it does not have the last word.
-            pays = unread > 0 and (price is not None or unread <= _WORTH_IT * more)
+            # A price of an earlier run may be that of a smaller total: it does not decide alone.
+            pays = unread > 0 and (price is not None or unread <= _UNREAD_PER_ANSWER * more)
             again = total_tokens is not None and not stopped.is_set() and pays
             if again and total_tokens is not None:
                 mean = max(1, (account.spent - spent) // more if more else account.spent // max(1, known))
@@ -278,21 +236,22 @@ def ask_many(
         answered, failed, unread = (
             account.states.get(state, 0) for state in ("answered", "failed", "unread")
         )
+        needs, reads = run.short or (None, False)
         summary = AskedSummary(
             folder,
             len(questions),
             answered,
             failed,
             unread,
-            len(questions) - answered - failed - unread,
-            before,
-            unit.told(account.spent),
-            unit.told(account.lost),
-            unit.name,
-            given,
-            time.perf_counter() - began,
-            None if run.short is None else unit.told(run.short[0]),
-            None if run.short is None or run.short[1] else _lower(policy, unit, run.short[0]),
+            left=len(questions) - answered - failed - unread,
+            done_before=before,
+            spent=unit.told(account.spent),
+            lost=unit.told(account.lost),
+            unit=unit.name,
+            total=given,
+            seconds=time.perf_counter() - began,
+            needs=None if needs is None else unit.told(needs),
+            lower=None if needs is None or reads else _lower(policy, unit, needs),
         )
         _export(ledger, summary)
     if run.failure is not None:
@@ -301,23 +260,22 @@ def ask_many(
 
 
 @contextmanager
-def _here(
+def _local_team(
     index: CorpusIndex | str | Path, generator: Generator | str, job: Job, ledger: Ledger
 ) -> Iterator[Answering]:
-    """Who answers in this process."""
     with ExitStack() as opened:
         corpus = index if isinstance(index, CorpusIndex) else CorpusIndex.load(index)
-        reader = generator
-        if isinstance(reader, str):
-            reader = make_reader(reader, job.folder / "replies.sqlite")
-            opened.callback(reader.close)
-
-        def lose(claim: Claim, cost: int) -> bool:
-            return ledger.lose(claim, cost, job.total)
 
         def make(spec: str) -> Generator:
             return make_reader(spec, job.folder / "replies.sqlite")
 
+        def lose(claim: Claim, cost: int) -> bool:
+            return ledger.lose(claim, cost, job.total)
+
+        reader = generator
+        if isinstance(reader, str):
+            reader = make(reader)
+            opened.callback(reader.close)
         made = Answering(corpus, reader, job, lose, job.pacer(), make)
         opened.callback(made.close)
         yield made
@@ -326,15 +284,18 @@ def _here(
 def _about(policy: Policy, states: Resolved, questions: Sequence[Question], unit: Unit) -> dict[str, str]:
     """What the answers depend on; a total may be raised."""
     paced = policy.price.total is not None
+    digest = hashlib.sha256()
+    for question in questions:
+        digest.update(json.dumps([question.id, question.text, list(question.choices)]).encode())
     return {
         "policy": states.digest(policy.replace(price=FixedPrice(token=0.0)) if paced else policy),
-        "questions": _digest(questions),
+        "questions": digest.hexdigest(),
         "unit": unit.name,
     }
 
 
 def _lower(policy: Policy, unit: Unit, held: int) -> str:
-    """The limit that decides what is held for a question."""
+    """The limit that decides what is reserved for a question."""
     if held == unit.most(policy.limits.max_total_tokens, policy.limits.max_total_tokens):
         return "limits.max_total_tokens"
     return "limits.budget" if unit.dollars else "limits.max_tokens"  # tokens: evidence shrinks
@@ -381,11 +342,11 @@ def _setting_problems(
     return problems
 
 
-def _problems(policy: Policy, count: int, total_tokens: int | None, total_dollars: float | None) -> list[str]:
-    """What is wrong with a total under a policy."""
-    problems = []
-    if not count:
-        problems.append("there are no questions")
+def _policy_problems(
+    policy: Policy, count: int, total_tokens: int | None, total_dollars: float | None
+) -> list[str]:
+    """Problems of a total under a policy."""
+    problems = [] if count else ["there are no questions"]
     price = policy.price
     begins_anew = price.total is not None and price.state is None and total_tokens is None
     if begins_anew and (total_dollars is not None or price.per is not None):
@@ -398,45 +359,22 @@ def _problems(policy: Policy, count: int, total_tokens: int | None, total_dollar
             policy.replace(price=Total(total=total_tokens, questions=count))
         except InputError as error:
             problems += error.problems
-    if total_dollars is not None:
-        dear = [name for name, pair in policy.prices.dollars.items() if max(pair) > _MOST_DOLLARS]
-        problems += [
-            f"the price of {name} cannot be counted: give at most {_MOST_DOLLARS:g} dollars per million"
-            for name in dear
-        ]
-        unpriced = [n for n in (READER, *policy.models) if n not in policy.prices.dollars]
-        if unpriced:
-            names = list(dict.fromkeys(unpriced))
-            tables = ", ".join(f"[models.{name}]" for name in names)
-            begin = f"; `mio-rag policy show {policy.name} --toml > FILE` prints a file to begin with"
-            problems.append(
-                f"a total in dollars needs the price of {', '.join(names)}: give {tables} input and output"
-                f"{begin if policy.name in PRESETS else ''}"
-            )
-    return problems
-
-
-def _ray_problems(index: object, generator: object, policy: Policy) -> list[str]:
-    problems = ray_problems(policy)
-    if isinstance(index, CorpusIndex):
+    if total_dollars is None:
+        return problems
+    problems += [
+        f"the price of {name} cannot be counted: give at most {_MOST_DOLLARS:g} dollars per million"
+        for name, pair in policy.prices.dollars.items()
+        if max(pair) > _MOST_DOLLARS
+    ]
+    names = dict.fromkeys(n for n in (READER, *policy.models) if n not in policy.prices.dollars)
+    if names:
+        tables = ", ".join(f"[models.{name}]" for name in names)
+        begin = f"; `mio-rag policy show {policy.name} --toml > FILE` prints a file to begin with"
         problems.append(
-            "engine='ray' takes the folder of an index, since every worker opens it: give its path"
-        )
-    if not isinstance(generator, str):
-        problems.append(
-            "engine='ray' takes the name of a generator, since every worker opens it, for instance "
-            "openai:http://host/v1#MODEL"
+            f"a total in dollars needs the price of {', '.join(names)}: give {tables} input and output"
+            f"{begin if policy.name in PRESETS else ''}"
         )
     return problems
-
-
-def _digest(questions: Sequence[Question]) -> str:
-    import hashlib
-
-    digest = hashlib.sha256()
-    for question in questions:
-        digest.update(json.dumps([question.id, question.text, list(question.choices)]).encode())
-    return digest.hexdigest()
 
 
 def _export(ledger: Ledger, summary: AskedSummary) -> None:
@@ -450,6 +388,6 @@ def _export(ledger: Ledger, summary: AskedSummary) -> None:
         write_atomically(summary.out / "summary.json", json.dumps(summary.to_dict(), indent=1))
     except OSError as error:
         raise StateError(
-            f"'{path}' cannot be written ({error}). Every answer is kept in '{ledger.path}': make room, and "
-            "run the same again"
+            f"'{path}' cannot be written ({error}). Every answer is kept in '{ledger.path}': free some "
+            "space, and run the same again"
         ) from error

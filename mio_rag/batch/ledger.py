@@ -1,8 +1,8 @@
-"""What a batch of questions has answered and spent: one SQLite file, of which no kill can make a liar.
+"""The answers and costs of a batch of questions: one SQLite file, crash-safe.
 
-Before a question is asked, the most that it may cost is held; when it is answered, the answer and what it
-cost are written, and what was held is free again, in one transaction. What is still held when a run begins
-was held by one that was killed: nobody knows what it spent, so all of it counts as spent.
+Before a question is asked, the most that it may cost is reserved. Its answer, its cost and the release of the
+reservation are written in one transaction. A reservation that a run finds at its start belongs to a killed
+run: all of it counts as lost, since what was spent is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mio_rag.types import Question
 T = TypeVar("T")
 
 _PATIENCE_SECONDS = 30.0
-_APPLICATION = 0x6D696F61  # "mioa": how the file is known as a batch of answers
+_APPLICATION = 0x6D696F61  # "mioa": identifies the file as a batch of answers
 _CREATE = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE questions (number INTEGER PRIMARY KEY, id TEXT NOT NULL, question TEXT NOT NULL, "
@@ -37,14 +37,10 @@ _CREATE = (
 
 @dataclass(frozen=True)
 class Account:
-    """Where a batch stands, in the unit of its costs.
+    """The state of a batch, in the unit of its costs.
 
-    Parameters
-    ----------
-    spent, held, lost : int
-        On answers; for questions under way; on calls that never told, such as those of killed runs.
-    states : mapping of str to int
-        open, answered, failed, unread: questions.
+    spent, held, lost: on answers; reserved for questions in progress; on calls that never reported a cost.
+    states: number of questions that are open, held, answered, failed, unread.
     """
 
     spent: int
@@ -55,13 +51,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Claim:
-    """A question that is being asked.
-
-    Parameters
-    ----------
-    held : int
-        The most that it may cost, in the unit of the batch.
-    """
+    """A question in progress, and the most that it may cost, as reserved."""
 
     number: int
     question: Question
@@ -69,13 +59,7 @@ class Claim:
 
 
 class Ledger:
-    """The file; threads may share it.
-
-    Raises
-    ------
-    InputError
-        If the file is of something else.
-    """
+    """The file; threads may share it. Raises `InputError` if it is something else."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -113,56 +97,38 @@ class Ledger:
                 raise StateError(f"'{self.path}' cannot be read or written: {error}") from error
 
     def begin(self, about: Mapping[str, str], questions: Iterable[Question]) -> None:
-        """Make the file this run's, or find that it is; what a killed run held is lost, and asked again.
+        """Start a new batch, or resume one: what a killed run had reserved is lost, and asked again.
 
-        Parameters
-        ----------
-        about : mapping of str to str
-            What the answers depend on.
-
-        Raises
-        ------
-        InputError
-            Where the file was begun with something else.
+        about: what the answers depend on; `InputError` if the file was begun with something else.
         """
         with self._transaction() as connection:
-            known = dict(connection.execute("SELECT name, value FROM about").fetchall())
-            if not known:
-                connection.executemany("INSERT INTO about VALUES (?, ?)", about.items())
+            if connection.execute("SELECT count(*) FROM about").fetchone()[0] == 0:
                 rows = ((k, q.id, q.text, json.dumps(list(q.choices))) for k, q in enumerate(questions))
                 connection.executemany(
                     "INSERT INTO questions (number, id, question, choices) VALUES (?, ?, ?, ?)", rows
                 )
-            else:
-                self._compare(known, about)
+            self._compare(connection, about)
             connection.execute("UPDATE account SET lost = lost + held, held = 0")
             connection.execute(
                 "UPDATE questions SET state = 'open', held = 0 WHERE state IN ('held', 'failed', 'unread')"
             )
 
     def confirm(self, about: Mapping[str, str]) -> None:
-        """Hold what is known by now, too, against what the file was begun with.
-
-        Raises
-        ------
-        InputError
-            As `begin`.
-        """
+        """Record, or compare, further things that the answers depend on; raises as `begin`."""
         with self._transaction() as connection:
-            known = dict(connection.execute("SELECT name, value FROM about").fetchall())
-            new = {name: value for name, value in about.items() if name not in known}
-            connection.executemany("INSERT INTO about VALUES (?, ?)", new.items())
-            self._compare({**known, **new}, about)
+            self._compare(connection, about)
 
-    def _compare(self, known: Mapping[str, str], about: Mapping[str, str]) -> None:
-        if changed := [name for name, value in about.items() if known.get(name) != value]:
+    def _compare(self, connection: sqlite3.Connection, about: Mapping[str, str]) -> None:
+        known = dict(connection.execute("SELECT name, value FROM about").fetchall())
+        if changed := [name for name, value in about.items() if known.get(name, value) != value]:
             raise InputError(
                 f"the answers in '{self.path.parent}' were begun with another {', '.join(changed)}: they "
                 "cannot be mixed with these; use the same, or a new folder"
             )
+        connection.executemany("INSERT OR IGNORE INTO about VALUES (?, ?)", about.items())
 
     def next_open(self, behind: int) -> tuple[int, Question] | None:
-        """The first open question behind a number; None: there is none."""
+        """Return the first open question with a larger number; None: there is none."""
         with self._transaction() as connection:
             row = connection.execute(
                 "SELECT number, id, question, choices FROM questions WHERE state = 'open' AND number > ? "
@@ -180,7 +146,7 @@ class Ledger:
             raise self._damaged(row[0], str(error)) from error
 
     def _read(self, number: int, text: Any, kind: type[T]) -> T:
-        """JSON of a row."""
+        """Parse the JSON of a row."""
         try:
             found = json.loads(text)
         except (ValueError, TypeError, RecursionError) as error:
@@ -189,30 +155,25 @@ class Ledger:
             raise self._damaged(number, f"no {kind.__name__}")
         return found
 
-    def _damaged(self, number: int, why: str) -> StateError:
+    def _damaged(self, number: int, why: str, table: str = "questions") -> StateError:
         return StateError(
-            f"'{self.path}' is damaged: row {number} of questions holds {why}. Restore the file, or begin in "
+            f"'{self.path}' is damaged: row {number} of {table} holds {why}. Restore the file, or begin in "
             "another folder"
         )
 
     def _counts(self, connection: sqlite3.Connection) -> tuple[int, int, int]:
-        """Spent, held and lost."""
+        """Spent, reserved and lost."""
         row = connection.execute("SELECT spent, held, lost FROM account").fetchone() or (-1, -1, -1)
         if not all(isinstance(count, int) and count >= 0 for count in row):
-            raise StateError(
-                f"'{self.path}' is damaged: row 1 of account holds {row!r}, expected three counts >= 0. "
-                "Restore the file, or begin in another folder"
-            )
+            raise self._damaged(1, f"{row!r}, expected three counts >= 0", "account")
         spent, held, lost = row
         return spent, held, lost
 
     def hold(self, number: int, cost: int, total: int | None, least: int | None = None) -> int:
-        """Hold the most that a question may cost; 0 where the total does not allow it now.
+        """Reserve the most that a question may cost, and return it; 0 where the total does not allow it now.
 
-        Parameters
-        ----------
-        least : int, optional
-            With how much less it can be asked: then all that is left is held, where that is enough.
+        least: with how much less the question can be asked. Then all that is left is reserved, if that is
+            enough.
         """
         with self._transaction() as connection:
             spent, held, lost = self._counts(connection)
@@ -228,96 +189,74 @@ class Ledger:
         return cost
 
     def lose(self, claim: Claim, cost: int, total: int | None) -> bool:
-        """Count a call of a question that was made and never told what it took.
+        """Count a call of a question that never reported its cost; return whether another one is allowed.
 
-        Returns
-        -------
-        bool
-            Whether the total allows another one. If not, what was lost comes out of what is held, and the
-            question must not be asked again.
+        If not, the loss is taken from the question's reservation, and it must not be asked again.
         """
         with self._transaction() as connection:
             spent, held, lost = self._counts(connection)
             connection.execute("UPDATE account SET lost = lost + ?", (cost,))
             if total is None or spent + held + lost + cost <= total:
                 return True
-            (mine,) = connection.execute(
+            (held,) = connection.execute(
                 "SELECT held FROM questions WHERE number = ?", (claim.number,)
             ).fetchone()
-            taken = min(cost, mine)
+            taken = min(cost, held)
             connection.execute("UPDATE account SET held = held - ?", (taken,))
             connection.execute("UPDATE questions SET held = held - ? WHERE number = ?", (taken, claim.number))
         return False
 
-    def abandon(self, claim: Claim, *, again: bool) -> None:
-        """Count all that a question holds as lost: whoever asked it is gone.
+    def _held(self, connection: sqlite3.Connection, claim: Claim) -> int:
+        """What is reserved for a question in progress; `StateError` if it is none: it is charged once."""
+        row = connection.execute(
+            "SELECT held FROM questions WHERE number = ? AND state = 'held'", (claim.number,)
+        ).fetchone()
+        if row is None:
+            raise StateError(f"question {claim.number} is not in progress: it was settled already")
+        return int(row[0])
 
-        Parameters
-        ----------
-        again : bool
-            Whether it is open again; else it is still to be settled.
+    def abandon(self, claim: Claim, *, again: bool) -> None:
+        """Count the whole reservation of a question as lost, since its worker died.
+
+        again: whether the question is open again; else it is still to be settled.
         """
         with self._transaction() as connection:
-            (held,) = connection.execute(
-                "SELECT held FROM questions WHERE number = ?", (claim.number,)
-            ).fetchone()
+            held = self._held(connection, claim)
             connection.execute("UPDATE account SET held = held - ?, lost = lost + ?", (held, held))
             connection.execute(
                 "UPDATE questions SET held = 0, state = ? WHERE number = ?",
                 ("open" if again else "held", claim.number),
             )
 
-    def settle(
-        self,
-        claim: Claim,
-        cost: int,
-        told: Mapping[str, Any],
-        *,
-        failed: bool = False,
-        unread: bool = False,
-        short: bool = False,
-    ) -> None:
-        """Write down what came of a question and what it cost; what was held is free.
+    def settle(self, claim: Claim, cost: int, told: Mapping[str, Any], state: str = "answered") -> None:
+        """Write the result of a question and its cost, and release its reservation.
 
-        Parameters
-        ----------
-        failed, unread : bool
-            Whether it failed, or nothing was worth reading: the next run asks it again.
-        short : bool
-            Whether what was worth reading had no room in the total: it is open again.
-
-        Raises
-        ------
-        StateError
-            If it is not held: nobody is charged twice.
+        told: the line of the output.
+        state: "answered", "failed", "unread" (nothing was worth reading) or "open" (what was worth reading
+            did not fit the rest of the total).
         """
-        state = "failed" if failed else "open" if short else "unread" if unread else "answered"
         with self._transaction() as connection:
-            row = connection.execute(
-                "SELECT held FROM questions WHERE number = ? AND state = 'held'", (claim.number,)
-            ).fetchone()
-            if row is None:
-                raise StateError(f"question {claim.number} is not under way: it was settled already")
+            held = self._held(connection, claim)
             connection.execute(
                 "UPDATE questions SET state = ?, held = 0, cost = cost + ?, told = ? WHERE number = ?",
                 (state, cost, json.dumps(dict(told)), claim.number),
             )
-            connection.execute("UPDATE account SET held = held - ?, spent = spent + ?", (row[0], cost))
+            connection.execute("UPDATE account SET held = held - ?, spent = spent + ?", (held, cost))
 
     def reopen(self) -> None:
-        """Ask again what nothing was read for."""
+        """Open the questions again for which nothing was read."""
         with self._transaction() as connection:
             connection.execute("UPDATE questions SET state = 'open' WHERE state = 'unread'")
 
     def account(self) -> Account:
-        """Where the batch stands."""
+        """Return the state of the batch."""
         with self._transaction() as connection:
             spent, held, lost = self._counts(connection)
             states = connection.execute("SELECT state, count(*) FROM questions GROUP BY state").fetchall()
         return Account(spent, held, lost, {str(state): int(count) for state, count in states})
 
     def last_price(self) -> float | None:
-        """The price of a token of the last question that was answered; None: there is none."""
+        """Return the token price of the last question that was answered; None: there is none."""
         with self._transaction() as connection:
             row = connection.execute(
                 "SELECT number, told FROM questions WHERE state = 'answered' ORDER BY number DESC LIMIT 1"
@@ -330,7 +269,7 @@ class Ledger:
         return float(price)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Every question in order, with its answer where there is one."""
+        """Yield every question in order, with its answer where there is one."""
         behind = -1
         while True:
             with self._transaction() as connection:
@@ -341,15 +280,10 @@ class Ledger:
                 ).fetchall()
             if not part:
                 return
-            for number, identity, question, state, attempts, told in part:
-                yield {
-                    "row": number,
-                    "query_id": identity,
-                    "question": question,
-                    "state": state,
-                    "attempts": attempts,
-                    **(self._read(number, told, dict) if told else {}),
-                }
+            for number, *known, told in part:
+                names = ("query_id", "question", "state", "attempts")
+                more = self._read(number, told, dict) if told else {}
+                yield {"row": number, **dict(zip(names, known, strict=True)), **more}
             behind = part[-1][0]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A generator that tries again, for threads that share it: a failing server costs no question."""
+"""A generator that repeats failed calls, for threads that share it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,16 @@ from mio_rag.types import Answer, GenerationError, Question
 
 T = TypeVar("T")
 
-_REMEMBERED = 256  # prompts: those under way
+_CACHED = 256  # prompts: those in progress
 
 
 class Retrying(WrappedGenerator):
-    """Asks again after a failure, and waits longer each time.
+    """Repeats a call after a failure, and waits longer each time.
 
-    Parameters
-    ----------
-    inner : Generator
-        Should not repeat requests itself: what it hides nobody can count.
-    retries : int
-        Repetitions of one call, >= 0.
-    untold : callable
-        Told (prompt tokens, most tokens of the reply) of a call that the server may have charged although no
-        reply came; says whether it may be repeated.
+    inner: should not repeat requests itself, since such calls cannot be counted.
+    retries: repetitions of one call, >= 0.
+    untold: called with (prompt tokens, most tokens of the reply) of a call that the server may have charged
+        although no reply came; returns whether it may be repeated.
     """
 
     def __init__(
@@ -47,59 +42,46 @@ class Retrying(WrappedGenerator):
         self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def telling(self, untold: Callable[[int, int], bool], barred: Callable[[], bool]) -> Retrying:
-        """The same, with someone else who is told of calls: those of one question, by whatever thread.
-
-        Parameters
-        ----------
-        barred : callable
-            Says whether no call may be made any more.
-        """
+        """Return a copy for one question, with its own `untold`; `barred`: whether calls are forbidden."""
         other = copy.copy(self)
         other._untold, other._barred = untold, barred
         return other
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """As the generator counts, one thread at a time, trying again."""
+        """Count tokens, one thread at a time."""
         with self._counting:
             return repeated(lambda: self._inner.count(texts), self._retries, wait=self._wait)
 
     def prompt_tokens(self, prompt: Prompt) -> int:
-        """Likewise; of the same words the same, since a server may be asked for every count."""
+        """Count a prompt, one thread at a time; cached, since counting may ask a server."""
         key = prompt.system, prompt.user
         with self._counting:
             if key not in self._counts:
                 self._counts[key] = repeated(
                     lambda: self._inner.prompt_tokens(prompt), self._retries, wait=self._wait
                 )
-                while len(self._counts) > _REMEMBERED:
+                while len(self._counts) > _CACHED:
                     self._counts.popitem(last=False)
             return self._counts[key]
 
     def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
-        """Likewise."""
+        """As that of the inner generator, one thread at a time."""
         with self._counting:
             return self._inner.context_allowance(question, max_tokens=max_tokens)
 
     def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
-        """As the generator answers, trying again.
-
-        Raises
-        ------
-        GenerationError
-            If every attempt failed.
-        """
+        """Answer; `GenerationError` if every attempt failed."""
         return self._tried(prompt, max_tokens, lambda: self._inner.generate(prompt, max_tokens=max_tokens))
 
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
-        """Likewise."""
+        """Choose; `GenerationError` if every attempt failed."""
         return self._tried(prompt, CHOICE_TOKENS, lambda: self._inner.choose_scored(prompt, choices))
 
     def _tried(self, prompt: Prompt, max_tokens: int, ask: Callable[[], T]) -> T:
-        """What the model said; a call that may have been charged without a reply is told."""
-
         def allowed(error: GenerationError) -> bool:
-            if not _untold(error):
-                return error.spent is None  # a reply without use: it would come again
+            # Generators of others may say so by the cause alone.
+            if not (error.untold or isinstance(error.__cause__, (TimeoutError, ConnectionError))):
+                return error.spent is None  # an unusable reply would come again
             lost = charged(error, self, prompt, max_tokens)
             assert lost is not None
             error.spent, error.untold = None, False  # counted here, and nowhere else
@@ -107,10 +89,5 @@ class Retrying(WrappedGenerator):
             return self._untold(lost.prompt_tokens, lost.completion_tokens)
 
         if self._barred():
-            raise GenerationError("the total allows no further call: one before never told what it took")
+            raise GenerationError("the total allows no further call: an earlier one never reported its cost")
         return repeated(ask, self._retries, allowed, self._wait)
-
-
-def _untold(error: GenerationError) -> bool:
-    """Whether a call may have been charged; generators of others may say so by the cause alone."""
-    return error.untold or isinstance(error.__cause__, (TimeoutError, ConnectionError))

@@ -1,8 +1,8 @@
-"""Rows of a candidates file -> `Candidates`, one by one: an invalid row becomes an error in its place."""
+"""Rows of a candidates file as `Candidates`, one by one; an invalid row becomes an error in its place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,38 +14,30 @@ from mio_rag.errors import InputError, require
 from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
 
-#: Kind of each column.
+#: Column -> kind.
 COLUMNS = {
-    "query_id": "text",
-    "ids": "texts",
-    "relevance": "numbers",
-    "tokens": "numbers",
-    "texts": "texts",
-    "titles": "texts",
-    "embeddings": "matrix",
-    "query_embedding": "numbers",
-    "similarity": "matrix",
-    "sources": "texts",
-    "clusters": "texts",
-    "links": "matrix",
-    "radius": "numbers",
-    "positions": "numbers",
-    "starts": "numbers",
-    "dates": "texts",
-    "duplicates": "matrix",
-    "question": "text",
-    "embedder": "text",
-    "budget_tokens": "number",
-    "weight": "number",
+    "query_id": "text", "ids": "texts", "relevance": "numbers", "tokens": "numbers", "texts": "texts",
+    "titles": "texts", "embeddings": "matrix", "query_embedding": "numbers", "similarity": "matrix",
+    "sources": "texts", "clusters": "texts", "links": "matrix", "radius": "numbers", "positions": "numbers",
+    "starts": "numbers", "dates": "texts", "duplicates": "matrix", "question": "text", "embedder": "text",
+    "budget_tokens": "number", "weight": "number",
+}  # fmt: skip
+_MEANT = {
+    "text": "a string (or a whole number)",
+    "number": "a whole number",
+    "texts": "a list of strings (or of whole numbers)",
+    "numbers": "a list of numbers",
+    "matrix": "a list of lists of numbers (or of their numbers, row by row)",
 }
 _SCORE = "score:"
+_TEXTS = ("texts", "titles", "sources", "clusters", "dates")
+_COUNTER = RegexCounter()
 
 #: Tokens of a budget: exact in float64, and far within the 64 bits of a column.
 MOST_BUDGET = 10**15
 
 
-def is_list(arrow: Any, given: Any) -> bool:
-    """Whether an Arrow type is a list of any sort."""
+def _is_list(arrow: Any, given: Any) -> bool:
     types = arrow.types
     return bool(types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given))
 
@@ -55,66 +47,28 @@ def _fits(arrow: Any, given: Any, kind: str) -> bool:
     types = arrow.types
     if kind in ("text", "number"):
         plain = given.value_type if types.is_dictionary(given) else given
-        whole = types.is_integer(plain)
         if kind == "number":
-            return bool(whole or types.is_floating(plain))
-        return bool(whole or types.is_string(plain) or types.is_large_string(plain))
-    if not is_list(arrow, given):
+            return bool(types.is_integer(plain) or types.is_floating(plain))
+        return bool(types.is_integer(plain) or types.is_string(plain) or types.is_large_string(plain))
+    if not _is_list(arrow, given):
         return False
     inner = given.value_type
-    if kind == "matrix" and is_list(arrow, inner):
+    if kind == "texts":
+        return _fits(arrow, inner, "text")
+    if kind == "matrix" and _is_list(arrow, inner):
         inner = inner.value_type
-    return _fits(arrow, inner, "text" if kind == "texts" else "number") and (
-        kind == "texts" or not types.is_dictionary(inner)
-    )
+    return _fits(arrow, inner, "number") and not types.is_dictionary(inner)
 
 
-_MEANT = {
-    "text": "a string (or a whole number)",
-    "number": "a whole number",
-    "texts": "a list of strings (or of whole numbers)",
-    "numbers": "a list of numbers",
-    "matrix": "a list of lists of numbers (or of their numbers, row by row)",
-}
-
-
-def kinds_of(schema: Any, wanted: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
-    """What each column that is read holds.
-
-    Raises
-    ------
-    InputError
-        With every column whose type cannot be what it should.
-    """
-    arrow: Any = require("pyarrow", "batch", "batches")
-    kinds = {name: COLUMNS.get(name, "numbers") for name in wanted}
-    given = {name: schema.field(names.get(name, name)).type for name in wanted}
-    problems = [
-        f"column '{names.get(name, name)}' is {given[name]}, expected {_MEANT[kind]} for '{name}'"
-        for name, kind in kinds.items()
-        if not _fits(arrow, given[name], kind)
-    ]
-    if problems:
-        raise InputError(problems)
-    return kinds
-
-
-def columns_read(
+def columns_of(
     schema: Any, selector: Selector, names: Mapping[str, str], *, weighted: bool = False
-) -> tuple[str, ...]:
-    """The columns that a run with this selector reads from files of this schema.
+) -> dict[str, str]:
+    """Return the columns that a run with this selector reads from files of this schema, with their kinds.
 
-    Parameters
-    ----------
-    names : mapping
-        Column in the file, for each of ours that is called otherwise there.
-    weighted : bool
-        Whether weights of questions are read.
+    names: column in the file, for each of ours that has another name there.
+    weighted: whether weights of questions are read.
 
-    Raises
-    ------
-    InputError
-        With everything that is missing.
+    Raises `InputError` with everything that is missing or of the wrong type.
     """
     problems = [
         f"'{ours}' is not a column of the candidates schema: rename one of {', '.join(COLUMNS)}, score:NAME"
@@ -129,10 +83,9 @@ def columns_read(
         for ours, theirs in names.items()
         if theirs not in held
     ]
-    scores = {name for name in [*schema.names, *names] if name.startswith(_SCORE)}
-    there = {name for name in [*COLUMNS, *sorted(scores)] if names.get(name, name) in held}
-    if not weighted:
-        there -= {"weight"}
+    scores = sorted({name for name in [*schema.names, *names] if name.startswith(_SCORE)})
+    there = {name for name in [*COLUMNS, *scores] if names.get(name, name) in held}
+    there -= set() if weighted else {"weight"}
     problems += [
         f"column '{name}' is missing: give each row {what} (another name: --column {name}=YOURS)"
         for name, what in (("query_id", "its question's id"), ("ids", "the ids of its passages"))
@@ -159,33 +112,41 @@ def columns_read(
             problems.append("deviations need a radius: give one, or a 'radius' column")
     if problems:
         raise InputError(problems)
-    return tuple(name for name in [*COLUMNS, *sorted(scores)] if name in _needed(there, selector))
+    arrow: Any = require("pyarrow", "batch", "batches")
+    needed = _needed(there, selector)
+    kinds = {name: COLUMNS.get(name, "numbers") for name in [*COLUMNS, *scores] if name in needed}
+    types = {name: schema.field(names.get(name, name)).type for name in kinds}
+    problems = [
+        f"column '{names.get(name, name)}' is {types[name]}, expected {_MEANT[kind]} for '{name}'"
+        for name, kind in kinds.items()
+        if not _fits(arrow, types[name], kind)
+    ]
+    if problems:
+        raise InputError(problems)
+    return kinds
 
 
 def _needed(there: set[str], selector: Selector) -> set[str]:
-    """What there is, without what these settings have no use for: embeddings are most of a file."""
-    needed = set(there)
+    """Leave out what these settings do not use: embeddings are most of a file."""
+    needed, scored = set(there), {name for name in there if name.startswith(_SCORE)}
     model = selector.relevance_model != "given"
-    if selector.relevance_model == "auto":  # without scores of a retriever, relevance is all that it looks at
+    if selector.relevance_model == "auto":  # without scores of a retriever it uses relevance alone
         model = {"question", "texts", *(f"{_SCORE}{name}" for name in ("dense", "bm25", "fused"))} <= there
     robust = selector.radius > 0 or selector.uncertainty is not None
     robust = robust or bool(selector.passage_radii) or "radius" in there
-    side = selector.side
-    by_vectors = robust or side.max_similarity is not None or side.cover is not None
-    if "similarity" in there and not by_vectors and "relevance" in there:
+    by_vectors = robust or selector.side.max_similarity is not None or selector.side.cover is not None
+    similar = "similarity" in there or selector.redundancy_weight == 0
+    if "relevance" in there and not by_vectors and similar:
         needed -= {"embeddings"}
     if selector.redundancy_weight == 0:
         needed -= {"similarity"}
-        if not by_vectors and "relevance" in there:
-            needed -= {"embeddings"}
     if "embeddings" not in needed or not (robust or "relevance" not in there):
         needed -= {"query_embedding"}
     if not model:
-        needed -= {"question", *(name for name in there if name.startswith(_SCORE))}
-        if "tokens" in there:
-            needed -= {"texts", "titles"}
-    valued = selector.relevance_model != "given"
-    if (selector.link_benefit == 0 or (selector.link_benefit == "auto" and not valued)) and not model:
+        needed -= {"question", *scored}
+        needed -= {"texts", "titles"} if "tokens" in there else set()
+    links = selector.link_benefit
+    if not model and (links == 0 or (links == "auto" and selector.relevance_model == "given")):
         needed -= {"links"}
     if selector.prompt_order != "document":
         needed -= {"positions"}
@@ -196,24 +157,8 @@ def _needed(there: set[str], selector: Selector) -> set[str]:
     return needed
 
 
-_COUNTER = RegexCounter()
-_TEXTS = ("texts", "titles", "sources", "clusters", "dates")
-
-
 class Row(NamedTuple):
-    """One row of a file.
-
-    Parameters
-    ----------
-    label : str
-        Its query id.
-    pool : Candidates or InputError
-        Or what is wrong with it.
-    budget : int or None
-        Its own.
-    weight : float
-        1 where the file has no such column.
-    """
+    """One row of a file: its query id, its pool or what is wrong with it, its own budget, its weight."""
 
     label: str
     pool: Candidates | InputError
@@ -221,17 +166,8 @@ class Row(NamedTuple):
     weight: float = 1.0
 
 
-def read_rows(batch: Any, kinds: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Row]:
-    """The rows of a record batch.
-
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-    kinds : mapping
-        What each column holds; see `mio_rag.batch.rows.kinds_of`.
-    names : mapping
-        Column in the file, where it is called otherwise.
-    """
+def read_rows(batch: Any, kinds: Mapping[str, str], names: Mapping[str, str]) -> Iterator[Row]:
+    """Yield the rows of a `pyarrow.RecordBatch`; kinds and names are those of `columns_of`."""
     arrow: Any = require("pyarrow", "batch", "batches")
     columns = {
         name: _column(arrow, batch.column(names.get(name, name)), kind) for name, kind in kinds.items()
@@ -244,15 +180,27 @@ def read_rows(batch: Any, kinds: Mapping[str, Any], names: Mapping[str, str]) ->
             continue
         budget, weight = row.pop("budget_tokens", None), row.pop("weight", 1.0)
         try:
-            yield Row(label, _candidates(label, row), _whole(budget), _weight(weight))
+            pool = _candidates(label, row)
+            if budget is not None and not (abs(budget) <= MOST_BUDGET and budget == np.floor(budget)):
+                raise InputError(
+                    f"budget_tokens={budget!r} must be a whole number, at most {MOST_BUDGET:.0e}"
+                )
+            if weight is None or not 1e-9 <= weight <= 1e9:
+                raise InputError(
+                    f"weight={weight!r} must be a number from 1e-9 to 1e9: leave out what is worth nothing"
+                )
+            yield Row(label, pool, None if budget is None else int(budget), float(weight))
         except InputError as error:
             yield Row(label, error)
         except Exception as error:  # an unforeseen error fails its own row, not the batch
             yield Row(label, InputError(f"the row cannot be read ({type(error).__name__}: {error})"))
 
 
+# Columns of Arrow: element k is a string, a number, a list of strings, an array, or None. Turning a whole
+# column into Python objects would take several times as long.
+
+
 def _column(arrow: Any, column: Any, kind: str) -> Any:
-    """Something that gives the value of row k: a string, a number, a list of strings, an array, or None."""
     if kind in ("text", "number"):
         plain = column.dictionary_decode() if arrow.types.is_dictionary(column.type) else column
         if kind == "text":
@@ -260,63 +208,62 @@ def _column(arrow: Any, column: Any, kind: str) -> Any:
         return plain.cast(arrow.float64(), safe=False).to_pylist()
     if kind == "texts":
         return _Texts(arrow, column)
-    nested = is_list(arrow, column.type.value_type)
+    nested = _is_list(arrow, column.type.value_type)
     return _Matrices(arrow, column) if nested else _Vectors(arrow, column)
 
 
 def _strings(arrow: Any, column: Any) -> Any:
     """A column as text. What is not UTF-8, which Parquet does not check, stays bytes: its row is refused."""
+
+    def decoded(value: bytes | None) -> str | bytes | None:
+        try:
+            return None if value is None else value.decode()
+        except UnicodeDecodeError:
+            return value
+
     text = column.cast(arrow.string())
     try:
-        # Through NumPy at once: turning one slice after the other into Python takes several times as long.
         return text.to_numpy(zero_copy_only=False)
     except arrow.ArrowException:
-        return [None if value is None else _decoded(value) for value in text.cast(arrow.binary()).to_pylist()]
-
-
-def _decoded(value: bytes) -> str | bytes:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value
+        return list(map(decoded, text.cast(arrow.binary()).to_pylist()))
 
 
 class _Lists:
-    """A list column by its offsets: row k without the rest being turned into Python objects."""
+    """A list column by its offsets."""
 
     def __init__(self, arrow: Any, column: Any) -> None:
-        self._valid = column.is_valid().to_numpy(zero_copy_only=False)
-        self._inner = column.values
+        self.valid = column.is_valid().to_numpy(zero_copy_only=False)
+        self.inner = column.values
         if arrow.types.is_fixed_size_list(column.type):
-            self._offsets = (np.arange(len(column) + 1) + column.offset) * column.type.list_size
+            self.offsets = (np.arange(len(column) + 1) + column.offset) * column.type.list_size
         else:
-            self._offsets = column.offsets.to_numpy()
+            self.offsets = column.offsets.to_numpy()
 
-    def range(self, k: int) -> tuple[int, int] | None:
-        """Where row k begins and ends; None for null."""
-        return (int(self._offsets[k]), int(self._offsets[k + 1])) if self._valid[k] else None
+    def part(self, k: int) -> slice | None:
+        """The range of row k; None for null."""
+        return slice(int(self.offsets[k]), int(self.offsets[k + 1])) if self.valid[k] else None
 
 
 class _Texts(_Lists):
     def __init__(self, arrow: Any, column: Any) -> None:
         super().__init__(arrow, column)
-        inner = self._inner
+        inner = self.inner
         inner = inner.dictionary_decode() if arrow.types.is_dictionary(inner.type) else inner
-        self._texts = _strings(arrow, inner)
+        self.texts = _strings(arrow, inner)
 
     def __getitem__(self, k: int) -> list[str | bytes | None] | None:
-        found = self.range(k)
-        return None if found is None else list(self._texts[found[0] : found[1]])
+        part = self.part(k)
+        return None if part is None else list(self.texts[part])
 
 
 class _Vectors(_Lists):
     def __init__(self, arrow: Any, column: Any) -> None:
         super().__init__(arrow, column)
-        self._values = self._inner.to_numpy(zero_copy_only=False)  # null becomes NaN, which is refused
+        self.values = self.inner.to_numpy(zero_copy_only=False)  # null becomes NaN, which is refused
 
     def __getitem__(self, k: int) -> NDArray[Any] | None:
-        found = self.range(k)
-        return None if found is None else self._values[found[0] : found[1]]
+        part = self.part(k)
+        return None if part is None else self.values[part]
 
 
 class _Matrices(_Lists):
@@ -324,70 +271,37 @@ class _Matrices(_Lists):
 
     def __init__(self, arrow: Any, column: Any) -> None:
         super().__init__(arrow, column)
-        self._rows = _Vectors(arrow, self._inner)
-        widths = np.diff(self._rows._offsets)
-        alike = widths.size > 0 and self._rows._valid.all() and (widths == widths[0]).all()
-        self._width = int(widths[0]) if alike else None  # of every row of every matrix, as is usual
+        self.rows = _Vectors(arrow, self.inner)
 
     def __getitem__(self, k: int) -> NDArray[Any] | str | None:
-        found = self.range(k)
-        if found is None:
+        part = self.part(k)
+        if part is None:
             return None
-        low, high = found
-        if low == high:
+        if part.start == part.stop:
             return "is empty"
-        whole, starts = self._rows._valid[low:high], self._rows._offsets[low : high + 1]
-        if self._width is not None:
-            return np.reshape(self._rows._values[starts[0] : starts[-1]], (high - low, self._width))
-        if not whole.all():
-            return f"holds null in row {int(np.flatnonzero(~whole)[0])}"
+        valid, starts = self.rows.valid[part], self.rows.offsets[part.start : part.stop + 1]
+        if not valid.all():
+            return f"holds null in row {int(np.flatnonzero(~valid)[0])}"
         widths = np.diff(starts)
         if widths.min() != widths.max():
             return f"holds rows of {widths.min()} and of {widths.max()} numbers: all must be of one length"
-        return np.reshape(self._rows._values[starts[0] : starts[-1]], (high - low, int(widths[0])))
-
-
-def _whole(value: float | None) -> int | None:
-    if value is None:
-        return None
-    if not np.isfinite(value) or value != np.floor(value) or abs(value) > MOST_BUDGET:
-        raise InputError(f"budget_tokens={value!r} must be a whole number, at most {MOST_BUDGET:.0e}")
-    return int(value)
-
-
-def _weight(value: float | None) -> float:
-    if value is None or not 1e-9 <= value <= 1e9:
-        raise InputError(
-            f"weight={value!r} must be a number from 1e-9 to 1e9: leave out what is worth nothing"
-        )
-    return float(value)
+        return np.reshape(self.rows.values[starts[0] : starts[-1]], (len(widths), int(widths[0])))
 
 
 def _candidates(label: str, row: dict[str, Any]) -> Candidates:
-    """The pool of one row.
-
-    Raises
-    ------
-    InputError
-        With every problem found.
-    """
+    """Make the pool of one row; `InputError` with every problem."""
     problems = ["query_id is null or empty"] if not label else []
     ids = row.pop("ids")
     if not ids:
         raise InputError([*problems, "ids is null or empty: a question needs at least one passage"])
     n = len(ids)
-    read = {
-        "ids": ids,
-        "question": [row.get("question")],
-        "embedder": [row.get("embedder")],
-        **{name: row.get(name) for name in _TEXTS},
-    }
+    read = {"ids": ids, "question": [row.get("question")], "embedder": [row.get("embedder")]}
+    read |= {name: row.get(name) for name in _TEXTS}
     damaged = [name for name, given in read.items() if given and bytes in set(map(type, given))]
     if damaged:
         raise InputError([*problems, *(f"{name} is not valid UTF-8 text" for name in damaged)])
     blank = [k for k, name in enumerate(ids) if not (name or "").strip()]
-    if blank:
-        problems.append(f"ids[{blank[0]}] is blank or null")
+    problems += [f"ids[{blank[0]}] is blank or null"] if blank else []
     for name in _TEXTS:
         values = row.get(name)
         if values is not None and None in values:
@@ -416,10 +330,12 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
     texts, tokens, titles = row.get("texts"), row.get("tokens"), row.get("titles")
     if texts is not None and tokens is None:
         heads = titles if titles is not None and len(titles) == n else [""] * n
-        # A wrong number of texts, or a blank one, is named when the pool is checked.
+        # The check of the pool reports a wrong number of texts, or a blank one.
         tokens = text_tokens(texts[:n], heads, _COUNTER)
     if tokens is None:
         raise InputError("tokens is null: give the cost of each passage, or texts to count")
+    scores = {name: value for name, value in row.items() if name.startswith(_SCORE) and value is not None}
+    plain = ("sources", "clusters", "radius", "links", "positions", "similarity", "dates", "duplicates")
     return Candidates(
         ids=ids,
         texts=ids if texts is None else texts,
@@ -428,27 +344,16 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
         embeddings=vectors,
         query_embedding=query,
         titles=titles,
-        sources=row.get("sources"),
-        clusters=row.get("clusters"),
-        radius=row.get("radius"),
-        scores={
-            name.partition(":")[2]: value
-            for name, value in row.items()
-            if name.startswith("score:") and value is not None
-        },
+        scores={name.removeprefix(_SCORE): value for name, value in scores.items()},
         question="" if texts is None else row.get("question") or "",  # ids hold none of its words
         embedder=row.get("embedder") or "",
-        links=row.get("links"),
-        positions=row.get("positions"),
-        similarity=row.get("similarity"),
         spans=_spans(row.get("starts"), texts),
-        dates=row.get("dates"),
-        duplicates=row.get("duplicates"),
+        **{name: row.get(name) for name in plain},
     )
 
 
 def _spans(starts: NDArray[Any] | None, texts: list[str] | None) -> Any:
-    """Places of the texts; None where they are not known."""
+    """Begin and end of the texts in their sources; None where they are unknown."""
     if starts is None or texts is None:
         return None
     if len(starts) != len(texts):

@@ -1,4 +1,4 @@
-"""Run a batch: find what is finished already, run the engine, count the results."""
+"""Run a batch: find what is finished, run the engine, count the results."""
 
 from __future__ import annotations
 
@@ -6,30 +6,44 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from mio_rag.batch.job import BatchSummary, Engine, Group, Job, groups_of, identity, input_files
 from mio_rag.batch.rows import MOST_BUDGET
-from mio_rag.batch.work import GroupReport, run_group, shard_starts, shard_state
-from mio_rag.errors import DataError, InputError, SolverError
+from mio_rag.batch.work import run_group, run_local, shard_paths, shard_state, shards_of
+from mio_rag.errors import DataError, InputError, SolverError, require
 from mio_rag.formulations.rows import count_problem
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import check_name
 from mio_rag.storage import is_vacant, locked, replaced, sweep, write_atomically
 
-#: Told what is under way, how much of it there is, and how much more has been done.
+#: Called with what is in progress, how much of it there is, and how much more has been done.
 Progress = Callable[[str, int, int], None]
 
 
-def claim(job: Job, files: list[Path], tell: Progress) -> None:
-    """Make the folder this run's, or find that it is: same input, same settings.
+def setting_problems(engine: str, **counts: tuple[int | None, int]) -> list[str]:
+    """Return the problems of an engine and of counts, each with its least value; None is not given."""
+    problems: list[str] = []
+    for name, (value, least) in counts.items():
+        if value is None:
+            continue
+        problem = count_problem(name, value)
+        if problem is None and value < least:
+            problem = f"{name}={value!r} must be >= {least}"
+        if problem is None and value > MOST_BUDGET:
+            problem = f"{name}={value} must be at most {MOST_BUDGET:.0e}"
+        problems += [problem] if problem else []
+    if engine not in get_args(Engine):
+        problems.append(f"engine={engine!r} is unknown: choose local or ray")
+    return problems
 
-    Raises
-    ------
-    InputError
-        Where it is another run's, or holds something else.
+
+def claim(job: Job, files: list[Path], tell: Progress) -> None:
+    """Make the folder of a run, or check that it holds the same one: same input, same settings.
+
+    Raises `InputError` where it holds another run, or something else.
     """
     record = job.out / "manifest.json"
     size = sum(path.stat().st_size for path in files)
@@ -44,12 +58,12 @@ def claim(job: Job, files: list[Path], tell: Progress) -> None:
         raise InputError(f"'{job.out}' is not empty and holds no batch: choose a new folder")
     now = json.loads(json.dumps(identity(files, job, before, lambda done: tell("reading", size, done))))
     if before is not None and before["sha256"] != now["sha256"]:
-        changed = _differences(before, now)
         raise InputError(
-            f"the batch in '{job.out}' had another {', '.join(changed)}: its rows cannot be mixed with "
-            "these; use the same input and settings, or a new folder"
+            f"the batch in '{job.out}' had another {', '.join(_differences(before, now))}: its rows cannot "
+            "be mixed with these; use the same input and settings, or a new folder"
         )
     write_atomically(record, json.dumps(now, indent=1))
+    prepare(job.out)
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -63,7 +77,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def prepare(folder: Path) -> None:
-    """Make the folders of a batch, without what killed runs left there."""
+    """Make the folders of a batch, and remove what killed runs left there."""
     try:
         for name in ("selections", "rejected", "work"):
             (folder / name).mkdir(exist_ok=True)
@@ -72,86 +86,73 @@ def prepare(folder: Path) -> None:
         raise InputError(f"'{folder}' cannot be written: {error}") from error
 
 
-def open_groups(job: Job, groups: list[Group]) -> tuple[list[Group], int]:
-    """The groups with rows that no shard holds yet, and how many rows shards hold."""
-    rest, before = [], 0
-    for group in groups:
-        parts = shard_starts(job, group)
-        done = [count for start, count in parts if shard_state(job, group, start) is not None]
-        before += sum(done)
-        if len(done) < len(parts):
-            rest.append(group)
-    return rest, before
+class Ran(NamedTuple):
+    """What a run did: rows finished before, rejected rows, statuses, wall and CPU seconds, peak memory."""
+
+    before: int
+    rejected: int
+    statuses: dict[str, int]
+    seconds: float
+    cpu_seconds: float
+    peak_mb: float | None
 
 
-def run(
-    job: Job, groups: list[Group], engine: Engine, workers: int, progress: Callable[[int], None]
-) -> tuple[float, float | None]:
-    """CPU seconds and the largest resident size of the workers."""
+def run(job: Job, groups: Sequence[Group], engine: Engine, workers: int, tell: Progress) -> Ran:
+    """Make the shards that are missing; count all of them, each row once.
+
+    Raises `SolverError` if a shard is missing or holds other rows than it should.
+    """
+    parquet: Any = require("pyarrow.parquet", "batch", "batches")
+    total, began = groups[-1].first_row + groups[-1].rows, time.perf_counter()
+    shards = list(shards_of(job, groups))
+    done = [shard_state(job, group, start) is not None for group, start, _ in shards]
+    before = sum(count for (*_, count), finished in zip(shards, done, strict=True) if finished)
+    left = {group.number for (group, *_), finished in zip(shards, done, strict=True) if not finished}
+    tell("selecting", total, before)
+    reports = list(_engine(job, [g for g in groups if g.number in left], engine, workers, tell, total))
+    seconds = time.perf_counter() - began
+    rejected, statuses = 0, Counter[str]()
+    for group, start, count in shards:
+        state, (path, _) = shard_state(job, group, start), shard_paths(job, group, start)
+        held = parquet.read_metadata(path).num_rows if state else 0
+        if state is None or state["rows"] != count or held + state["rejected"] != count:
+            raise SolverError(f"shard '{path.name}' does not hold its {count} rows: delete it and run again")
+        rejected += state["rejected"]
+        statuses.update(state["statuses"])
+    cpu = sum(report.cpu_seconds for report in reports)
+    peaks = [report.peak_mb for report in reports]
+    peak = None if None in peaks else max((p for p in peaks if p is not None), default=0.0)
+    return Ran(before, rejected, dict(sorted(statuses.items())), seconds, cpu, peak)
+
+
+def _engine(job: Job, groups: list[Group], engine: Engine, workers: int, tell: Progress, total: int) -> Any:
+    """The reports of row groups, as they are finished."""
+
+    def progress(rows: int) -> None:
+        tell("selecting", total, rows)
+
     if not groups:
-        return 0.0, 0.0
-    if job.selector.solver in ("auto", "branch_and_bound") and engine == "local":
+        return ()
+    if engine == "ray":
+        from mio_rag.batch.on_ray import run_ray
+
+        return run_ray(job, groups, workers, progress)
+    if job.selector.solver in ("auto", "branch_and_bound"):
         from mio_rag.solvers.branch_and_bound import warmup
 
         warmup()  # compiled once here, rather than by every new worker at the same time
-    if engine == "ray":
-        from mio_rag.batch.on_ray import run_ray as engine_run
-    elif workers:
-        from mio_rag.batch.work import run_local as engine_run
-    else:
-        engine_run = _here
-    reports = list(engine_run(job, groups, workers, progress))
-    peaks = [report.peak_mb for report in reports if report.peak_mb is not None]
-    return sum(report.cpu_seconds for report in reports), max(peaks, default=None)
+    if workers:
+        return run_local(job, groups, workers, progress)
+    return (run_group(job, group, progress=progress) for group in groups)
 
 
-def _here(
-    job: Job, groups: Sequence[Group], workers: int, progress: Callable[[int], None]
-) -> Iterator[GroupReport]:
-    """The report of each row group, answered in this process."""
-    for group in groups:
-        yield run_group(job, group, progress=progress)
-
-
-def shards_of(job: Job, groups: Sequence[Group]) -> Iterator[tuple[Group, int, int]]:
-    """Every shard in the order of the input: its group, first row within it, and number of rows."""
-    for group in groups:
-        for start, count in shard_starts(job, group):
-            yield group, start, count
-
-
-def counted(job: Job, groups: list[Group]) -> tuple[int, dict[str, int]]:
-    """Rejected rows and statuses, from the shards themselves; every row must be in one.
-
-    Raises
-    ------
-    SolverError
-        If a shard is missing or holds other rows than it should.
-    """
-    import pyarrow.parquet as parquet
-
-    rejected, statuses = 0, Counter[str]()
-    for group in groups:
-        for start, count in shard_starts(job, group):
-            state = shard_state(job, group, start)
-            name = f"part-{group.first_row + start:012d}.parquet"
-            held = parquet.read_metadata(job.out / "selections" / name).num_rows if state else 0
-            if state is None or state["rows"] != count or held + state["rejected"] != count:
-                raise SolverError(f"shard '{name}' does not hold its {count} rows: delete it and run again")
-            rejected += state["rejected"]
-            statuses.update(state["statuses"])
-    return rejected, dict(sorted(statuses.items()))
-
-
-def gather(job: Job, groups: list[Group]) -> None:
-    """All rejected rows in one file, in the order of the input."""
-
-    with replaced(job.out / "rejected.jsonl") as partial, partial.open("wb") as whole:
-        for group in groups:
-            for start, _ in shard_starts(job, group):
-                side = job.out / "rejected" / f"part-{group.first_row + start:012d}.jsonl"
-                if side.is_file():
-                    whole.write(side.read_bytes())
+def gather(job: Job, groups: Sequence[Group], out: Path) -> None:
+    """Write all rejected rows to one file, in the order of the input."""
+    with replaced(out / "rejected.jsonl") as partial, partial.open("wb") as whole:
+        for group, start, _ in shards_of(job, groups):
+            _, side = shard_paths(job, group, start)
+            if side.is_file():
+                whole.write(side.read_bytes())
 
 
 def select_batch(
@@ -166,62 +167,32 @@ def select_batch(
     shard_rows: int = 5000,
     progress: Progress | None = None,
 ) -> BatchSummary:
-    """Choose passages for every row of Parquet files; resumes an interrupted run.
+    """Choose passages for every row of Parquet files; resume an interrupted run.
 
-    Parameters
-    ----------
-    candidates : path
-        A Parquet file, or a folder of them, with the columns of `mio_rag.batch.rows`. A worker takes a row
-        group at a time: write row groups of some hundred or thousand rows.
-    out : path
-        Folder of the output. ``selections/``: shards, a row for each that was answered (row, query_id,
+    candidates: a Parquet file, or a folder of them, with the columns of `mio_rag.batch.rows`. A worker takes
+        a row group at a time: write row groups of some hundred or thousand rows.
+    out: folder of the output. ``selections/``: shards, a row for each that was answered (row, query_id,
         selected_ids in prompt order, selected positions, tokens_used, budget_tokens, objective, bound, gap,
         status, limit, message); ``rejected.jsonl``: row, query_id and reasons of the others;
-        ``summary.json``; ``manifest.json``: hashes of input and settings. Each row comes out exactly
-        once.
-    budget_tokens : int
-        For rows that bring none of their own.
-    selector : Selector, optional
-        Lists of ids in it (must include, conflicts) hold for every row.
-    engine : {"local", "ray"}
-        Processes on this machine, or Ray (`mio_rag.batch.on_ray`). Both write the same files.
-    workers : int
-        Processes. 0 (local engine): this one, which a solver that crashes then takes down.
-    columns : mapping, optional
-        Ours to theirs, where the files call a column otherwise: ``{"relevance": "score"}``.
-    shard_rows : int
-        Most rows of an output shard, >= 1: what a kill can cost is less than one shard a worker.
-    progress : callable, optional
-        Called with ("reading" or "selecting", total, done): bytes of the input that were hashed, then rows.
+        ``summary.json``; ``manifest.json``: hashes of input and settings. Each row comes out exactly once.
+    budget_tokens: for rows without a budget of their own.
+    selector: lists of ids in it (must include, conflicts) hold for every row.
+    engine: "local", processes on this machine, or "ray". Both write the same files.
+    workers: processes. 0 (local engine): this one, which a solver that crashes then ends.
+    columns: ours to theirs, where the files have another name: ``{"relevance": "score"}``.
+    shard_rows: most rows of an output shard, >= 1: a kill costs less than one shard a worker.
+    progress: called with ("reading" or "selecting", total, done): bytes of the input that were hashed, then
+        rows.
 
-    Returns
-    -------
-    BatchSummary
-
-    Raises
-    ------
-    InputError
-        For a schema that does not fit, or an output folder that holds another run or something else.
-    SolverError
-        If worker processes cannot be started.
-
-    Notes
-    -----
-    Deterministic as long as no program meets its time limit.
+    Deterministic as long as no program meets its time limit. Raises `InputError` for a schema that does not
+    fit, or an output folder that holds another run or something else; `SolverError` if worker processes
+    cannot be started.
     """
-    began = time.perf_counter()
-    problems: list[str | None] = []
-    for name, value, least in _counts(budget_tokens, workers, shard_rows):
-        low = f"{name}={value!r} must be >= {least}"
-        problems.append(count_problem(name, value) or (low if value < least else None))
-    if not any(problems) and budget_tokens > MOST_BUDGET:
-        problems.append(f"budget_tokens={budget_tokens} must be at most {MOST_BUDGET:.0e}")
-    problems += (
-        [f"engine={engine!r} is unknown: choose local or ray"] if engine not in get_args(Engine) else []
-    )
-    if any(problems):
-        raise InputError([problem for problem in problems if problem])
-    chosen = selector or Selector()
+    began, chosen = time.perf_counter(), selector or Selector()
+    if problems := setting_problems(
+        engine, budget_tokens=(budget_tokens, 1), workers=(workers, 0), shard_rows=(shard_rows, 1)
+    ):
+        raise InputError(problems)
     check_name(chosen.solver)
     names, folder = dict(columns or {}), Path(out)
     files = input_files(Path(candidates))
@@ -230,34 +201,22 @@ def select_batch(
     tell = progress or (lambda kind, total, done: None)
     with locked(folder):
         claim(job, files, tell)
-        prepare(folder)
         total = groups[-1].first_row + groups[-1].rows
-        todo, before = open_groups(job, groups)
-        tell("selecting", total, before)
-        started = time.perf_counter()
-        cpu, peak = run(job, todo, engine, workers, lambda rows: tell("selecting", total, rows))
-        taken = time.perf_counter() - started
-        rejected, statuses = counted(job, groups)
-        gather(job, groups)
+        ran = run(job, groups, engine, workers, tell)
+        gather(job, groups, job.out)
         shutil.rmtree(folder / "work")
-        seconds = time.perf_counter() - began
         summary = BatchSummary(
             folder,
             engine,
             workers,
             total,
-            rejected,
-            before,
-            statuses,
-            seconds,
-            (total - before) / taken,
-            cpu,
-            peak,
+            ran.rejected,
+            ran.before,
+            ran.statuses,
+            seconds=time.perf_counter() - began,
+            rows_per_second=(total - ran.before) / ran.seconds,
+            worker_seconds=ran.cpu_seconds,
+            peak_worker_mb=ran.peak_mb,
         )
-        text = json.dumps(summary.to_dict(), indent=1)
-        write_atomically(folder / "summary.json", text)
+        write_atomically(folder / "summary.json", json.dumps(summary.to_dict(), indent=1))
     return summary
-
-
-def _counts(budget_tokens: int, workers: int, shard_rows: int) -> list[tuple[str, int, int]]:
-    return [("budget_tokens", budget_tokens, 1), ("workers", workers, 0), ("shard_rows", shard_rows, 1)]

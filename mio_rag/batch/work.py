@@ -1,8 +1,8 @@
-"""One row group -> its shards. Each is written whole and then renamed, its rejected rows before it.
+"""Row groups to shards, in processes of this machine.
 
-A shard that stands under its name is finished; everything else is made again. Nothing in a shard depends on
-when or where it was made, so that both engines, and a rerun, write the same bytes (as long as no time limit
-cuts a program short).
+A shard is written whole and then renamed, its rejected rows before it. One that has its name is finished;
+everything else is made again. Its content depends on input and settings alone, so that both engines, and a
+rerun, write the same bytes (as long as no time limit cuts a program short).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import mmap
 import multiprocessing
 import os
+import signal
 import struct
 import sys
 import threading
@@ -26,18 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.batch.job import (
-    COLUMNS,
-    OPTIONS,
-    OPTIONS_READ,
-    READ,
-    Group,
-    Job,
-    answer,
-    is_merged,
-    open_parquet,
-    options,
-)
+from mio_rag.batch.job import Group, Job, answer, open_parquet, options
 from mio_rag.batch.rows import Row, read_rows
 from mio_rag.errors import DataError, InputError, MioRagError, MissingExtraError, SolverError, require
 from mio_rag.storage import replaced
@@ -46,6 +36,11 @@ DIED = "the process that solved this row died (out of memory, or a crash of the 
 
 _BATCH_BYTES = 16 << 20  # of the file, decoded at a time
 _RELEASE_ROWS = 20_000
+_POLL_SECONDS = 0.25
+_DEATHS = 2  # crashes of a separate process, before a row is rejected
+_NOWHERE = -1
+
+_finished: Any = None  # rows, shared by the workers
 
 
 @dataclass
@@ -60,20 +55,21 @@ class GroupReport:
     peak_mb: float | None = None
 
 
-def shard_starts(job: Job, group: Group) -> list[tuple[int, int]]:
-    """First row and number of rows, within the group, of each of its shards."""
-    size = job.shard_rows
-    return [(start, min(size, group.rows - start)) for start in range(0, group.rows, size)]
+def shards_of(job: Job, groups: Sequence[Group]) -> Iterator[tuple[Group, int, int]]:
+    """Yield every shard in the order of the input: its group, first row within it, and number of rows."""
+    for group in groups:
+        for start in range(0, group.rows, job.shard_rows):
+            yield group, start, min(job.shard_rows, group.rows - start)
 
 
 def shard_paths(job: Job, group: Group, start: int) -> tuple[Path, Path]:
-    """The shard of these rows, and the file of those that were rejected."""
+    """Return the shard of these rows, and the file of those that were rejected."""
     name = f"part-{group.first_row + start:012d}"
     return job.out / "selections" / f"{name}.parquet", job.out / "rejected" / f"{name}.jsonl"
 
 
 def shard_state(job: Job, group: Group, start: int) -> dict[str, Any] | None:
-    """What the metadata of a finished shard say; None where it is not finished, or was damaged since."""
+    """Return the metadata of a finished shard; None where it is not finished, or was damaged since."""
     arrow: Any = require("pyarrow", "batch", "batches")
     parquet: Any = require("pyarrow.parquet", "batch", "batches")
     path, _ = shard_paths(job, group, start)
@@ -86,6 +82,23 @@ def shard_state(job: Job, group: Group, start: int) -> dict[str, Any] | None:
     return held
 
 
+def write_shard(path: Path, schema: Mapping[str, str], columns: Mapping[str, Any], state: Any) -> None:
+    """Write columns with the types of a schema, and the state as metadata."""
+    arrow: Any = require("pyarrow", "batch", "batches")
+    parquet: Any = require("pyarrow.parquet", "batch", "batches")
+    plain = {"int64": arrow.int64(), "int32": arrow.int32(), "double": arrow.float64()}
+    plain["string"] = arrow.string()
+
+    def typed(name: str) -> Any:
+        inner = name.removeprefix("list<")
+        return plain[name] if inner == name else arrow.list_(typed(inner[:-1]))
+
+    fields = [(name, typed(kind)) for name, kind in schema.items()]
+    table = arrow.table(dict(columns), schema=arrow.schema(fields, {"mio_rag": json.dumps(state)}))
+    with replaced(path) as partial:
+        parquet.write_table(table, partial, compression="zstd")
+
+
 def run_group(
     job: Job,
     group: Group,
@@ -95,32 +108,82 @@ def run_group(
 ) -> GroupReport:
     """Answer the rows of a group that no shard holds yet.
 
-    Parameters
-    ----------
-    skip : collection of int
-        Rows, of all rows, that killed a process: they are rejected unseen.
-    at : callable, optional
-        Told the number of each row before it is begun.
-    progress : callable, optional
-        Told the number of rows just finished.
+    skip: rows, of all rows, that killed a process: they are rejected unseen.
+    at: called with the number of each row before it is begun.
+    progress: called with the number of rows just finished.
     """
     from mio_rag.solvers.capabilities import one_blas_thread
 
-    began = time.process_time()
-    report = GroupReport(group.number)
-    open_shards = [part for part in shard_starts(job, group) if shard_state(job, group, part[0]) is None]
-    if open_shards:
-        with one_blas_thread():
-            _fill(job, group, open_shards, report, frozenset(skip), at, progress)
+    began, report = time.process_time(), GroupReport(group.number)
+    shards = [
+        (start, count)
+        for _, start, count in shards_of(job, [group])
+        if shard_state(job, group, start) is None
+    ]
+    batches, position = batches_of(job, group), 0
+    held: Any = None
+    with one_blas_thread():
+        for start, count in shards:
+            columns: dict[str, list[Any]] = {name: [] for name in job.schema}
+            statuses, refused, row = Counter[str](), [], start
+            while row < start + count:
+                while held is None or position + held.num_rows <= row:
+                    position += 0 if held is None else held.num_rows
+                    held = next(batches)
+                part = held.slice(row - position, min(start + count, position + held.num_rows) - row)
+                for given in read_rows(part, job.kinds, job.names):
+                    number = group.first_row + row
+                    if at is not None:
+                        at(number)
+                    found, problems = ({}, [DIED]) if number in skip else _solved(job, given)
+                    if problems:
+                        refused.append({"row": number, "query_id": given.label, "reasons": problems})
+                    else:
+                        for name, value in {"row": number, "query_id": given.label, **found}.items():
+                            columns[name].append(value)
+                        statuses[found["status"]] += 1
+                    row += 1
+                if progress is not None:
+                    progress(part.num_rows)
+            path, side = shard_paths(job, group, start)
+            side.unlink(missing_ok=True)  # of a run that was killed between the two
+            if refused:
+                lines = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in refused)
+                with replaced(side) as partial:
+                    partial.write_text(lines, encoding="utf-8", errors="replace")
+            state = {
+                "first_row": group.first_row + start,
+                "rows": count,
+                "rejected": len(refused),
+                "statuses": dict(sorted(statuses.items())),
+            }
+            write_shard(path, job.schema, columns, state)
+            report.rows += count
+            report.rejected += len(refused)
+            report.statuses += statuses
     report.cpu_seconds = time.process_time() - began
     report.peak_mb = _peak_mb()
     return report
 
 
-def _peak_mb(status: Path = Path("/proc/self/status")) -> float | None:
-    """The largest resident size of this process; None where the system does not say (Windows).
+def _solved(job: Job, row: Row) -> tuple[dict[str, Any], list[str]]:
+    """The columns of a row's result, or the reasons why there is none."""
+    try:
+        return (options if job.prices else answer)(job, row), []
+    except InputError as error:
+        return {}, list(error.problems)
+    except MissingExtraError:  # which every row needs
+        raise
+    except MioRagError as error:
+        return {}, [str(error)]
+    except Exception as error:  # a fault fails its own row, not the batch
+        return {}, [f"{type(error).__name__}: {error}"]
 
-    On Linux from /proc: `getrusage` remembers what the parent's was when this process was forked off.
+
+def _peak_mb(status: Path = Path("/proc/self/status")) -> float | None:
+    """The largest resident size of this process; None where the system does not report it (Windows).
+
+    On Linux from /proc: `getrusage` includes the parent's before the fork.
     """
     with suppress(OSError):
         for line in status.read_text(encoding="ascii").splitlines():
@@ -134,48 +197,8 @@ def _peak_mb(status: Path = Path("/proc/self/status")) -> float | None:
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
-def _fill(
-    job: Job,
-    group: Group,
-    shards: list[tuple[int, int]],
-    report: GroupReport,
-    skip: frozenset[int],
-    at: Callable[[int], None] | None,
-    progress: Callable[[int], None] | None,
-) -> None:
-    batches = batches_of(job, group)
-    position, held = 0, next(batches)
-    for start, count in shards:
-        made, refused = _Answers(job), []
-        row = start
-        while row < start + count:
-            while position + held.num_rows <= row:
-                position, held = position + held.num_rows, next(batches)
-            part = held.slice(row - position, min(start + count, position + held.num_rows) - row)
-            for given in read_rows(part, job.kinds, job.names):
-                number = group.first_row + row
-                if at is not None:
-                    at(number)
-                problems = [DIED] if number in skip else made.add(job, number, given)
-                if problems:
-                    refused.append({"row": number, "query_id": given.label, "reasons": problems})
-                row += 1
-            if progress is not None:
-                progress(part.num_rows)
-        state = {
-            "first_row": group.first_row + start,
-            "rows": count,
-            "rejected": len(refused),
-            "statuses": dict(sorted(made.statuses.items())),
-        }
-        _write(job, group, start, made, refused, state)
-        report.rows += count
-        report.rejected += len(refused)
-        report.statuses += made.statuses
-
-
 def batches_of(job: Job, group: Group) -> Iterator[Any]:
-    """The rows of a group, a few megabytes at a time."""
+    """Yield the rows of a group, a few megabytes at a time."""
     arrow: Any = require("pyarrow", "batch", "batches")
     rows = int(np.clip(_BATCH_BYTES * group.rows // group.bytes, 1, 1024))
     done = 0
@@ -198,137 +221,56 @@ def batches_of(job: Job, group: Group) -> Iterator[Any]:
                 arrow.default_memory_pool().release_unused()
 
 
-class _Answers:
-    """The answered rows of a shard, column by column."""
-
-    def __init__(self, job: Job) -> None:
-        columns, read = (OPTIONS, OPTIONS_READ) if job.prices else (COLUMNS, READ)
-        self.schema = {**columns, **read} if is_merged(job) else columns
-        self._answer = options if job.prices else answer
-        self.columns: dict[str, list[Any]] = {name: [] for name in self.schema}
-        self.statuses: Counter[str] = Counter()
-
-    def add(self, job: Job, number: int, row: Row) -> list[str]:
-        """Answer a row; or say why not."""
-        try:
-            answered = self._answer(job, row)
-        except InputError as error:
-            return list(error.problems)
-        except MissingExtraError:  # what no row could do without
-            raise
-        except MioRagError as error:
-            return [str(error)]
-        except Exception as error:  # a fault fails its own row, not the batch
-            return [f"{type(error).__name__}: {error}"]
-        for name, value in {"row": number, "query_id": row.label, **answered}.items():
-            self.columns[name].append(value)
-        self.statuses[answered["status"]] += 1
-        return []
-
-
-def table_of(
-    columns: Mapping[str, Sequence[Any]], schema: Mapping[str, str], metadata: Mapping[str, str]
-) -> Any:
-    """Columns as a table of Arrow, with the types that their names say."""
-    arrow: Any = require("pyarrow", "batch", "batches")
-    typed = arrow.schema([(name, _arrow_type(arrow, kind)) for name, kind in schema.items()], dict(metadata))
-    return arrow.table(dict(columns), schema=typed)
-
-
-def _arrow_type(arrow: Any, name: str) -> Any:
-    plain = {"int64": arrow.int64(), "int32": arrow.int32(), "double": arrow.float64()}
-    plain["string"] = arrow.string()
-    if name.startswith("list<"):
-        return arrow.list_(_arrow_type(arrow, name[len("list<") : -1]))
-    return plain[name]
-
-
-def _write(
-    job: Job,
-    group: Group,
-    start: int,
-    made: _Answers,
-    refused: list[dict[str, Any]],
-    state: Mapping[str, Any],
-) -> None:
-    parquet: Any = require("pyarrow.parquet", "batch", "batches")
-    path, side = shard_paths(job, group, start)
-    side.unlink(missing_ok=True)  # of a run that was killed between the two
-    if refused:
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in refused)
-        with replaced(side) as partial:
-            partial.write_text(lines, encoding="utf-8", errors="replace")
-    table = table_of(made.columns, made.schema, {"mio_rag": json.dumps(state)})
-    with replaced(path) as partial:
-        parquet.write_table(table, partial, compression="zstd")
-
-
-_POLL_SECONDS = 0.25
-_DEATHS = 2  # crashes of a separate process, before a row is rejected
-_NOWHERE = -1
-
-_shared: Any = None  # rows finished, in each worker
+# Processes of this machine --------------------------------------------------------------------------------
 
 
 def run_local(
     job: Job, groups: Sequence[Group], workers: int, progress: Callable[[int], None]
 ) -> Iterator[GroupReport]:
-    """The report of each row group, in the order of finishing.
+    """Yield the report of each row group, in the order of finishing; `progress` gets the rows finished.
 
-    Parameters
-    ----------
-    progress : callable
-        Called with the number of rows finished since the last call.
-
-    Raises
-    ------
-    SolverError
-        If worker processes cannot be started at all.
+    Raises `SolverError` if worker processes cannot be started at all.
     """
     counter = multiprocessing.get_context("spawn").Value("q", 0)
-    told = 0
+    reported = 0
 
-    def tell() -> None:
-        nonlocal told
+    def report_rows() -> None:
+        nonlocal reported
         now = int(counter.value)
-        if now > told:
-            progress(now - told)
-            told = now
+        if now > reported:
+            progress(now - reported)
+            reported = now
 
     waiting = list(groups)
     while waiting:
         running: dict[Future[GroupReport], Group] = {}
-        with _pool(workers, counter) as pool:
-            try:
-                while waiting or running:
-                    while waiting and len(running) < workers + 1:
-                        group = waiting.pop(0)
-                        running[pool.submit(_work, job, group, frozenset())] = group
-                    done = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).done
-                    tell()
-                    for future in done:
-                        report = future.result()  # raises where the pool broke
-                        del running[future]
-                        yield report
-            except BrokenProcessPool:
-                pass
+        with _pool(workers, counter) as pool, suppress(BrokenProcessPool):
+            while waiting or running:
+                while waiting and len(running) < workers + 1:
+                    group = waiting.pop(0)
+                    running[pool.submit(_work, job, group, frozenset())] = group
+                done = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).done
+                report_rows()
+                for future in done:
+                    report = future.result()  # raises where the pool broke
+                    del running[future]
+                    yield report
         for future, group in running.items():
             survived = future.done() and not future.cancelled() and future.exception() is None
             yield future.result() if survived else _alone(job, group, counter)
-            tell()
+            report_rows()
 
 
 def _alone(job: Job, group: Group, counter: Any) -> GroupReport:
-    """A row group in processes of its own, until one of them lives to the end."""
+    """Run a row group in separate processes, until one of them survives."""
     deaths: Counter[int] = Counter()
     while True:
-        with _pool(1, counter) as pool:
-            try:
-                blamed = frozenset(row for row, count in deaths.items() if count >= _DEATHS)
-                return pool.submit(_work, job, group, blamed).result()
-            except BrokenProcessPool:
-                pass
-        row = _row_at(job, group)
+        with _pool(1, counter) as pool, suppress(BrokenProcessPool):
+            blamed = frozenset(row for row, count in deaths.items() if count >= _DEATHS)
+            return pool.submit(_work, job, group, blamed).result()
+        row = _NOWHERE
+        with suppress(OSError, struct.error):
+            row = int(struct.unpack("q", _marker(job, group).read_bytes())[0])
         deaths[row] += 1
         if row == _NOWHERE and deaths[row] >= _DEATHS:
             raise SolverError(
@@ -337,21 +279,14 @@ def _alone(job: Job, group: Group, counter: Any) -> GroupReport:
 
 
 def _marker(job: Job, group: Group) -> Path:
+    """The file with the row that a process is at."""
     return job.out / "work" / f"group-{group.number:08d}.at"
-
-
-def _row_at(job: Job, group: Group) -> int:
-    """The row that a dead process was at."""
-    try:
-        return int(struct.unpack("q", _marker(job, group).read_bytes())[0])
-    except (OSError, struct.error):
-        return _NOWHERE
 
 
 def _work(job: Job, group: Group, skip: frozenset[int]) -> GroupReport:
     def progress(rows: int) -> None:
-        with _shared.get_lock():
-            _shared.value += rows
+        with _finished.get_lock():
+            _finished.value += rows
 
     with _marked(_marker(job, group)) as at:
         return run_group(job, group, skip, at, progress)
@@ -371,7 +306,7 @@ def _marked(path: Path) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def _pool(workers: int, counter: Any) -> Iterator[ProcessPoolExecutor]:
-    """Spawned workers, of which at least one has shown that it can start; an interrupt ends them all."""
+    """Spawned workers, of which at least one has started; an interrupt ends them all."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, context, initializer=_started, initargs=(counter,))
     try:
@@ -383,26 +318,18 @@ def _pool(workers: int, counter: Any) -> Iterator[ProcessPoolExecutor]:
                 "'if __name__ == \"__main__\":', or use workers=1"
             ) from error
         yield pool
-    except BaseException:  # what is under way would be minutes; its finished shards are kept
+    except BaseException:  # what is in progress would take minutes; its finished shards are kept
         for process in list(getattr(pool, "_processes", None) or {}).copy():
-            _end(process)
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
         raise
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _end(process: int) -> None:
-    import signal
-
-    with suppress(ProcessLookupError):
-        os.kill(process, signal.SIGTERM)
-
-
 def _started(counter: Any) -> None:
-    import signal
-
-    global _shared
-    _shared = counter
+    global _finished
+    _finished = counter
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     parent = multiprocessing.parent_process()
     if parent is not None:
