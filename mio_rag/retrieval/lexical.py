@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -24,36 +24,17 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import require
 from mio_rag.retrieval.vectors import forget
+from mio_rag.retrieval.words import Words
 
 #: Words that say nothing, as Lucene has them and bm25s.
 STOP_WORDS = frozenset(
-    (
-        *(
-            "a",
-            "an",
-            "and",
-            "are",
-            "as",
-            "at",
-            "be",
-            "but",
-            "by",
-            "for",
-            "if",
-            "in",
-            "into",
-            "is",
-            "it",
-            "no",
-        ),
-        *("not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this"),
-        *("to", "was", "will", "with"),
-    )
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they "
+    "this to was will with".split()
 )
 _WORD = re.compile(r"(?u)\b\w\w+\b")
 _ARRAYS = {name: f"{name}.csc.index.npy" for name in ("data", "indices", "indptr")}
 _VOCABULARY, _HASHES, _PARAMETERS = "vocab.index.json", "words.index.npy", "params.index.json"
-_HASHED = np.dtype([("hash", "<u8"), ("column", "<i4")])
+HASHED = np.dtype([("hash", "<u8"), ("column", "<i4")])
 _NO_WORD = "\u2205"  # bm25s cannot index a corpus in which every word is a stop word
 
 
@@ -82,7 +63,8 @@ class LexicalIndex:
     columns : mapping of str to int
         Word -> its column.
     parameters : mapping
-        As bm25s writes them; ``num_docs`` is the number of passages.
+        As bm25s writes them; ``num_docs`` is the number of passages. ``languages``: those of `Words`; absent
+        where `words_of` finds the words.
     """
 
     def __init__(
@@ -94,12 +76,14 @@ class LexicalIndex:
         parameters: Mapping[str, Any],
         folder: Path | None = None,
     ) -> None:
+        languages = parameters.get("languages")
+        self._words: Callable[[str], list[str]] = words_of if languages is None else Words(languages)
         self._data, self._indices, self._indptr = data, indices, indptr
         self._columns, self._parameters, self._folder = columns, dict(parameters), folder
 
     @classmethod
     def build(cls, texts: Sequence[str]) -> LexicalIndex:
-        """Index texts; at least one.
+        """Index texts; at least one. Those in other languages than English are cut and stemmed by `Words`.
 
         Raises
         ------
@@ -107,10 +91,13 @@ class LexicalIndex:
             Without bm25s.
         """
         bm25 = require("bm25s", "retrieval", "BM25 retrieval").BM25()
-        bm25.index([words_of(text) or [_NO_WORD] for text in texts], show_progress=False)
+        foreign = Words.foreign(texts)
+        words = words_of if foreign is None else foreign
+        bm25.index([words(text) or [_NO_WORD] for text in texts], show_progress=False)
         made = bm25.scores
         kept = ("k1", "b", "delta", "method", "idf_method", "dtype", "int_dtype", "backend")
         parameters = {name: getattr(bm25, name) for name in kept}
+        parameters |= {} if foreign is None else {"languages": list(foreign.languages)}
         return cls(
             np.asarray(made["data"], dtype=np.float32),
             np.asarray(made["indices"]),
@@ -125,7 +112,7 @@ class LexicalIndex:
     def scores(self, question: str) -> NDArray[np.float64]:
         """The score of every passage, shape (n,), >= 0; all 0 where no passage shares a word."""
         found = np.zeros(len(self), dtype=np.float32)
-        for word in words_of(question):
+        for word in self._words(question):
             column = self._columns.get(word)
             if column is not None:
                 part = slice(int(self._indptr[column]), int(self._indptr[column + 1]))
@@ -141,7 +128,7 @@ class LexicalIndex:
         columns = self._columns if isinstance(self._columns, dict) else _vocabulary(self._folder)
         text = json.dumps(columns, ensure_ascii=False)
         (folder / _VOCABULARY).write_bytes(text.encode("utf-8", "surrogatepass"))
-        hashes = np.array([(_hash(word), column) for word, column in columns.items()], dtype=_HASHED)
+        hashes = np.array([(word_hash(word), column) for word, column in columns.items()], dtype=HASHED)
         hashes = np.sort(hashes, order="hash")
         if (np.diff(hashes["hash"]) > 0).all():  # two words of one hash: then all are read
             np.save(folder / _HASHES, hashes, allow_pickle=False)
@@ -168,22 +155,22 @@ class LexicalIndex:
             raise ValueError("the parts of the lexical index do not fit together")
         columns: _Columns
         if mapped and (folder / _HASHES).is_file():
-            columns = _Hashed(np.load(folder / _HASHES, mmap_mode="r"))
+            columns = HashedWords(np.load(folder / _HASHES, mmap_mode="r"))
         else:
             columns = _vocabulary(folder)
         return cls(data, indices, indptr, columns, parameters, folder)
 
 
-class _Hashed:
+class HashedWords:
     """Columns by the hashes of words; a word that is not there is mistaken for one in 2^64 / words cases."""
 
     def __init__(self, table: NDArray[Any]) -> None:
-        if table.dtype != _HASHED:
+        if table.dtype != HASHED:
             raise ValueError("the words of the lexical index are not those of this format")
         self._table = table
 
     def get(self, word: str) -> int | None:
-        hashes, wanted = self._table["hash"], np.uint64(_hash(word))
+        hashes, wanted = self._table["hash"], np.uint64(word_hash(word))
         place = int(np.searchsorted(hashes, wanted))
         if place == len(hashes) or hashes[place] != wanted:
             return None

@@ -1,7 +1,8 @@
-"""The sentences of an index: where they lie in its passages, and their vectors.
+"""The units of an index: where they lie in its passages, and their vectors.
 
-A sentence is embedded without the title of its passage, which its neighbours share. Vectors are kept in half
-precision; a cosine is off by less than .001.
+The units of a document are those that its reader found; they are embedded with the headings and lines that
+they stand under. Other passages are cut into sentences, which are embedded alone, without the title that their
+neighbours share. A number of a vector takes one byte; a cosine is off by less than .005.
 """
 
 from __future__ import annotations
@@ -16,93 +17,118 @@ from numpy.typing import NDArray
 from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.retrieval.cached import Progress
 from mio_rag.retrieval.embedders import Embedder
-from mio_rag.sentences import Sentences, sentence_spans
+from mio_rag.retrieval.texts import unit_text, units_of
+from mio_rag.sentences import Sentences
 from mio_rag.types import Passage
 
 SENTENCES_FILE = "sentences.npz"
 VECTORS_FILE = "sentences.npy"
+_LARGEST = 127.0  # of a byte with its sign
+_AT_ONCE = 1 << 15  # texts whose vectors are in memory in full precision
 
 
 @dataclass(frozen=True, eq=False)
 class SentenceIndex:
-    """The sentences of the passages of an index.
+    """The units of the passages of an index.
 
     Parameters
     ----------
     first : ndarray of int64, shape (n + 1,)
-        Row of the first sentence of each passage, and the number of all.
-    spans : ndarray of int64, shape (m, 2)
+        Row of the first unit of each passage, and the number of all.
+    spans : ndarray of int32, shape (m, 2)
         Characters [start, end) in the passage's text.
-    vectors : ndarray of float16, shape (m, d)
+    codes : ndarray of int8, shape (m, d)
+        A vector is its codes times its scale.
+    scales : ndarray of float32, shape (m,)
     """
 
     first: NDArray[np.int64]
-    spans: NDArray[np.int64]
-    vectors: NDArray[np.float16]
+    spans: NDArray[np.int32]
+    codes: NDArray[np.int8]
+    scales: NDArray[np.float32]
 
     @classmethod
     def build(
         cls, passages: Sequence[Passage], embedder: Embedder, progress: Progress | None = None
     ) -> SentenceIndex:
-        """Cut and embed the sentences of passages.
+        """Find and embed the units of passages.
 
         Parameters
         ----------
         embedder : Embedder
             That of the passages, fitted.
         progress : callable, optional
-            Called with the number of sentences just embedded.
+            Called with the number of units just embedded.
 
         Raises
         ------
         InputError
             If the embedder returns vectors of a wrong shape, or NaN.
         """
-        spans = [sentence_spans(passage.text, wrapped=True) for passage in passages]
-        texts = [p.text[a:b] for p, found in zip(passages, spans, strict=True) for a, b in found]
-        place = {text: k for k, text in enumerate(dict.fromkeys(texts))}  # windows that overlap share many
-        distinct = np.asarray(embedder.encode(list(place), progress), dtype=np.float16)
-        if distinct.ndim != 2 or len(distinct) != len(place) or not np.isfinite(distinct).all():
-            raise InputError(
-                f"embedder '{embedder.name}' returned shape {distinct.shape} for {len(place)} sentences, or "
-                "NaN: it must return a finite row for each"
-            )
+        place: dict[str, int] = {}  # windows that overlap share many
+        counts, spans, at = [], [], []
+        for passage in passages:
+            units = units_of(passage)
+            counts.append(len(units))
+            for unit in units:
+                text = unit_text(passage, unit) if passage.units else passage.text[unit.start : unit.end]
+                at.append(place.setdefault(text, len(place)))
+                spans.append(unit[:2])
+        texts = list(place)
+        codes, scales = [], []
+        for begin in range(0, len(texts), _AT_ONCE):
+            part = texts[begin : begin + _AT_ONCE]
+            vectors = np.asarray(embedder.encode(part, progress), dtype=np.float32)
+            if vectors.ndim != 2 or len(vectors) != len(part) or not np.isfinite(vectors).all():
+                raise InputError(
+                    f"embedder '{embedder.name}' returned shape {vectors.shape} for {len(part)} sentences, or "
+                    "NaN: it must return a finite row for each"
+                )
+            scales.append(np.maximum(np.abs(vectors).max(axis=1, initial=0.0) / _LARGEST, 1e-12))
+            codes.append(np.rint(vectors / scales[-1][:, None]).astype(np.int8))
         if progress:
-            progress(len(texts) - len(place))
-        vectors = distinct[[place[text] for text in texts]]
-        first = np.cumsum([0, *map(len, spans)], dtype=np.int64)
-        flat = np.array([span for found in spans for span in found], dtype=np.int64).reshape(-1, 2)
-        return cls(first, flat, vectors)
+            progress(len(at) - len(texts))
+        first = np.cumsum([0, *counts], dtype=np.int64)
+        flat = np.array(spans, dtype=np.int32).reshape(-1, 2)
+        return cls(first, flat, np.concatenate(codes)[at], np.concatenate(scales)[at])
 
     def __len__(self) -> int:
         return len(self.spans)
 
-    def of(self, rows: Sequence[int]) -> Sentences:
-        """The sentences of the given passages, by their places in `rows`."""
+    def places(self, rows: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of the units of the given passages, and the place in `rows` of the passage of each."""
         chosen = np.asarray(rows, dtype=np.int64)
         counts = self.first[chosen + 1] - self.first[chosen]
         owners = np.repeat(np.arange(chosen.size), counts)
         within = np.arange(owners.size) - np.repeat(np.cumsum(counts) - counts, counts)
-        at = self.first[chosen][owners] + within
-        return Sentences(owners, self.spans[at], self.vectors[at].astype(np.float32))
+        return self.first[chosen][owners] + within, owners
+
+    def of(self, rows: Sequence[int]) -> Sentences:
+        """The units of the given passages, by their places in `rows`."""
+        at, owners = self.places(rows)
+        return Sentences(owners, self.spans[at].astype(np.int64), self.vectors(at))
+
+    def vectors(self, at: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Vectors of some units, by their rows."""
+        return np.asarray(self.codes[at] * self.scales[at, None], dtype=np.float32)
 
     def save(self, folder: Path) -> None:
         """Write `SENTENCES_FILE` and `VECTORS_FILE`."""
         with (folder / SENTENCES_FILE).open("wb") as file:
-            np.savez_compressed(file, first=self.first, spans=self.spans)
+            np.savez_compressed(file, first=self.first, spans=self.spans, scales=self.scales)
         with (folder / VECTORS_FILE).open("wb") as file:
-            np.save(file, self.vectors)
+            np.save(file, self.codes)
 
     @classmethod
     def load(
-        cls, folder: Path, passages: int, dimensions: int, *, mapped: bool = False
+        cls, folder: Path, passages: int, dimensions: int, *, mapped: bool = True
     ) -> SentenceIndex | None:
-        """What `save` wrote; None where the index was built without sentences.
+        """What `save` wrote; None where the index was built without units.
 
         Parameters
         ----------
         mapped : bool
-            Leave the vectors on disk.
+            Leave the vectors on disk. Windows then lets nobody replace the folder.
 
         Raises
         ------
@@ -114,13 +140,15 @@ class SentenceIndex:
             return None
         try:
             with np.load(path, allow_pickle=False) as data:
-                first, spans = data["first"].astype(np.int64), data["spans"].astype(np.int64)
+                first, spans = data["first"].astype(np.int64), data["spans"].astype(np.int32)
+                scales = data["scales"].astype(np.float32)
             path = folder / VECTORS_FILE
-            vectors = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+            codes = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
         m = len(spans)
-        fit = first.shape == (passages + 1,) and spans.shape == (m, 2) and vectors.shape == (m, dimensions)
+        shapes = first.shape == (passages + 1,) and spans.shape == (m, 2) and codes.shape == (m, dimensions)
+        fit = shapes and scales.shape == (m,) and codes.dtype == np.int8
         if not fit or first[0] != 0 or first[-1] != m or np.any(np.diff(first) < 0):
             raise IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
-        return cls(first, spans, vectors)
+        return cls(first, spans, codes, scales)

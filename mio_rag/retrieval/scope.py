@@ -1,0 +1,233 @@
+"""Scope: which documents a question names, and what it asks of them.
+
+"In the lease between Alder and Birch: who pays for repairs?" says where to look before it says what for. If
+the name is searched, too, title pages win. So words that stand in the identity of a document (its title, its
+file's name, its first words) and in hardly any other document *name* it; documents that are not named count
+for less, and where one document alone is clearly named, the rest of the question is searched as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import IndexFormatError
+from mio_rag.retrieval.lexical import word_hash
+from mio_rag.retrieval.texts import units_of
+from mio_rag.retrieval.unit_terms import UnitTerms
+from mio_rag.retrieval.words import Words
+from mio_rag.types import Passage
+
+SCOPE_FILE = "scope.npz"
+_OPENING = 80  # words of a document that say what it is
+_FEWEST = 3  # documents: among fewer nothing is looked for
+_SHARE = 0.03  # of the documents, and one more: a word that stands in more names none
+_ENOUGH = 0.6  # of the best document's weight, or of a title's words: such a document is in scope, too
+_LEAST = 4  # words of a question that stand in the identity of a document which it names clearly ...
+_LEAST_NAMES = 3  # ... and so many of them that name it, unless they are half of its title
+_QUOTED = re.compile(r'["“„«]([^"”“»]{15,})["”“»]')
+_HEAD = re.compile(r"^[^?]{15,}?[:：]\s+(?=\S.{12,})")
+_LEFT_OVER = re.compile(r"^\W*(?:in|for|according to|of|on)?\W+", re.IGNORECASE)
+
+
+class Scope(NamedTuple):
+    """What a question says about where to look.
+
+    Parameters
+    ----------
+    documents : ndarray of shape (documents,)
+        How far each document is meant, 0 to 1; 1 for all where the question names none.
+    rest : str or None
+        What is asked of the one document that is clearly named; None where there is none.
+    """
+
+    documents: NDArray[np.float64]
+    rest: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Identities:
+    """The words by which the documents of an index are named.
+
+    Parameters
+    ----------
+    documents : ndarray of int32, shape (n,)
+        Number of the document of each passage.
+    hashes : ndarray of uint64, shape (t,)
+        Of the words that stand in an identity, ascending.
+    spread : ndarray of int32, shape (t,)
+        In how many documents each word stands.
+    first : ndarray of int64, shape (t + 1,)
+        Where the documents of each word begin in `holders`.
+    holders : ndarray of int32
+        Documents whose identity has the word.
+    titled : ndarray of bool
+        Whether it stands in the title or the file's name of that document.
+    numbers : ndarray of bool, shape (t,)
+        Whether a word is a number.
+    """
+
+    documents: NDArray[np.int32]
+    hashes: NDArray[np.uint64]
+    spread: NDArray[np.int32]
+    first: NDArray[np.int64]
+    holders: NDArray[np.int32]
+    titled: NDArray[np.bool_]
+    numbers: NDArray[np.bool_]
+    _in_titles: NDArray[np.int64] = field(init=False, repr=False)  # how many titles have each word
+    _names: NDArray[np.bool_] = field(init=False, repr=False)  # whether each word names documents
+    _title_words: NDArray[np.int64] = field(init=False, repr=False)  # of each title, without numbers
+    _title_names: NDArray[np.int64] = field(init=False, repr=False)  # those among them that name documents
+
+    @classmethod
+    def build(cls, passages: Sequence[Passage], terms: UnitTerms) -> Identities:
+        """Find the words that name documents; a document is what passages of one source are of."""
+        number: dict[str, int] = {}
+        documents = np.array([number.setdefault(p.source or p.title or p.id, len(number)) for p in passages])
+        titles: list[set[str]] = [set() for _ in number]
+        openings: list[list[str]] = [[] for _ in number]
+        seen: set[int] = set()
+        for passage, k in zip(passages, documents.tolist(), strict=True):
+            if k not in seen:
+                seen.add(k)
+                name = re.sub(r"[-_.]+", " ", PurePath(passage.source).stem)
+                titles[k].update(terms.words(" ".join([name, passage.title, *passage.section[:1]])))
+            if len(openings[k]) < _OPENING:
+                for unit in units_of(passage):
+                    openings[k] += terms.words(passage.text[unit.start : unit.end])
+        spread_of = terms.spread(documents.astype(np.int64))
+        rows = []
+        for k, title in enumerate(titles):
+            for word in sorted(title | set(openings[k][:_OPENING])):
+                column = terms.column(word)
+                df = 0 if column is None else int(spread_of[column])
+                rows.append((word_hash(word), k, df, word in title, word.isdigit()))
+        kinds = [("hash", "<u8"), ("k", "<i4"), ("df", "<i4"), ("titled", "?"), ("number", "?")]
+        table = np.sort(np.array(rows, dtype=kinds), order=["hash", "k"])
+        hashes, first = np.unique(table["hash"], return_index=True)
+        return cls(
+            documents.astype(np.int32),
+            hashes,
+            table["df"][first],
+            np.append(first, len(table)).astype(np.int64),
+            table["k"].copy(),
+            table["titled"].copy(),
+            table["number"][first],
+        )
+
+    def __len__(self) -> int:
+        return int(self.documents.max(initial=-1)) + 1
+
+    def of(self, question: str, words: Words) -> Scope:
+        """The scope of a question.
+
+        Parameters
+        ----------
+        words : Words
+            Those that cut the documents.
+        """
+        n = len(self)
+        if n < _FEWEST:
+            return Scope(np.ones(n), None)
+        asked = list(dict.fromkeys(words(question)))
+        at = np.searchsorted(self.hashes, np.array([word_hash(w) for w in asked], dtype=np.uint64))
+        known = [
+            (word, int(k))
+            for word, k in zip(asked, at, strict=True)
+            if k < len(self.hashes) and self.hashes[k] == np.uint64(word_hash(word))
+        ]
+        if not known:
+            return Scope(np.ones(n), None)
+        inside = np.zeros((n, len(known)), dtype=bool)  # identities that have the words
+        titled = np.zeros((n, len(known)), dtype=bool)
+        for j, (_, k) in enumerate(known):
+            part = slice(int(self.first[k]), int(self.first[k + 1]))
+            inside[self.holders[part], j] = True
+            titled[self.holders[part], j] = self.titled[part]
+        rows = np.array([k for _, k in known])
+        named = inside & self._names[rows]
+        weight = named @ np.log1p(n / np.maximum(1, self.spread[rows]))
+        scope = np.ones(n)
+        if weight.max() > 0:
+            own = (titled & self._names[rows] & ~self.numbers[rows]).sum(axis=1)
+            whole = (self._title_names > 0) & (own >= _ENOUGH * self._title_names)
+            scope = np.where(whole, 1.0, np.minimum(1.0, weight / (_ENOUGH * weight.max())))
+        by_title = titled @ np.log1p(n / np.maximum(1, self._in_titles[rows]))
+        best = int(np.argmax(by_title))
+        found = int(titled[best].sum())
+        clear = (
+            found >= _LEAST
+            and found >= 0.5 * self._title_words[best]
+            and (by_title >= _ENOUGH * by_title[best]).sum() == 1
+        )
+        if not clear and weight.max() > 0 and (scope >= 0.999).sum() == 1:
+            best = int(np.argmax(weight))
+            clear = bool(named[best].sum() >= _LEAST_NAMES and inside[best].sum() >= _LEAST)
+        if not clear:
+            return Scope(scope, None)
+        hit = {word for j, (word, _) in enumerate(known) if named[best, j] or titled[best, j]}
+        rest = _without(question, hit, words)
+        scope = np.where(np.arange(n) == best, 1.0, np.minimum(scope, 0.999))
+        return Scope(scope, rest if rest != question and words(rest) else None)
+
+    def __post_init__(self) -> None:
+        n = len(self)
+        word = np.repeat(np.arange(len(self.hashes)), np.diff(self.first))
+        in_titles = np.bincount(word[self.titled], minlength=len(self.hashes))
+        names = np.maximum(self.spread, in_titles) <= max(1.0, _SHARE * n) + (n > _FEWEST)
+        counted = self.titled & ~self.numbers[word]
+        put = object.__setattr__
+        put(self, "_in_titles", in_titles)
+        put(self, "_names", names)
+        put(self, "_title_words", np.bincount(self.holders[counted], minlength=n))
+        put(self, "_title_names", np.bincount(self.holders[counted & names[word]], minlength=n))
+
+
+    def save(self, folder: Path) -> None:
+        """Write `SCOPE_FILE`."""
+        with (folder / SCOPE_FILE).open("wb") as file:
+            np.savez_compressed(file, **{name: getattr(self, name) for name in _COLUMNS})
+
+    @classmethod
+    def load(cls, folder: Path, passages: int) -> Identities | None:
+        """What `save` wrote; None where the index is of no documents.
+
+        Raises
+        ------
+        IndexFormatError
+            If it belongs to another number of passages, or cannot be read.
+        """
+        path = folder / SCOPE_FILE
+        if not path.is_file():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                found = cls(*(data[name] for name in _COLUMNS))
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
+        if len(found.documents) != passages:
+            raise IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
+        return found
+
+
+_COLUMNS = ("documents", "hashes", "spread", "first", "holders", "titled", "numbers")
+
+
+def _without(question: str, hit: set[str], words: Words) -> str:
+    """A question without the words that name a document: its quoted title, what stands before a colon, or
+    the words themselves."""
+    enough = 0.7 * len(hit)
+    if (quoted := _QUOTED.search(question)) and len(set(words(quoted[1])) & hit) >= enough:
+        rest = question.replace(quoted[0], " ")
+    elif (head := _HEAD.match(question)) and len(set(words(head[0])) & hit) >= enough:
+        rest = question[head.end() :]
+    else:
+        pieces = ((piece, set(words(piece))) for piece in question.split())
+        rest = " ".join(piece for piece, own in pieces if not own or not own <= hit)
+    return _LEFT_OVER.sub("", rest.strip()) or question

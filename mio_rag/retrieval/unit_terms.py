@@ -1,0 +1,302 @@
+"""BM25 over documents: of passages and of their units, with the headings above them or without.
+
+One inverted file counts the words of every unit, of what stands between the units of a passage, and of every
+context (headings and the lines that a unit needs) once. All scores are worked out from it when a question
+comes; none is stored.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.retrieval.lexical import HASHED, HashedWords, word_hash
+from mio_rag.retrieval.texts import between_units, context_of, units_of
+from mio_rag.retrieval.vectors import stored_array
+from mio_rag.retrieval.words import Words
+from mio_rag.types import Passage
+
+TERMS_FILE, PARAMETERS_FILE = "terms.npz", "terms.json"
+_K1, _B = 1.2, 0.75
+_MOST = 255  # a count is a byte
+_AT_ONCE = 1 << 18  # units whose words are counted together
+_ARRAYS = (
+    *("words", "indptr", "rows", "counts", "owners", "lengths", "unit_contexts", "passage_contexts"),
+    *("df_units", "df_units_bare", "df_passages", "df_passages_bare"),
+)
+
+
+class UnitTerms:
+    """The words of documents, and what BM25 gives their passages and units for a question.
+
+    Parameters
+    ----------
+    words : Words
+        Of the corpus; questions are cut by the same.
+    arrays : mapping of str to ndarray
+        "words": hash and column of each word, by hash. "indptr", "rows", "counts": for each column the rows
+        that have the word, ascending, and how often. Rows are the m units, then the n passages (what stands
+        between their units), then the contexts. "owners" (m,): passages of the units. "lengths": words of
+        each row. "unit_contexts" (m,), "passage_contexts" (n,): their contexts, from 0. "df_...": in how many
+        units and passages each word stands, with their contexts and ("bare") without.
+
+    Raises
+    ------
+    ValueError
+        If the arrays do not fit together.
+    """
+
+    def __init__(self, words: Words, arrays: dict[str, NDArray[Any]]) -> None:
+        self.words, self._arrays = words, arrays
+        self._columns = HashedWords(arrays["words"])
+        self._indptr, self._rows, self._counts = arrays["indptr"], arrays["rows"], arrays["counts"]
+        self._owners = arrays["owners"]
+        self._of_unit, self._of_passage = arrays["unit_contexts"], arrays["passage_contexts"]
+        self._m, self._n = len(self._owners), len(self._of_passage)
+        lengths = arrays["lengths"]
+        if len(self._rows) != len(self._counts) or self._indptr[-1] != len(self._rows):
+            raise ValueError("the parts of the index of words do not fit together")
+        contexts = lengths[self._m + self._n :]
+        units = lengths[: self._m].astype(np.float32)
+        passages = np.bincount(self._owners, units, self._n).astype(np.float32)
+        passages += lengths[self._m : self._m + self._n]
+        self._units = _damping(units), _damping(units + contexts[self._of_unit])
+        self._passages = _damping(passages), _damping(passages + contexts[self._of_passage])
+
+    @classmethod
+    def build(cls, passages: Sequence[Passage], words: Words | None = None) -> UnitTerms:
+        """Count the words of passages; at least one.
+
+        Parameters
+        ----------
+        words : Words, optional
+            Those for the languages of the passages by default.
+        """
+        words = words or Words.of([passage.text for passage in passages])
+        columns: dict[str, int] = {}
+        contexts: dict[str, int] = {}
+        flat, lengths = array("i"), array("i")
+
+        def add(text: str) -> None:
+            found = words(text)
+            flat.extend([columns.setdefault(word, len(columns)) for word in found])
+            lengths.append(len(found))
+
+        owners, of_unit, of_passage = array("i"), array("i"), array("i")
+        for k, passage in enumerate(passages):
+            needed: set[int] = set()
+            for unit in units_of(passage):
+                add(passage.text[unit.start : unit.end])
+                owners.append(k)
+                of_unit.append(contexts.setdefault(context_of(passage, unit.needs), len(contexts)))
+                needed.update(unit.needs)
+            around = context_of(passage, sorted(needed), outside=True)
+            of_passage.append(contexts.setdefault(around, len(contexts)))
+        for passage in passages:
+            add(between_units(passage) if passage.units else "")
+        for context in contexts:
+            add(context)
+        size, count = len(columns), np.frombuffer(lengths, dtype=np.int32)
+        row = np.repeat(np.arange(count.size, dtype=np.int64), count)
+        keys, counts = np.unique(
+            np.frombuffer(flat, dtype=np.int32).astype(np.int64) * count.size + row, return_counts=True
+        )
+        arrays: dict[str, NDArray[Any]] = {
+            "indptr": np.searchsorted(keys, np.arange(size + 1) * count.size),
+            "rows": (keys % count.size).astype(np.int32),
+            "counts": np.minimum(counts, _MOST).astype(np.uint8),
+            "lengths": count.copy(),
+            "owners": np.frombuffer(owners, dtype=np.int32).copy(),
+            "unit_contexts": np.frombuffer(of_unit, dtype=np.int32).copy(),
+            "passage_contexts": np.frombuffer(of_passage, dtype=np.int32).copy(),
+        }
+        table = np.array([(word_hash(word), column) for word, column in columns.items()], dtype=HASHED)
+        arrays["words"] = np.sort(table, order="hash")
+        return cls(words, arrays | _document_frequencies(arrays, size))
+
+    def __len__(self) -> int:
+        return self._n
+
+    def column(self, word: str) -> int | None:
+        """The column of a word; None where no text has it."""
+        return self._columns.get(word)
+
+    def spread(self, groups: NDArray[np.int64]) -> NDArray[np.int64]:
+        """In how many groups of passages each word stands, headings above them aside.
+
+        Parameters
+        ----------
+        groups : ndarray of int, shape (n,)
+            Number of each passage's group, from 0.
+        """
+        inside = np.flatnonzero(self._rows < self._m + self._n)
+        rows = self._rows[inside]
+        passage = np.where(rows < self._m, self._owners[np.minimum(rows, self._m - 1)], rows - self._m)
+        columns = np.searchsorted(self._indptr, inside, side="right") - 1
+        pairs = np.unique(columns * (int(groups.max()) + 1) + groups[passage])
+        return np.bincount(pairs // (int(groups.max()) + 1), minlength=len(self._indptr) - 1)
+
+    def scores(self, question: str, *, bare: bool = False) -> NDArray[np.float64]:
+        """The score of every passage, shape (n,), >= 0; all 0 where no passage shares a word.
+
+        Parameters
+        ----------
+        bare : bool
+            Without the headings and lines above passages.
+        """
+        found = np.zeros(self._n)
+        damping = self._passages[0 if bare else 1]
+        df = self._arrays["df_passages_bare" if bare else "df_passages"]
+        for column in self._asked(question):
+            rows, counts, (a, b) = self._column(column)
+            tf = np.bincount(self._owners[rows[:a]], counts[:a], self._n)
+            tf[rows[a:b] - self._m] += counts[a:b]
+            if not bare and b < rows.size:
+                tf += self._in_contexts(rows[b:], counts[b:])[self._of_passage]
+            at = np.flatnonzero(tf)
+            found[at] += _bm25(tf[at], damping[at], int(df[column]), self._n)
+        return found
+
+    def of_units(self, question: str, units: NDArray[np.int64], *, bare: bool = False) -> NDArray[np.float64]:
+        """The score of some units, by their places among all.
+
+        Parameters
+        ----------
+        bare : bool
+            Without the headings and lines above units.
+        """
+        found = np.zeros(len(units))
+        damping = self._units[0 if bare else 1]
+        own = damping[units]
+        df = self._arrays["df_units_bare" if bare else "df_units"]
+        for column in self._asked(question):
+            rows, counts, (a, b) = self._column(column)
+            tf = np.zeros(len(units))
+            place = np.minimum(np.searchsorted(rows[:a], units), max(0, a - 1))
+            if a:
+                tf += np.where(rows[place] == units, counts[place], 0)
+            if not bare and b < rows.size:
+                tf += self._in_contexts(rows[b:], counts[b:])[self._of_unit[units]]
+            found += _bm25(tf, own, int(df[column]), self._m)
+        return found
+
+    def best_units(self, question: str, k: int) -> NDArray[np.int64]:
+        """The k units of best score, without what stands above them; best first."""
+        found, damping = np.zeros(self._m), self._units[0]
+        for column in self._asked(question):
+            rows, counts, (a, _) = self._column(column)
+            at = rows[:a]
+            df = int(self._arrays["df_units_bare"][column])
+            found[at] += _bm25(counts[:a], damping[at], df, self._m)
+        at = np.flatnonzero(found)
+        return at[np.argsort(-found[at], kind="stable")[:k]]
+
+    def _asked(self, question: str) -> list[int]:
+        columns = (self._columns.get(word) for word in dict.fromkeys(self.words(question)))
+        return [column for column in columns if column is not None]
+
+    def _column(self, column: int) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[int, int]]:
+        part = slice(int(self._indptr[column]), int(self._indptr[column + 1]))
+        rows = np.asarray(self._rows[part])
+        a, b = np.searchsorted(rows, (self._m, self._m + self._n))
+        return rows, np.asarray(self._counts[part], dtype=np.float64), (int(a), int(b))
+
+    def _in_contexts(self, rows: NDArray[np.int64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+        found = np.zeros(len(self._arrays["lengths"]) - self._m - self._n)
+        found[rows - self._m - self._n] = counts
+        return found
+
+    def save(self, folder: Path) -> None:
+        """Write `TERMS_FILE` and `PARAMETERS_FILE`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / TERMS_FILE).open("wb") as file:
+            np.savez(file, **self._arrays)
+        told = {"languages": list(self.words.languages)}
+        (folder / PARAMETERS_FILE).write_text(json.dumps(told), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, *, mapped: bool = False) -> UnitTerms:
+        """Read what `save` wrote.
+
+        Parameters
+        ----------
+        mapped : bool
+            Leave words and counts on disk.
+
+        Raises
+        ------
+        OSError, ValueError, KeyError, TypeError
+            If it cannot be read, or does not fit together.
+        """
+        told = json.loads((folder / PARAMETERS_FILE).read_text(encoding="utf-8"))
+        with np.load(folder / TERMS_FILE, allow_pickle=False) as data:
+            arrays = {name: data[name] for name in _ARRAYS if not mapped or name in _SMALL}
+        for name in _ARRAYS:
+            if name not in arrays:
+                held = stored_array(folder / TERMS_FILE, name)
+                if held is None:  # an empty one
+                    with np.load(folder / TERMS_FILE, allow_pickle=False) as data:
+                        held = data[name]
+                arrays[name] = held
+        return cls(Words(told["languages"]), arrays)
+
+
+_SMALL = ("indptr", "owners", "lengths", "unit_contexts", "passage_contexts")
+
+
+def _bm25(tf: NDArray[np.float64], damping: NDArray[np.float64], df: int, count: int) -> NDArray[np.float64]:
+    """Robertson's BM25 of one word with Lucene's weight for rare words."""
+    weight = np.log1p((count - df + 0.5) / (df + 0.5)) * (_K1 + 1.0)
+    found: NDArray[np.float64] = weight * tf / (tf + damping)
+    return found
+
+
+def _damping(lengths: NDArray[Any]) -> NDArray[np.float64]:
+    """What BM25 adds to the count of a word in texts of so many words."""
+    mean = max(1.0, float(lengths.mean())) if len(lengths) else 1.0
+    return np.asarray(_K1 * (1.0 - _B + _B * lengths / mean), dtype=np.float64)
+
+
+def _document_frequencies(arrays: dict[str, NDArray[Any]], size: int) -> dict[str, NDArray[np.int32]]:
+    """In how many units and passages each word stands, with what stands above them and without."""
+    owners, of_unit, of_passage = (arrays[k] for k in ("owners", "unit_contexts", "passage_contexts"))
+    m, n = len(owners), len(of_passage)
+    rows = arrays["rows"].astype(np.int64)
+    columns = np.repeat(np.arange(size), np.diff(arrays["indptr"]))
+    inside, above = rows < m + n, rows >= m + n
+    # Contexts as a table: columns of one after those of the other.
+    order = np.argsort(rows[above], kind="stable")
+    context_columns = columns[above][order]
+    ends = np.searchsorted(rows[above][order] - m - n, np.arange(len(arrays["lengths"]) - m - n + 1))
+
+    def spread(own: NDArray[Any], own_columns: NDArray[Any], contexts: NDArray[Any]) -> NDArray[np.int32]:
+        """Of rows with their columns, each under one of the contexts."""
+        total = np.zeros(size, dtype=np.int64)
+        order = np.argsort(own, kind="stable")
+        own, own_columns = own[order], own_columns[order]
+        for first in range(0, len(contexts), _AT_ONCE):
+            part = contexts[first : first + _AT_ONCE]
+            a, b = np.searchsorted(own, (first, first + len(part)))
+            keys = own_columns[a:b] * _AT_ONCE + own[a:b] - first
+            each = ends[part + 1] - ends[part]
+            at = np.repeat(ends[part] - np.cumsum(each) + each, each) + np.arange(each.sum())
+            led = context_columns[at] * _AT_ONCE + np.repeat(np.arange(len(part)), each)
+            total += np.bincount(np.unique(np.concatenate([keys, led])) // _AT_ONCE, minlength=size)
+        return total.astype(np.int32)
+
+    units = rows < m
+    passage = np.where(units, owners[np.minimum(rows, max(m - 1, 0))] if m else 0, rows - m)[inside]
+    none = np.full(max(m, n), len(ends) - 1)  # a context without words, behind the others
+    ends = np.append(ends, ends[-1])
+    return {
+        "df_units": spread(rows[units], columns[units], of_unit),
+        "df_units_bare": spread(rows[units], columns[units], none[:m]),
+        "df_passages": spread(passage, columns[inside], of_passage),
+        "df_passages_bare": spread(passage, columns[inside], none[:n]),
+    }
