@@ -38,7 +38,6 @@ from mio_rag.retrieval.embedders import check_embedder, make_embedder
 from mio_rag.retrieval.index import CorpusIndex, check_index, check_target, is_index
 from mio_rag.retrieval.links import entity_names
 from mio_rag.retrieval.vectors import check_vectors
-from mio_rag.sentences import sentence_spans
 from mio_rag.storage import parse_json, read_text, sha256_of, write_atomically
 
 Kind = Literal["index", "set", "layout", "passages", "documents", "file"]
@@ -428,11 +427,10 @@ def read_dataset(source: str | Path, building: Building | None = None) -> Datase
 def _built(dataset: Dataset, how: Building, progress: Progress | None) -> CorpusIndex:
     embedder = make_embedder(how.embedder)
     name_of = None if how.entities is None else entity_names(how.entities)
-    total = len(dataset.passages)
-    if how.sentences:
-        total += sum(len(sentence_spans(one.text, wrapped=True)) for one in dataset.passages)
+    sentences = how.sentences or None  # those of documents are embedded anyway
+    total = CorpusIndex.texts_to_embed(dataset.passages, sentences)
     shown = nullcontext(None) if progress is None else progress(f"embedding with {embedder.name}", total)
     with shown as advance:
         return CorpusIndex.build(
-            dataset.passages, embedder, dataset.name, advance, name_of, how.vectors, how.sentences
+            dataset.passages, embedder, dataset.name, advance, name_of, how.vectors, sentences
         )

@@ -26,8 +26,8 @@ from mio_rag.errors import InputError, MissingExtraError
 from mio_rag.generation.counters import HuggingFaceCounter
 from mio_rag.retrieval.cached import cache_folder
 from mio_rag.retrieval.embedders import make_embedder
-from mio_rag.retrieval.index import embedded_text
 from mio_rag.retrieval.minilm import packaged_minilm
+from mio_rag.retrieval.texts import embedded_text
 from mio_rag.types import Passage
 
 #: Passages kept for a question, at most; and those of them among which links are looked for.

@@ -22,7 +22,7 @@ from mio_rag.frontier.dataset import perturbed
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.retrieval.embedders import Embedder, make_embedder
-from mio_rag.retrieval.index import embedded_text
+from mio_rag.retrieval.texts import embedded_text
 from mio_rag.types import Question
 
 VERSIONS = ("random", "pq", "encoder")

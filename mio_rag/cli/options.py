@@ -294,13 +294,10 @@ def build_index(
     """A new index, with a progress bar while it is built."""
     from mio_rag.cli.terminal import progress_bar
     from mio_rag.retrieval import CorpusIndex
-    from mio_rag.sentences import sentence_spans
 
-    texts = len(passages)
-    if sentences:
-        texts += sum(len(sentence_spans(passage.text, wrapped=True)) for passage in passages)
+    texts = CorpusIndex.texts_to_embed(passages, sentences or None)
     with progress_bar(f"embedding with {embedder.name}", texts) as advance:
-        return CorpusIndex.build(passages, embedder, name, advance, name_of, vectors, sentences)
+        return CorpusIndex.build(passages, embedder, name, advance, name_of, vectors, sentences or None)
 
 
 # -- side ------------------------------------------------------------------------------------------------

@@ -1,22 +1,26 @@
 """A corpus that can be searched: FAISS vectors, BM25, texts and metadata in one folder.
 
     manifest.json     format, version, embedder, counts, the sha256 of every other file, and its own
-    passages.jsonl    {"id", "title", "text", "source", "start"?, "end"?, "date"?}, in row order
+    passages.jsonl    what `Passage.to_dict` gives, one passage a line, in row order
     dense.faiss       inner-product index over unit vectors (exact, or compressed)
-    bm25/             the lexical index; see `mio_rag.retrieval.lexical`
-    links.npz         which passage mentions what another one is about (absent in older indexes)
-    repetition.npz    where passages lie in their sources, and near-duplicates (absent in older indexes)
-    sentences.*       where sentences lie in their passages, and their vectors (where asked for)
+    bm25/             the lexical index; see `mio_rag.retrieval.lexical`, of documents
+                      `mio_rag.retrieval.unit_terms`
+    scope.npz         the words that name documents (of documents); see `mio_rag.retrieval.scope`
+    sentences.*       where units lie in their passages, and their vectors (of documents, or where asked for)
+    links.npz         which passage mentions what another one is about (of other passages, or where asked for)
+    repetition.npz    where passages lie in their sources, and near-duplicates
     tfidf*            the fitted embedder, where the corpus taught it
 
-A folder is written whole or not at all. Reading checks format, version,
-checksums and counts, so that a damaged or foreign folder is refused rather than searched.
+An index is "of documents" where passages bring units, as readers of documents find them. A folder is written
+whole or not at all. Reading checks format, version, checksums and counts, so that a damaged or foreign folder
+is refused rather than searched.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,18 +37,16 @@ from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.lexical import LexicalIndex
 from mio_rag.retrieval.links import LinkIndex
 from mio_rag.retrieval.repetition import Repetition
+from mio_rag.retrieval.scope import Identities
 from mio_rag.retrieval.sentences import SentenceIndex
+from mio_rag.retrieval.texts import embedded_text, units_of
+from mio_rag.retrieval.unit_terms import PARAMETERS_FILE, UnitTerms
 from mio_rag.retrieval.vectors import MappedPassages, MappedVectors, make_dense, open_vectors, vectors_kind
 from mio_rag.storage import parse_json, read_text, replaced_folder, sha256_of
 from mio_rag.types import Passage
 
 FORMAT = "mio-rag-index"
-VERSION = 1
-
-
-def embedded_text(passage: Passage) -> str:
-    """What is embedded and searched of a passage: its title and its text."""
-    return f"{passage.title}\n{passage.text}" if passage.title else passage.text
+VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +61,11 @@ class CorpusIndex:
     embedder: Embedder
     name: str
     _dense: Any
-    _bm25: LexicalIndex
+    _bm25: LexicalIndex | UnitTerms
     links: LinkIndex | None = None
     repetition: Repetition | None = None
     sentences: SentenceIndex | None = None
+    identities: Identities | None = None
 
     @classmethod
     def build(
@@ -73,7 +76,7 @@ class CorpusIndex:
         progress: Progress | None = None,
         name_of: Callable[[Passage], str] | None = None,
         vectors: str = "exact",
-        sentences: bool = False,
+        sentences: bool | None = None,
     ) -> CorpusIndex:
         """Index passages.
 
@@ -87,12 +90,12 @@ class CorpusIndex:
             Called with the number of passages, and of sentences, just embedded.
         name_of : callable, optional
             What a passage is about, for its evidence links: see `mio_rag.retrieval.links`. By default
-            titles, or the names that texts open with.
+            titles, or the names that texts open with; of documents there are then no links.
         vectors : {"exact", "8bit", "pq"}
             How they are held; see `mio_rag.retrieval.vectors`.
-        sentences : bool
-            Embed every sentence, too. With ``units="sentences"`` they are then told apart by more than their
-            words. That takes about as long again as the passages.
+        sentences : bool, optional
+            Embed every unit, too, which takes about as long again as the passages. By default those of
+            documents, whose passages bring units; False: documents are then searched as other passages are.
 
         Raises
         ------
@@ -117,10 +120,27 @@ class CorpusIndex:
                 f"embedder '{embedder.name}' returned NaN or infinity for passage '{checked[row].id}'"
             )
         dense = make_dense(encoded, vectors)
-        bm25 = LexicalIndex.build(texts)
-        links, repetition = LinkIndex.build(checked, name_of), Repetition.build(checked)
-        cut = SentenceIndex.build(checked, embedder, progress) if sentences else None
-        return cls(checked, embedder, name, dense, bm25, links, repetition, cut)
+        repetition = Repetition.build(checked)
+        documents = _of_documents(checked, sentences)
+        cut = SentenceIndex.build(checked, embedder, progress) if documents or sentences else None
+        if not documents:
+            links = LinkIndex.build(checked, name_of)
+            return cls(checked, embedder, name, dense, LexicalIndex.build(texts), links, repetition, cut)
+        terms = UnitTerms.build(checked)
+        named = None if name_of is None else LinkIndex.build(checked, name_of)
+        identities = Identities.build(checked, terms)
+        return cls(checked, embedder, name, dense, terms, named, repetition, cut, identities)
+
+    @staticmethod
+    def texts_to_embed(passages: Sequence[Passage], sentences: bool | None = None) -> int:
+        """How many texts `build` embeds: passages, and their units where these are embedded, too."""
+        units = sentences or _of_documents(passages, sentences)
+        return len(passages) + (sum(len(units_of(passage)) for passage in passages) if units else 0)
+
+    @property
+    def terms(self) -> UnitTerms | None:
+        """The words of passages and units of an index of documents; None for others."""
+        return self._bm25 if isinstance(self._bm25, UnitTerms) else None
 
     def __len__(self) -> int:
         return len(self.passages)
@@ -183,9 +203,19 @@ class CorpusIndex:
 
     def search_bm25(self, question: str, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The k rows of best BM25 score, best first, and the scores; rows that share no word are left out."""
-        scores = self._bm25.scores(question)
-        order = np.argsort(-scores, kind="stable")[: min(k, len(self))]
-        order = order[scores[order] > 0]
+        return self.best_bm25(self.scores_bm25(question), k)
+
+    def scores_bm25(self, question: str) -> NDArray[np.float64]:
+        """The BM25 score of every row, 0 for those that share no word."""
+        return self._bm25.scores(question)
+
+    def best_bm25(self, scores: NDArray[np.float64], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The k rows of best of these scores, best first, and those; rows without any are left out."""
+        rows = np.flatnonzero(scores > 0)
+        if rows.size > 4 * k:
+            least = np.partition(scores[rows], rows.size - k)[rows.size - k]
+            rows = rows[scores[rows] >= least]
+        order = rows[np.argsort(-scores[rows], kind="stable")][:k]
         return order.astype(np.int64), scores[order]
 
     # --- on disk -----------------------------------------------------------------------------------------
@@ -217,6 +247,8 @@ class CorpusIndex:
                 self.repetition.save(work)
             if self.sentences is not None:
                 self.sentences.save(work)
+            if self.identities is not None:
+                self.identities.save(work)
             self.embedder.save(work)
             files = sorted(p for p in work.rglob("*") if p.is_file())
             manifest = {
@@ -266,7 +298,11 @@ class CorpusIndex:
             if dense is None:
                 faiss = require("faiss", "retrieval", "dense retrieval")
                 dense = faiss.read_index(str(path / "dense.faiss"))
-            bm25 = LexicalIndex.load(path / "bm25", mapped=mapped)
+            bm25: LexicalIndex | UnitTerms
+            if (path / "bm25" / PARAMETERS_FILE).is_file():
+                bm25 = UnitTerms.load(path / "bm25", mapped=mapped)
+            else:
+                bm25 = LexicalIndex.load(path / "bm25", mapped=mapped)
         except (OSError, RuntimeError, ValueError, TypeError, KeyError, InputError) as error:
             raise IndexFormatError(f"the index '{path}' cannot be read ({error}): build it again") from error
         if (
@@ -289,8 +325,11 @@ class CorpusIndex:
             )
         links = LinkIndex.load(path, len(passages), mapped=mapped)
         repetition = Repetition.load(path, len(passages))
-        cut = SentenceIndex.load(path, len(passages), dense.d, mapped=mapped)
-        return cls(passages, embedder, manifest["name"], dense, bm25, links, repetition, cut)
+        cut = SentenceIndex.load(path, len(passages), dense.d, mapped=mapped or os.name != "nt")
+        identities = Identities.load(path, len(passages))
+        if isinstance(bm25, UnitTerms) and (cut is None or identities is None or bm25.units != len(cut)):
+            raise IndexFormatError(f"the index '{path}' lacks parts of its documents: build it again")
+        return cls(passages, embedder, manifest["name"], dense, bm25, links, repetition, cut, identities)
 
     def required_links(self) -> LinkIndex:
         """The evidence links.
@@ -298,14 +337,18 @@ class CorpusIndex:
         Raises
         ------
         InputError
-            If the index was written before there were any.
+            If it has none, as those of documents.
         """
         if self.links is None:
             raise InputError(
-                f"the index of '{self.name}' was built without evidence links: build it again with "
-                "`mio-rag index DATA --out INDEX --overwrite` (cached embeddings are reused)"
+                f"the index of '{self.name}' has no evidence links: leave link_hops out, or build it with "
+                "names for its passages (`mio-rag index DATA --out INDEX --entities MODEL`)"
             )
         return self.links
+
+
+def _of_documents(passages: Sequence[Passage], sentences: bool | None) -> bool:
+    return sentences is not False and any(passage.units for passage in passages)
 
 
 def is_index(folder: Path) -> bool:
@@ -354,7 +397,8 @@ def _manifest(path: Path) -> dict[str, Any]:
     if manifest.get("version") != VERSION:
         raise IndexFormatError(
             f"the index '{path}' has format version {manifest.get('version')}, this release reads "
-            f"{VERSION}: build it again"
+            f"{VERSION}: build it again with `mio-rag index DATA --out {path} --overwrite` (cached "
+            "embeddings are reused)"
         )
     if manifest.get("checksum") != _manifest_checksum(manifest):
         raise IndexFormatError(

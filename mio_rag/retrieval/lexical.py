@@ -28,8 +28,28 @@ from mio_rag.retrieval.words import Words
 
 #: Words that say nothing, as Lucene has them and bm25s.
 STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they "
-    "this to was will with".split()
+    (
+        *(
+            "a",
+            "an",
+            "and",
+            "are",
+            "as",
+            "at",
+            "be",
+            "but",
+            "by",
+            "for",
+            "if",
+            "in",
+            "into",
+            "is",
+            "it",
+            "no",
+        ),
+        *("not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this"),
+        *("to", "was", "will", "with"),
+    )
 )
 _WORD = re.compile(r"(?u)\b\w\w+\b")
 _ARRAYS = {name: f"{name}.csc.index.npy" for name in ("data", "indices", "indptr")}
@@ -170,6 +190,7 @@ class HashedWords:
         self._table = table
 
     def get(self, word: str) -> int | None:
+        """The column of a word; None where there is none."""
         hashes, wanted = self._table["hash"], np.uint64(word_hash(word))
         place = int(np.searchsorted(hashes, wanted))
         if place == len(hashes) or hashes[place] != wanted:
@@ -177,7 +198,8 @@ class HashedWords:
         return int(self._table["column"][place])
 
 
-def _hash(word: str) -> int:
+def word_hash(word: str) -> int:
+    """64 bits of a word's hash; another word has the same in 2^-64 of cases."""
     return int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 

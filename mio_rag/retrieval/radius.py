@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.retrieval.embedders import Embedder, make_embedder
-from mio_rag.retrieval.index import CorpusIndex, embedded_text
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.texts import embedded_text
 from mio_rag.storage import parse_json, read_text, replaced
 
 FloatArray = NDArray[np.float64]

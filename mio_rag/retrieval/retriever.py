@@ -1,8 +1,9 @@
-"""Question -> Candidates: dense and lexical retrieval, fused by reciprocal rank."""
+"""Question -> Candidates: dense and lexical retrieval, fused by reciprocal rank; in documents by scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +14,19 @@ from mio_rag.pool import Candidates
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.rerank import Reranker, make_rerankers, rescored
 from mio_rag.retrieval.settings import Mode, RetrievalSettings
-from mio_rag.types import is_text
+from mio_rag.retrieval.texts import units_of
+from mio_rag.sentences import Sentences
+from mio_rag.types import Passage, is_text
 
 #: Links are followed from so many of the best passages of a pool ...
 LINK_SOURCES = 10
 #: ... to at most so many passages outside it: in a large corpus ten passages may mention hundreds.
 MOST_LINKED = 30
+#: Scores of a list are laid between its best and that of this rank, in documents.
+FUSED_DEPTH = 50
+#: Parts of a pool of documents, as shares of its size: the best of both lists together, of each alone, and
+#: the units whose passages join them.
+_TOGETHER, _ALONE, _UNITS = 1.2, 0.6, 0.8
 
 
 def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> dict[int, float]:
@@ -41,6 +49,46 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> di
     return scores
 
 
+def score_fusion(best: Sequence[tuple[Sequence[int], Sequence[float]]]) -> dict[int, float]:
+    """Fuse lists by their scores: each gives its best row 1, the last one 0, and those between in proportion.
+
+    Parameters
+    ----------
+    best : sequence of (rows, scores), best first
+    """
+    fused: dict[int, float] = {}
+    for rows, scores in best:
+        if len(rows):
+            low, span = scores[-1], scores[0] - scores[-1]
+            for row, score in zip(rows, scores, strict=True):
+                fused[row] = fused.get(row, 0.0) + ((score - low) / span if span > 0 else 1.0)
+    return fused
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A question, and what search knows of it before there is a pool.
+
+    Parameters
+    ----------
+    lexical : ndarray of shape (n,)
+        BM25 of every passage.
+    scope : ndarray of shape (documents,), optional
+        See `mio_rag.retrieval.scope.Scope`; of an index of documents.
+    rest : str or None
+        What is asked of the one document that it names.
+    rest_query : ndarray, optional
+        Embedding of the rest.
+    """
+
+    text: str
+    query: NDArray[np.float32]
+    lexical: NDArray[np.float64]
+    scope: NDArray[np.float64] | None = None
+    rest: str | None = None
+    rest_query: NDArray[np.float32] | None = None
+
+
 class Retriever:
     """Finds the pool that selection chooses from.
 
@@ -48,9 +96,10 @@ class Retriever:
     ----------
     index : CorpusIndex
     pool : int
-        Candidates per question, >= 1.
+        Candidates per question, >= 1. In documents, whose passages are short, about half as many again.
     mode : {"fused", "dense", "bm25"}
-        What ranks the pool. "fused" takes the best of dense and BM25 by reciprocal rank.
+        What ranks the pool. "fused" takes the best of dense and BM25 by reciprocal rank, in documents by
+        their scores, between the best and that of rank 50.
     counter : TokenCounter, optional
         The reader's tokenizer; an approximation (`RegexCounter`) where no reader is known.
     link_hops : int, optional
@@ -104,7 +153,10 @@ class Retriever:
 
         ``relevance`` is the cosine between question and passage, whatever ranked the pool. ``scores`` holds
         "dense" (the same cosine), "bm25" (0 where no word is shared), "fused" (reciprocal rank; 0 where
-        neither retriever listed the passage), and those of re-rankers by their names.
+        neither retriever listed the passage), and those of re-rankers by their names. In documents also
+        "scope" (0 to 1: how far the question means the passage's document) and, where it names one of them,
+        "dense_rest" and "bm25_rest" by the rest of the question; ``sentences`` then has "dense" and "bm25" of
+        each unit, and the two of the rest.
         """
         return self.retrieve_many([question])[0]
 
@@ -137,9 +189,8 @@ class Retriever:
         words : str, optional
             What BM25 looks for; the same text by default.
         """
-        query = self.index.embedder.encode([_asked(text)])[0]
-        bm25_rows, _ = self.index.search_bm25(text if words is None else _asked(words), self._depth)
-        return self._ranking(query, bm25_rows.tolist())[0]
+        asked = self._asked(_checked(text), None if words is None else _checked(words))
+        return self._ranking(asked)[0]
 
     def pool_of(self, question: str, ranking: Sequence[int], fused: Mapping[int, float]) -> Candidates:
         """The pool for a question from rows that were found elsewhere; otherwise as `retrieve` makes it.
@@ -172,15 +223,12 @@ class Retriever:
         ids : list of lists of str
             Of each ranking's own pool.
         """
-        query = self.index.embedder.encode([_asked(question)])[0]
-        lexical = np.zeros(len(self.index))
-        rows, scores = self.index.search_bm25(question, len(self.index))
-        lexical[rows] = scores
-        each = [self._expanded(list(ranking)[: self.pool], query) for ranking in rankings]
+        asked = self._asked(_checked(question))
+        each = [self._expanded(list(ranking)[: self.pool], asked.query) for ranking in rankings]
         every = list(dict.fromkeys(row for own in each for row in own))
-        found = [self._pool(question, query, lexical, each[0], fused)]
+        found = [self._pool(asked, each[0], fused)]
         if len(every) > len(each[0]):
-            found.append(self._pool(question, query, lexical, every, fused))
+            found.append(self._pool(asked, every, fused))
         for reranker in self.rerankers:
             found = rescored(found, reranker)
         return found[0], found[-1], [[self.index.passages[row].id for row in own] for own in each]
@@ -190,35 +238,86 @@ class Retriever:
         """Rows of each list that are fused."""
         return min(len(self.index), max(4 * self.pool, 100))
 
-    def _ranking(
-        self, query: NDArray[np.float32], bm25_rows: list[int]
-    ) -> tuple[list[int], dict[int, float]]:
-        """All rows that either list has, best first by the mode, and their reciprocal ranks added up."""
-        dense_rows = self.index.search_dense(query, self._depth)[0].tolist()
-        fused = reciprocal_rank_fusion([dense_rows, bm25_rows])
+    def _asked(self, text: str, words: str | None = None) -> _Asked:
+        """A question with its embeddings, in one batch, and what BM25 gives every passage for its words."""
+        index, terms = self.index, self.index.terms
+        lexical = index.scores_bm25(text if words is None else words)
+        if terms is None or index.identities is None:
+            return _Asked(text, index.embedder.encode([text])[0], lexical)
+        scope, rest = index.identities.of(text, terms.words)
+        queries = index.embedder.encode([text] if rest is None else [text, rest])
+        return _Asked(text, queries[0], lexical, scope, rest, None if rest is None else queries[1])
+
+    def _ranking(self, asked: _Asked) -> tuple[list[int], dict[int, float]]:
+        """All rows that either list has, best first by the mode, and what fused them."""
+        dense_rows, dense_scores = self.index.search_dense(asked.query, self._depth)
+        bm25_rows, bm25_scores = self.index.best_bm25(asked.lexical, self._depth)
+        dense, bm25 = dense_rows.tolist(), bm25_rows.tolist()
+        if asked.scope is None:
+            fused = reciprocal_rank_fusion([dense, bm25])
+        else:
+            top = FUSED_DEPTH + 1
+            fused = dict.fromkeys([*dense, *bm25], 0.0)
+            lists = (dense[:top], dense_scores[:top].tolist()), (bm25[:top], bm25_scores[:top].tolist())
+            fused |= score_fusion(lists)
         if self.mode == "fused":
             return sorted(fused, key=lambda row: (-fused[row], row)), fused
-        return (dense_rows if self.mode == "dense" else bm25_rows), fused
+        return (dense if self.mode == "dense" else bm25), fused
 
     def _found(self, question: str) -> Candidates:
         """The pool before any re-ranking."""
-        query = self.index.embedder.encode([_asked(question)])[0]
-        bm25_rows, bm25_scores = self.index.search_bm25(question, len(self.index))
-        lexical = np.zeros(len(self.index))
-        lexical[bm25_rows] = bm25_scores
-        ranking, fused = self._ranking(query, bm25_rows[: self._depth].tolist())
-        return self._pool(question, query, lexical, self._expanded(ranking[: self.pool], query), fused)
+        asked = self._asked(_checked(question))
+        ranking, fused = self._ranking(asked)
+        rows = ranking[: self.pool]
+        if self.index.terms is not None and self.mode == "fused":
+            rows = self._of_documents(asked, ranking)
+        return self._pool(asked, self._expanded(rows, asked.query), fused)
 
-    def _pool(
-        self,
-        question: str,
-        query: NDArray[np.float32],
-        lexical: NDArray[np.float64],
-        rows: list[int],
-        fused: Mapping[int, float],
-    ) -> Candidates:
+    def _of_documents(self, asked: _Asked, ranking: list[int]) -> list[int]:
+        """The best of both lists together, of each alone, and the passages of the best units."""
+        together, alone, units = (round(self.pool * share) for share in (_TOGETHER, _ALONE, _UNITS))
+        terms = self.index.terms
+        assert terms is not None
+        more = [
+            *self.index.search_dense(asked.query, alone)[0].tolist(),
+            *self.index.best_bm25(asked.lexical, alone)[0].tolist(),
+            *terms.owners(terms.best_units(asked.text, units)).tolist(),
+        ]
+        return list(dict.fromkeys([*ranking[:together], *more]))
+
+    def _units(self, asked: _Asked, rows: list[int], passages: list[Passage]) -> Sentences | None:
+        """The units of a pool; of documents with their scores."""
+        held, terms = self.index.sentences, self.index.terms
+        if held is None:
+            return None
+        found = held.of(rows)
+        if terms is None or found.embeddings is None:
+            return found
+        at, _ = held.places(rows)
+        scores = {
+            "dense": (found.embeddings @ asked.query).astype(np.float64),
+            "bm25": terms.of_units(asked.text, at),
+        }
+        if asked.rest is not None and asked.rest_query is not None:
+            scores["dense_rest"] = (found.embeddings @ asked.rest_query).astype(np.float64)
+            scores["bm25_rest"] = terms.of_units(asked.rest, at, bare=True)
+        needs = [unit.needs for passage in passages for unit in units_of(passage)]
+        return replace(found, needs=needs, scores=scores)
+
+    def _pool(self, asked: _Asked, rows: list[int], fused: Mapping[int, float]) -> Candidates:
         embeddings = self.index.embeddings(rows)
-        cosine = (embeddings @ query).astype(np.float64)
+        cosine = (embeddings @ asked.query).astype(np.float64)
+        scores = {
+            "dense": cosine,
+            "bm25": asked.lexical[rows],
+            "fused": np.array([fused.get(r, 0.0) for r in rows]),
+        }
+        terms, identities = self.index.terms, self.index.identities
+        if terms is not None and identities is not None and asked.scope is not None:
+            scores["scope"] = asked.scope[identities.documents[rows]]
+            if asked.rest is not None and asked.rest_query is not None:
+                scores["dense_rest"] = (embeddings @ asked.rest_query).astype(np.float64)
+                scores["bm25_rest"] = terms.scores(asked.rest, bare=True)[rows]
         passages = [self.index.passages[r] for r in rows]
         repeated, dates = self.index.repetition, [p.date for p in passages]
         spans = None if repeated is None else repeated.spans_of(rows)
@@ -233,25 +332,25 @@ class Retriever:
             relevance=cosine,
             tokens=passage_tokens(passages, self.counter),
             embeddings=embeddings,
-            query_embedding=query,
+            query_embedding=asked.query,
             titles=[p.title for p in passages],
             sources=[p.source for p in passages],
-            scores={
-                "dense": cosine,
-                "bm25": lexical[rows],
-                "fused": np.array([fused.get(r, 0.0) for r in rows]),
-            },
-            question=question,
+            scores=scores,
+            question=asked.text,
             links=None if self.index.links is None else self.index.links.among(rows),
             positions=np.array(rows, dtype=np.int64),
             embedder=self.index.embedder.fingerprint,
             spans=spans,
             dates=dates if any(dates) else None,
             duplicates=None if repeated is None else repeated.among(rows, passages),
-            sentences=None if self.index.sentences is None else self.index.sentences.of(rows),
+            sentences=self._units(asked, rows, passages),
             documents=[by_itself(p.id) if alone else "" for p, alone in zip(passages, apart, strict=True)]
             if any(apart)
             else None,
+            sections=[p.section for p in passages] if any(p.section for p in passages) else None,
+            pages=[p.page for p in passages] if any(p.page for p in passages) else None,
+            metadata=[p.metadata for p in passages] if any(p.metadata for p in passages) else None,
+            lines=[p.lines for p in passages] if any(p.lines for p in passages) else None,
         )
 
     def _expanded(self, rows: list[int], query: NDArray[np.float32]) -> list[int]:
@@ -268,7 +367,7 @@ class Retriever:
         return rows + [fresh[k] for k in order]
 
 
-def _asked(question: str) -> str:
+def _checked(question: str) -> str:
     """The text of a question, once it is found to be one."""
     if not question.strip():
         raise InputError("the question is empty")

@@ -188,7 +188,6 @@ class Identities:
         put(self, "_title_words", np.bincount(self.holders[counted], minlength=n))
         put(self, "_title_names", np.bincount(self.holders[counted & names[word]], minlength=n))
 
-
     def save(self, folder: Path) -> None:
         """Write `SCOPE_FILE`."""
         with (folder / SCOPE_FILE).open("wb") as file:

@@ -1,8 +1,8 @@
 """The units of an index: where they lie in its passages, and their vectors.
 
 The units of a document are those that its reader found; they are embedded with the headings and lines that
-they stand under. Other passages are cut into sentences, which are embedded alone, without the title that their
-neighbours share. A number of a vector takes one byte; a cosine is off by less than .005.
+they stand under. Other passages are cut into sentences, which are embedded alone, without the title that
+their neighbours share. A number of a vector takes one byte; a cosine is off by less than .005.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class SentenceIndex:
             vectors = np.asarray(embedder.encode(part, progress), dtype=np.float32)
             if vectors.ndim != 2 or len(vectors) != len(part) or not np.isfinite(vectors).all():
                 raise InputError(
-                    f"embedder '{embedder.name}' returned shape {vectors.shape} for {len(part)} sentences, or "
-                    "NaN: it must return a finite row for each"
+                    f"embedder '{embedder.name}' returned shape {vectors.shape} for {len(part)} sentences, "
+                    "or NaN: it must return a finite row for each"
                 )
             scales.append(np.maximum(np.abs(vectors).max(axis=1, initial=0.0) / _LARGEST, 1e-12))
             codes.append(np.rint(vectors / scales[-1][:, None]).astype(np.int8))

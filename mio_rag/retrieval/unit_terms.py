@@ -123,6 +123,15 @@ class UnitTerms:
     def __len__(self) -> int:
         return self._n
 
+    @property
+    def units(self) -> int:
+        """How many units there are."""
+        return self._m
+
+    def owners(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The passages of some units."""
+        return np.asarray(self._owners[units], dtype=np.int64)
+
     def column(self, word: str) -> int | None:
         """The column of a word; None where no text has it."""
         return self._columns.get(word)
@@ -155,7 +164,7 @@ class UnitTerms:
         df = self._arrays["df_passages_bare" if bare else "df_passages"]
         for column in self._asked(question):
             rows, counts, (a, b) = self._column(column)
-            tf = np.bincount(self._owners[rows[:a]], counts[:a], self._n)
+            tf = np.bincount(self._owners[rows[:a]], counts[:a], self._n).astype(np.float64)
             tf[rows[a:b] - self._m] += counts[a:b]
             if not bare and b < rows.size:
                 tf += self._in_contexts(rows[b:], counts[b:])[self._of_passage]
@@ -216,7 +225,7 @@ class UnitTerms:
         """Write `TERMS_FILE` and `PARAMETERS_FILE`."""
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / TERMS_FILE).open("wb") as file:
-            np.savez(file, **self._arrays)
+            np.savez(file, **self._arrays)  # type: ignore[arg-type]
         told = {"languages": list(self.words.languages)}
         (folder / PARAMETERS_FILE).write_text(json.dumps(told), encoding="utf-8")
 

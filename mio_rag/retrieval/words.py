@@ -8,81 +8,22 @@ characters in a row.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError
 
 #: Frequent words of each language that say nothing by themselves, and by which it is known.
-STOP_WORDS = {
+STOP_WORDS: dict[str, frozenset[str]] = {
     language: frozenset(words.split())
-    for language, words in {
-        "english": "a about all also am an and any are as at be been being but by can could did do does doing don "
-        "doesn for from had has have he her his how i if in into is isn it its ll may me might more my no not of "
-        "on or our re she should so some such than that the their them then there these they this those to us "
-        "ve was we were what when where which while who whom whose why will with would you your",
-        "german": "aber alle als am an auch auf aus bei bis da das dass dem den der des die diese dieser dieses "
-        "durch ein eine einem einen einer eines er es für haben hat hatte ich ihr ihre im in ist kann mit nach "
-        "nicht noch nur oder sein seine sich sie sind so über um und uns unter vom von vor war waren was welche "
-        "welcher welches wenn wer werden wie wird wir wo wurde wurden zu zum zur",
-        "french": "a ai au aux avec avait ce ces cet cette comment dans de des du elle en est et étaient était "
-        "être eu il ils je la le les leur leurs lui mais ne nous on ont ou où par pas pour pourquoi qu quand que "
-        "quel quelle quelles quels qui sa sans se ses si son sont sur un une vous y à",
-        "spanish": "a al como cómo con cual cuál cuáles cuando cuándo de del desde donde dónde el ella en entre "
-        "era es esta está este esto fue ha han hay la las le les lo los más me mi muy no nos o para pero por qué "
-        "que quien quién se ser si sin sobre son su sus también un una uno y ya",
-        "italian": "a ai al alla alle anche che chi ci come con cosa da dal dalla dei del della delle di dove è e "
-        "ed era fu gli ha hanno i il in io la le lo ma nel nella non o per perché più quale quali quando quanto "
-        "questa questo se si sono su sua sul sulla suo tra un una uno",
-        "portuguese": "a ao aos as até com como da das de do dos e é ela ele em entre era essa esse esta este eu "
-        "foi há isso já mais mas na não nas no nos o os ou para pela pelo por qual quais quando que quem se sem "
-        "ser seu sua são também um uma onde",
-        "dutch": "aan als bij dan dat de deze die dit door een en er had heb heeft het hij hoe hun ik in is je "
-        "kan maar me met naar niet nog of om ook op over te tot uit van voor waar waarom wanneer was wat we welke "
-        "werd wie wij wordt worden ze zich zij zijn zo",
-        "swedish": "alla att av de den det detta dig du där efter ej eller en ett från för ha hade han har hon "
-        "hur i inte jag kan man med men mot mycket när och om på sedan sig sin som så till under upp ut vad var "
-        "vem vi vid vilka vilken vilket är",
-        "norwegian": "alle at av bare da de den der det dette du eller en er et etter for fra ha hadde han har "
-        "hun hva hvem hvilke hvilken hvor hvordan hvorfor i ikke jeg kan man med men mot når og også om på seg "
-        "sin skal som til ut var ved vi vil være",
-        "danish": "af alle at blev da de den der deres det dette du efter eller en er et for fra ham han har "
-        "havde hun hvad hvem hvilke hvilken hvor hvordan hvorfor i ikke jeg kan man med men mod når og også om op "
-        "på sig skal som til ud var ved vi vil være",
-        "finnish": "ei eivät että hän he ja jo joka jonka jos jotka kanssa kuin kuka kun kuten mikä milloin minä "
-        "missä miten mitä mukaan mutta myös ne niin niitä oli olivat olla on ovat se sekä sen siitä sitä tai "
-        "tämä tämän vain voi",
-        "hungarian": "a az egy és hogy nem is ez azt de van volt mint csak meg már ki mi mit hogyan hol mikor "
-        "miért melyik vagy ha el fel még amely ami aki voltak lehet sem után között által ezt ennek",
-        "romanian": "a acest această ai al ale am ar are au ca care ce cel cine cu cum când de din după este ei "
-        "era fi fost în între la lui mai nu o pe pentru prin sau se sunt să și unde un una unei unui",
-        "turkish": "ama bir bu da daha de değil en gibi hangi her için ile ise kadar ki kim mi mı nasıl ne neden "
-        "nerede olan olarak oldu olduğu olup o sonra şu ve veya ya",
-        "polish": "a ale aby był była być co czy dla do gdzie go i ich ile jak jako jaki jest jego jej kiedy kto "
-        "która które który ma może na nie o od oraz po pod przez przy się są ta tak także tego ten to tym w we z "
-        "za ze że",
-        "czech": "a aby ale by byl byla bylo co do i jak jako je jeho jejich jen jsou k kde kdo kdy která které "
-        "který má na nebo o od po pro proč při s se si tak také to v ve z za ze že",
-        "catalan": "a al amb aquest aquesta com de del dels des el els en entre era és ha han i la les li mes més "
-        "no o on pel per perquè què quan qui quin quina se seu seva si són també un una va",
-        "indonesian": "ada adalah akan apa atau bagaimana bahwa bisa dalam dan dapat dari dengan di ini itu juga "
-        "kapan karena ke lebih mana mereka oleh pada sebagai siapa tidak untuk yang",
-        "russian": "а без бы был была были было быть в вы где для до его ее её если есть же за и из или им их к "
-        "как какая какие какой какое когда кто ли мы на не него но о об он она они от по под почему при с со так "
-        "также то того у что чтобы это этого эта этот я",
-        "arabic": "أن إلى التي الذي الذين أو أي أين إن به بها ثم حتى حيث ذلك عن على عند في فيه قد كان كانت كل كما "
-        "كم كيف لا لكن لم لماذا له لها ما ماذا متى مع من منها هذا هذه هل هم هو هي و وقد",
-        "persian": "آن آنها از است اما او این با باید بر برای بود به تا چه چرا چگونه خود در را شد شده کجا کدام کرد "
-        "که کی ما می نیز ها های هر هم همه و یا یک",
-        "greek": "αλλά από αυτό αυτή για δεν είναι εκ ένα ένας ή η ήταν θα και κατά με μετά μια να ο οι όπως ότι "
-        "πού που πως πώς πότε ποια ποιος προς σε στα στη στην στις στο στον τα της τη την τι τις το του τον τους "
-        "των ως",
-        "hindi": "अपने आदि इस इसके उस उसके एक और कब कर करने करते का कि किस किसी की के को कौन क्या क्यों गया जा जैसे "
-        "जो तक तथा तो था थी थे द्वारा नहीं ने पर भी में यह या ये रहा लिए वह वे से हुआ है हैं हो होता होती कहाँ कैसे",
-    }.items()
+    for language, words in json.loads(
+        Path(__file__).with_name("stop_words.json").read_text(encoding="utf-8")
+    ).items()
 }
 _LATIN = (
     *("english", "german", "french", "spanish", "italian", "portuguese", "dutch", "swedish", "norwegian"),

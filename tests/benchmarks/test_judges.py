@@ -10,7 +10,7 @@ from benchmarks.__main__ import main
 from benchmarks.judges import area, measured
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import TfidfEmbedder
-from mio_rag.retrieval.index import embedded_text
+from mio_rag.retrieval.texts import embedded_text
 
 
 def test_area_by_hand() -> None:

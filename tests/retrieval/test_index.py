@@ -74,7 +74,7 @@ def rewrite(folder: Path, **changes: Any) -> None:
 
 def test_other_version(saved: Path) -> None:
     rewrite(saved, version=99)
-    with pytest.raises(IndexFormatError, match="format version 99, this release reads 1"):
+    with pytest.raises(IndexFormatError, match="format version 99, this release reads 2"):
         CorpusIndex.load(saved)
 
 

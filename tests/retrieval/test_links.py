@@ -106,7 +106,7 @@ def test_an_index_without_links_opens_and_says_how_to_get_them(tmp_path: Path) -
     old = CorpusIndex.load(folder)
     assert old.links is None
     assert Retriever(old, pool=2).retrieve("who?").links is None
-    with pytest.raises(InputError, match="mio-rag index DATA --out INDEX --overwrite"):
+    with pytest.raises(InputError, match="mio-rag index DATA --out INDEX"):
         Retriever(old, link_hops=1)
 
 

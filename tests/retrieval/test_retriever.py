@@ -13,7 +13,7 @@ from mio_rag.context import SEPARATOR, RegexCounter, render_passage
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever, reciprocal_rank_fusion
-from mio_rag.retrieval.index import embedded_text
+from mio_rag.retrieval.texts import embedded_text
 from mio_rag.types import Passage
 
 

@@ -32,7 +32,7 @@ def test_every_sentence_has_its_own_vector(index):
     assert found.owners.tolist() == [0, 0, 0, 1, 1]
     assert said[0] == "The Tiber is a river."
     assert said[-1] == "It flows through Florence."
-    assert np.allclose(found.embeddings, index.embedder.encode(said), atol=1e-3)
+    assert np.allclose(found.embeddings, index.embedder.encode(said), atol=5e-3)
 
 
 def test_sentences_that_passages_share_are_embedded_once():

@@ -1,0 +1,70 @@
+"""Which document a question names, and what it asks of it."""
+
+import numpy as np
+import pytest
+
+from mio_rag.retrieval.scope import Identities
+from mio_rag.retrieval.unit_terms import UnitTerms
+from mio_rag.types import Passage, Unit
+
+
+def identities(texts: dict[str, str]) -> tuple[Identities, UnitTerms]:
+    passages = [
+        Passage(source, text, title=text.split(".")[0], source=source, units=(Unit(0, len(text)),))
+        for source, text in texts.items()
+    ]
+    terms = UnitTerms.build(passages)
+    return Identities.build(passages, terms), terms
+
+
+COMMON = "Payment is due in May. Repairs are paid by the tenant. Interest is paid monthly."
+CONTRACTS = {
+    "a.txt": f"Reseller agreement between Alder Software and Birch Trading. {COMMON}",
+    "b.txt": f"Lease agreement between Cedar Homes and Doric Limited. {COMMON}",
+    "c.txt": f"Licence agreement between Elm Records and Fir Studios. {COMMON}",
+    "d.txt": f"Loan agreement between Gorse Bank and Hazel Farms. {COMMON}",
+}
+
+
+@pytest.mark.parametrize(
+    ("question", "document", "rest"),
+    [
+        (
+            "In the reseller agreement between Alder Software and Birch Trading: when is payment due?",
+            0,
+            "when is payment due?",
+        ),
+        (
+            'What does the "Lease agreement between Cedar Homes and Doric Limited" say about repairs?',
+            1,
+            "What does the say about repairs?",
+        ),
+        ("When is payment due to Elm Records by Fir Studios as licence?", 2, "When is payment due to by as"),
+        ("What interest does Gorse ask?", 3, None),
+        ("When is payment due?", None, None),
+        ("zebra", None, None),
+    ],
+)
+def test_a_question_names_a_document(question: str, document: int | None, rest: str | None) -> None:
+    found, terms = identities(CONTRACTS)
+    scope = found.of(question, terms.words)
+    assert (scope.rest is None) == (rest is None)
+    if rest is not None:
+        assert " ".join(scope.rest.split()) == rest  # type: ignore[union-attr]
+    if document is None:
+        assert scope.documents.tolist() == [1.0] * 4
+    else:
+        assert np.flatnonzero(scope.documents >= 0.999).tolist() == [document]
+
+
+def test_two_named_documents_are_both_in_scope() -> None:
+    found, terms = identities(CONTRACTS)
+    scope = found.of("Do Alder and Gorse pay interest?", terms.words)
+    assert scope.rest is None
+    assert scope.documents.tolist() == [1.0, 0.0, 0.0, 1.0]
+
+
+def test_two_documents_have_no_scope() -> None:
+    found, terms = identities({name: CONTRACTS[name] for name in ("a.txt", "b.txt")})
+    scope = found.of("In the lease agreement between Cedar Homes and Doric Limited: who pays?", terms.words)
+    assert (scope.documents.tolist(), scope.rest) == ([1.0, 1.0], None)
