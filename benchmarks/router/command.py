@@ -44,8 +44,7 @@ from mio_rag.errors import InputError, choose
 from mio_rag.evaluation.ledger import environment
 from mio_rag.evaluation.tiers import silent
 from mio_rag.generation import Generator, ScriptedGenerator, make_generator
-from mio_rag.learning.labels import By
-from mio_rag.learning.router import Table
+from mio_rag.learning.router import By, Table
 from mio_rag.learning.router_model import look
 from mio_rag.measures.judges import make_judge
 from mio_rag.relevance import RelevanceModel

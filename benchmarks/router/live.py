@@ -13,8 +13,7 @@ from benchmarks.router.rows import COST, Group
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.generation import Generator
-from mio_rag.learning.labels import By, row_worked
-from mio_rag.learning.router import FitSettings, Table, fit_once
+from mio_rag.learning.router import By, FitSettings, Table, fit_once, row_worked
 from mio_rag.learning.router_model import KEY, RouterSettings, Utility
 from mio_rag.learning.weights import write_weights
 from mio_rag.policies.setup import ControlSettings

@@ -19,7 +19,6 @@ from mio_rag.errors import InputError
 from mio_rag.learning.outcomes import Outcomes
 from mio_rag.learning.router import (
     LABEL,
-    PRICES,
     WORKED,
     FitSettings,
     Table,
@@ -34,6 +33,9 @@ from mio_rag.learning.router import (
 from mio_rag.learning.router_model import SEARCH, Seen, Utility
 
 FloatArray = NDArray[np.float64]
+
+#: Prices of a token at which the frontier of a router of utility is drawn.
+PRICES = (0.0, 1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 1e-2)
 
 COST = "prompt_tokens"
 

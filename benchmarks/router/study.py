@@ -23,8 +23,7 @@ from mio_rag.corpora.load import load_dataset
 from mio_rag.evaluation.ledger import Ledger
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
 from mio_rag.generation import Generator
-from mio_rag.learning.labels import By
-from mio_rag.learning.router import Table, read_table, write_table
+from mio_rag.learning.router import By, Table, read_table, write_table
 from mio_rag.learning.router_model import Correction, Seen, look
 from mio_rag.measures import Instruments, normalize_answer
 from mio_rag.measures.instruments import Judge

@@ -15,7 +15,7 @@ from mio_rag.errors import DataError, InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.generation import Generator
-    from mio_rag.learning.labels import By, Unanswered
+    from mio_rag.learning.router import By, Unanswered
     from mio_rag.session.tiers import Tier
 
 

@@ -20,9 +20,18 @@ from mio_rag.evaluation.harness import EvaluationSettings, Progress, evaluate
 from mio_rag.evaluation.ledger import environment
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
 from mio_rag.generation.prompts import LETTERS
-from mio_rag.learning.labels import BY, UNANSWERED, By, Unanswered, labels, row_worked
 from mio_rag.learning.outcomes import Outcomes
-from mio_rag.learning.router import LABEL, WORKED, Table
+from mio_rag.learning.router import (
+    BY,
+    LABEL,
+    UNANSWERED,
+    WORKED,
+    By,
+    Table,
+    Unanswered,
+    labels,
+    row_worked,
+)
 from mio_rag.learning.router_model import KEY, RouterSettings, look
 from mio_rag.measures import Instruments, measures
 from mio_rag.policies.setup import ControlSettings
@@ -47,7 +56,7 @@ class LabelSettings:
     Parameters
     ----------
     by : str
-        "answers" or "evidence"; see `mio_rag.learning.labels.row_worked`.
+        "answers" or "evidence"; see `mio_rag.learning.router.row_worked`.
     unanswered : str
         Label of a question that no tier answers: "published", "cheapest" or "dearest".
     selector : Selector

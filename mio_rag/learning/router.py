@@ -4,16 +4,15 @@ The table is Parquet (`mio_rag.learning.outcomes`) with the columns `worked` (1 
 `label` (1 for the tier that the question needs). What was seen of its questions before anything was read lies
 next to it, as ``NAME.seen.safetensors``.
 
-The measures come from cross-validation: a router that was trained without a question decides it. Rivals are
-each fixed tier, the best mixture of fixed tiers at equal cost, a draw with the router's own shares, and the
-oracle.
+The measures come from cross-validation: a router that was trained without a question decides it. It is
+compared with each fixed tier, the best mixture of fixed tiers at equal cost, and the oracle.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -22,33 +21,91 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 import scipy  # loads scipy.special, an eighth of a second, where it is first used
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from mio_rag import __version__
-from mio_rag.errors import DataError, InputError, require
+from mio_rag.errors import DataError, InputError, choose, require
 from mio_rag.learning.outcomes import Outcomes, mixtures, read_outcomes
-from mio_rag.learning.router_model import (
-    KINDS,
-    REMOVED_KINDS,
-    SEARCH,
-    Correction,
-    Router,
-    Seen,
-    Utility,
-    row_of,
-)
+from mio_rag.learning.router_model import SEARCH, Correction, Router, Seen, Utility, row_of
 from mio_rag.learning.weights import Weights, read_weights, write_weights
+from mio_rag.measures.answers import chosen_right, exact_match, token_f1
 from mio_rag.session.tiers import Tier, tiers_of
 from mio_rag.settings import Settings
 from mio_rag.solvers.capabilities import versions_of
-
-# -- tables of outcomes -------------------------------------------------------------------------------------
+from mio_rag.types import Question
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+# -- labels -------------------------------------------------------------------------------------------------
+
+#: Token F1 from which an answer counts as right, besides exact matches; as published.
+F1_ENOUGH = 0.6
+
+By = Literal["answers", "evidence"]
+BY = ("answers", "evidence")
+
+#: Which tier a question needs that none answers.
+Unanswered = Literal["published", "cheapest", "dearest"]
+UNANSWERED = ("published", "cheapest", "dearest")
+
+
+def answer_worked(question: Question, text: str, choice: int | None) -> bool:
+    """Return whether an answer is right: the option chosen, an exact match, or a token F1 of at least .6.
+
+    Raises `InputError` if no right answer is known.
+    """
+    if not question.answers and question.type != "unanswerable":
+        raise InputError(f"question '{question.id}' has no answers: nothing can be held against them")
+    if question.choices and choice is not None:
+        return bool(chosen_right(question, choice))
+    return bool(exact_match(text, question.answers)) or token_f1(text, question.answers) >= F1_ENOUGH
+
+
+def row_worked(row: Mapping[str, Any], by: By) -> float | None:
+    """Return whether the row of a ledger answered its question; None where that is unknown.
+
+    by: "answers": an exact match, or a token F1 of at least .6; of options, the right one. "evidence": all
+        gold passages are read (gold documents, where only these are known), and the answer stands in what was
+        read, where it is a text that can stand there.
+    """
+    if by == "answers":
+        if row.get("accuracy") is not None:
+            return float(row["accuracy"])
+        if row.get("exact_match") is None:
+            return None
+        return float(row["exact_match"] == 1 or row["token_f1"] >= F1_ENOUGH)
+    found = row.get("gold_recall") if row.get("gold_recall") is not None else row.get("source_recall")
+    return None if found is None else float(found == 1 and row.get("answer_in_context") in (None, 1.0))
+
+
+def labels(worked: ArrayLike, several_hops: Sequence[bool], unanswered: Unanswered = "published") -> IntArray:
+    """Return the cheapest tier that answers each question, shape (n,).
+
+    worked: shape (n, m); 1 where a tier answered; tiers in the order of their cost.
+    several_hops: length n; whether a question takes several passages together.
+    unanswered: of a question that no tier answers. "published": the most expensive tier where it takes
+        several passages, otherwise the middle one (of an even number the upper one); "cheapest"; "dearest".
+
+    Raises `InputError` for an unknown rule, or lengths that differ.
+    """
+    table = np.asarray(worked, dtype=np.float64) > 0
+    n, m = table.shape
+    if unanswered not in UNANSWERED:
+        raise InputError(f"unanswered={unanswered!r} is unknown: {choose(unanswered, UNANSWERED)}")
+    if len(several_hops) != n:
+        raise InputError(f"several_hops has {len(several_hops)} entries for {n} questions")
+    published = np.where(np.asarray(several_hops, dtype=bool), m - 1, m // 2)
+    rest = {"cheapest": 0, "dearest": m - 1, "published": published}[unanswered]
+    return np.asarray(np.where(table.any(axis=1), table.argmax(axis=1), rest), dtype=np.intp)
+
+
+# -- tables -------------------------------------------------------------------------------------------------
 
 WORKED, LABEL = "worked", "label"
-
 _KIND, _VERSION = "router-questions", 1
+#: Measures of a tier's cost: tokens, seconds and peak megabytes.
+_COSTS = (("prompt_tokens", "completion_tokens"), ("total_seconds",), ("peak_memory_mb",))
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +133,7 @@ class Table:
                 f"the table has the tiers {', '.join(self.outcomes.actions)}, not {', '.join(names)}"
             )
         if len(self.seen) != len(self.outcomes):
-            problems.append(
-                f"{len(self.seen)} questions were seen, and {len(self.outcomes)} are in the table"
-            )
+            problems.append(f"{len(self.seen)} questions were seen, and the table has {len(self.outcomes)}")
         problems += [
             f"the table has no column '{name}': make it with `mio-rag route label`"
             for name in (WORKED, LABEL, "prompt_tokens")
@@ -87,9 +142,7 @@ class Table:
         if not problems:
             chosen = self.outcomes.of(LABEL)
             if not (np.isin(chosen, (0, 1)).all() and (chosen.sum(axis=1) == 1).all()):
-                problems.append(
-                    "the column 'label' must be 1 for one tier of each question, and 0 for others"
-                )
+                problems.append("column 'label' must be 1 for one tier of each question, and 0 for others")
         if problems:
             raise InputError(problems)
 
@@ -97,51 +150,39 @@ class Table:
         return len(self.outcomes)
 
     @property
-    def labels(self) -> NDArray[np.intp]:
+    def labels(self) -> IntArray:
         """Place of the tier that each question needs, shape (n,)."""
         return np.asarray(np.argmax(self.outcomes.of(LABEL), axis=1), dtype=np.intp)
 
     @property
     def worked(self) -> FloatArray:
-        """1 where a tier did, shape (n, m)."""
+        """1 where a tier answered, shape (n, m)."""
         return self.outcomes.of(WORKED)
 
     @property
     def by(self) -> tuple[str, ...]:
-        """What labels go by, as files say it: "answers" or "evidence"; joined tables may have both."""
+        """What labels go by: "answers" or "evidence"; joined tables may have both."""
         about = self.outcomes.provenance
         return tuple(sorted({str(one.get("by")) for one in about.get("tables", [about])}))
 
     def costs(self) -> FloatArray:
-        """Mean tokens into and out of the model, seconds and peak megabytes of each tier, shape (m, 3).
-
-        Seconds and memory that were not recorded are 0.
-        """
-        columns = (("prompt_tokens", "completion_tokens"), ("total_seconds",), ("peak_memory_mb",))
-        return np.column_stack(
-            [
-                sum(
-                    (
-                        np.nan_to_num(self.outcomes.values[name])
-                        for name in names
-                        if name in self.outcomes.values
-                    ),
-                    start=np.zeros((len(self), len(self.tiers))),
-                ).mean(axis=0)
-                for names in columns
-            ]
-        )
+        """Return mean tokens, seconds and peak megabytes of each tier, shape (m, 3); 0 where not recorded."""
+        values, m = self.outcomes.values, len(self.tiers)
+        sums = [
+            sum((np.nan_to_num(values[name]).mean(axis=0) for name in names if name in values), np.zeros(m))
+            for names in _COSTS
+        ]
+        return np.column_stack(sums)
 
     def where(self, kept: ArrayLike) -> Table:
-        """The table of some questions; as `Outcomes.where`."""
+        """Return the table of some questions; as `Outcomes.where`."""
         places = np.arange(len(self))[np.asarray(kept)]
-        return Table(
-            self.outcomes.where(places), self.tiers, tuple(self.seen[i] for i in places), self.embedder
-        )
+        seen = tuple(self.seen[i] for i in places)
+        return Table(self.outcomes.where(places), self.tiers, seen, self.embedder)
 
     @property
     def sha256(self) -> str:
-        """Of questions, labels and outcomes."""
+        """Hash of questions, labels and outcomes."""
         digest = sha256(repr((self.outcomes.ids, self.outcomes.actions, self.embedder)).encode())
         for name in sorted(self.outcomes.values):
             digest.update(name.encode() + np.ascontiguousarray(self.outcomes.values[name]).tobytes())
@@ -149,15 +190,12 @@ class Table:
 
 
 def seen_path(path: Path) -> Path:
-    """Where what was seen of a table's questions lies."""
+    """Return where what was seen of a table's questions lies."""
     return path.with_name(f"{path.stem}.seen.safetensors")
 
 
 def write_table(table: Table, path: Path) -> None:
-    """Write table and what was seen, each whole or not at all.
-
-    Raises `InputError` if they cannot be written.
-    """
+    """Write table and what was seen, each whole or not at all; `InputError` if they cannot be written."""
     arrays = {
         "embedding": np.array([one.embedding for one in table.seen], dtype=np.float32),
         "search": np.array([one.search for one in table.seen]),
@@ -168,7 +206,7 @@ def write_table(table: Table, path: Path) -> None:
 
 
 def read_table(paths: Sequence[Path]) -> Table:
-    """The tables of files as one, in the order given.
+    """Return the tables of files as one, in the order given.
 
     Raises `DataError` if a file is missing, damaged, foreign, lacks tiers for some questions, or tables
     differ in tiers, columns or embedder.
@@ -192,30 +230,6 @@ def read_table(paths: Sequence[Path]) -> Table:
         raise DataError([f"these tables do not go together: {p}" for p in error.problems]) from error
 
 
-def joined(tables: Sequence[Table]) -> Table:
-    """Tables of the same tiers as one, with the columns that all of them have.
-
-    Raises `InputError` if a question is in two of them.
-    """
-    first = tables[0]
-    names = [n for n in first.outcomes.values if all(n in table.outcomes.values for table in tables)]
-    every = all(table.outcomes.questions for table in tables)
-    named = all(table.outcomes.sets for table in tables)
-    outcomes = Outcomes(
-        tuple(i for table in tables for i in table.outcomes.ids),
-        first.outcomes.actions,
-        {name: np.concatenate([table.outcomes.values[name] for table in tables]) for name in names},
-        tuple(q for table in tables for q in table.outcomes.questions) if every else (),
-        tuple(s for table in tables for s in table.outcomes.sets) if named else (),
-        {"tables": [dict(table.outcomes.provenance) for table in tables]} | {"tiers": _plain(first.tiers)},
-    )
-    return Table(outcomes, first.tiers, tuple(s for table in tables for s in table.seen), first.embedder)
-
-
-def _plain(tiers: Sequence[Tier]) -> list[dict[str, Any]]:
-    return [tier.to_dict() for tier in tiers]
-
-
 def _read_one(path: Path) -> Table:
     outcomes = read_outcomes(path)
     held = read_weights(seen_path(path), _KIND, _VERSION)
@@ -224,13 +238,8 @@ def _read_one(path: Path) -> Table:
             raise DataError(f"'{seen_path(path)}' is of other questions than '{path}': label them anew")
         if list(held.about["search"]) != list(SEARCH):
             raise DataError(f"'{seen_path(path)}' was made by another release: label the questions anew")
-        texts = outcomes.questions or outcomes.ids
-        seen = tuple(
-            Seen(text, np.asarray(vector, dtype=np.float64), np.asarray(search, dtype=np.float64))
-            for text, vector, search in zip(
-                texts, held.arrays["embedding"], held.arrays["search"], strict=True
-            )
-        )
+        arrays = [np.asarray(held.arrays[name], dtype=np.float64) for name in ("embedding", "search")]
+        seen = tuple(map(Seen, outcomes.questions or outcomes.ids, *arrays))
         tiers = tiers_of(outcomes.provenance["tiers"], f"'{path}'")
         return Table(outcomes, tiers, seen, str(held.about["embedder"]))
     except (KeyError, TypeError) as error:
@@ -239,6 +248,32 @@ def _read_one(path: Path) -> Table:
         raise
     except (InputError, ValueError) as error:
         raise DataError(f"'{path}': {error}") from error
+
+
+def joined(tables: Sequence[Table]) -> Table:
+    """Return tables of the same tiers as one, with the columns that all of them have.
+
+    Raises `InputError` if a question is in two of them.
+    """
+    first, parts = tables[0], [table.outcomes for table in tables]
+    names = [name for name in first.outcomes.values if all(name in part.values for part in parts)]
+
+    def texts(name: str) -> tuple[str, ...]:
+        each = [getattr(part, name) for part in parts]
+        return tuple(text for one in each for text in one) if all(each) else ()
+
+    outcomes = Outcomes(
+        texts("ids"),
+        first.outcomes.actions,
+        {name: np.concatenate([part.values[name] for part in parts]) for name in names},
+        texts("questions"),
+        texts("sets"),
+        {
+            "tables": [dict(part.provenance) for part in parts],
+            "tiers": [tier.to_dict() for tier in first.tiers],
+        },
+    )
+    return Table(outcomes, first.tiers, tuple(s for table in tables for s in table.seen), first.embedder)
 
 
 # -- the published network ----------------------------------------------------------------------------------
@@ -267,7 +302,7 @@ class History:
 
 
 def train_mlp(
-    rows: FloatArray, labels: NDArray[np.intp], tiers: int, seed: int = 0
+    rows: FloatArray, labels: IntArray, tiers: int, seed: int = 0
 ) -> tuple[dict[str, NDArray[Any]], History]:
     """Train the published network, exactly as published. Only this function needs torch.
 
@@ -279,22 +314,21 @@ def train_mlp(
     rows: shape (n, d); of length 1 where they are embeddings; n >= 10.
     labels: shape (n,); from 0 to tiers - 1.
 
-    Returns weights_0 .. bias_2 as `mio_rag.learning.router_model` reads them, and the curve.
-
-    Raises `InputError` for fewer than 10 questions; `MissingExtraError` without torch.
+    Returns weights_0 .. bias_2, as a `Router` reads them, and the curve. Raises `InputError` for fewer than
+    10 questions; `MissingExtraError` without torch.
     """
     if len(rows) < _LEAST:
         raise InputError(f"{len(rows)} questions are too few to train the network: give at least {_LEAST}")
     torch: Any = require("torch", "retrieval", "training the published router")
+    nn = torch.nn
     torch.manual_seed(seed)
     order = np.random.default_rng(seed).permutation(len(rows))
     held = max(1, round(_HELD_OUT * len(rows)))
     x, y = torch.tensor(rows, dtype=torch.float32), torch.tensor(labels, dtype=torch.long)
     kept_out, learned = order[:held], order[held:]
     counts = np.bincount(labels[learned], minlength=tiers)
-    # A class that nobody needs has no questions to weigh.
+    # A class that no question needs has none to weigh.
     weights = len(learned) / (tiers * np.maximum(counts, 1))
-    nn = torch.nn
     network = nn.Sequential(
         nn.Linear(rows.shape[1], _HIDDEN[0]),
         nn.ReLU(),
@@ -305,34 +339,30 @@ def train_mlp(
     )
     loss_of = nn.CrossEntropyLoss(weight=torch.tensor(weights, dtype=torch.float32))
     optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
-    history, best = History(), None
+    history = History()
+    best: list[NDArray[Any]] = []
     x_kept, y_kept, x, y = x[kept_out], y[kept_out], x[learned], y[learned]
     shuffle = torch.Generator().manual_seed(seed)
     for epoch in range(_EPOCHS):
         network.train()
-        losses = []
+        total = 0.0
         for part in torch.randperm(len(learned), generator=shuffle).split(_BATCH):
             optimizer.zero_grad()
             loss = loss_of(network(x[part]), y[part])
             loss.backward()
             optimizer.step()
-            losses.append(float(loss.detach()) * len(part))
+            total += float(loss.detach()) * len(part)
         network.eval()
         with torch.no_grad():
-            said = network(x_kept)
-            history.held_out_loss.append(float(loss_of(said, y_kept)))
-            history.accuracy.append(float((said.argmax(1) == y_kept).float().mean()))
-        history.loss.append(sum(losses) / len(learned))
-        if best is None or history.accuracy[-1] > history.accuracy[history.best]:
+            output = network(x_kept)
+            history.held_out_loss.append(float(loss_of(output, y_kept)))
+            history.accuracy.append(float((output.argmax(1) == y_kept).float().mean()))
+        history.loss.append(total / len(learned))
+        if not best or history.accuracy[-1] > history.accuracy[history.best]:
             history.best = epoch
-            best = [p.detach().clone() for p in network.parameters()]
-    assert best is not None
-    arrays = {
-        f"{name}_{layer}": best[2 * layer + side].numpy().T.copy()
-        for layer in range(3)
-        for side, name in enumerate(("weights", "bias"))
-    }
-    return arrays, history
+            best = [p.detach().clone().numpy().T.copy() for p in network.parameters()]
+    names = [f"{name}_{layer}" for layer in range(3) for name in ("weights", "bias")]
+    return dict(zip(names, best, strict=True)), history
 
 
 # -- training -----------------------------------------------------------------------------------------------
@@ -341,23 +371,17 @@ FOLDS = 5
 _STRENGTHS = (0.03, 0.2, 1.0, 5.0, 20.0)  # inverse regularisation
 
 
-def _kept_kind(value: Any) -> Any:
-    if value in REMOVED_KINDS:
-        raise ValueError(f"'{value}' was removed: choose {', '.join(KINDS)}")
-    return value
-
-
 class FitSettings(Settings):
     """How a router is trained."""
 
-    kind: Annotated[Literal["mlp", "logistic", "utility"], BeforeValidator(_kept_kind)] = "mlp"
+    kind: Literal["mlp", "logistic", "utility"] = "mlp"
     """See `Router`."""
     features: Literal["question", "question+search"] = "question"
     """What it goes by."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of folds and of the network."""
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
-    """How often the plausible tiers are to hold the right one."""
+    """How often the plausible tiers are to include the right one."""
     correct_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of the training questions whose search is called weak; their threshold is learned."""
     correct_below: Annotated[float, Field(ge=-1, le=1)] | None = None
@@ -383,22 +407,36 @@ def fit_once(table: Table, settings: FitSettings) -> Fitted:
 
     Shares are those of the labels, and every tier with an equal chance is plausible.
 
-    Raises `InputError` for fewer than 10 questions, or where all need the same tier and the kind can learn
-    nothing from that; `MissingExtraError` without scikit-learn, or torch for the network.
+    Raises `InputError` for fewer than 10 questions; `MissingExtraError` without scikit-learn, or torch for
+    the network.
     """
-    m, labels = len(table.tiers), table.labels
+    m, needed = len(table.tiers), table.labels
     if len(table) < 2 * FOLDS:
         raise InputError(f"{len(table)} questions are too few to train a router: give at least {2 * FOLDS}")
-    scale = _scale(table) if settings.features == "question+search" else {}
+    scale = {}
+    if settings.features == "question+search":
+        search = np.array([one.search for one in table.seen])
+        width = search.std(axis=0)
+        scale = {"search_mean": search.mean(axis=0), "search_scale": np.where(width > 1e-12, width, 1.0)}
     rows = np.array([row_of(one, settings.features, scale) for one in table.seen])
     history = None
     if settings.kind == "mlp":
-        arrays, history = train_mlp(rows, labels, m, settings.seed)
+        arrays, history = train_mlp(rows, needed, m, settings.seed)
     elif settings.kind == "utility":
         arrays = _success(rows, table.worked, settings.seed)
     else:
-        arrays = _logistic(rows, labels, m, settings.seed)
-    shares = np.bincount(labels, minlength=m) / len(table)
+        arrays = _logistic(rows, needed, m, settings.seed)
+    about = table.outcomes.provenance
+    sources = about.get("tables", [about])
+    provenance = {
+        "table_sha256": table.sha256,
+        "questions": len(table),
+        "sets": dict(Counter(table.outcomes.sets)),
+        "by": list(table.by),
+        "generators": sorted({str(one.get("generator")) for one in sources}),
+        "settings": settings.to_dict(),
+        "versions": {"mio-rag": __version__, **versions_of(("numpy", "torch", "scikit-learn"))},
+    }
     router = Router(
         settings.kind,
         table.tiers,
@@ -406,17 +444,17 @@ def fit_once(table: Table, settings: FitSettings) -> Fitted:
         table.embedder,
         {**arrays, **scale},
         table.costs(),
-        tuple(shares.tolist()),
+        tuple((np.bincount(needed, minlength=m) / len(table)).tolist()),
         plausible=1 / m,
         confidence=settings.confidence,
         correction=correction_at(table, settings),
-        provenance=_provenance(table, settings),
+        provenance=provenance,
     )
     return Fitted(router, history)
 
 
 def correction_at(table: Table, settings: FitSettings) -> Correction | None:
-    """The threshold of the correction: as given, or the quantile of the best cosines at the wanted rate."""
+    """Return the correction: at the given threshold, or the quantile of best cosines at the wanted rate."""
     if settings.correct_below is not None:
         return Correction(float(settings.correct_below))
     if settings.correct_rate is None:
@@ -425,22 +463,20 @@ def correction_at(table: Table, settings: FitSettings) -> Correction | None:
     return Correction(float(np.quantile(best, settings.correct_rate)))
 
 
-def plausible_at(probabilities: FloatArray, labels: NDArray[np.intp], confidence: float) -> float:
-    """The conformal threshold: plausible tiers, of at least this probability, hold the right one so often.
-
-    probabilities: shape (n, m); out of fold.
+def plausible_at(probabilities: FloatArray, labels: IntArray, confidence: float) -> float:
+    """Return the conformal threshold: tiers of at least this probability include the right one so often.
 
     Split conformal prediction with the probability of the right class as score (Sadinle, Lei and Wasserman,
-    JASA 2019): the ceil((n + 1)(1 - confidence))-th smallest, less one. With out-of-fold probabilities the
-    promise holds approximately.
+    JASA 2019): the ceil((n + 1)(1 - confidence))-th smallest, less one. With out-of-fold probabilities of
+    shape (n, m) the promise holds approximately.
     """
     right = np.sort(probabilities[np.arange(len(labels)), labels])
     place = int(np.floor((len(right) + 1) * (1 - confidence) + 1e-9))  # 10 * (1 - .8) is 2
     return float(right[place - 1]) if place >= 1 else 0.0
 
 
-def folds_of(labels: NDArray[np.intp], seed: int, folds: int = FOLDS) -> NDArray[np.intp]:
-    """A fold for each question, shape (n,): every label is dealt out evenly, in an order drawn by seed."""
+def folds_of(labels: IntArray, seed: int, folds: int = FOLDS) -> IntArray:
+    """Return a fold for each question, shape (n,): every label is dealt out evenly, in an order by seed."""
     rng = np.random.default_rng(seed)
     fold = np.zeros(len(labels), dtype=np.intp)
     dealt = 0
@@ -451,30 +487,48 @@ def folds_of(labels: NDArray[np.intp], seed: int, folds: int = FOLDS) -> NDArray
     return fold
 
 
-def _scale(table: Table) -> dict[str, NDArray[Any]]:
-    search = np.array([one.search for one in table.seen])
-    width = search.std(axis=0)
-    return {"search_mean": search.mean(axis=0), "search_scale": np.where(width > 1e-12, width, 1.0)}
+def _regression(rows: FloatArray, labels: NDArray[Any], strength: float) -> Any:
+    linear: Any = require("sklearn.linear_model", "retrieval", "training a router")
+    return linear.LogisticRegression(C=strength, max_iter=2000).fit(rows, labels)
 
 
-def _logistic(rows: FloatArray, labels: NDArray[np.intp], m: int, seed: int) -> dict[str, NDArray[Any]]:
+def _best_strength(
+    rows: FloatArray,
+    labels: IntArray,
+    seed: int,
+    score: Callable[[Any, FloatArray], FloatArray],
+    loss: Callable[[FloatArray, IntArray], float],
+) -> tuple[float, FloatArray]:
+    """The strength of least loss over folds, and the scores of the questions out of fold."""
+    fold = folds_of(labels, seed)
+    best: tuple[float, float, FloatArray] = (np.inf, 0.0, np.zeros(0))
+    for strength in _STRENGTHS:
+        models = [_regression(rows[fold != k], labels[fold != k], strength) for k in range(FOLDS)]
+        parts = [score(model, rows[fold == k]) for k, model in enumerate(models)]
+        scores = np.zeros((len(labels), *parts[0].shape[1:]))
+        for k, part in enumerate(parts):
+            scores[fold == k] = part
+        best = min(best, (loss(scores, labels), strength, scores), key=lambda one: one[0])
+    return best[1], best[2]
+
+
+def _logistic(rows: FloatArray, labels: IntArray, m: int, seed: int) -> dict[str, NDArray[Any]]:
     """Multinomial logistic regression, its strength by log loss over folds."""
     found = np.unique(labels)
-    weights, bias = np.zeros((rows.shape[1], m)), np.full(m, -30.0)  # what nobody needs is never chosen
+    weights, bias = np.zeros((rows.shape[1], m)), np.full(m, -30.0)  # what is never needed is never chosen
     if len(found) == 1:
         bias[found] = 0.0
         return {"weights": weights, "bias": bias}
-    fold = folds_of(labels, seed)
-    losses = []
-    for strength in _STRENGTHS:
-        made = [_regression(rows[fold != k], labels[fold != k], strength) for k in range(FOLDS)]
-        losses.append(
-            sum(
-                _log_loss(one.predict_proba(rows[fold == k]), one.classes_, labels[fold == k])
-                for k, one in enumerate(made)
-            )
-        )
-    best = _regression(rows, labels, _STRENGTHS[int(np.argmin(losses))])
+
+    def score(model: Any, x: FloatArray) -> FloatArray:
+        chances = np.full((len(x), m), 1e-6)
+        chances[:, model.classes_] = model.predict_proba(x)
+        return np.asarray(np.log(np.maximum(chances, 1e-6)), dtype=np.float64)
+
+    def loss(scores: FloatArray, y: IntArray) -> float:
+        return -float(scores[np.arange(len(y)), y].sum())
+
+    best = _regression(rows, labels, _best_strength(rows, labels, seed, score, loss)[0])
     # Of two classes scikit-learn keeps one row: the log odds of the second.
     coefficients = np.vstack([0 * best.coef_, best.coef_]) if len(found) == 2 else best.coef_
     intercepts = np.append(0.0, best.intercept_) if len(found) == 2 else best.intercept_
@@ -482,91 +536,57 @@ def _logistic(rows: FloatArray, labels: NDArray[np.intp], m: int, seed: int) -> 
     return {"weights": weights, "bias": bias}
 
 
-def _regression(rows: FloatArray, labels: NDArray[Any], strength: float, weight: str | None = None) -> Any:
-    linear: Any = require("sklearn.linear_model", "retrieval", "training a router")
-    return linear.LogisticRegression(C=strength, max_iter=2000, class_weight=weight).fit(rows, labels)
-
-
-def _log_loss(said: FloatArray, classes: NDArray[Any], labels: NDArray[Any]) -> float:
-    places = {int(c): k for k, c in enumerate(classes)}
-    chances = [said[i, places[int(c)]] if int(c) in places else 1e-6 for i, c in enumerate(labels)]
-    return float(-np.log(np.maximum(chances, 1e-6)).sum())
-
-
 def _success(rows: FloatArray, worked: FloatArray, seed: int) -> dict[str, NDArray[Any]]:
-    """For each tier a logistic regression, its strength by log loss over folds, and Platt's line through what
-    the folds said (Platt, 1999)."""
+    """For each tier a logistic regression, its strength by log loss over folds, and Platt's line through the
+    decisions out of fold (Platt, 1999)."""
     m = worked.shape[1]
     weights, bias = np.zeros((rows.shape[1], m)), np.zeros(m)
     slope, shift = np.ones(m), np.zeros(m)
-    known: dict[bytes, int] = {}  # tiers often do for the same questions
+    known: dict[bytes, int] = {}  # tiers often answer the same questions
+
+    def score(model: Any, x: FloatArray) -> FloatArray:
+        return np.asarray(model.decision_function(x), dtype=np.float64)
+
+    def loss(scores: FloatArray, y: IntArray) -> float:
+        return float(np.logaddexp(0, np.where(y > 0, -scores, scores)).mean())
+
     for tier in range(m):
         did = (worked[:, tier] > 0).astype(np.intp)
         same = known.setdefault(did.tobytes(), tier)
         if same < tier:
-            weights[:, tier], bias[tier] = weights[:, same], bias[same]
-            slope[tier], shift[tier] = slope[same], shift[same]
+            for array in (weights.T, bias, slope, shift):
+                array[tier] = array[same]
             continue
         if min(did.sum(), len(did) - did.sum()) < FOLDS:  # too few of one kind to tell them apart
             bias[tier] = scipy.special.logit((did.sum() + 1) / (len(did) + 2))
             continue
-        fold = folds_of(did, seed)
-        best: tuple[float, float, FloatArray] | None = None
-        for strength in _STRENGTHS:
-            said = np.zeros(len(did))
-            for k in range(FOLDS):
-                said[fold == k] = _regression(rows[fold != k], did[fold != k], strength).decision_function(
-                    rows[fold == k]
-                )
-            loss = float(np.logaddexp(0, np.where(did > 0, -said, said)).mean())
-            if best is None or loss < best[0]:
-                best = loss, strength, said
-        assert best is not None
-        made = _regression(rows, did, best[1])
+        strength, scores = _best_strength(rows, did, seed, score, loss)
+        made = _regression(rows, did, strength)
         weights[:, tier], bias[tier] = made.coef_[0], made.intercept_[0]
-        line = _regression(best[2][:, None], did, 1.0)
+        line = _regression(scores[:, None], did, 1.0)
         if line.coef_[0, 0] > 0:
             slope[tier], shift[tier] = line.coef_[0, 0], line.intercept_[0]
-        else:  # what the folds said is worth nothing: the mean is what is known
+        else:  # the scores out of fold tell nothing: the mean is what is known
             slope[tier], shift[tier] = 0.0, scipy.special.logit(did.mean())
     return {"weights": weights, "bias": bias, "slope": slope, "shift": shift}
 
 
-def _provenance(table: Table, settings: FitSettings) -> dict[str, Any]:
-    # Not every kind needs all of them.
-    versions = {"mio-rag": __version__, **versions_of(("numpy", "torch", "scikit-learn"))}
-    about = table.outcomes.provenance
-    sources = about.get("tables", [about])
-    return {
-        "table_sha256": table.sha256,
-        "questions": len(table),
-        "sets": dict(Counter(table.outcomes.sets)),
-        "by": list(table.by),
-        "generators": sorted({str(one.get("generator")) for one in sources}),
-        "settings": settings.to_dict(),
-        "versions": versions,
-    }
-
-
 # -- cross-validation ---------------------------------------------------------------------------------------
 
-IntArray = NDArray[np.intp]
-
-#: Prices of a token at which the frontier of a router of utility is drawn.
-PRICES = (0.0, 1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 1e-2)
 _BINS = 10
 _DRAWS = 1000
 _FEW = 500  # questions whose draws are kept: 4 MB
 LEAST = 13  # questions, of which 10 are left without a fold
+_SHOWN = (WORKED, "prompt_tokens", "tokens_used", "exact_match", "token_f1", "gold_recall")
 
 
 @dataclass(frozen=True, eq=False)
 class Validated:
-    """What each question was told by a router that had not seen it.
+    """What a router that had not seen a question gave for it.
 
     probabilities: shape (n, m); of each tier to be the one that is needed.
-    success: shape (n, m), or None; of each tier to do; of the kind `utility` alone.
-    choice: shape (n,); places of the tiers chosen, at the utility of the run.
+    success: shape (n, m); of each tier to answer; of the kind `utility` alone.
+    choice: places of the tiers chosen, at the utility of the run.
     plausible: the conformal threshold.
     """
 
@@ -577,25 +597,14 @@ class Validated:
     plausible: float
 
     def up(self) -> IntArray:
-        """The choices, one tier up where several are plausible."""
+        """Return the choices, one tier up where several are plausible."""
         several = (self.probabilities >= self.plausible).sum(axis=1) > 1
         return np.asarray(np.minimum(self.choice + several, len(self.table.tiers) - 1), dtype=np.intp)
 
-    def at(self, utility: Utility) -> IntArray:
-        """The choices at another utility; those of other kinds do not change."""
-        if self.success is None:
-            return self.choice
-        return chosen_at(self.success, self.table.costs(), utility)
-
 
 def chosen_at(success: FloatArray, costs: FloatArray, utility: Utility) -> IntArray:
-    """Places of the tiers of largest utility, shape (n,).
-
-    success: shape (n, m).
-    costs: shape (m, 3); tokens, seconds and megabytes.
-    """
-    charged = costs @ np.array([utility.beta, utility.gamma, utility.delta])
-    return np.asarray(np.argmax(utility.alpha * success - charged, axis=1), dtype=np.intp)
+    """Return places of the tiers of largest utility, shape (n,), by success (n, m) and costs (m, 3)."""
+    return np.asarray(np.argmax(utility.of(success, costs), axis=1), dtype=np.intp)
 
 
 def out_of_fold(
@@ -616,25 +625,21 @@ def out_of_fold(
             f"{LEAST}"
         )
     fold = folds_of(table.labels, settings.seed)
-    n, m = len(table), len(table.tiers)
-    probabilities, success = np.zeros((n, m)), np.zeros((n, m))
+    probabilities, success = np.zeros((2, len(table), len(table.tiers)))
+    known = settings.kind == "utility"
     for k in range(FOLDS):
         router = fit_once(table.where(fold != k), settings).router
         for place in np.flatnonzero(fold == k):
-            seen = table.seen[place]
-            probabilities[place] = router.probabilities(seen)
-            if router.kind == "utility":
-                success[place] = router.success(seen)
+            probabilities[place] = router.probabilities(table.seen[place])
+            if known:
+                success[place] = router.success(table.seen[place])
         if progress:
             progress(1)
     plausible = plausible_at(probabilities, table.labels, settings.confidence)
-    known = success if settings.kind == "utility" else None
-    choice = (
-        np.argmax(probabilities, axis=1)
-        if known is None
-        else chosen_at(known, table.costs(), utility or Utility())
-    )
-    return Validated(table, probabilities, known, choice, plausible)
+    choice = np.argmax(probabilities, axis=1).astype(np.intp)
+    if known:
+        choice = chosen_at(success, table.costs(), utility or Utility())
+    return Validated(table, probabilities, success if known else None, choice, plausible)
 
 
 def fit_and_validate(
@@ -643,120 +648,85 @@ def fit_and_validate(
     utility: Utility | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Fitted, Validated]:
-    """A router of all questions, with what folds say: measures, shares and the conformal threshold."""
+    """Return a router of all questions, with measures, shares and the conformal threshold from folds."""
     found = out_of_fold(table, settings, utility, progress)
     made = fit_once(table, settings)
     shares = np.bincount(found.choice, minlength=len(table.tiers)) / len(table)
-    router: Router = replace(
-        made.router,
-        shares=tuple(shares.tolist()),
-        plausible=found.plausible,
-        measures=measured(found, utility or Utility()),
-    )
+    measures = measured(found, utility or Utility())
+    router = replace(made.router, shares=tuple(shares.tolist()), plausible=found.plausible, measures=measures)
     return Fitted(router, made.history), found
 
 
 def measured(found: Validated, utility: Utility) -> dict[str, Any]:
-    """Accuracy, confusion, calibration, cost and quality against rivals; plain data."""
-    table, labels, m = found.table, found.table.labels, len(found.table.tiers)
+    """Return accuracy, confusion, calibration, cost and quality against rivals, as plain data."""
+    table, needed, m = found.table, found.table.labels, len(found.table.tiers)
+    outcomes, n = table.outcomes, len(table)
     confusion = np.zeros((m, m), dtype=int)
-    np.add.at(confusion, (labels, found.choice), 1)
+    np.add.at(confusion, (needed, found.choice), 1)
     sets = (found.probabilities >= found.plausible).sum(axis=1)
-    inside = found.probabilities[np.arange(len(labels)), labels] >= found.plausible
-    rows = {
-        "router": _point(table, found.choice),
-        "router, up where unsure": _point(table, found.up()),
-        **{f"tier:{tier.name}": _point(table, np.full(len(table), k)) for k, tier in enumerate(table.tiers)},
-        "oracle": _point(table, table.labels),
-        # Who knows the outcomes, and is charged for a tier what routers are.
-        "oracle at the utility": _point(
-            table, chosen_at(table.worked.astype(np.float64), table.costs(), utility)
-        ),
+    inside = found.probabilities[np.arange(n), needed] >= found.plausible
+    counts = np.bincount(needed, minlength=m)
+    defined = [k for k in _SHOWN if k in outcomes.values and not np.isnan(outcomes.values[k]).any()]
+    choices = {
+        "router": found.choice,
+        "router, up where unsure": found.up(),
+        **{f"tier:{tier.name}": np.full(n, k, dtype=np.intp) for k, tier in enumerate(table.tiers)},
+        "oracle": needed,
+        # With the outcomes known, and charged for a tier what routers are.
+        "oracle at the utility": chosen_at(table.worked.astype(np.float64), table.costs(), utility),
     }
+    rows = {name: {k: outcomes.mean(k, choice) for k in defined} for name, choice in choices.items()}
+    mixture = outcomes.fixed_at(WORKED, "prompt_tokens", rows["router"]["prompt_tokens"])
     return {
-        "questions": len(table),
-        "accuracy": float((found.choice == labels).mean()),
-        "most_frequent_label": float(np.bincount(labels, minlength=m).max() / len(labels)),
-        "label_shares": (np.bincount(labels, minlength=m) / len(labels)).tolist(),
+        "questions": n,
+        "accuracy": float((found.choice == needed).mean()),
+        "most_frequent_label": float(counts.max() / n),
+        "label_shares": (counts / n).tolist(),
         "confusion": confusion.tolist(),
         "calibration_error": calibration_error(found),
         "unsure_share": float((sets > 1).mean()),
         "right_tier_is_plausible": float(inside.mean()),
         "utility": dict(vars(utility)),
         "rows": rows,
-        "best_mixture_at_equal_cost": _mixture(table, rows["router"]["prompt_tokens"]),
+        "best_mixture_at_equal_cost": None if np.isnan(mixture) else mixture,
         "against_mixture": _against_mixture(table, found.choice),
     }
 
 
 def calibration_error(found: Validated) -> float:
-    """Expected calibration error of each tier, ten bins of equal width, mean over the tiers.
+    """Return the expected calibration error of each tier, ten bins of equal width, mean over the tiers.
 
     Of the success of each tier where that is known, else of the label's probabilities (Kull et al. 2019,
     "Beyond temperature scaling", classwise). Never pooled over tiers: probabilities of one question sum to 1,
-    so whoever says 1/m of every tier would be free of error.
+    so a router that gives 1/m to every tier would be free of error.
     """
     if found.success is None:
-        said, true = found.probabilities, np.eye(found.probabilities.shape[1])[found.table.labels]
+        given, true = found.probabilities, np.eye(found.probabilities.shape[1])[found.table.labels]
     else:
-        said, true = found.success, found.table.worked.astype(np.float64)
-    bins, off = np.minimum((said * _BINS).astype(int), _BINS - 1), said - true
+        given, true = found.success, found.table.worked.astype(np.float64)
+    bins, off = np.minimum((given * _BINS).astype(int), _BINS - 1), given - true
     # A bin's share of the questions times its mean error is the sum of its errors over all questions.
-    return float(
-        np.mean(
-            [
-                sum(abs(off[bins[:, j] == b, j].sum()) for b in range(_BINS)) / len(said)
-                for j in range(said.shape[1])
-            ]
-        )
-    )
-
-
-def _point(table: Table, choice: IntArray) -> dict[str, float]:
-    """Means under a choice, with what is defined everywhere."""
-    outcomes = table.outcomes
-    names = [WORKED, "prompt_tokens", "tokens_used", "exact_match", "token_f1", "gold_recall"]
-    return {
-        name: outcomes.mean(name, choice)
-        for name in names
-        if name in outcomes.values and not np.isnan(outcomes.values[name]).any()
-    }
-
-
-def _mixture(table: Table, tokens: float) -> float | None:
-    """How often the best mixture of fixed tiers does at so many tokens; None below the cheapest tier."""
-    found = table.outcomes.fixed_at(WORKED, "prompt_tokens", tokens)
-    return None if np.isnan(found) else found
+    each = [np.bincount(bins[:, j], off[:, j], _BINS) for j in range(given.shape[1])]
+    return float(np.abs(each).sum(axis=1).mean() / len(given))
 
 
 def _against_mixture(table: Table, choice: IntArray) -> dict[str, float]:
-    """How much more often a choice does than the best mixture of fixed tiers at its tokens, with the 95 %
+    """How much more often a choice answers than the best mixture of fixed tiers at its tokens, with the 95 %
     interval: a bootstrap over questions, in which each draw has a mixture of its own."""
     n, rows = len(table), np.arange(len(table))
     worked, tokens = table.worked, table.outcomes.of("prompt_tokens")
-    weights = _drawn(n) if n <= _FEW else _draw(n)
+    weights = _drawn(n) if n <= _FEW else _drawn.__wrapped__(n)
     spent, did = weights @ tokens[rows, choice], weights @ worked[rows, choice]
     gains = did - mixtures(weights @ worked, weights @ tokens, spent)
     low, high = np.quantile(gains[1:], [0.025, 0.975])
     return {"mean": float(gains[0]), "low": float(low), "high": float(high)}
 
 
-def _draw(n: int) -> FloatArray:
+@functools.lru_cache(maxsize=2)  # routers of the same questions are measured one after the other
+def _drawn(n: int) -> FloatArray:
     """Weights of the questions, shape (draws + 1, n): all alike, then those of each draw."""
     rng = np.random.default_rng(0)
     drawn = [np.bincount(rng.integers(n, size=n), minlength=n) / n for _ in range(_DRAWS)]
-    return np.vstack([np.full(n, 1 / n), *drawn])
-
-
-@functools.lru_cache(maxsize=2)  # routers of the same questions are measured one after the other
-def _drawn(n: int) -> FloatArray:
-    found = _draw(n)
+    found = np.vstack([np.full(n, 1 / n), *drawn])
     found.flags.writeable = False
     return found
-
-
-def frontier(
-    choices: Sequence[IntArray], table: Table, quality: str = WORKED, cost: str = "prompt_tokens"
-) -> list[tuple[float, float]]:
-    """(mean cost, mean quality) of choices, by cost."""
-    return sorted((table.outcomes.mean(cost, one), table.outcomes.mean(quality, one)) for one in choices)

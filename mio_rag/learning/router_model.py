@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +25,12 @@ FloatArray = NDArray[np.float64]
 
 #: What a router may go by.
 FEATURES = ("question", "question+search")
-
+#: What happens where more than one tier is plausible.
+WHEN_UNSURE = ("stay", "up")
+#: The entry of `ControlSettings.kinds`.
+KEY = "router"
+VERSION = 1
+_KIND = "router"
 _RANKS = (1, 2, 5)
 _DEPTHS = (2, 5, 10)
 _FACTS = (
@@ -36,7 +41,6 @@ _FACTS = (
     "pool_question_words",
     "pool_question_names",
 )
-
 #: Names of the numbers of `Seen.search`.
 SEARCH = (
     "best_cosine",
@@ -48,34 +52,16 @@ SEARCH = (
     "expected",
     *(f"covered_{depth}" for depth in _DEPTHS),
 )
-
+#: Kinds of routers, and the arrays of each.
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "mlp": ("weights_0", "bias_0", "weights_1", "bias_1", "weights_2", "bias_2"),
+    "logistic": ("weights", "bias"),
+    "utility": ("weights", "bias", "slope", "shift"),
+}
 _BY_MODEL = Selector()
 
 
-@dataclass(frozen=True)
-class Correction:
-    """More is read where the search is weak.
-
-    below: cosine of the best passage under which a search is weak.
-    more: passages that are then read next to those of the tier; the most expensive tier reads no more.
-    """
-
-    below: float
-    more: int = 5
-
-
-@dataclass(frozen=True)
-class TierChoice:
-    """A tier, and what spoke for it.
-
-    place: among the tiers.
-    scores: tier -> probability or utility.
-    unsure: whether several tiers were plausible, and a more expensive one than the best was taken.
-    """
-
-    place: int
-    scores: Mapping[str, float] | None = None
-    unsure: bool = False
+# -- what a router sees -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,54 +78,88 @@ class Seen:
 
 
 def look(pool: Candidates, selector: Selector | None = None) -> Seen:
-    """What a pool shows of its question.
+    """Return what a pool shows of its question.
 
-    selector: whose relevance model says how probable passages are; by default that of `Selector()`. A router
-        must see with the one that it was trained with.
+    selector: whose relevance model gives the probabilities of passages; by default that of `Selector()`. A
+        router must see with the one that it was trained with.
 
     Raises `InputError` if the pool is empty, or was not found by a `Retriever`.
     """
     if len(pool) == 0 or pool.query_embedding is None or not {"dense", "bm25"} <= set(pool.scores):
         raise InputError("a router needs a pool that a Retriever found, with at least one passage")
     query = np.asarray(pool.query_embedding, dtype=np.float64)
-    cosines = np.sort(pool.scores["dense"])[::-1]
     likely = np.clip((selector or _BY_MODEL).valued(pool).relevance, 0.0, 1.0)
     expected = float(likely.sum())
     facts = pool_facts(pool)
+
+    def at_ranks(values: FloatArray) -> list[float]:
+        falling = np.sort(values)[::-1]
+        return [float(falling[min(rank, len(falling)) - 1]) for rank in _RANKS]
+
     search = [
-        *_at(cosines, _RANKS),
+        *at_ranks(pool.scores["dense"]),
         float(np.log1p(max(0.0, float(pool.scores["bm25"].max())))),
         *(float(facts[name]) for name in _FACTS),
-        *_at(np.sort(likely)[::-1], _RANKS),
+        *at_ranks(likely),
         expected,
         *(float(likely[:depth].sum()) / expected if expected > 0 else 0.0 for depth in _DEPTHS),
     ]
     return Seen(pool.question, query / max(float(np.linalg.norm(query)), 1e-12), np.array(search))
 
 
-def _at(values: FloatArray, ranks: Sequence[int]) -> list[float]:
-    """The values at ranks from 1; the last one where there are fewer."""
-    return [float(values[min(rank, len(values)) - 1]) for rank in ranks]
+def row_of(seen: Seen, features: str, arrays: Mapping[str, NDArray[Any]]) -> FloatArray:
+    """Return the numbers that a router goes by, shape (d,): the embedding at length 1, then the search.
+
+    features: with "question+search", what the search showed in standard deviations, over the root of their
+        number: at length 1 on average of squares.
+    arrays: search_mean and search_scale, as far as they are needed.
+    """
+    if features == "question":
+        return seen.embedding
+    standard = (seen.search - arrays["search_mean"]) / arrays["search_scale"]
+    return np.concatenate([seen.embedding, standard / len(SEARCH) ** 0.5])
 
 
-#: The entry of `ControlSettings.kinds`.
-KEY = "router"
+# -- settings -----------------------------------------------------------------------------------------------
 
-#: What happens where more than one tier is plausible.
-WHEN_UNSURE = ("stay", "up")
+
+@dataclass(frozen=True)
+class Correction:
+    """More is read where the search is weak.
+
+    below: cosine of the best passage under which a search is weak.
+    more: passages that are then read besides those of the tier; the most expensive tier reads no more.
+    """
+
+    below: float
+    more: int = 5
+
+
+@dataclass(frozen=True)
+class TierChoice:
+    """A tier, and why.
+
+    place: among the tiers.
+    scores: tier -> probability or utility.
+    unsure: whether several tiers were plausible, and a more expensive one than the best was taken.
+    """
+
+    place: int
+    scores: Mapping[str, float] | None = None
+    unsure: bool = False
 
 
 @dataclass(frozen=True)
 class Utility:
-    """alpha Q - beta C_tok - gamma C_lat - delta C_mem, changed whenever one likes: nothing is trained anew.
+    """alpha Q - beta C_tok - gamma C_lat - delta C_mem; it may change with every question.
 
-    alpha: worth of a question that a tier answers.
-    beta: what a token into or out of the model costs.
-    gamma: what a second costs.
-    delta: what a megabyte of peak memory costs.
+    With alpha = 1 costs are in units of quality: beta = .0005 means that 2,000 tokens are worth one more
+    answered question. All are finite and >= 0.
 
-    All >= 0 and finite. With alpha = 1 costs are in units of quality: beta = .0005 says that 2,000 tokens are
-    worth one more answered question.
+    alpha: value of a question that a tier answers; > 0.
+    beta: cost of a token into or out of the model.
+    gamma: cost of a second.
+    delta: cost of a megabyte of peak memory.
     """
 
     alpha: float = 1.0
@@ -158,15 +178,20 @@ class Utility:
         if problems:
             raise InputError([f"utility: {problem}" for problem in problems])
 
+    def of(self, success: FloatArray, costs: FloatArray) -> FloatArray:
+        """Return the utility of m tiers, of shape (..., m), by their success and their costs (m, 3)."""
+        charged = costs @ np.array([self.beta, self.gamma, self.delta])
+        return np.asarray(self.alpha * success - charged, dtype=np.float64)
+
 
 @dataclass(frozen=True)
 class RouterSettings:
-    """Tiers, and who chooses among them.
+    """Tiers, and what chooses among them.
 
     tiers: ordered by cost. A router brings its own.
     router: file that `mio-rag route train` wrote.
-    utility: of a router that knows the utility of each tier.
-    unsure: "up": a dearer tier where more than one is plausible; "stay": the most probable one.
+    utility: of a router that predicts the success of each tier.
+    unsure: "up": a more expensive tier where more than one is plausible; "stay": the most probable one.
     """
 
     tiers: tuple[Tier, ...] = PUBLISHED
@@ -179,7 +204,7 @@ class RouterSettings:
             raise InputError(f"unsure={self.unsure!r} is unknown: {choose(self.unsure, WHEN_UNSURE)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; a router is known by its content, so that runs with another one do not mix."""
+        """Return plain data; a router is known by its content, so that runs with another one do not mix."""
         data: dict[str, Any] = {
             "tiers": [tier.to_dict() for tier in self.tiers],
             "utility": dict(vars(self.utility)),
@@ -193,13 +218,11 @@ class RouterSettings:
 
     @classmethod
     def of(cls, kinds: Mapping[str, Any]) -> RouterSettings:
-        """The settings below `ControlSettings.kinds`; where there are none, the published tiers.
+        """Return the settings in `ControlSettings.kinds`, by default the published tiers.
 
         Raises `InputError` for data that describes none.
         """
-        data = kinds.get(KEY)
-        if data is None:
-            return cls()
+        data = kinds.get(KEY, {})
         if not isinstance(data, Mapping):
             raise InputError(f"settings of routers are {data!r}: give a mapping, as `to_dict` makes it")
         known = ("tiers", "utility", "unsure", "router", "sha256")
@@ -215,37 +238,21 @@ class RouterSettings:
         return cls(tiers, data.get("router"), utility, data.get("unsure", "stay"))
 
 
-KINDS = ("mlp", "logistic", "utility")
-REMOVED_KINDS = ("tfidf-svm", "neighbours")
-VERSION = 1
-_KIND = "router"
-
-
-def row_of(seen: Seen, features: str, arrays: Mapping[str, NDArray[Any]]) -> FloatArray:
-    """Return the numbers that a router goes by, shape (d,): the embedding at length 1, then the search.
-
-    features: with "question+search", what the search showed in standard deviations, over the root of their
-        number: at length 1 in the mean of squares.
-    arrays: search_mean and search_scale, as far as they are needed.
-    """
-    if features == "question":
-        return seen.embedding
-    standard = (seen.search - arrays["search_mean"]) / arrays["search_scale"]
-    return np.concatenate([seen.embedding, standard / len(SEARCH) ** 0.5])
+# -- the router ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Router:
-    """Chooses among tiers.
+    """Chooses among m tiers.
 
     kind: one of `KINDS`.
-    features: "question" or "question+search".
+    features: one of `FEATURES`.
     embedder: fingerprint of the embedder of the questions.
-    arrays: what was learned; which arrays, goes by the kind (see `mio_rag.learning.router`).
+    arrays: what was learned: those of the kind.
     costs: shape (m, 3); mean tokens, seconds and peak megabytes of each tier in training.
     shares: length m; how often each tier was chosen, out of fold.
     plausible: smallest probability at which a tier is plausible: the conformal threshold.
-    confidence: how often the plausible tiers were to hold the right one.
+    confidence: how often the plausible tiers were to include the right one.
     correction: learned with the router.
     measures: what cross-validation found. Plain data.
     """
@@ -265,9 +272,7 @@ class Router:
 
     def __post_init__(self) -> None:
         m, problems = len(self.tiers), []
-        if self.kind in REMOVED_KINDS:
-            problems.append(f"kind '{self.kind}' was removed: train one of {', '.join(KINDS)}")
-        elif self.kind not in KINDS:
+        if self.kind not in KINDS:
             problems.append(f"kind '{self.kind}' is unknown: choose {', '.join(KINDS)}")
         if self.features not in FEATURES:
             problems.append(f"features '{self.features}' are unknown: choose {', '.join(FEATURES)}")
@@ -284,8 +289,7 @@ class Router:
         if problems:
             raise InputError([f"router: {problem}" for problem in problems])
 
-    def row(self, seen: Seen) -> FloatArray:
-        """The numbers that the router goes by, shape (d,)."""
+    def _row(self, seen: Seen) -> FloatArray:
         row = row_of(seen, self.features, self.arrays)
         expected = len(self.arrays["weights_0" if self.kind == "mlp" else "weights"])
         if len(row) != expected:
@@ -296,57 +300,52 @@ class Router:
         return row
 
     def success(self, seen: Seen) -> FloatArray:
-        """Probability that each tier does, shape (m,); of the kind `utility` alone."""
+        """Return the probability that each tier answers, shape (m,); of the kind `utility` alone."""
         if self.kind != "utility":
-            raise InputError(
-                f"a router of the kind {self.kind} knows no success of tiers: train one of utility"
-            )
+            raise InputError(f"a router of the kind {self.kind} predicts no success: train one of utility")
         arrays = self.arrays
-        logits = self.row(seen) @ arrays["weights"] + arrays["bias"]
+        logits = self._row(seen) @ arrays["weights"] + arrays["bias"]
         return np.asarray(scipy.special.expit(arrays["slope"] * logits + arrays["shift"]), dtype=np.float64)
 
     def probabilities(self, seen: Seen) -> FloatArray:
-        """Probability of each tier to be the one that the question needs, shape (m,), adding up to 1."""
+        """Return the probability of each tier to be the one that the question needs, shape (m,)."""
         if self.kind == "utility":
             return first_success(self.success(seen))
-        return _PROBABILITIES[self.kind](self.arrays, self.row(seen))
+        x, arrays = self._row(seen), self.arrays
+        if self.kind == "mlp":
+            for layer in "01":
+                x = np.maximum(x @ arrays[f"weights_{layer}"] + arrays[f"bias_{layer}"], 0.0)
+            logits = x @ arrays["weights_2"] + arrays["bias_2"]
+        else:
+            logits = x @ arrays["weights"] + arrays["bias"]
+        return np.asarray(scipy.special.softmax(logits), dtype=np.float64)
 
     def choose(self, seen: Seen, utility: Utility | None = None, unsure: str = "stay") -> TierChoice:
-        """The tier for a question.
+        """Return the tier for a question.
 
-        utility: of the kind `utility`; others know no utility, and leave it aside.
-        unsure: "up": the next dearer tier, where several are plausible.
+        utility: of the kind `utility`; others ignore it.
+        unsure: "up": the next more expensive tier, where several are plausible.
         """
         probable = self.probabilities(seen)
         scores = probable
         if self.kind == "utility":
-            prices = utility or Utility()
-            charged = self.costs @ np.array([prices.beta, prices.gamma, prices.delta])
-            scores = prices.alpha * self.success(seen) - charged
+            scores = (utility or Utility()).of(self.success(seen), self.costs)
         place = int(np.argmax(scores))
         several = int((probable >= self.plausible).sum()) > 1
         up = unsure == "up" and several and place + 1 < len(self.tiers)
         named = {tier.name: float(score) for tier, score in zip(self.tiers, scores, strict=True)}
         return TierChoice(place + up, named, up)
 
-    def check(self, embedder: str, tiers: int | None = None) -> None:
-        """Raise `InputError` for an index with another embedder, or another number of tiers."""
-        problems = []
+    def check(self, embedder: str) -> None:
+        """Raise `InputError` for an index with another embedder."""
         if embedder != self.embedder:
-            problems.append(
+            raise InputError(
                 f"the router was trained on questions embedded by '{self.embedder}', and the index embeds by "
                 f"'{embedder}': train one on an index with this embedder"
             )
-        if tiers is not None and tiers != len(self.tiers):
-            problems.append(
-                f"the router chooses among {len(self.tiers)} tiers, and {tiers} are given: leave out "
-                "--tiers, a router brings its own"
-            )
-        if problems:
-            raise InputError(problems)
 
     def weights(self) -> Weights:
-        """As a file holds it."""
+        """Return the router as a file holds it."""
         about = {
             "kind": self.kind,
             "tiers": [tier.to_dict() for tier in self.tiers],
@@ -363,68 +362,41 @@ class Router:
 
 
 def first_success(success: FloatArray) -> FloatArray:
-    """Probability of each tier to be the cheapest that does, if what a tier answers all dearer ones do."""
+    """Return the probability of each tier to be the cheapest that answers, if all more expensive ones do."""
     reached = np.maximum.accumulate(success)
     found = np.diff(reached, prepend=0.0)
-    found[-1] += 1 - reached[-1]  # none does: the dearest
+    found[-1] += 1 - reached[-1]  # none does: the most expensive
     return np.asarray(found, dtype=np.float64)
-
-
-def _mlp(arrays: Mapping[str, NDArray[Any]], row: FloatArray) -> FloatArray:
-    hidden = np.maximum(row @ arrays["weights_0"] + arrays["bias_0"], 0.0)
-    hidden = np.maximum(hidden @ arrays["weights_1"] + arrays["bias_1"], 0.0)
-    return np.asarray(
-        scipy.special.softmax(hidden @ arrays["weights_2"] + arrays["bias_2"]), dtype=np.float64
-    )
-
-
-def _linear(arrays: Mapping[str, NDArray[Any]], row: FloatArray) -> FloatArray:
-    return np.asarray(scipy.special.softmax(row @ arrays["weights"] + arrays["bias"]), dtype=np.float64)
-
-
-_PROBABILITIES: Mapping[str, Callable[[Mapping[str, NDArray[Any]], FloatArray], FloatArray]] = {
-    "mlp": _mlp,
-    "logistic": _linear,
-}
-
-#: Arrays of each kind.
-_ARRAYS = {
-    "mlp": ("weights_0", "bias_0", "weights_1", "bias_1", "weights_2", "bias_2"),
-    "logistic": ("weights", "bias"),
-    "utility": ("weights", "bias", "slope", "shift"),
-}
 
 
 def _shape_problems(router: Router) -> list[str]:
     """What is wrong with the arrays of a router of a known kind."""
-    needed = list(_ARRAYS[router.kind])
-    if router.features == "question+search":
-        needed += ["search_mean", "search_scale"]
+    with_search = router.features == "question+search"
+    needed = [*KINDS[router.kind], *(("search_mean", "search_scale") if with_search else ())]
     if missing := [name for name in needed if name not in router.arrays]:
         return [f"arrays {', '.join(missing)} are missing"]
     arrays, m, problems = router.arrays, len(router.tiers), []
+    shapes = {name: arrays[name].shape for name in needed}
     if router.kind == "mlp":
-        sizes = [arrays[f"{name}_{k}"].shape for k in range(3) for name in ("weights", "bias")]
+        sizes: Sequence[tuple[int, ...]] = list(shapes.values())[:6]
         chained = all(len(w) == 2 and b == w[1:] for w, b in zip(sizes[::2], sizes[1::2], strict=True))
         chained = chained and all(a[1] == b[0] for a, b in zip(sizes[0:4:2], sizes[2::2], strict=True))
         if not chained or sizes[-1] != (m,):
             problems.append(f"layers of shapes {sizes} do not lead to {m} tiers")
-    elif arrays["weights"].ndim != 2 or arrays["weights"].shape[1] != m or arrays["bias"].shape != (m,):
-        problems.append(f"weights of shape {arrays['weights'].shape} do not lead to {m} tiers")
-    if router.kind == "utility" and not arrays["slope"].shape == arrays["shift"].shape == (m,):
+    elif len(shapes["weights"]) != 2 or shapes["weights"][1] != m or shapes["bias"] != (m,):
+        problems.append(f"weights of shape {shapes['weights']} do not lead to {m} tiers")
+    if router.kind == "utility" and not shapes["slope"] == shapes["shift"] == (m,):
         problems.append(f"slope and shift do not have {m} numbers each")
-    if router.features == "question+search":
-        mean, scale = arrays["search_mean"], arrays["search_scale"]
-        if not mean.shape == scale.shape == (len(SEARCH),) or not (scale > 0).all():
-            problems.append(f"search_mean and search_scale do not have {len(SEARCH)} numbers, scales > 0")
+    if with_search and (
+        not shapes["search_mean"] == shapes["search_scale"] == (len(SEARCH),)
+        or not (arrays["search_scale"] > 0).all()
+    ):
+        problems.append(f"search_mean and search_scale do not have {len(SEARCH)} numbers, scales > 0")
     return problems
 
 
 def read_router(path: str) -> Router:
-    """The router of a file.
-
-    Raises `DataError` if there is none, it is damaged or foreign, or of another version.
-    """
+    """Return the router of a file; `DataError` if it is missing, damaged, foreign or of another version."""
     held = read_weights(path, _KIND, VERSION)
     about, arrays = held.about, dict(held.arrays)
     try:
@@ -457,7 +429,7 @@ def read_router(path: str) -> Router:
 class Deciding:
     """A router that chooses for `mio_rag.deciders.depth.Depth`.
 
-    utility: none: the price of a token decides.
+    utility: None: the price of a token decides.
     """
 
     router: Router
@@ -465,6 +437,6 @@ class Deciding:
     unsure: str = "stay"
 
     def choose(self, question: Question, pool: Candidates, price: float) -> TierChoice:
-        """The tier for a question, from its text and what the search found."""
+        """Return the tier for a question, from its text and what the search found."""
         utility = Utility(1.0, price) if self.utility is None else self.utility
         return self.router.choose(look(pool), utility, self.unsure)

@@ -32,9 +32,9 @@ from mio_rag.errors import InputError, choose
 from mio_rag.generation import Generator
 from mio_rag.generation.gguf import PREFIX, HiddenStates
 from mio_rag.learning.bandit import options_of
-from mio_rag.learning.labels import answer_worked, labels
 from mio_rag.learning.planner import Planner as LearnedPlanner
 from mio_rag.learning.planner import read_planner
+from mio_rag.learning.router import answer_worked, labels
 from mio_rag.learning.router_model import Correction, Deciding, Router, RouterSettings, read_router
 from mio_rag.learning.rules import POLICIES, make_policy, split_name
 from mio_rag.learning.strategist import Chooser, Fixed, SearchPipeline, StrategyLearner, open_strategist
@@ -210,7 +210,7 @@ class Oracle:
     """Goes up the tiers until an answer is right, and is charged for that tier alone.
 
     A bound, not a way to answer: it looks at the right answers. Where no tier is right it takes the one that
-    the published rule names (see `mio_rag.learning.labels.labels`).
+    the published rule names (see `mio_rag.learning.router.labels`).
 
     rungs: one for each tier, in the order of their cost.
     """

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +12,8 @@ from mio_rag.errors import DataError, InputError
 from mio_rag.learning.outcomes import Outcomes, read_outcomes, read_rows
 from mio_rag.learning.planner import read_planner
 from mio_rag.learning.ppo import PPOSettings
-from mio_rag.learning.router_model import read_router
-from mio_rag.learning.weights import read_weights, write_weights
-from tests.learning.learned import planner_file, router_file
-
-
-def rewritten(
-    path: Path, kind: str, version: int, change: Callable[[dict[str, Any], dict[str, Any]], None]
-) -> None:
-    held = read_weights(path, kind, version)
-    about, arrays = json.loads(json.dumps(dict(held.about))), dict(held.arrays)
-    change(about, arrays)
-    write_weights(replace(held, about=about, arrays=arrays), path)
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lambda about, arrays: about.update(kind="neighbours"), "kind 'neighbours' was removed"),
-        (lambda about, arrays: about.update(plausible=2), "must be probabilities"),
-        (lambda about, arrays: about.update(shares=[0.5, 0.2]), "shares"),
-        (lambda about, arrays: about.update(tiers=[]), "is damaged"),
-        (lambda about, arrays: about.update(correction={"over": 1}), "is damaged"),
-        (lambda about, arrays: about.pop("features"), "is damaged"),
-        (lambda about, arrays: arrays.pop("costs"), "is damaged"),
-        (lambda about, arrays: arrays.update(slope=np.ones(7)), "slope and shift"),
-        (lambda about, arrays: arrays.update(weights=np.ones((4, 3))), "do not lead to 2 tiers"),
-    ],
-)
-def test_damaged_routers(tmp_path: Path, change: Callable[..., None], expected: str) -> None:
-    path = router_file(tmp_path / "r.safetensors", "tfidf:x", 4)
-    rewritten(path, "router", 1, change)
-    with pytest.raises(DataError, match=expected) as error:
-        read_router(str(path))
-    assert str(path) in str(error.value)
+from tests.learning.files import rewritten
+from tests.learning.learned import planner_file
 
 
 @pytest.mark.parametrize(
