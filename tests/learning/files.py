@@ -1,4 +1,4 @@
-"""Files of learned controllers in tests: some made by hand, small, with known decisions; and changes to them."""
+"""Files of learned controllers in tests: small ones made by hand, and changes to them."""
 
 import json
 from collections.abc import Callable
