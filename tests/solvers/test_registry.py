@@ -1,6 +1,11 @@
+"""Which solvers there are, what their packages must be, and how they are interrupted."""
+
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
+import threading
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -12,8 +17,9 @@ from packaging.specifiers import SpecifierSet
 
 from mio_rag.errors import InputError, MissingExtraError
 from mio_rag.formulations import SelectionProgram
-from mio_rag.solvers import available_solvers, capabilities, resolve, solve
+from mio_rag.solvers import SolveOptions, available_solvers, capabilities, resolve, solve
 from mio_rag.solvers.registry import check_name
+from mio_rag.testing.programs import hard_program
 
 
 def program(n: int, pairs: float, free: int | None = None) -> SelectionProgram:
@@ -119,3 +125,23 @@ def test_ranges_are_those_that_pip_is_told_and_hold_what_is_installed() -> None:
         assert capabilities.refusal(package.module) is None
         assert (package.extra == "solvers") == (package.module in ("ortools", "pyomo"))
     assert version("numba") in ranges["numba"]
+
+
+@pytest.fixture
+def interruptible():
+    """Python's own handler, also where the tests run in the background of a shell that ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_is_not_swallowed() -> None:
+    """Otherwise Ctrl-C in a long run would end one solve, record it as out of time, and go on."""
+    program = hard_program(np.random.default_rng(0), 60)
+    solve(program, "cpsat", SolveOptions(time_limit_seconds=0.2))  # the import is not what is interrupted
+    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        solve(program, "cpsat", SolveOptions(time_limit_seconds=2))
+    timer.join()

@@ -129,39 +129,6 @@ def test_of_equal_actions_the_first_is_taken() -> None:
     assert solve_mdp(mdp).tied(1e-12).tolist() == [[False, True, False]]
 
 
-def solve_by_quantecon(mdp: FiniteMDP) -> NDArray[np.float64]:
-    """Policy iteration of quantecon."""
-    markov = pytest.importorskip("quantecon").markov
-    m = mdp.n_actions
-    kept = np.flatnonzero(np.isfinite(mdp.rewards.ravel()))
-    states, actions = np.divmod(kept, m)
-    process = markov.DiscreteDP(
-        mdp.rewards.ravel()[kept], mdp.transitions[kept], mdp.discount, states, actions
-    )
-    return np.asarray(process.solve(method="policy_iteration").v)
-
-
-def solve_by_mdpsolver(mdp: FiniteMDP) -> NDArray[np.float64]:
-    """Modified policy iteration of mdpsolver; it knows no masks."""
-    model = pytest.importorskip("mdpsolver").model()
-    n, m = mdp.rewards.shape
-    dense = mdp.transitions.toarray().reshape(n, m, n)
-    model.mdp(discount=mdp.discount, rewards=mdp.rewards.tolist(), tranMatWithZeros=dense.tolist())
-    model.solve(algorithm="mpi", tolerance=1e-10, parallel=False)
-    return np.asarray(model.getValueVector())
-
-
-@pytest.mark.parametrize("seed", [0])
-def test_other_packages_agree_on_random_processes(seed: int) -> None:
-    masked = random_mdp(seed, n=40)
-    found = solve_mdp(masked, epsilon=1e-9)
-    assert np.abs(found.values - solve_by_quantecon(masked)).max() < 1e-8
-    n = 40
-    rng = np.random.default_rng(seed)
-    full = FiniteMDP(rng.dirichlet(np.ones(n), size=(n, 3)), rng.normal(size=(n, 3)), 0.95)
-    assert np.abs(solve_mdp(full, epsilon=1e-9).values - solve_by_mdpsolver(full)).max() < 1e-8
-
-
 @pytest.mark.parametrize(
     ("horizon", "method"), [(3, "policy_iteration"), (None, "backward_induction"), (None, "one_pass")]
 )
