@@ -13,13 +13,19 @@ import numpy as np
 from benchmarks.strategies.found import POOL, SETS, asked
 from benchmarks.strategies.simulate import POLICIES, told_of
 from benchmarks.strategies.table import BUDGET
+from mio_rag.deciders.order import Order
+from mio_rag.deciders.search import Search
 from mio_rag.generation import Generator
-from mio_rag.learning.strategist import Fixed, SearchPipeline, Strategist
+from mio_rag.learning.strategist import Strategist, StrategyLearner
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Limits
+from mio_rag.session.loop import Session
 from mio_rag.session.search import SearchSettings
 from mio_rag.session.strategies import STRATEGIES
+from mio_rag.session.tools import Equipment
+from mio_rag.session.workflow import NAMED
 
 _NORMAL = 1.959963984540054
 
@@ -62,21 +68,26 @@ def lived_live(
                 index = first if name == SETS[0] else CorpusIndex.load(indexes / f"{name}-minilm")
                 retriever = Retriever(index, pool=POOL)
                 how = SearchSettings(deadline_seconds=3600.0)
-                pipelines = {
-                    "bandit": SearchPipeline(bandit, retriever, generator, Selector(), how),
-                    "raw": SearchPipeline(Fixed(("raw",)), retriever, None, Selector(), how),
+                kit, plan = Equipment(retriever, Selector(), search=how), Order(NAMED["plain"])
+                limits = Limits(tokens=how.tokens * len(STRATEGIES), seconds=how.deadline_seconds)
+                learner = StrategyLearner(bandit, Selector())
+                sessions = {
+                    "bandit": Session(
+                        "bandit", (plan, Search(bandit)), plan, kit, limits=limits, learner=learner
+                    ),
+                    "raw": Session("raw", (plan,), plan, kit, limits=limits),
                 }
                 for question in [q for q in asked(data, name) if q.id not in known][-each:]:
                     row: dict[str, Any] = {"set": name, "id": question.id}
-                    for who, pipeline in pipelines.items():
+                    for who, session in sessions.items():
                         start = time.process_time()
-                        found = pipeline.run(question, BUDGET)
-                        gold = set(question.gold_ids)
-                        spent = [one.amount for one in found.searched.tried]
+                        found = session.select(question, generator, BUDGET).check()
+                        gold, spent = set(question.gold_ids), found.costs.total()
+                        assert found.selection is not None
                         row[who] = {
                             "recall": len(gold & set(found.selection.ids)) / len(gold),
-                            "tokens": sum(a.prompt_tokens + a.completion_tokens for a in spent),
-                            "ran": list(found.choice.strategies),
+                            "tokens": spent.prompt_tokens + spent.completion_tokens,
+                            "ran": found.trace.search.get("strategies", ["raw"]),
                             "cpu_seconds": time.process_time() - start,
                         }
                     rows.append(row)

@@ -156,20 +156,23 @@ def _searched(
     """The selection from what strategies find, and who found it."""
     from mio_rag.generation import make_generator
     from mio_rag.learning.strategist import searched_json
-    from mio_rag.policies.make import make_pipeline
-    from mio_rag.policies.setup import ControlSettings
+    from mio_rag.policies.make import make_controller
+    from mio_rag.policies.setup import ControlSettings, Setup
+    from mio_rag.session.loop import Session
     from mio_rag.types import Question
 
     assert search.controller is not None
     reader = None if generator is None else make_generator(generator)
     try:
         settings = search.added(ControlSettings())
-        pipeline = make_pipeline(search.controller, settings, retriever, reader, selector)
-        result = pipeline.run(Question("question", question), budget_tokens, retriever.counter)
+        session = make_controller(search.controller, Setup(settings, retriever, selector))
+        assert isinstance(session, Session)
+        outcome = session.select(Question("question", question), reader, budget_tokens).check()
     finally:
         if reader is not None:
             reader.close()
-    return result.selection, searched_json(result)
+    assert outcome.selection is not None
+    return outcome.selection, searched_json(outcome)
 
 
 # -- ask -------------------------------------------------------------------------------------------------

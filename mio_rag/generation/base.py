@@ -157,18 +157,19 @@ def most_tokens(generator: Generator, prompt: Prompt) -> int:
 
 
 def charged(
-    error: Exception, generator: Generator, prompt: Prompt, max_tokens: int, seconds: float = 0.0
+    error: BaseException, generator: Generator, prompt: Prompt, max_tokens: int, seconds: float = 0.0
 ) -> Answer | None:
     """What a failed call cost, or may have cost; None: nothing.
 
     A call that was sent, and of which no usable reply says what it cost, counts with its prompt and its
-    longest reply.
+    longest reply. So does one that failed as no back end should: nobody knows how far it came.
     """
-    if not isinstance(error, GenerationError):
+    if isinstance(error, GenerationError):
+        untold = error.untold or isinstance(error.__cause__, (TimeoutError, ConnectionError))
+        if error.spent is not None or not untold:
+            return error.spent
+    elif isinstance(error, MioRagError):
         return None
-    untold = error.untold or isinstance(error.__cause__, (TimeoutError, ConnectionError))
-    if error.spent is not None or not untold:
-        return error.spent
     return Answer("", most_tokens(generator, prompt), max_tokens, seconds, generator.name)
 
 

@@ -19,8 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mio_rag.context import TokenCounter
-from mio_rag.errors import InfeasibleError, InputError, StateError, choose
-from mio_rag.generation import Generator
+from mio_rag.errors import InputError, StateError, choose
 from mio_rag.learning.bandit import BanditSettings, Context, Learned, StrategyOptions, context_of
 from mio_rag.learning.bandit_choice import (
     Contributions,
@@ -29,7 +28,6 @@ from mio_rag.learning.bandit_choice import (
     draw,
     every_set,
     mixture,
-    sets_to_compare,
     worths,
 )
 from mio_rag.learning.bandit_log import EventLog, Events
@@ -37,11 +35,10 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.session.budget import Budget, Limits
-from mio_rag.session.costs import Costs
-from mio_rag.session.search import Searched, SearchSettings, check_search, search
+from mio_rag.session.search import Searched
 from mio_rag.session.state import State
-from mio_rag.session.strategies import STRATEGIES, check_strategies, make_strategies, names_of
+from mio_rag.session.strategies import STRATEGIES, check_strategies, names_of
+from mio_rag.session.trace import Outcome
 from mio_rag.types import Question
 
 _SNAPSHOT_EVERY = 1000
@@ -395,81 +392,6 @@ def known_settings(log: EventLog, settings: BanditSettings | None = None) -> tup
 # -- search and selection -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class PipelineResult:
-    """What was chosen, found and selected."""
-
-    choice: Choice
-    searched: Searched
-    selection: Selection
-
-
-@dataclass(frozen=True, eq=False)
-class SearchPipeline:
-    """Chooses strategies, searches by them, and selects from what they find, without an answer.
-
-    Raises `InputError` if a strategy that may be chosen lacks a model, or links.
-    """
-
-    chooser: Chooser
-    retriever: Retriever
-    generator: Generator | None
-    selector: Selector
-    settings: SearchSettings = field(default_factory=SearchSettings)
-
-    def __post_init__(self) -> None:
-        made = make_strategies(self.chooser.possible, self.settings.writing)
-        check_search(made, self.retriever, self.generator)
-
-    def run(
-        self,
-        question: Question,
-        budget_tokens: int,
-        counter: TokenCounter | None = None,
-        *,
-        price: float | None = None,
-        costs: Costs | None = None,
-    ) -> PipelineResult:
-        """Take a question to its selection.
-
-        price: of a token, by which a bandit chooses.
-        costs: takes what was spent, also where this fails.
-
-        Raises `InfeasibleError` if no selection satisfies the constraints, and as search and selection do.
-        """
-        account = Costs() if costs is None else costs
-        with account.part("plan"):
-            choice = self.chooser.choose(question, self.retriever, price)
-        branch = None
-        if self.generator is not None:
-            limits = Limits(tokens=self.settings.tokens * len(choice.strategies))
-            branch = Budget(self.generator, limits).branch()
-            branch.costs = account
-        learns = self.chooser.learns
-        searched = search(
-            question,
-            self.retriever,
-            self.generator,
-            choice.strategies,
-            self.settings,
-            weights=choice.weights,
-            branch=branch,
-            alone=sets_to_compare(choice.strategies, choice.base) if learns else (),
-        )
-        with account.part("select"):
-            selection = self.selector.select(searched.pool, budget_tokens, counter)
-        is_found = selection.result.x is not None
-        if learns:
-            with account.part("learn"):
-                added = (
-                    measured(self.selector, searched, choice, budget_tokens, counter) if is_found else None
-                )
-                self.chooser.learn(choice, searched, selection if is_found else None, added)
-        if not is_found:
-            raise InfeasibleError(selection.explain())
-        return PipelineResult(choice, searched, selection)
-
-
 def measured(
     selector: Selector,
     searched: Searched,
@@ -485,9 +407,13 @@ def measured(
     return contributions(values, choice.strategies, choice.base)
 
 
-def searched_json(result: PipelineResult) -> dict[str, Any]:
-    """Return plain data of a search: what each strategy did, and who found what is read."""
-    choice, searched = result.choice, result.searched
+def searched_json(outcome: Outcome) -> dict[str, Any]:
+    """What each strategy did, and who found what is read, as plain data; empty without strategies."""
+    result = next((one for one in outcome.results.values() if "searched" in one.facts), None)
+    if result is None:
+        return {}
+    searched: Searched = result.facts["searched"]
+    read = () if outcome.selection is None else outcome.selection.ids
     return {
         "strategies": [
             {
@@ -505,8 +431,8 @@ def searched_json(result: PipelineResult) -> dict[str, Any]:
             }
             for one in searched.tried
         ],
-        "found_by": {i: dict(searched.found.get(i, {})) for i in result.selection.ids},
-        "choice": {"id": choice.id, "why": choice.why, **choice.about},
+        "found_by": {i: dict(searched.found.get(i, {})) for i in read},
+        "choice": {k: v for k, v in result.action.about["search"].items() if k != "strategies"},
         "search_notes": list(searched.notes),
     }
 

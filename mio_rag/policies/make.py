@@ -37,10 +37,9 @@ from mio_rag.learning.planner import read_planner
 from mio_rag.learning.router import answer_worked, labels
 from mio_rag.learning.router_model import Correction, Deciding, Router, RouterSettings, read_router
 from mio_rag.learning.rules import POLICIES, make_policy, split_name
-from mio_rag.learning.strategist import Chooser, Fixed, SearchPipeline, StrategyLearner, open_strategist
+from mio_rag.learning.strategist import Chooser, Fixed, StrategyLearner, open_strategist
 from mio_rag.policies.compose import KIND as POLICY_KIND
 from mio_rag.policies.setup import Controller, ControlSettings, Kind, Setup
-from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Replies
 from mio_rag.session.costs import Prices
@@ -74,6 +73,7 @@ def _session(
     learner: Any = None,
     max_tokens: int | None = None,
     workflow: WorkflowSettings | None = None,
+    always_asks: bool = True,
 ) -> Session:
     """A session without a price of its own, under the limits of a setup."""
     steps: Plan = plan
@@ -90,6 +90,7 @@ def _session(
         threads=running.threads,
         seconds=running.seconds,
         settings=settings,
+        always_asks=always_asks,
     )
 
 
@@ -192,7 +193,7 @@ def _make_tier(name: str, setup: Setup) -> Controller:
         depth = Depth(tiers, by, correction)
         longest = max(one.new_tokens for one in tiers)
         plan = Order(NAMED["plain"])
-        return _session(name, setup, plan, depth, settings=settings, max_tokens=longest)
+        return _session(name, setup, plan, depth, settings=settings, max_tokens=longest, always_asks=False)
 
     if stem == "tier":
         return at(name, (next(one for one in tiers if one.name == tier),), OneTier())
@@ -299,24 +300,6 @@ def _make_strategies(name: str, setup: Setup) -> Session:
     settings = {"max_tokens": setup.max_tokens, **options.to_dict()}
     plan = Order(NAMED["plain"])
     return _session(name, setup, plan, Search(chooser), settings=settings, kit=kit, learner=learner)
-
-
-def make_pipeline(
-    name: str,
-    settings: ControlSettings,
-    retriever: Retriever,
-    generator: Generator | None,
-    selector: Selector,
-) -> SearchPipeline:
-    """Search and selection of a policy by strategies, for callers that want no answer.
-
-    generator: None will do where no strategy asks a model.
-
-    Raises `InputError` for another name or a state that cannot be used, and where a strategy lacks a model or
-    links.
-    """
-    chooser = _chooser(name, Setup(settings, retriever, selector))
-    return SearchPipeline(chooser, retriever, generator, selector, options_of(settings.kinds).search)
 
 
 # Workflows and planners

@@ -268,15 +268,14 @@ def _add_questions(app: FastAPI, answering: Answering, metrics: Metrics, bounds:
         "Choose passages and answer from them.",
         lambda given, began: answering.ask(Asked.of(given, began, units)),
     )
-    learning = answering.learning
-    if learning is not None and learning.learns:
+    if answering.learns:
         about = "Rate an answer; the strategies that found what was read are credited."
         add(
             "/feedback",
             messages.Rating,
             messages.Rated,
             about,
-            lambda given, began: {"noted": learning.rate(given["id"], given["helpful"])},
+            lambda given, began: {"noted": answering.rate_answer(given["id"], given["helpful"])},
         )
 
 
@@ -306,8 +305,8 @@ def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, bounds: Ser
     )
     def show_metrics() -> Response:
         """Requests, latencies, certificates and gaps in Prometheus' text format."""
-        learned = None if answering.learning is None else answering.learning.stats()
-        return Response(metrics.text(standing(answering.pacer), learned), media_type=CONTENT_TYPE_LATEST)
+        text = metrics.text(standing(answering.pacer), answering.stats())
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_pages(app: FastAPI, answering: Answering, questions: tuple[str, ...], curve: Curve | None) -> None:

@@ -13,31 +13,27 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from mio_rag.allocation.pacer import Pacer
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, MioRagError, StateError
 from mio_rag.generation import Generator
 from mio_rag.learning.bandit_log import EventLog
-from mio_rag.learning.strategist import SearchPipeline, Strategist, rate
+from mio_rag.learning.strategist import Strategist, rate
 from mio_rag.policies.compose import compose, with_limits
 from mio_rag.policies.setup import Setup
 from mio_rag.policy import PRESETS, Policy, read_policy
 from mio_rag.policy_files import resolve
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.selection.selector import Selector
 from mio_rag.service.requests import Asked
-from mio_rag.service.searching import Searching
-from mio_rag.session.costs import Costs
 from mio_rag.session.loop import Session
-from mio_rag.session.search import SearchSettings
-from mio_rag.session.trace import Outcome, Trace
+from mio_rag.session.state import Result
+from mio_rag.session.trace import Outcome
 from mio_rag.storage import write_atomically
 from mio_rag.types import Question
 
@@ -72,16 +68,19 @@ class _Serving:
 
     session: Session
     policy: Policy
-    searching: Searching | None
     seen: _Seen
     users: int = 0
     retired: bool = False
-    turn: Any = field(default_factory=nullcontext)
 
     @property
     def sha256(self) -> str:
         """Of the policy with everything that its files hold."""
         return str(self.session.settings["sha256"])
+
+    @property
+    def chooser(self) -> Any:
+        """What chooses strategies; None: it searches by the question alone."""
+        return next((one.chooser for one in self.session.deciders if isinstance(one, Search)), None)
 
 
 class Governed:
@@ -91,8 +90,6 @@ class Governed:
 
     Raises `InputError` if the policy cannot be used with this index.
     """
-
-    learns = True  # a policy that does not may be replaced by one that does
 
     def __init__(self, name: str, index: CorpusIndex, generator: Generator) -> None:
         self._name, self._index, self._generator = name, index, generator
@@ -110,7 +107,7 @@ class Governed:
             return {"name": serving.policy.name, "sha256": serving.sha256, "problem": self._problem}
 
     @contextmanager
-    def _using(self) -> Iterator[_Serving]:
+    def using(self) -> Iterator[_Serving]:
         """Context with the policy in force, which stays open until the block ends."""
         with self._lock:
             self._refresh()
@@ -123,37 +120,18 @@ class Governed:
                 serving.users -= 1
                 self._close_if_done(serving)
 
-    def answer(self, question: Question, asked: Asked) -> tuple[Outcome, dict[str, Any]]:
-        """Answer a question before the deadline; also return what the response reports of the policy.
-
-        Raises `MioRagError` as `Session.attempt` fails.
-        """
-        with self._using() as serving, serving.turn:
+    def attempt(self, question: Question, asked: Asked) -> Outcome:
+        """Answer a question before the deadline."""
+        with self.using() as serving:
             left = max(_LEAST_SECONDS, asked.seconds_left())
-            timed = with_limits(serving.session, left, asked.timed(), serving.policy)
-            outcome = timed.attempt(question, self._generator, _MOST).check()
-        trace = outcome.trace
-        report = {**_search_report(trace, outcome.costs), "policy": _report(trace)}
-        return outcome, report
-
-    @contextmanager
-    def searching(self) -> Iterator[tuple[Searching | None, str]]:
-        """Context with what searches under the policy in force (None: the index alone), and a key for pools.
-
-        A policy's hash does not depend on the log of its bandit, which is used here.
-        """
-        with self._using() as serving:
-            yield serving.searching, f"{serving.sha256} {serving.policy.search.state or ''}"
+            timed = with_limits(serving.session, left, asked.selector, serving.policy)
+            kit = replace(timed.kit, deadline=asked.ends_at())
+            return replace(timed, kit=kit).attempt(question, self._generator, _MOST)
 
     def rate(self, identity: str, helpful: bool) -> bool:
         """Record a rating, for the bandit that gave the id; as `Logs.rate`."""
-        with self._using():  # so that the log of the policy in force is known
+        with self.using():  # so that the log of the policy in force is known
             return self._logs.rate(identity, helpful)
-
-    def stats(self) -> dict[str, Any] | None:
-        """Return what the bandit of the policy has learned, as `Searching.stats`."""
-        with self.searching() as (searching, _):
-            return None if searching is None else searching.stats()
 
     def close(self) -> None:
         """Close what was opened."""
@@ -164,25 +142,13 @@ class Governed:
     def _opened(self, policy: Policy, seen: _Seen) -> _Serving:
         session = compose(policy, Setup(retriever=Retriever(self._index, counter=self._generator)))
         try:
-            serving = _Serving(session, policy, self._searching(session), seen)
+            serving = _Serving(session, policy, seen)
+            if isinstance(serving.chooser, Strategist):
+                self._logs.add(serving.chooser.log.path)
         except BaseException:
             session.close()
             raise
-        if session.account is not None and session.learner is not None:
-            serving.turn = threading.Lock()  # the bandit keeps the price of the question that it decides
         return serving
-
-    def _searching(self, session: Session) -> Searching | None:
-        """Return what searches for requests that need no answer; its log is known from then on."""
-        chooser = next((one.chooser for one in session.deciders if isinstance(one, Search)), None)
-        pacer = session.account
-        if chooser is None:
-            return None
-        each = SearchSettings(tokens=max(1, session.limits.tokens // len(chooser.possible)))
-        pipeline = SearchPipeline(chooser, Retriever(self._index), self._generator, Selector(), each)
-        if isinstance(chooser, Strategist):
-            self._logs.add(chooser.log.path)
-        return Searching(pipeline, pacer if isinstance(pacer, Pacer) else None)
 
     def _refresh(self) -> None:
         """Put a changed policy in force; report one that cannot be used."""
@@ -241,31 +207,45 @@ def _look(name: str, *policies: Policy | None) -> _Seen:
     return tuple((file, state(file)) for file in files)
 
 
-def _search_report(trace: Trace, costs: Costs) -> dict[str, Any]:
-    """Return what a response reports of the search; nothing if the policy names no strategies."""
-    found = trace.search
-    if not found:
+def search_report(found: Result) -> dict[str, Any]:
+    """Return what a response reports of a search by strategies; nothing without them."""
+    if "searched" not in found.facts:
         return {}
-    calls = [spent.call for spent in costs.spent if "search" in spent.within]
-    report = {key: found[key] for key in ("id", "strategies", "why", "notes", "found_by")}
-    report["prompt_tokens"] = sum(call.prompt_tokens for call in calls)
-    report["completion_tokens"] = sum(call.completion_tokens for call in calls)
-    return {"search": report}
+    searched, chosen = found.facts["searched"], found.action.about["search"]
+    spent = [one.amount for one in searched.tried]
+    return {
+        "search": {
+            **{name: chosen[name] for name in ("id", "strategies", "why")},
+            "prompt_tokens": sum(one.prompt_tokens for one in spent),
+            "completion_tokens": sum(one.completion_tokens for one in spent),
+            "notes": list(searched.notes),
+            "found_by": {i: dict(ranks) for i, ranks in searched.found.items()},
+        }
+    }
 
 
-def _report(trace: Trace) -> dict[str, Any]:
-    """Return what a response reports of the steps: each in a sentence, with its tokens and seconds."""
+def policy_report(outcome: Outcome) -> dict[str, Any]:
+    """Return what a response reports of a policy: its search, and each step with tokens and seconds."""
+    trace, found = outcome.trace, outcome.trace.search
+    report: dict[str, Any] = {}
+    if found:
+        calls = [spent.call for spent in outcome.costs.spent if "search" in spent.within]
+        report["search"] = {
+            **{name: found[name] for name in ("id", "strategies", "why", "notes", "found_by")},
+            "prompt_tokens": sum(call.prompt_tokens for call in calls),
+            "completion_tokens": sum(call.completion_tokens for call in calls),
+        }
     steps = [
         {
             "step": step.id,
             "why": step.why,
-            "tokens": sum(call.prompt_tokens + call.completion_tokens for call in step.calls),
+            "tokens": step.tokens,
             "seconds": sum(call.seconds for call in step.calls),
             "complete": step.complete,
         }
         for step in trace.steps
     ]
-    return {
+    report["policy"] = {
         "name": trace.settings["policy"]["name"],
         "sha256": str(trace.settings["sha256"]),
         "token_price": trace.token_price,
@@ -273,6 +253,7 @@ def _report(trace: Trace) -> dict[str, Any]:
         "workflow": str(trace.workflow.get("name", "")),
         "steps": steps,
     }
+    return report
 
 
 class Logs:

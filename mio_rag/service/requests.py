@@ -52,9 +52,13 @@ class Asked:
         """Return the seconds until the deadline; negative after it."""
         return self.deadline - time.monotonic()
 
+    def ends_at(self) -> float:
+        """Return when programs must end, by `time.monotonic`: the rest is for the response."""
+        return self.deadline - _RESERVED * self.seconds_left()
+
     def timed(self) -> Selector:
-        """Return the selector, with the time left until the deadline as its time limit."""
-        left = self.seconds_left() * (1 - _RESERVED)
+        """Return the selector, with the time left until then as its time limit."""
+        left = self.ends_at() - time.monotonic()
         return self.selector.replace(options=SolveOptions(time_limit_seconds=max(_LEAST_SECONDS, left)))
 
 

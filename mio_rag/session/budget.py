@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from mio_rag.errors import InputError, MioRagError
+from mio_rag.errors import InputError
 from mio_rag.generation import Generator, Prompt
 from mio_rag.generation.base import allowance, charged
 from mio_rag.generation.protocol import CHOICE_TOKENS, GrammarWriter
@@ -276,7 +276,7 @@ class Branch:
             if key not in replies:
                 try:
                     replies[key] = ask()
-                except MioRagError as error:
+                except BaseException as error:
                     seconds = time.perf_counter() - start
                     self._charge(part, charged(error, self.generator, prompt, max_tokens, seconds), seconds)
                     raise

@@ -9,11 +9,11 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from mio_rag.errors import InputError, MioRagError, Notice
+from mio_rag.errors import InfeasibleError, InputError, MioRagError, Notice
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS, window_room
 from mio_rag.retrieval.retriever import Retriever
@@ -38,19 +38,15 @@ class Account(Protocol):
 
     def ask(self, tokens: int | None = None, least: int | None = None) -> Any:
         """Reserve tokens for a question: a reservation with `allowed` tokens and a `price`."""
-        ...
 
     def spent(self, reservation: Any, tokens: int) -> None:
         """Settle a reservation."""
-        ...
 
     def release(self, reservation: Any) -> None:
         """Give a reservation back, of which nothing was spent."""
-        ...
 
     def close(self) -> None:
         """Close the file."""
-        ...
 
 
 class Plan(Protocol):
@@ -58,15 +54,19 @@ class Plan(Protocol):
 
     def inner(self, workflow: Any) -> Decider:
         """The decider of another workflow."""
-        ...
 
     def described(self, state: State) -> dict[str, Any]:
         """The workflow that was followed, as plain data; empty where there is none."""
-        ...
 
     def scores(self, state: State) -> dict[str, float]:
         """What was chosen among -> its score; empty where nothing was chosen."""
-        ...
+
+
+class _Unanswered:
+    """Begin no step that answers the question."""
+
+    def decide(self, state: State, proposed: tuple[Action, ...]) -> tuple[Action, ...]:
+        return tuple(a for a in proposed if not a.final and find_tool(a.do).gives != "answer")
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +108,8 @@ class Session:
         What decisions depend on, as plain data for traces.
     always_asks : bool
         Whether anything but the answer may ask a model, so that the whole limit is reserved in the account.
+    falls_back : bool
+        Whether a failed answer is asked for again, from what was read, then from memory.
     """
 
     name: str
@@ -127,6 +129,7 @@ class Session:
     seconds: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     always_asks: bool = True
+    falls_back: bool = True
 
     @property
     def retriever(self) -> Retriever | None:
@@ -134,7 +137,12 @@ class Session:
         return self.kit.retriever
 
     def attempt(
-        self, question: Question, generator: Generator, budget_tokens: int, replies: Replies | None = None
+        self,
+        question: Question,
+        generator: Generator,
+        budget_tokens: int,
+        replies: Replies | None = None,
+        known: Sequence[Result] = (),
     ) -> Outcome:
         """Answer a question.
 
@@ -144,6 +152,8 @@ class Session:
             Largest block of evidence, >= 1; less where the policy or the model's window allows less.
         replies : dict, optional
             What the generator said to other runs on this question. It is not asked for again, but charged.
+        known : sequence of Result
+            Of actions that need not run again, such as those of `select`; they are not charged again.
 
         Returns
         -------
@@ -155,10 +165,23 @@ class Session:
         InputError
             For a budget below 1.
         """
-        if isinstance(budget_tokens, bool) or not budget_tokens >= 1:
-            raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
-        run = _Run(self, question, generator, int(budget_tokens), replies)
-        return run.outcome()
+        return _Run(self, question, generator, budget_tokens, replies, known).outcome()
+
+    def select(
+        self,
+        question: Question,
+        generator: Generator | None,
+        budget_tokens: int,
+        known: Sequence[Result] = (),
+    ) -> Outcome:
+        """Search and choose what is read, as `attempt` does before it answers.
+
+        generator: asked by searches and other steps; None where none of them asks a model.
+
+        The outcome has no reply. Where no selection satisfies the constraints, it has the selection that says
+        why, and an `InfeasibleError`.
+        """
+        return _Run(self, question, generator, budget_tokens, None, known).outcome(answers=False)
 
     def most_tokens(self, question: Question, generator: Generator) -> tuple[int, int]:
         """Most tokens that a question can take, into models and out of them.
@@ -170,19 +193,23 @@ class Session:
         if self.always_asks:
             return limit, limit
         asked, longest = self._one_answer(question, generator)
-        answers = 3
-        into = answers * asked + (answers - 1) * allowed + _NOTES
+        answers = 3 if self.falls_back else 1
+        into = answers * asked + max(1, answers - 1) * allowed
         return min(limit, into), min(limit, answers * longest)
 
     def least_tokens(self, question: Question, generator: Generator) -> int | None:
         """Tokens with which a question can be asked once, with one token of evidence; None: unknown."""
-        return None if self.always_asks else sum(self._one_answer(question, generator)) + _NOTES + 1
+        return None if self.always_asks else sum(self._one_answer(question, generator)) + 1
 
     def _one_answer(self, question: Question, generator: Generator) -> tuple[int, int]:
         """Tokens of a prompt without evidence, and of the longest answer."""
-        longest = self.longest or self.max_tokens
-        longest = max(longest, CHOICE_TOKENS if question.choices else 0)
+        longest = max(self.longest or self.max_tokens, CHOICE_TOKENS if question.choices else 0)
         return generator.prompt_tokens(build_prompt(question)), longest
+
+    @property
+    def _notes(self) -> int:
+        """Tokens for notes and answers to sub-questions, next to the evidence."""
+        return _NOTES if self.always_asks else 0
 
     def close(self) -> None:
         """Close the files and models that were opened for it."""
@@ -416,14 +443,16 @@ class _Run:
         self,
         session: Session,
         question: Question,
-        reader: Generator,
+        reader: Any,  # a generator, or None where nothing asks one
         budget_tokens: int,
         replies: Replies | None,
+        known: Sequence[Result],
     ) -> None:
+        if isinstance(budget_tokens, bool) or not budget_tokens >= 1:
+            raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
         self.session, self.question, self.reader, self.replies = session, question, reader, replies
-        self.asked = budget_tokens
         self.began = time.perf_counter()
-        allowed = budget_tokens if session.budget is None else min(budget_tokens, session.budget)
+        allowed = int(budget_tokens) if session.budget is None else min(int(budget_tokens), session.budget)
         self.state = State(
             uuid.uuid4().hex,
             question,
@@ -433,24 +462,28 @@ class _Run:
             allowed if session.budget is None else session.budget,
             session.max_tokens,
             session.retriever,
+            results={r.action.id: Result(r.action, r.value, facts=dict(r.facts)) for r in known},
         )
+        self.around = 0  # tokens of the question and its answer, without the evidence
         self.fallback: str | None = None
         self.problems: dict[str, str] = {}
         self.opening = Costs()
 
-    def outcome(self) -> Outcome:
-        """Answer, whatever fails on the way."""
+    def outcome(self, answers: bool = True) -> Outcome:
+        """Answer, or select alone, whatever fails on the way."""
         session, state = self.session, self.state
         reply: Reply | None = None
         error: MioRagError | None = None
         try:
-            if session.account is None:
-                reply = self._answer()
-            else:
-                with self._reserved(session.account):
+            if answers:
+                self.around = sum(session._one_answer(self.question, self.reader)) + session._notes
+            with nullcontext() if session.account is None else self._reserved(session.account):
+                if answers:
                     reply = self._answer()
+                else:
+                    self._select()
         except MioRagError as failure:
-            error = failure
+            error, reply = failure, None
         if session.learner is not None and error is None:
             learner = session.learner
             with self.opening.part("learn"):
@@ -463,8 +496,8 @@ class _Run:
             policy=session.name,
             asked=state.budget,
             settings=dict(session.settings),
-            generator=self.reader.name,
-            reply=None if error is not None else reply,
+            generator="" if self.reader is None else self.reader.name,
+            reply=reply,
             error=error,
             opening=self.opening,
             seconds=time.perf_counter() - self.began,
@@ -473,7 +506,9 @@ class _Run:
             fallback=self.fallback,
         )
         trace = replace(trace, about={**trace.about, **self.problems})
-        return Outcome(None if error is not None else reply, state.selection, trace, costs, error)
+        infeasible = [r.facts["infeasible"] for r in state.results.values() if "infeasible" in r.facts]
+        selection = state.selection or next(iter(infeasible), None)
+        return Outcome(reply, selection, trace, costs, error, state.results)
 
     def _afterwards(self, what: str, act: Callable[[], None]) -> None:
         """Do what follows an answer: where it fails, the trace and a warning tell, and the answer stays."""
@@ -502,13 +537,11 @@ class _Run:
     def _reserved(self, account: Account) -> Iterator[None]:
         """Reserve what the question may spend, at the price of the moment; settle it in the end."""
         session, state = self.session, self.state
-        asked, longest = session._one_answer(self.question, self.reader)
-        around = asked + _NOTES + longest
         most = session.limits.tokens
         if not session.always_asks:
-            most = min(most, around + state.budget)
-        held = account.ask(most, min(most, around + 1))
-        state.budget = max(1, min(state.budget, held.allowed - around))
+            most = min(most, self.around + state.budget)
+        held = account.ask(most, min(most, self.around + 1))
+        state.budget = max(1, min(state.budget, held.allowed - self.around))
         state.price = held.price
         state.limits = replace(session.limits, tokens=held.allowed)
         if session.priced is not None:
@@ -528,28 +561,39 @@ class _Run:
             else:
                 self._afterwards("not_settled", lambda: account.release(held))
 
+    def _budget(self, reserve: int) -> Budget:
+        session = self.session
+        return Budget(
+            self.reader,
+            self.state.limits,
+            reserve,
+            models=session.models.get,
+            threads=session.threads,
+            replies=self.replies,
+        )
+
+    def _select(self) -> None:
+        session, state = self.session, self.state
+        session.run(state, (*session.deciders, _Unanswered()), self._budget(0))
+        if state.selection is None:
+            failed = [result for result in state.results.values() if result.dropped is not None]
+            if failed and failed[0].error is not None:
+                raise failed[0].error
+            raise InfeasibleError(failed[0].dropped or "" if failed else "nothing was selected")
+
     def _answer(self) -> Reply:
         session, state = self.session, self.state
         room = window_room(self.reader, self.question, max_tokens=session.longest or session.max_tokens)
         if room is not None:
-            state.budget = min(state.budget, max(1, room - min(_NOTES, room // 2)))
-        asked, longest = session._one_answer(self.question, self.reader)
-        around = asked + _NOTES + longest
+            state.budget = min(state.budget, max(1, room - min(session._notes, room // 2)))
         # A block that leaves no tokens for the answer cannot be read: less is.
-        state.budget = max(1, min(state.budget, state.limits.tokens - around))
+        state.budget = max(1, min(state.budget, state.limits.tokens - self.around))
         try:
-            budget = Budget(
-                self.reader,
-                state.limits,
-                around + state.budget,
-                models=session.models.get,
-                threads=session.threads,
-                replies=self.replies,
-            )
+            budget = self._budget(self.around + state.budget)
         except LimitReached as limit:
             raise GenerationError(
-                f"limit tokens={state.limits.tokens} is below the {around + 1} that the answer alone may "
-                "take: raise it"
+                f"limit tokens={state.limits.tokens} is below the {self.around + 1} that the answer alone "
+                "may take: raise it"
             ) from limit
         session.run(state, session.deciders, budget)
         return self._conclude(budget)
@@ -569,6 +613,9 @@ class _Run:
         self.fallback = (
             "no step came to an answer" if final is None else f"{final.action.id}: {final.dropped}"
         )
+        if not self.session.falls_back:
+            error = None if final is None else final.error
+            raise error if isinstance(error, MioRagError) else GenerationError(self.fallback) from error
         return replies[-1] if replies else self._fallback_answer(budget)
 
     def _said_elsewhere(self, final: Result, nothing: Reply, replies: list[Reply], budget: Budget) -> Reply:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -61,6 +62,7 @@ class Equipment:
     selector: the selection program.
     reading: {"program", "ranking", "tier"}; what is read of a pool: by the program, the best ranks until the
         budget is full, or as a tier says.
+    deadline: by `time.monotonic`; programs and strategies get the time that is left until then.
     judges: whether each selection gets a probability that the evidence is complete.
     completeness: tells that probability; None: the model that ships.
     """
@@ -71,6 +73,15 @@ class Equipment:
     search: SearchSettings = field(default_factory=SearchSettings)
     judges: bool = False
     completeness: Completeness | None = None
+    deadline: float | None = None
+
+    def timed(self, selector: Selector) -> Selector:
+        """The selector with no more time than is left, at least 10 ms: enough for a selection and a bound."""
+        if self.deadline is None:
+            return selector
+        left, usual = max(0.01, self.deadline - time.monotonic()), selector.options.time_limit_seconds
+        options = replace(selector.options, time_limit_seconds=left if usual is None else min(left, usual))
+        return selector.replace(options=options)
 
 
 class Solve(Protocol):
@@ -271,12 +282,15 @@ def _searched(job: Job, retriever: Retriever, query: str) -> Candidates:
             job.branch.budget.step()
         except LimitReached as limit:  # the strategies that ask no model still search
             job.branch.closed = str(limit)
+    left = job.branch.seconds_left
+    if job.kit.deadline is not None:
+        left = min(left, job.kit.deadline - time.monotonic())
     found = search(
         asked,
         retriever,
         job.branch.generator,
         names,
-        how.within(job.branch.seconds_left),
+        how.within(left),
         weights=settings.get("weights"),
         branch=job.branch,
         alone=settings.get("alone", ()),
@@ -339,6 +353,7 @@ def _chosen(job: Job, pool: Candidates, budget: int) -> Selection:
         changed["units"] = settings["units"]
     if changed:
         program = program.replace(**changed)
+    program = job.kit.timed(program)
     tokens = max(1, int(budget * float(settings.get("share", 1.0))))
     if (tier := settings.get("tier")) is not None:
         if tier.unit == "tokens":
@@ -352,6 +367,7 @@ def _chosen(job: Job, pool: Candidates, budget: int) -> Selection:
         else:
             chosen = program.select(pool, tokens, retriever.counter)
     if chosen.result.x is None:
+        job.facts["infeasible"] = chosen
         raise InfeasibleError(chosen.explain())
     return chosen
 

@@ -285,6 +285,7 @@ class Outcome:
     trace: Trace
     costs: Costs
     error: MioRagError | None = None
+    results: Mapping[str, Result] = field(default_factory=dict)  # by id of the action
 
     def check(self) -> Outcome:
         """Return this outcome, or raise its error."""

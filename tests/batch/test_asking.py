@@ -259,7 +259,7 @@ def test_what_a_dead_worker_held_is_lost_and_its_question_is_asked_again(
 def test_a_total_of_tokens_may_be_raised_and_the_price_goes_on(
     river_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    first = run(river_index, tmp_path, total_tokens=700, concurrency=1)
+    first = run(river_index, tmp_path, total_tokens=800, concurrency=1)
     assert 0 < first.answered < 24
     left = [row["token_price"] for row in rows(tmp_path) if row["state"] == "answered"][-1]
     more = run(river_index, tmp_path, total_tokens=9000, concurrency=1)

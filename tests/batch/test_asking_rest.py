@@ -43,16 +43,15 @@ def test_what_has_no_room_is_left_and_what_it_needs_is_told(index: CorpusIndex, 
     assert done.left == COUNT - done.answered > 0
     assert done.needs is not None
     assert SPARSE - done.spent < done.needs <= 1000
-    assert _why_left(done).endswith("with what is worth reading: raise the total")
+    assert "raise the total" in _why_left(done)
     texts, retriever = {q.id: q for q in read_questions("demo")}, Retriever(index)
     reader = make_generator("extractive")
-    refused = [row for row in found if row["state"] == "open" and row["way"]]
+    refused = [row for row in found if "nothing worth reading fits in" in (row["way"] or [""])[-1]]
     assert refused
     for row in refused:
         pool = retriever.retrieve(texts[row["query_id"]].text)
         assert Selector(token_price=row["token_price"]).select(pool, 400, reader).chosen
-        assert row["lm_calls"] == 0
-        assert "nothing worth reading fits in" in row["way"][-1]
+        assert (row["state"], row["lm_calls"]) == ("open", 0)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

@@ -17,7 +17,7 @@ from mio_rag.errors import DataError, InputError, Notice
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.bandit_choice import Values, contributions, sets_to_compare
 from mio_rag.policies.compose import compose
-from mio_rag.policies.make import check_controllers, make_controller, make_pipeline
+from mio_rag.policies.make import check_controllers, make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.policy import Policy
 from mio_rag.pool import Candidates
@@ -211,15 +211,11 @@ def test_a_bandit_learns_no_label(river_index: CorpusIndex, tmp_path: Path) -> N
     found = []
     for name, gold in (("none", ()), ("all", river_index.ids)):
         given = {"state": str(tmp_path / f"{name}.sqlite"), "possible": ["raw", "hyde", "multi-query"]}
-        pipeline = make_pipeline(
-            "strategies:bandit",
-            ControlSettings(kinds={"strategies": given | {"bandit": {"cold_share": 1.0}}}),
-            Retriever(river_index, pool=2),
-            ScriptedGenerator(lambda _: "The Arno rises on Mount Falterona and flows through Florence."),
-            Selector(),
-        )
-        pipeline.run(Question("q", "How long is the Tiber?", gold_ids=tuple(gold)), 60)
-        tallies = pipeline.chooser.learned.tallies  # type: ignore[attr-defined]
+        settings = ControlSettings(kinds={"strategies": given | {"bandit": {"cold_share": 1.0}}})
+        session: Any = make_controller("strategies:bandit", Setup(settings, Retriever(river_index, pool=2)))
+        reader = ScriptedGenerator(lambda _: "The Arno rises on Mount Falterona and flows through Florence.")
+        session.select(Question("q", "How long is the Tiber?", gold_ids=tuple(gold)), reader, 60).check()
+        tallies = chooser_of(session).learned.tallies
         found.append({n: (kept["own"], kept["ran"]) for n, kept in tallies.items()})
     assert found[0]["hyde"][1] == found[0]["multi-query"][1] == 1
     assert any(own for own, _ in found[0].values())  # there is something to be learned
@@ -310,5 +306,6 @@ def test_what_makes_no_sense_is_refused(name: str, closed_book: bool, message: s
 
 
 def test_strategies_that_ask_need_a_model(river_index: CorpusIndex) -> None:
+    session: Any = make_controller("strategies:all", Setup(ControlSettings(), Retriever(river_index, pool=4)))
     with pytest.raises(InputError, match="need a language model"):
-        make_pipeline("strategies:all", ControlSettings(), Retriever(river_index, pool=4), None, Selector())
+        session.select(QUESTION, None, 60).check()

@@ -176,11 +176,11 @@ def test_no_request_is_lost_while_a_file_changes(client: TestClient, file: Path)
 def test_a_total_refuses_when_it_is_spent(demo_index: CorpusIndex, tmp_path: Path) -> None:
     path = tmp_path / "total.toml"
     path.write_text(
-        '[price]\ntotal = 400\nper = "day"\nstate = "count.sqlite"\n'
+        '[price]\ntotal = 190\nper = "day"\nstate = "count.sqlite"\n'
         "[limits]\nevidence_tokens = 100\nanswer_tokens = 8\n"
     )
     with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(path))) as client:
-        codes = [client.post("/ask", json=ASKED) for _ in range(6)]
+        codes = [client.post("/ask", json=ASKED) for _ in range(12)]
     assert codes[0].status_code == 200
     assert codes[-1].status_code == 429
     assert int(codes[-1].headers["retry-after"]) > 0

@@ -5,17 +5,20 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from mio_rag.allocation.pacer import Pacer
 from mio_rag.deciders.search import Search
-from mio_rag.errors import InputError, StateError
+from mio_rag.errors import InfeasibleError, InputError, StateError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.strategist import Choice, Fixed
 from mio_rag.policies.make import check_controllers, make_controller, workflow_session
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Limits
 from mio_rag.session.costs import totals
 from mio_rag.session.loop import Session, _filled
@@ -240,9 +243,15 @@ def test_whatever_an_executor_raises_costs_its_branch_alone(
             raise error
         return said(prompt)
 
-    trace = check(
-        controller("rewrite-first", river_index).attempt(COMPARISON, model := Watched(failing), 60), model
-    )
+    model = Watched(failing)
+    found = controller("rewrite-first", river_index).attempt(COMPARISON, model, 60)
+    trace, total = found.trace, found.costs.total()
+    lost = [call for call in trace.calls if call.part == "rewrite"]
+    if isinstance(error, GenerationError):  # it says what it cost
+        assert (total.lm_calls, lost[0].prompt_tokens) == (len(model.given), 0)
+    else:  # nobody knows how far the call came: it may have been charged
+        assert total.lm_calls == len(model.given) + 1
+        assert (lost[0].prompt_tokens, lost[0].completion_tokens) == (lost[0].prompt_tokens or -1, 32)
     assert trace.dropped[0].id == "rewrite"
     assert type(error).__name__ in str(trace.dropped[0].dropped)
     assert trace.answer.startswith("the Tiber")  # the search went on with the question itself
@@ -467,3 +476,41 @@ def test_an_action_that_is_torn_down_does_not_hang_the_question(river_index: Cor
     thread.join(timeout=10)
     assert found
     assert any("SystemExit" in (step.dropped or "") for step in found[0].trace.steps)
+
+
+@pytest.mark.parametrize("error", [OSError("the line is cut"), KeyboardInterrupt()])
+def test_a_total_is_charged_for_what_an_unforeseen_error_may_have_cost(
+    error: BaseException, river_index: CorpusIndex
+) -> None:
+    def broken(prompt: Prompt) -> str:
+        raise error
+
+    pacer = Pacer(5000, 10)
+    session = dataclasses.replace(controller("plain", river_index), account=pacer, falls_back=False)
+    with suppress(KeyboardInterrupt):
+        assert session.attempt(COMPARISON, ScriptedGenerator(broken), 60).error is not None
+    account = pacer.account()
+    assert account.spent > 50
+    assert account.reserved == 0
+
+
+def test_a_selection_alone_asks_for_no_answer_and_its_results_need_not_run_again(
+    river_index: CorpusIndex,
+) -> None:
+    session = controller("plain", river_index)
+    model = Watched(said)
+    selected = session.select(COMPARISON, model, 60)
+    assert (selected.reply, selected.error, model.asked) == (None, None, [])
+    assert [step.do for step in selected.trace.steps] == ["retrieve", "select"]
+    assert selected.selection is not None
+    found = session.attempt(COMPARISON, model, 60, known=list(selected.results.values()))
+    assert found.selection is selected.selection
+    assert found.costs.total().retrieval_calls == 0  # they were charged where they ran
+    assert found.trace.answer == session.attempt(COMPARISON, model, 60).trace.answer
+    impossible = dataclasses.replace(
+        session, kit=dataclasses.replace(session.kit, selector=Selector(must_include=("r0", "r1", "r3")))
+    )
+    failed = impossible.select(COMPARISON, None, 5)
+    assert isinstance(failed.error, InfeasibleError)
+    assert failed.selection is not None
+    assert failed.selection.result.x is None
