@@ -1,0 +1,351 @@
+"""What is read of folders of documents: our default against plain rankings and other libraries' pipelines.
+
+A set is a folder with ``files`` and ``questions.jsonl``: id, question, answers, evidence [{"text": ...}]; lines
+with ``"answerable": false`` are left out. Coverage is the share of the evidence's words that a run of four words
+(or characters, in scripts without spaces) of what is read covers. All contenders read with one embedder and
+one token counter; rankings cut the last text to fill the budget, which is in their favour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.compare import Row, interval, summarized
+from benchmarks.peers import PEERS, Peer
+from benchmarks.runner import Measured, figure, note, numbers, text_table
+from mio_rag.context import TokenCounter, render_passage
+from mio_rag.corpora.load import load_dataset
+from mio_rag.errors import InputError, require
+from mio_rag.pool import Pool
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selection.selector import Selector
+from mio_rag.types import Passage
+
+_RUN = 4  # words that must stand together to count as read
+_ALONE = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+_WORD = re.compile(r"\w+")
+_TAG = re.compile(r"</?[a-zA-Z][^<>\n]{0,300}>")
+_LINK = re.compile(r"\]\([^()\s]*\)")
+_JOIN = re.compile(r"(?<=\w)[-\u00ad\u2010\u2011]\s*(?=\w)|(?<=\d)[,.](?=\d)|['\u2019]")
+RANKINGS = ("dense", "bm25", "rrf", "minmax")
+
+
+class Tiktoken:
+    """cl100k_base, or the approximate counter where tiktoken's file cannot be had."""
+
+    def __init__(self) -> None:
+        self._encoding = require("tiktoken", "bench", "counting tokens").get_encoding("cl100k_base")
+        self._known: dict[str, int] = {}
+        self.name = "cl100k_base"
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text."""
+        for text in texts:
+            if text not in self._known:
+                self._known[text] = len(self._encoding.encode(text, disallowed_special=()))
+        return [self._known[text] for text in texts]
+
+    def cut(self, text: str, tokens: int) -> str:
+        """The first tokens of a text."""
+        found: str = self._encoding.decode(self._encoding.encode(text, disallowed_special=())[:tokens])
+        return found.rstrip("\ufffd")
+
+
+# -- coverage -----------------------------------------------------------------------------------------------
+
+
+def words_of(text: str) -> list[str]:
+    """Words of a text, characters where a script has no spaces; markup and punctuation play no part."""
+    text = _LINK.sub("] ", _TAG.sub(" ", text))
+    text = _JOIN.sub("", unicodedata.normalize("NFKC", text).casefold()).replace("_", " ")
+    return _WORD.findall(_ALONE.sub(lambda found: f" {found[0]} ", text))
+
+
+def _runs(words: Sequence[str], length: int) -> Iterable[tuple[str, ...]]:
+    return zip(*(words[k:] for k in range(length)), strict=False)
+
+
+def coverage(evidence: Sequence[str], texts: Sequence[str]) -> float:
+    """Share of the words of the evidence that texts hold, in runs of four (or of all, where there are fewer)."""
+    read = [words_of(text) for text in texts]
+    covered = total = 0
+    for text in evidence:
+        words = words_of(text)
+        length = min(_RUN, len(words))
+        known = {run for part in read for run in _runs(part, length)} if length else set()
+        marks = np.zeros(len(words), dtype=bool)
+        for k, run in enumerate(_runs(words, length)):
+            if run in known:
+                marks[k : k + length] = True
+        covered, total = covered + int(marks.sum()), total + len(words)
+    return covered / total if total else 0.0
+
+
+# -- sets ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question with the texts that answer it."""
+
+    id: str
+    question: str
+    evidence: tuple[str, ...]
+    answers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentSet:
+    """Documents and questions about them."""
+
+    name: str
+    files: Path
+    questions: tuple[Asked, ...]
+
+
+def load_document_set(folder: Path, limit: int = 0) -> DocumentSet:
+    """Read a set; at most `limit` questions, 0 for all."""
+    lines = (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines if line.strip()]
+    asked = [
+        Asked(
+            str(row["id"]),
+            row["question"],
+            tuple(one["text"] for one in row["evidence"]),
+            tuple(map(str, row.get("answers") or ())),
+        )
+        for row in rows
+        if row.get("answerable", True) and row.get("evidence")
+    ]
+    return DocumentSet(folder.name, folder / "files", tuple(asked[: limit or None]))
+
+
+def bundled_set(work: Path, limit: int) -> DocumentSet:
+    """The demo's passages as a folder of Markdown files, one for each title."""
+    demo = load_dataset("demo")
+    folder = work / "demo-files"
+    folder.mkdir(parents=True, exist_ok=True)
+    texts: dict[str, list[str]] = {}
+    for passage in demo.passages:
+        texts.setdefault(passage.title, []).append(passage.text)
+    for k, (title, parts) in enumerate(texts.items()):
+        (folder / f"{k:03d}.md").write_text(f"# {title}\n\n" + "\n\n".join(parts), encoding="utf-8")
+    by_id = {passage.id: passage.text for passage in demo.passages}
+    asked = [
+        Asked(q.id, q.text, tuple(by_id[i] for i in q.gold_ids), q.answers) for q in demo.questions if q.gold_ids
+    ]
+    return DocumentSet("demo", folder, tuple(asked[: limit or None]))
+
+
+# -- contenders ---------------------------------------------------------------------------------------------
+
+
+def filled(texts: Iterable[str], budget: int, counter: Tiktoken) -> list[str]:
+    """Texts in order while they fit, the last one cut."""
+    read: list[str] = []
+    used = 0
+    for text in texts:
+        tokens = counter.count([text])[0] + bool(read)
+        if used + tokens > budget:
+            if (left := budget - used - 1) >= 12:
+                read.append(counter.cut(text, left))
+            break
+        read.append(text)
+        used += tokens
+    return read
+
+
+def _ranks(scores: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.argsort(np.argsort(-scores, kind="stable"), kind="stable")
+
+
+def _spread(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    low, high = scores.min(), scores.max()
+    return np.asarray((scores - low) / (high - low + 1e-9))
+
+
+def ranked(pool: Pool, how: str) -> list[int]:
+    """Rows of a pool in the order of a plain ranking."""
+    dense, words = pool.scores["dense"], pool.scores["bm25"]
+    score = {
+        "dense": lambda: dense,
+        "bm25": lambda: words,
+        "rrf": lambda: 1 / (60 + _ranks(dense)) + 1 / (60 + _ranks(words)),
+        "minmax": lambda: _spread(dense) + _spread(words),
+    }[how]()
+    return np.argsort(-score, kind="stable").tolist()
+
+
+def _whole(pool: Pool, i: int) -> str:
+    """A passage with its title and the lines before it."""
+    start = 0 if pool.spans is None else int(pool.spans[i, 0])
+    lines = [] if pool.lines is None else sorted({line for line in pool.lines[i] if line.start < start})
+    return render_passage(replace(pool.passage(i), text="\n".join([*(l.text for l in lines), pool.texts[i]])))
+
+
+@dataclass(eq=False)
+class Contender:
+    """A way to choose what is read: question and budget -> texts, and the seconds that the last one took."""
+
+    name: str
+    read: Callable[[int, int], list[str]]
+
+
+def _contenders(
+    found: DocumentSet, given: argparse.Namespace, counter: Tiktoken, about: dict[str, Any]
+) -> list[Contender]:
+    index = _index(found, given, about)
+    retriever = Retriever(index, counter=counter)
+    pools, seconds = [], []
+    for asked in found.questions:
+        start = time.perf_counter()
+        pools.append(retriever.retrieve(asked.question))
+        seconds.append(time.perf_counter() - start)
+    about["retrieve_ms"] = round(1e3 * float(np.median(seconds)), 2)
+    selector, spent, proofs = Selector(units="auto"), list[float](), list[str]()
+
+    def ours(k: int, budget: int) -> list[str]:
+        start = time.perf_counter()
+        selection = selector.select(pools[k], budget, counter)
+        spent.append(time.perf_counter() - start)
+        proofs.append(selection.result.status.value)
+        about["select_ms"] = round(1e3 * float(np.median(spent)), 2)
+        about["optimal"] = round(proofs.count("optimal") / len(proofs), 4)
+        return [render_passage(passage) for passage in selection.passages]
+
+    def ranking(how: str) -> Callable[[int, int], list[str]]:
+        def read(k: int, budget: int) -> list[str]:
+            return filled((_whole(pools[k], i) for i in ranked(pools[k], how)), budget, counter)
+
+        return read
+
+    made = [Contender("mio", ours), *(Contender(f"passages {how}", ranking(how)) for how in RANKINGS)]
+    for name in filter(None, given.peers.split(",")):
+        if name not in PEERS:
+            raise InputError(f"--peers: '{name}' is unknown: choose {', '.join(PEERS)}")
+        peer: Peer = PEERS[name](found.files, index.embedder, given.work / f"{found.name}-{name}")
+        made.append(Contender(name, _filled_by(peer, found, counter)))
+    return made
+
+
+def _filled_by(peer: Peer, found: DocumentSet, counter: Tiktoken) -> Callable[[int, int], list[str]]:
+    def read(k: int, budget: int) -> list[str]:
+        return filled(peer(found.questions[k].question, budget), budget, counter)
+
+    return read
+
+
+def _index(found: DocumentSet, given: argparse.Namespace, about: dict[str, Any]) -> CorpusIndex:
+    folder = given.work / "indexes" / f"{found.name}-{given.embedder}"
+    if (folder / "manifest.json").is_file():
+        return CorpusIndex.load(folder)
+    start = time.perf_counter()
+    dataset = load_dataset(found.files)
+    about["reading_seconds"] = round(time.perf_counter() - start, 2)
+    passages: Sequence[Passage] = dataset.passages
+    index = CorpusIndex.build(passages, given.embedder, found.name)
+    about["passages"], about["left_out"] = len(passages), len(dataset.left_out)
+    index.save(folder, overwrite=True)
+    return index
+
+
+# -- study --------------------------------------------------------------------------------------------------
+
+
+def measure(given: argparse.Namespace) -> Measured:
+    """Read every question's context by every contender at every budget."""
+    budgets = numbers("--budgets", given.budgets, int)
+    counter = Tiktoken()
+    if given.data is None:
+        sets = [bundled_set(given.work, given.limit)]
+    else:
+        names = [name.strip() for name in given.sets.split(",") if name.strip()]
+        if missing := [name for name in names if not (given.data / name / "questions.jsonl").is_file()]:
+            raise InputError(f"'{given.data}' holds no {', '.join(missing)}: change --data or --sets")
+        sets = [load_document_set(given.data / name, given.limit) for name in names]
+    report: dict[str, Any] = {"counter": counter.name, "embedder": given.embedder, "sets": {}}
+    lines: list[list[Any]] = []
+    curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for found in sets:
+        about: dict[str, Any] = {"questions": len(found.questions)}
+        contenders = _contenders(found, given, counter, about)
+        rows: dict[str, Any] = {}
+        for budget in budgets:
+            made = [_row(one, found, budget, counter) for one in contenders]
+            ours, best = made[0], max(made[1:], key=lambda row: row.mean("coverage"))
+            for row in made:
+                curves.setdefault(found.name, {}).setdefault(row.kind, []).append(
+                    (row.mean("tokens"), row.mean("coverage"))
+                )
+                less = None if row is ours else interval(ours.columns["coverage"] - row.columns["coverage"])
+                rows[row.name] = {**summarized([row])[row.name], "mio_less_this": less}
+            less = interval(ours.columns["coverage"] - best.columns["coverage"])
+            assert less is not None
+            lines.append(
+                [
+                    found.name,
+                    budget,
+                    f"{ours.mean('coverage'):.3f}",
+                    f"{best.mean('coverage'):.3f} {best.kind}",
+                    f"{less['mean']:+.3f} ({less['low']:+.3f} to {less['high']:+.3f})",
+                    *(f"{row.mean('coverage'):.3f}" for row in made[5:]),
+                ]
+            )
+            note(" ".join(map(str, lines[-1])))
+        report["sets"][found.name] = {**about, "rows": rows, "tokens_needed": _needed(curves[found.name])}
+    heads = ["set", "budget", "mio", "best rival", "difference", *filter(None, given.peers.split(","))]
+    return Measured(report, text_table(heads, lines), lambda path: _drawn(path, curves))
+
+
+def _row(one: Contender, found: DocumentSet, budget: int, counter: TokenCounter) -> Row:
+    texts = [one.read(k, budget) for k in range(len(found.questions))]
+    columns = {
+        "coverage": np.array(
+            [coverage(q.evidence, read) for q, read in zip(found.questions, texts, strict=True)]
+        ),
+        "tokens": np.array([float(counter.count(["\n\n".join(read)])[0]) for read in texts]),
+        "precision": np.array([_precision(q, read) for q, read in zip(found.questions, texts, strict=True)]),
+    }
+    return Row(f"{one.name} at {budget}", one.name, columns)
+
+
+def _precision(asked: Asked, texts: Sequence[str]) -> float:
+    """Share of the words read that are evidence."""
+    return coverage(texts, asked.evidence) if texts else 0.0
+
+
+def _needed(curves: dict[str, list[tuple[float, float]]]) -> dict[str, float | None]:
+    """Tokens that ours needs for a rival's coverage at its largest budget, as a share of the rival's."""
+    tokens, reached = (np.array(column) for column in zip(*sorted(curves["mio"]), strict=True))
+    found: dict[str, float | None] = {}
+    for name, points in curves.items():
+        most, wanted = max(points)
+        known = np.maximum.accumulate(reached)
+        inside = known[0] <= wanted <= known[-1]
+        found[name] = round(float(np.interp(wanted, known, tokens)) / most, 3) if inside else None
+    return found
+
+
+def _drawn(path: Path, curves: dict[str, dict[str, list[tuple[float, float]]]]) -> None:
+    drawing, panels = figure(len(curves), width=3.4, height=3.2)
+    for panel, (name, lines) in zip(panels, curves.items(), strict=True):
+        for kind, points in lines.items():
+            x, y = zip(*sorted(points), strict=True)
+            ours = kind == "mio"
+            panel.plot(x, y, marker="o", markersize=3, linewidth=2.2 if ours else 1.0, label=kind)
+        panel.set_title(name)
+        panel.set_xlabel("tokens read")
+    panels[0].set_ylabel("share of the evidence read")
+    panels[-1].legend(fontsize=6)
+    drawing.savefig(path, dpi=150)
