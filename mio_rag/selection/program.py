@@ -528,7 +528,7 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
         for run in texts:
             held = [(int(spans[i, 0]), int(spans[i, 1]), [i]) for i in run.rows]
             held += [(line.start, line.start + len(line.text), lines[line]) for line in run.lines]
-            if len(texts) > 1:
+            if len(texts) > 1 and candidates.lines is None:
                 marks.setdefault(heading, len(pieces))
                 pieces.append(apart(candidates))
                 needed.append(sorted({i for _, _, by in held for i in by}))
@@ -536,6 +536,8 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
             for low, high in pairwise(cuts):
                 pieces.append(run.text[low - run.start : high - run.start])
                 needed.append(sorted({i for a, b, by in held if a <= low and high <= b for i in by}))
+            if candidates.lines is not None:  # most tokenizers count a new line with the sign before it
+                pieces[-1] += apart(candidates)
     if not pieces:
         return None
     costs = counted(counter, pieces).astype(np.float64)

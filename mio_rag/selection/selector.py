@@ -623,7 +623,8 @@ def _choose(formulation: Formulation, budget: int, counter: TokenCounter | None,
         # What is shared is read once: so many tokens more may be read; half as many where that failed.
         allowed = budget + summed - used if best is now else (allowed + best.allowed) // 2
         settled = before is not None and set(chosen) == set(before.chosen)
-        if not merge or settled or rounds >= _MOST_ROUNDS or allowed <= best.allowed:
+        least = 1 if candidates.lines is None else 1 + budget // 100  # of documents, parts add up well
+        if not merge or settled or rounds >= _MOST_ROUNDS or allowed < best.allowed + least:
             break
     if best.result.status is Status.INFEASIBLE and best.allowed < budget:
         message = (
