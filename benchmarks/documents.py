@@ -1,9 +1,9 @@
 """What is read of folders of documents: our default against plain rankings and other libraries' pipelines.
 
-A set is a folder with ``files`` and ``questions.jsonl``: id, question, answers, evidence [{"text": ...}]; lines
-with ``"answerable": false`` are left out. Coverage is the share of the evidence's words that a run of four words
-(or characters, in scripts without spaces) of what is read covers. All contenders read with one embedder and
-one token counter; rankings cut the last text to fill the budget, which is in their favour.
+A set is a folder with ``files`` and ``questions.jsonl``: id, question, answers, evidence [{"text": ...}]. Lines
+with ``"answerable": false`` are left out. Coverage is the share of the evidence's words that stand in what is
+read, in runs of four words (or characters, in scripts without spaces). All contenders have one embedder and one
+token counter. Rankings cut the last text to fill the budget, which is in their favour.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _runs(words: Sequence[str], length: int) -> Iterable[tuple[str, ...]]:
 
 
 def coverage(evidence: Sequence[str], texts: Sequence[str]) -> float:
-    """Share of the words of the evidence that texts hold, in runs of four (or of all, where there are fewer)."""
+    """Share of the words of the evidence that texts hold, in runs of four; of all, where there are fewer."""
     read = [words_of(text) for text in texts]
     covered = total = 0
     for text in evidence:
@@ -142,9 +142,8 @@ def bundled_set(work: Path, limit: int) -> DocumentSet:
     for k, (title, parts) in enumerate(texts.items()):
         (folder / f"{k:03d}.md").write_text(f"# {title}\n\n" + "\n\n".join(parts), encoding="utf-8")
     by_id = {passage.id: passage.text for passage in demo.passages}
-    asked = [
-        Asked(q.id, q.text, tuple(by_id[i] for i in q.gold_ids), q.answers) for q in demo.questions if q.gold_ids
-    ]
+    labelled = [q for q in demo.questions if q.gold_ids]
+    asked = [Asked(q.id, q.text, tuple(by_id[i] for i in q.gold_ids), q.answers) for q in labelled]
     return DocumentSet("demo", folder, tuple(asked[: limit or None]))
 
 
@@ -191,7 +190,7 @@ def _whole(pool: Pool, i: int) -> str:
     """A passage with its title and the lines before it."""
     start = 0 if pool.spans is None else int(pool.spans[i, 0])
     lines = [] if pool.lines is None else sorted({line for line in pool.lines[i] if line.start < start})
-    return render_passage(replace(pool.passage(i), text="\n".join([*(l.text for l in lines), pool.texts[i]])))
+    return render_passage(replace(pool.passage(i), text="\n".join([*(x.text for x in lines), pool.texts[i]])))
 
 
 @dataclass(eq=False)

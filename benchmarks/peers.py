@@ -1,13 +1,14 @@
 """Pipelines of other libraries over a folder of documents: question and budget -> texts, best first.
 
-Each with its own splitter and its defaults, on the text that our readers give (so that splitting and choosing are
-compared, not PDF parsers), with our embedder and token budget.
+Each with its own splitter and its defaults, on the text that our readers give, so that splitting and choosing
+are compared and not PDF parsers; with our embedder and token budget.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,11 @@ def _joined(parts: dict[int, str]) -> str:
     return text
 
 
+def _split(files: Path, splitter: Any) -> list[tuple[str, str]]:
+    parts = ((name, part) for name, text in texts_of(files).items() for part in splitter.split_text(text))
+    return [(name, part) for name, part in parts if part.strip()]
+
+
 def _search(chunks: Sequence[tuple[str, str]], embedder: Embedder, mode: str, work: Path) -> Peer:
     """Top-k over chunks (source, text)."""
     if (work / "manifest.json").is_file():
@@ -67,7 +73,7 @@ def recursive(size: int, mode: str) -> Callable[[Path, Embedder, Path], Peer]:
         splitter = splitters.RecursiveCharacterTextSplitter.from_tiktoken_encoder(
             "cl100k_base", chunk_size=size, chunk_overlap=size // 8, disallowed_special=()
         )
-        chunks = [(n, part) for n, text in texts_of(files).items() for part in splitter.split_text(text) if part.strip()]
+        chunks = _split(files, splitter)
         return _search(chunks, embedder, mode, work)
 
     return make
@@ -77,12 +83,11 @@ def llama_index(files: Path, embedder: Embedder, work: Path) -> Peer:
     """LlamaIndex's default: sentence splitter with chunks of 1,024 tokens, dense top-k."""
     node_parser = require("llama_index.core.node_parser", "llama-index", "LlamaIndex's splitter")
     splitter = node_parser.SentenceSplitter()
-    chunks = [(n, part) for n, text in texts_of(files).items() for part in splitter.split_text(text) if part.strip()]
-    return _search(chunks, embedder, "dense", work)
+    return _search(_split(files, splitter), embedder, "dense", work)
 
 
 def tokenpack(files: Path, embedder: Embedder, work: Path) -> Peer:
-    """tokenpack-rag: its small chunks for small budgets, evidence-hybrid scores, and the strategy of its command."""
+    """tokenpack-rag: its chunks for small budgets, its scores, and the strategy of its command."""
     pipeline = require("tokenpack.pipeline", "bench", "tokenpack-rag")
     scoring = require("tokenpack.scoring", "bench", "tokenpack-rag")
     selectors = require("tokenpack.selectors", "bench", "tokenpack-rag")
