@@ -1,9 +1,9 @@
 """What is read of folders of documents: our default against plain rankings and other libraries' pipelines.
 
-A set is a folder with ``files`` and ``questions.jsonl``: id, question, answers, evidence [{"text": ...}]. Lines
-with ``"answerable": false`` are left out. Coverage is the share of the evidence's words that stand in what is
-read, in runs of four words (or characters, in scripts without spaces). All contenders have one embedder and one
-token counter. Rankings cut the last text to fill the budget, which is in their favour.
+A set is a folder with ``files`` and ``questions.jsonl``: id, question, answers, evidence [{"text": ...}].
+Lines with ``"answerable": false`` are left out. Coverage is the share of the evidence's words that stand in
+what is read, in runs of four words (or characters, in scripts without spaces). All contenders have one
+embedder and one token counter. Rankings cut the last text to fill the budget, which is in their favour.
 """
 
 from __future__ import annotations
