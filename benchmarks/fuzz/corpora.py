@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +39,6 @@ class Corpora:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "corpus"
-        logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it reports every damaged file by itself
 
     def draw(self, rng: np.random.Generator) -> Any:
         """A question set, or documents."""

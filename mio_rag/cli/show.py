@@ -29,7 +29,7 @@ from mio_rag.measures import (
 from mio_rag.refusal.fitting import Scores
 
 if TYPE_CHECKING:
-    from mio_rag.corpora.dataset import LeftOut
+    from mio_rag.documents.files import LeftOut
     from mio_rag.evaluation.harness import EvaluationResult
     from mio_rag.measures import Measure
     from mio_rag.refusal.model import Verdict

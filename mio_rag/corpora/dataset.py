@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mio_rag.documents.files import LeftOut
 from mio_rag.errors import DataError
 from mio_rag.types import Passage, Question, is_text
 
@@ -17,22 +18,6 @@ _SHOWN = 10  # problems of one kind that are listed
 NEEDS_QUESTIONS = (
     """it needs questions.jsonl[.gz], a line each: {"id": "1", "question": "...", "answers": ["..."]}"""
 )
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A file, or a part of one, that is missing from a corpus.
-
-    Parameters
-    ----------
-    path : str
-        Where it stands in its folder, for instance "reports/may.pdf" or "reports/may.pdf, page 3".
-    reason : str
-        Why it was left out.
-    """
-
-    path: str
-    reason: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ Layout: a folder with
     corpus.jsonl[.gz]      one object a line: {"id", "text", "title"?, "source"?, "start"?, "end"?, "date"?}
     questions.jsonl[.gz]   {"id", "question", "answers"?, "gold_ids"?, "gold_sources"?, "choices"?, "type"?}
 
-Without corpus.jsonl, the documents of the folder (.txt, .md, .pdf, .docx, .html) are the corpus, with the
-questions that lie beside them or without any. `load_dataset` also takes ``"demo"`` (bundled),
+Without corpus.jsonl, the documents of the folder (.pdf, .docx, .md, .html, .txt and more) are the corpus,
+with the questions that lie beside them or without any. `load_dataset` also takes ``"demo"`` (bundled),
 ``"FORMAT:PATH"`` for the files of a published set (`mio_rag.corpora.published`), and ``"hf:NAME"`` for the
 public data sets in `NAMED_DATASETS`, fetched through the `datasets` package.
 
@@ -29,9 +29,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mio_rag.corpora.dataset import NEEDS_QUESTIONS, Dataset, LeftOut
-from mio_rag.corpora.documents import MAX_BYTES, load_folder
-from mio_rag.corpora.files import KINDS
+from mio_rag.corpora.dataset import NEEDS_QUESTIONS, Dataset
+from mio_rag.corpora.folder import load_folder
 from mio_rag.corpora.published import (
     PUBLISHED_FORMATS,
     check_published,
@@ -39,6 +38,7 @@ from mio_rag.corpora.published import (
     load_published,
     read_published,
 )
+from mio_rag.documents.files import MAX_BYTES, LeftOut
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.storage import parse_json
 from mio_rag.types import Passage, Question
@@ -252,7 +252,7 @@ def check_source(source: str | Path) -> None:
     elif name != "demo" and not Path(source).is_dir():
         raise DataError(
             f"'{source}' is not a folder: give a folder with corpus.jsonl[.gz], a folder of documents "
-            f"({', '.join(KINDS)}), 'demo', 'hf:NAME', or the file of a published set "
+            f"(.pdf, .docx, .html, .md, .txt and more), 'demo', 'hf:NAME', or the file of a published set "
             f"({', '.join(f'{one}:PATH' for one in PUBLISHED_FORMATS)})"
         )
 
@@ -332,8 +332,8 @@ def _documents(folder: Path, follow_links: bool, max_bytes: int) -> Dataset:
 
 
 def _is_report(path: Path) -> bool:
-    """Whether a page reports a run that lies beside it: it quotes questions and answers."""
-    return path.suffix == ".html" and (path.parent / "run.json").is_file()
+    """Whether a file is of a run that lies beside it: it quotes questions and answers."""
+    return path.suffix in (".html", ".json") and (path.parent / "run.json").is_file()
 
 
 def _questions(path: Path) -> tuple[Question, ...]:

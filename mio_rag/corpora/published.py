@@ -37,8 +37,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mio_rag.corpora.dataset import Dataset, LeftOut
-from mio_rag.corpora.documents import chunk_text, load_folder
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.folder import load_folder
+from mio_rag.documents.files import LeftOut
+from mio_rag.documents.passages import passages_of
+from mio_rag.documents.plain import read_text
 from mio_rag.errors import DataError, InputError
 from mio_rag.storage import parse_json
 from mio_rag.types import Passage, Question
@@ -352,8 +355,9 @@ def read_triviaqa(path: Path, name: str) -> Found:
             left_out.append(LeftOut(f"evidence/{label}", str(error)))
             continue
         found[label] = words(text)
-        chunks = enumerate(chunk_text(text))
-        passages += [Passage(f"{label}#{k}", chunk, title, label) for k, chunk in chunks]
+        document = read_text(text)
+        document.title = title
+        passages += passages_of(document, label)
     if not passages:
         raise DataError(f"'{evidence}' holds none of the documents that '{path.name}' names")
     return Found(tuple(passages), tuple(_with_gold(q, named[q.id], found) for q in asked), tuple(left_out))

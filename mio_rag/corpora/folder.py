@@ -1,0 +1,75 @@
+"""Folders and files of documents as data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.documents.files import KINDS, MAX_BYTES, LeftOut, read_file, read_folder
+from mio_rag.documents.passages import MAX_WORDS
+from mio_rag.errors import DataError, InputError
+
+_SHOWN = 10  # reasons listed before "and N more"
+
+
+def load_folder(
+    folder: str | Path,
+    max_words: int = MAX_WORDS,
+    *,
+    follow_links: bool = False,
+    max_bytes: int = MAX_BYTES,
+    progress: Callable[[int, int], None] | None = None,
+) -> Dataset:
+    """A corpus from the documents below a folder.
+
+    Files that end with one of `mio_rag.documents.files.KINDS` are read; what else there is, and what cannot
+    be read, is in `Dataset.left_out` with the reason. Passages are spans of the text that is made of a
+    document: its headings, paragraphs, items, rows and lines of code, a line each. Ids are "relative/path#k",
+    sources the relative paths, titles what the documents call themselves, otherwise their file names.
+
+    Parameters
+    ----------
+    max_words : int
+        Words of a passage, about, >= 1; in scripts without blanks 1.7 characters are a word.
+    follow_links : bool
+        Read what symbolic links out of the folder lead to. A file is read once, however many links there are.
+    max_bytes : int
+        Largest file that is read, >= 1.
+    progress : callable, optional
+        Told how many files are done, of how many.
+
+    Raises
+    ------
+    DataError
+        If nothing can be read, with the reasons.
+    MissingExtraError
+        If there are files that need a package which is not installed.
+    """
+    read = read_folder(folder, max_words, follow_links=follow_links, max_bytes=max_bytes, progress=progress)
+    if not read.passages:
+        _refuse(f"'{folder}'", read.left_out)
+    return Dataset(Path(folder).resolve().name, read.passages, (), left_out=read.left_out)
+
+
+def load_file(path: str | Path, max_words: int = MAX_WORDS, *, max_bytes: int = MAX_BYTES) -> Dataset:
+    """A corpus from one document, as `load_folder` reads it.
+
+    Raises
+    ------
+    DataError
+        If nothing of it can be read, with the reasons.
+    """
+    if max_bytes < 1 or max_words < 1:
+        raise InputError(f"max_bytes={max_bytes} and max_words={max_words} must be >= 1")
+    read = read_file(path, max_words, max_bytes=max_bytes)
+    if not read.passages:
+        _refuse(f"'{path}'", read.left_out)
+    return Dataset(Path(path).name, read.passages, (), left_out=read.left_out)
+
+
+def _refuse(what: str, left_out: tuple[LeftOut, ...]) -> None:
+    reasons = [f"{one.path}: {one.reason}" for one in left_out[:_SHOWN]]
+    more = [f"and {len(left_out) - _SHOWN} more"] if len(left_out) > _SHOWN else []
+    expected = f"corpus.jsonl[.gz], or files with text ({', '.join(KINDS[:12])} and code)"
+    raise DataError([f"{what} holds no text that can be read: expected {expected}", *reasons, *more])

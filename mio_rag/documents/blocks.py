@@ -1,0 +1,304 @@
+"""What every document consists of, whatever its format, and the signs by which plain lines are told apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Literal
+
+from mio_rag.types import check_date, clean
+
+#: Levels of headings that are none by their format: bold lines, lines in title case.
+BOLD_LEVEL, CASE_LEVEL = 7, 8
+#: Words of a title, at most.
+LONGEST_TITLE = 12
+_LONG_CELL = 12  # words of a merged cell that every row may repeat
+
+
+@dataclass
+class Block:
+    """One line of a document, or the lines of a paragraph or of code.
+
+    Parameters
+    ----------
+    text : str
+        Not blank. White space matters in code alone.
+    level : int
+        Of a heading from 1, outermost; of an item how deep it is nested, from 0.
+    page : int, optional
+        From 1.
+    table : int
+        Rows of one number are of one table.
+    header : bool
+        Whether a row says what the others of its table hold.
+    """
+
+    kind: Literal["heading", "paragraph", "item", "row", "code"]
+    text: str
+    level: int = 0
+    page: int | None = None
+    table: int = 0
+    header: bool = False
+
+
+@dataclass
+class Document:
+    """The blocks of a file, and what it says of itself.
+
+    Parameters
+    ----------
+    title : str
+        Blank where it names none.
+    date : str
+        ISO 8601; blank where it states none.
+    left_out : list of (str, str)
+        Parts that could not be read ("page 3"), and why.
+    """
+
+    blocks: list[Block] = field(default_factory=list)
+    title: str = ""
+    date: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    page: int | None = None
+    _tables: int = 0
+
+    def add(self, kind: Literal["heading", "paragraph", "item", "code"], text: str, level: int = 0) -> None:
+        """Append a block of the current page, unless it is blank."""
+        text = text.rstrip() if kind == "code" else text.strip()
+        if text.strip():
+            self.blocks.append(Block(kind, text, level, self.page))
+
+    def add_table(self, rows: Iterable[Sequence[str]], headers: int | None = None) -> None:
+        """Append the rows of a table; blank ones are dropped.
+
+        Parameters
+        ----------
+        headers : int, optional
+            How many rows at the head say what the columns hold; None: guess.
+        """
+        kept = [[tidy(cell) for cell in row] for row in rows]
+        dropped = sum(not any(row) for row in kept[:headers]) if headers else 0
+        kept = [row for row in kept if any(row)]
+        width = max((k + 1 for row in kept for k, cell in enumerate(row) if cell), default=0)
+        kept = [row[:width] for row in kept]
+        count = _headers(kept) if headers is None else headers - dropped
+        self._tables += 1
+        for k, row in enumerate(kept):
+            text = " | ".join(row)
+            self.blocks.append(Block("row", text, 0, self.page, self._tables, k < count))
+
+
+def _headers(rows: Sequence[Sequence[str]]) -> int:
+    """1 if the first row names the columns: it is all short words, and the others are not, or are many."""
+    if len(rows) < 2 or len(rows[0]) < 2 or not all(rows[0][1:]):
+        return 0
+    words_alone = not any(is_number(cell) for cell in rows[0]) and all(len(c.split()) <= 8 for c in rows[0])
+    numbers = any(is_number(cell) for row in rows[1:] for cell in row[1:])
+    return int(words_alone and (numbers or len(rows[0]) > 2))
+
+
+_SIGNS: dict[int, str | None] = {
+    **{ord(sign): None for sign in "\u00ad\u200b\u2060\ufeff"},
+    **{code: None for code in (*range(9), 11, *range(14, 32), 127) if code != 11},
+    11: " ",
+    0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st",
+}  # fmt: skip
+
+
+def tidy(text: str) -> str:
+    """One line, with single blanks, whole ligatures, without soft hyphens and other signs nobody sees."""
+    return " ".join((text if text.isascii() and text.isprintable() else plain(text)).split())
+
+
+def plain(text: str) -> str:
+    """The text as `tidy` has it, with its white space."""
+    return clean(text.translate(_SIGNS))
+
+
+ITEM = re.compile(
+    r"\s*(?:[-*+\u2022\u25cf\u25aa\u25e6\u2023\u00b7\uf0b7\u2013\u2014]\s+(?=\S)|\(?\d{1,3}[.)]\s+(?=\S)"
+    r"|\d{1,2}(?:\.\d{1,2}){1,4}\.?\s+(?=\S)|\([a-zA-Z]{1,4}\)\s*(?=\S)|[a-z]\)\s+(?=\S))"
+)
+_NUMBER = re.compile(
+    r"[(\[<>~+\-\u2013\u2212$\u20ac\u00a3\u00a5\s]*\d[\d,.\s\u2019']*[)\]%x\u20ac\s]*(?:\w{1,3}\.?)?"
+)
+_STAND_IN = re.compile(r"[-\u2013\u2014*]+|\(?n/?[am]\.?\)?", re.IGNORECASE)
+_NUMBERED = re.compile(
+    r"(?:\d{1,2}(?:\.\d{1,2})*\.?|[IVXLC]+\.|[A-Z]\.|(?:item|note|part|section|article|chapter|appendix|annex"
+    r"|schedule|exhibit)\s+[\w.]+[.:]?)\s+[^\W\d_]",
+    re.IGNORECASE,
+)
+#: Ends of what leads into a list.
+LEADS = re.compile(r"[:\uff1a]$|\b(?:as follows|the following)[.]?$")
+
+
+@lru_cache(maxsize=20_000)
+def is_number(cell: str) -> bool:
+    """Whether a cell holds a number, an amount, or what stands for none."""
+    return _NUMBER.fullmatch(cell) is not None or _STAND_IN.fullmatch(cell) is not None
+
+
+def is_heading(line: str) -> bool:
+    """Whether a line that stands alone reads as a heading: short, in capitals or title case, or numbered."""
+    words = line.split()
+    if (
+        not 1 <= len(words) <= LONGEST_TITLE
+        or line[-1] in ".,;:?!\u3002\uff1a|"
+        or (ITEM.match(line) and len(words) < 2)
+    ):
+        return False
+    letters = [word for word in words if any(c.isalpha() for c in word)]
+    if not letters or sum(any(c.isdigit() for c in word) for word in words) > 2:
+        return False
+    if line.isupper() and len(line) > 3:
+        return True
+    if _NUMBERED.match(line):
+        return (
+            letters[-1][0].isupper()
+            or line.split()[0][-1] in ".:"
+            or not words[0][0].isdigit()
+            or len(words) < 8
+        )
+    long = [word for word in letters if len(word) > 3 and word[0].isalpha()]
+    return bool(long) and all(word[0].isupper() for word in long) and len(words) <= 9
+
+
+def infer_headings(document: Document) -> None:
+    """Make short paragraphs in title case before longer text headings, as pages on the web write them."""
+    blocks = document.blocks
+    for block, after in pairwise(blocks):
+        longer = after.kind in ("item", "code") or (after.kind == "paragraph" and len(after.text.split()) > 8)
+        if block.kind == "paragraph" and longer and is_heading(block.text):
+            block.kind, block.level = "heading", CASE_LEVEL
+
+
+#: First halves of words that keep a hyphen, and second ones.
+_BEFORE = frozenset((
+    "well", "self", "non", "co", "pre", "post", "long", "short", "high", "low", "full", "part", "cross",
+    "multi", "semi", "anti", "mid", "ex", "all", "half", "so", "one", "two", "three", "four", "five",
+    "six", "seven", "eight", "nine", "ten", "twenty", "thirty", "forty", "fifty", "sixty", "seventy",
+    "eighty", "ninety", "year", "first", "second", "third", "follow", "third-party", "re-elect",
+))  # fmt: skip
+_BEHIND = frozenset((
+    "based", "known", "related", "owned", "driven", "making", "term", "party", "wide", "specific",
+    "free", "like", "backed", "only", "time", "date", "line", "to", "up", "off", "end", "quarter",
+    "year", "month", "day", "level", "looking", "going", "held", "called", "rated", "defined", "funded",
+    "bearing", "sponsored", "year-old", "sharing", "saving", "sale", "use", "risk", "rate", "cost",
+    "fifth", "fourth", "third",
+))  # fmt: skip
+
+
+def joined(before: str, after: str, words: Collection[str]) -> str:
+    """Two lines as one, where the first ends in a hyphen that may be of the word or of the line.
+
+    Parameters
+    ----------
+    words : collection of str
+        Of the document, lower case, with their hyphens: what it writes in one word elsewhere is one.
+    """
+    left = re.search(r"[^\W_][\w-]*$", before[:-1])
+    right = re.match(r"[^\W_]+", after)
+    if left is None or right is None:
+        return f"{before} {after}"
+    a, b = left[0].lower(), right[0].lower()
+    part = a.rsplit("-", 1)[-1]
+    if f"{part}{b}" in words and f"{a}-{b}" not in words and right[0][0].islower():
+        return before[:-1] + after
+    kept = f"{a}-{b}" in words or "-" in a or not right[0][0].islower() or not part[-1].isalpha()
+    if kept or part in _BEFORE or (b in _BEHIND and len(part) > 2):
+        return before + after
+    return before[:-1] + after
+
+
+_WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+
+
+def words_of(text: str) -> set[str]:
+    """Words as `joined` looks for them."""
+    return set(_WORDS.findall(text.lower()))
+
+
+def unwrapped(lines: Sequence[str], words: Collection[str] = ()) -> str:
+    """Wrapped lines as one, words that were cut at their ends whole again."""
+    text = lines[0] if lines else ""
+    for line in lines[1:]:
+        cut = len(text) > 2 and text[-1] in "-\u2010" and text[-2].isalpha() and line[:1].islower()
+        text = joined(text, line, words) if cut else f"{text} {line}"
+    return text
+
+
+def merged(cell: str) -> str:
+    """What the rows below a merged cell repeat of it."""
+    return cell if len(cell.split()) <= _LONG_CELL else ""
+
+
+def short_title(text: str) -> str:
+    """The first words of a title."""
+    return " ".join(tidy(text).split()[:LONGEST_TITLE])
+
+
+# Dates -----------------------------------------------------------------------------------------------------
+
+_MONTHS = {
+    name: k + 1
+    for k, names in enumerate(
+        [
+            "january jan janvier januar enero",
+            "february feb février februar febrero",
+            "march mar mars märz marzo",
+            "april apr avril abril",
+            "may mai mayo",
+            "june jun juin juni junio",
+            "july jul juillet juli julio",
+            "august aug août agosto",
+            "september sep sept septembre septiembre",
+            "october oct octobre oktober octubre",
+            "november nov novembre noviembre",
+            "december dec décembre dezember diciembre",
+        ]
+    )
+    for name in names.split()
+}
+_DAY = re.compile(
+    r"\b(?:(?P<y>(?:19|20)\d\d)[-/._](?P<m>\d\d?)[-/._](?P<d>\d\d?)(?!\d)|(?P<d2>\d\d?)\.\s?(?P<m2>\d\d?)\.\s?(?P<y2>(?:19|20)\d\d)"
+    r"|(?P<w3>[^\W\d_]{3,9})\.?\s(?P<d3>\d\d?)(?:st|nd|rd|th)?,?\s(?P<y3>(?:19|20)\d\d)"
+    r"|(?P<d4>\d\d?)(?:st|nd|rd|th|er|\.)?\s(?:de\s)?(?P<w4>[^\W\d_]{3,9})\.?,?\s(?:de\s)?(?P<y4>(?:19|20)\d\d)"
+    r"|(?P<w5>[^\W\d_]{3,9})\s(?P<y5>(?:19|20)\d\d))\b"
+)
+_STATED = re.compile(
+    r"(?:\b(?:last\s+)?(?:updated|modified|revised|revision|reviewed|effective|published|issued|amended)\b"
+    r"|\b(?:as of|dated|date|version of|valid from|in force from|stand|fassung vom|g\u00fcltig ab"
+    r"|mis \u00e0 jour|en vigueur|actualizado|vigente))"
+    r"[\s:(]*(?:(?:on|date|as of|from|of|le|el|am|since)[\s:]*)?",
+    re.IGNORECASE,
+)
+
+
+def day_in(text: str, at: int = 0, *, whole: bool = False) -> str:
+    """The day or month that a text names from a place on, ISO 8601; blank if it names none there.
+
+    Parameters
+    ----------
+    whole : bool
+        Look for it anywhere behind that place.
+    """
+    found = _DAY.search(text, at) if whole else _DAY.match(text, at)
+    if found is None:
+        return ""
+    parts = {name[0]: value for name, value in found.groupdict().items() if value}
+    month = _MONTHS.get(parts.get("w", "").lower()) or int(parts.get("m", 0))
+    day = f"{parts['y']}-{month:02}" + (f"-{int(parts['d']):02}" if "d" in parts else "")
+    return day if month and check_date(day) is None else ""
+
+
+def stated_date(blocks: Sequence[Block]) -> str:
+    """The date that the head of a document gives itself ("Last updated: 3 May 2024"); blank if none."""
+    for block in blocks[:8]:
+        for mark in _STATED.finditer(block.text[:300]):
+            if day := day_in(block.text, mark.end()):
+                return day
+    return ""

@@ -1,0 +1,414 @@
+"""Files and folders -> passages: what is read, what is left out and why."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import multiprocessing
+import os
+import re
+import stat
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from mio_rag.documents.blocks import Document, day_in, short_title, stated_date
+from mio_rag.documents.docx import read_docx
+from mio_rag.documents.html import read_html
+from mio_rag.documents.markdown import read_markdown
+from mio_rag.documents.passages import MAX_WORDS, passages_of
+from mio_rag.documents.pdf import read_pdf
+from mio_rag.documents.plain import CODE, read_code, read_csv, read_text
+from mio_rag.errors import DataError, InputError
+from mio_rag.types import Passage, is_text
+
+#: Largest file that is read, unless said otherwise.
+MAX_BYTES = 100_000_000
+_TEXTS: dict[str, Callable[[str], Document]] = {
+    **dict.fromkeys((".txt", ".text", ".rst", ".log"), read_text),
+    **dict.fromkeys((".md", ".markdown", ".mdx"), read_markdown),
+    **dict.fromkeys((".csv", ".tsv"), read_csv),
+    **dict.fromkeys(CODE, read_code),
+}
+_PACKED: dict[str, Callable[[bytes], Document]] = {".docx": read_docx}
+#: Endings of the files that are read.
+KINDS = (".pdf", ".html", ".htm", ".xhtml", *_PACKED, *_TEXTS)
+_OLE = b"\xd0\xcf\x11\xe0"  # what Word wraps an encrypted document in, and what .doc files are
+_TOOLS = frozenset((".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".ipynb_checkpoints"))
+_META = re.compile(
+    rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w-]+)|<\?xml[^>]{0,99}encoding=["']([\w-]+)""", re.I
+)
+_MANY, _MUCH = 20, 5_000_000  # files, bytes: from here on they are read side by side
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A file, or a part of one, that is missing from a corpus.
+
+    Parameters
+    ----------
+    path : str
+        Where it stands in its folder, for instance "reports/may.pdf" or "reports/may.pdf, page 3".
+    reason : str
+        Why it was left out.
+    """
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Read:
+    """The passages of files, and what could not be read of them."""
+
+    passages: tuple[Passage, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def read_document(path: Path, max_bytes: int = MAX_BYTES) -> Document:
+    """The blocks of a file of one of the `KINDS`, by its ending.
+
+    Text is UTF-8, or what a byte order mark says; an HTML file may declare another encoding. Nothing is
+    guessed.
+
+    Parameters
+    ----------
+    max_bytes : int
+        Largest size of the file, and of what a packed file (DOCX) unpacks to.
+
+    Raises
+    ------
+    DataError
+        With why it cannot be read, without its name.
+    MissingExtraError
+        If the package that reads files of this kind is not installed.
+    """
+    try:
+        size = path.stat().st_size
+        if size > max_bytes:
+            raise DataError(f"holds {_megabytes(size)}, more than the limit of {_megabytes(max_bytes)}")
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be opened: {error.strerror or error}") from error
+    if not data:
+        raise DataError("is empty")
+    kind = path.suffix.lower()
+    try:
+        document = _document(kind, data, max_bytes)
+    except (DataError, ImportError):
+        raise
+    except Exception as error:  # what a parser stumbles over on a damaged file may be anything
+        said = " ".join(str(error).split())[:200]
+        name = kind[1:].upper()
+        raise DataError(
+            f"cannot be read as {name} ({type(error).__name__}{': ' if said else ''}{said})"
+        ) from error
+    if not document.title:
+        document.title = _name_as_title(path.stem)
+    document.date = document.date or stated_date(document.blocks) or _date_in_name(path.stem)
+    return document
+
+
+def _document(kind: str, data: bytes, max_bytes: int) -> Document:
+    if kind == ".pdf":
+        return read_pdf(data)
+    if kind in (".html", ".htm", ".xhtml"):
+        return read_html(_decoded(data, _declared(data)))
+    if kind in _PACKED:
+        if data.startswith(_OLE):
+            raise DataError(
+                f"is encrypted, or an old {kind[:-1]} file: save it as {kind}, without a password"
+            )
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > max_bytes:
+            raise DataError(f"unpacks to {_megabytes(size)}, more than the limit of {_megabytes(max_bytes)}")
+        return _PACKED[kind](data)
+    if kind not in _TEXTS:
+        raise DataError(f"{kind} files are not read" if kind else "has no ending")
+    return _TEXTS[kind](_decoded(data))
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _name_as_title(name: str) -> str:
+    """A file name as a title: words, without long numbers."""
+    words = re.sub(r"[_\s]+|(?<=\D)-(?=\D)|(?<=\d)-(?=[^\W\d])", " ", name).split()
+    kept = [word for word in words if not re.fullmatch(r"[\d-]{5,}", word)]
+    return short_title(" ".join(kept or words)) or name
+
+
+def _date_in_name(name: str) -> str:
+    day = day_in(re.sub(r"[_ ]", "-", name), whole=True)
+    found = re.search(r"(?<!\d)((?:19|20)\d\d)(\d\d)(\d\d)(?!\d)", name)
+    return day or (day_in("-".join(found.groups())) if found else "")
+
+
+def _decoded(data: bytes, declared: str | None = None) -> str:
+    if data.startswith(codecs.BOM_UTF8):
+        encoding = "utf-8-sig"
+    elif data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    else:
+        encoding = declared or "utf-8"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"is not {encoding.upper()} text (at byte {error.start}): save it as UTF-8, or as UTF-16 with a "
+            "byte order mark"
+        ) from error
+    except LookupError as error:
+        raise DataError(f"declares the encoding '{declared}', which is unknown: save it as UTF-8") from error
+    if "\0" in text:
+        raise DataError("holds NUL characters: it is not text, or it is UTF-16 without a byte order mark")
+    return text
+
+
+def _declared(data: bytes) -> str | None:
+    """The encoding that a page says it has, read as browsers read it."""
+    found = _META.search(data[:4096])
+    if found is None:
+        return None
+    declared = (found[1] or found[2]).decode()
+    try:
+        known = codecs.lookup(declared).name
+    except LookupError:
+        return declared
+    if known in ("iso8859-1", "ascii"):
+        return "cp1252"
+    return "utf-8" if known.startswith("utf-16") else known  # without a mark it could not have said so
+
+
+def read_file(
+    path: str | Path, max_words: int = MAX_WORDS, *, name: str = "", max_bytes: int = MAX_BYTES
+) -> Read:
+    """The passages of one file.
+
+    Parameters
+    ----------
+    max_words : int
+        Words of a passage, about, >= 1.
+    name : str
+        What passages name as their source; the name of the file if blank.
+    """
+    path = Path(path)
+    name = name or path.name
+    try:
+        document = read_document(path, max_bytes)
+    except DataError as error:
+        return Read((), (LeftOut(name, str(error)),))
+    passages = passages_of(document, name, max_words)
+    left_out = [LeftOut(f"{name}, {part}", reason) for part, reason in document.left_out]
+    if not passages and not left_out:
+        left_out = [LeftOut(name, "holds no text")]
+    return Read(tuple(passages), tuple(left_out))
+
+
+def read_folder(
+    folder: str | Path,
+    max_words: int = MAX_WORDS,
+    *,
+    follow_links: bool = False,
+    max_bytes: int = MAX_BYTES,
+    progress: Callable[[int, int], None] | None = None,
+) -> Read:
+    """The passages of all files below a folder that can be read, by their paths.
+
+    Many files are read in several processes.
+
+    Parameters
+    ----------
+    max_words : int
+        Words of a passage, about, >= 1.
+    follow_links : bool
+        Read what symbolic links out of the folder lead to. A file is read once, however many links there are.
+    max_bytes : int
+        Largest file that is read, >= 1.
+    progress : callable, optional
+        Told how many files are done, of how many.
+
+    Raises
+    ------
+    InputError
+        For limits below 1.
+    MissingExtraError
+        If there are files that need a package which is not installed.
+    """
+    if max_bytes < 1 or max_words < 1:
+        raise InputError(f"max_bytes={max_bytes} and max_words={max_words} must be >= 1")
+    tree = _Tree(Path(folder), follow_links)
+    jobs = [(path, max_words, label, max_bytes) for label, path in sorted(tree.files.items())]
+    found: list[Read] = [Read((), ())] * len(jobs)
+    for done, (k, read) in enumerate(_all_read(jobs), 1):
+        found[k] = read
+        if progress is not None:
+            progress(done, len(jobs))
+    left_out = tree.left_out + [one for read in found for one in read.left_out]
+    return Read(
+        tuple(passage for read in found for passage in read.passages),
+        tuple(sorted(left_out, key=lambda one: one.path)),
+    )
+
+
+_Job = tuple[Path, int, str, int]
+
+
+def _read(job: _Job) -> Read:
+    path, max_words, label, max_bytes = job
+    return read_file(path, max_words, name=label, max_bytes=max_bytes)
+
+
+def _all_read(jobs: Sequence[_Job]) -> Iterator[tuple[int, Read]]:
+    """What each file holds, as it is read."""
+    sizes = [_size(path) for path, *_ in jobs]
+    workers = min(
+        len(jobs), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    alone = workers < 2 or multiprocessing.current_process().daemon
+    if alone or (len(jobs) < _MANY and sum(sizes) < _MUCH):
+        yield from ((k, _read(job)) for k, job in enumerate(jobs))
+        return
+    left = sorted(range(len(jobs)), key=lambda k: -sizes[k])  # the longest first
+    while left:
+        done: list[int] = []
+        try:
+            with ProcessPoolExecutor(workers, _Context()) as pool:
+                futures: dict[Future[Read], int] = {pool.submit(_read, jobs[k]): k for k in left}
+                for future in as_completed(futures):
+                    read = future.result()
+                    done.append(futures[future])
+                    yield futures[future], read
+        except BrokenProcessPool:
+            if workers == 1:  # the first that is not done is the one that broke it
+                k = next(k for k in left if k not in done)
+                done.append(k)
+                yield k, Read((), (LeftOut(jobs[k][2], "broke its reader, which ended"),))
+            workers = 1
+        left = [k for k in left if k not in set(done)]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+class _Process(SpawnProcess):
+    """A process that does not run the user's program once more, which may have no guard against that."""
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:
+        main = sys.modules["__main__"]
+        with _HIDING:
+            hidden: dict[str, Any] = {
+                name: main.__dict__.pop(name) for name in ("__spec__", "__file__") if name in main.__dict__
+            }
+            main.__dict__["__spec__"] = None
+            try:
+                return SpawnProcess._Popen(process_obj)
+            finally:
+                main.__dict__.update(hidden)
+
+
+class _Context(SpawnContext):
+    Process = _Process
+
+
+_HIDING = threading.Lock()
+
+
+class _Tree:
+    """The files of a folder by the names they go by, each once; links come after what they may lead to.
+
+    Parameters
+    ----------
+    follow : bool
+        Also go where links out of the folder lead.
+    """
+
+    def __init__(self, root: Path, follow: bool) -> None:
+        self.root, self.follow = root, follow
+        self.files: dict[str, Path] = {}
+        self.left_out: list[LeftOut] = []
+        self._home = Path(os.path.realpath(root))
+        self._seen: dict[str, str] = {}  # real path -> the name it was first met by
+        self._links: list[Path] = []
+        self._folders = [root]
+        while self._folders or self._links:
+            if self._folders:
+                self._open(self._folders.pop(0))
+            else:
+                self._go_along(self._links.pop(0))
+
+    def _leave_out(self, path: Path, reason: str) -> None:
+        self.left_out.append(LeftOut(self._label(path), reason))
+
+    def _label(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix().encode("utf-8", "backslashreplace").decode()
+
+    def _first(self, path: Path) -> bool:
+        """Whether this is the first way to a file or folder; a second one is left out."""
+        first = self._seen.setdefault(os.path.realpath(path), self._label(path))
+        if first == self._label(path):
+            return True
+        self._leave_out(path, f"the same as '{first}', which is used instead")
+        return False
+
+    def _open(self, folder: Path) -> None:
+        if not self._first(folder):
+            return
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError as error:
+            self._leave_out(folder, f"the folder cannot be opened: {error.strerror or error}")
+            return
+        for path in (folder / name for name in names):
+            try:
+                mode = path.lstat().st_mode
+            except OSError as error:
+                self._leave_out(path, f"cannot be opened: {error.strerror or error}")
+                continue
+            if stat.S_ISLNK(mode):
+                self._links.append(path)
+            elif stat.S_ISDIR(mode) and path.name in _TOOLS:
+                self._leave_out(path, "a folder of a tool, which is not read")
+            elif stat.S_ISDIR(mode):
+                self._folders.append(path)
+            else:
+                self._take(path, mode)
+
+    def _take(self, path: Path, mode: int) -> None:
+        suffix = path.suffix.lower()
+        if not is_text(str(path.relative_to(self.root))):
+            self._leave_out(path, "its name is not valid UTF-8: rename it")
+        elif not stat.S_ISREG(mode):
+            self._leave_out(path, "is not a file (a pipe, a socket or a device)")
+        elif suffix not in KINDS:
+            self._leave_out(path, f"{suffix} files are not read" if suffix else "its name has no ending")
+        elif self._first(path):
+            self.files[self._label(path)] = path
+
+    def _go_along(self, link: Path) -> None:
+        target = Path(os.path.realpath(link))
+        try:
+            mode = link.stat().st_mode
+        except OSError as error:
+            self._leave_out(link, f"a broken link: {error.strerror or error}")
+            return
+        if not self.follow and not target.is_relative_to(self._home):
+            self._leave_out(link, "a link out of the folder, followed only on request (--follow-links)")
+        elif stat.S_ISDIR(mode):
+            self._folders.append(link)
+        else:
+            self._take(link, mode)

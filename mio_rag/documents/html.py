@@ -1,0 +1,305 @@
+"""HTML -> blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from typing import Any
+
+from mio_rag.documents.blocks import BOLD_LEVEL, Document, infer_headings, merged, plain, short_title, tidy
+from mio_rag.errors import require
+
+#: What a page shows beside its text: code, navigation, controls, and what stands in for media.
+_NOT_TEXT = frozenset((
+    "script", "style", "noscript", "nav", "svg", "iframe", "template", "button", "select", "datalist",
+    "textarea", "canvas", "audio", "video", "object", "head", "title", "math-annotation",
+))  # fmt: skip
+_BLOCKS = frozenset((
+    "html", "body", "main", "article", "section", "aside", "header", "footer", "div", "address",
+    "hgroup", "p", "blockquote", "figure", "figcaption", "ul", "ol", "li", "dl", "dt", "dd", "details",
+    "summary", "form", "fieldset", "legend", "table", "caption", "thead", "tbody", "tfoot", "tr", "td",
+    "th", "center", "label",
+))  # fmt: skip
+_HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
+_HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
+_LONG_CELL = 80  # words: a table with longer ones lays out a page
+_MOST_ROWS = 20_000
+
+
+def read_html(text: str) -> Document:
+    """What a page shows, without navigation; its title is what the page calls itself."""
+    document = Document()
+    add_html(document, text, page=True)
+    return document
+
+
+def add_html(document: Document, text: str, *, page: bool = False) -> None:
+    """Append the blocks of a piece of HTML; of a whole page its title, too."""
+    require("selectolax", "documents", "reading HTML files")
+    lexbor = require("selectolax.lexbor", "documents", "reading HTML files")
+    tree = lexbor.LexborHTMLParser(text)
+    if page:
+        for node in tree.css("head > title, h1"):
+            if said := tidy(node.text()):
+                document.title = short_title(said)
+                break
+        for node in tree.css("meta[name=author], meta[name=description]"):
+            if said := tidy(node.attributes.get("content") or ""):
+                document.metadata[node.attributes["name"]] = said
+    root = tree.body or tree.root
+    if root is not None:
+        _Walk(document).through(root)
+    if page:
+        infer_headings(document)
+
+
+def _hidden(node: Any) -> bool:
+    given = node.attributes
+    return bool(given) and (
+        "hidden" in given
+        or given.get("role") in ("navigation", "menu", "menubar", "search")
+        or _HIDDEN.search(given.get("style") or "") is not None
+        or (given.get("aria-hidden") == "true" and node.tag not in ("div", "section", "main", "body"))
+    )
+
+
+def _steps(root: Any) -> Generator[tuple[bool, Any], Any, None]:
+    """Nodes as they open (True) and close, without recursion, however deep they are nested."""
+    node = root.child
+    opened: list[Any] = []
+    while node is not None or opened:
+        if node is None:
+            node = opened.pop()
+            yield False, node
+            node = node.next
+            continue
+        skip = yield True, node
+        child = None if skip else node.child
+        if child is not None:
+            opened.append(node)
+            node = child
+        else:
+            if not skip:
+                yield False, node
+            node = node.next
+
+
+class _Walk:
+    """Text between the borders of blocks, as it is met."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.text: list[str] = []
+        self.bold = self.letters = self.inside = 0  # characters in bold, all; depth of bold
+        self.lists: list[list[Any]] = []  # [kind, next number, type] of each list that is open
+        self.marker = ""
+        self.term = ""
+
+    def through(self, root: Any) -> None:
+        """Walk through everything below a node."""
+        steps = _steps(root)
+        skip = None
+        try:
+            while True:
+                opens, node = steps.send(skip)
+                skip = None
+                if opens:
+                    skip = self.open(node) or None
+                else:
+                    self.close(node)
+        except StopIteration:
+            pass
+        self.flush()
+
+    def open(self, node: Any) -> bool:
+        """Enter a node; whether what is below it is done with."""
+        tag = node.tag
+        if tag == "-text":
+            said = node.text_content or ""
+            self.text.append(said)
+            size = len(said.strip())
+            self.letters += size
+            self.bold += size if self.inside else 0
+            return True
+        if tag in _NOT_TEXT or tag.startswith(("-", "_", "!")) or _hidden(node):
+            return True
+        if tag == "br":
+            self.text.append("\0")
+        elif tag in ("b", "strong"):
+            self.inside += 1
+        elif tag == "img":
+            self.text.append(f" {node.attributes.get('alt') or ''} ")
+        elif tag == "input":
+            kind = node.attributes.get("type")
+            if kind in ("checkbox", "radio"):
+                self.text.append(" \u2612 " if "checked" in node.attributes else " \u2610 ")
+        elif tag in _HEADINGS:
+            self.flush()
+            self.document.add("heading", tidy(_text(node)), int(tag[1]))
+            return True
+        elif tag == "pre":
+            self.flush()
+            self.document.add("code", plain(_text(node, breaks="\n")).strip("\n"))
+            return True
+        elif tag == "table" and (rows := _rows(node)) is not None:
+            self.flush()
+            caption = node.css_first("caption")
+            if caption is not None:
+                self.document.add("paragraph", tidy(_text(caption)))
+            self.document.add_table(*rows)
+            return True
+        elif tag in _BLOCKS:
+            self.flush()
+            if tag in ("ul", "ol", "menu", "dl"):
+                start = str(node.attributes.get("start") or "1")
+                first = int(start) if re.fullmatch(r"-?\d{1,6}", start) else 1
+                self.lists.append([tag, first, node.attributes.get("type") or "1"])
+            elif tag == "li":
+                self.marker = self._mark(node)
+            elif tag == "dd" and self.term:
+                self.marker, self.term = f"{self.term}: ", ""
+        return False
+
+    def _mark(self, node: Any) -> str:
+        if not self.lists or self.lists[-1][0] != "ol":
+            return "- "
+        value = str(node.attributes.get("value") or "")
+        number = int(value) if re.fullmatch(r"-?\d{1,6}", value) else self.lists[-1][1]
+        self.lists[-1][1] = number + 1
+        return f"{numeral(number, self.lists[-1][2])}. "
+
+    def close(self, node: Any) -> None:
+        """Leave a node."""
+        tag = node.tag
+        if tag in ("b", "strong"):
+            self.inside -= 1
+        elif tag == "dt":
+            said = tidy("".join(self.text)).rstrip(":")
+            self._clear()
+            self.term = f"{self.term}; {said}" if self.term and said else self.term or said
+        elif tag in _BLOCKS:
+            self.flush()
+            if tag in ("ul", "ol", "menu", "dl") and self.lists:
+                if self.term:
+                    self.document.add("item", self.term, len(self.lists) - 1)
+                self.lists.pop()
+                self.term = ""
+            elif tag in ("li", "dd"):
+                self.marker = ""
+
+    def _clear(self) -> None:
+        self.text, self.bold, self.letters = [], 0, 0
+
+    def flush(self) -> None:
+        """What was met since the last border is a block, or some where two line breaks part it."""
+        whole = "".join(self.text)
+        bold = self.letters > 0 and self.bold >= 0.95 * self.letters
+        self._clear()
+        for piece in re.split(r"\0(?:\s*\0)+", whole):
+            lines = [line for line in map(tidy, piece.split("\0")) if line]
+            if not lines:
+                continue
+            if self.lists:
+                depth = len(self.lists) - (1 if self.marker else 0)
+                self.document.add("item", self.marker + " ".join(lines), depth)
+                self.marker = ""
+            elif bold and len(lines) == 1 and len(lines[0].split()) <= 14 and lines[0][-1] not in ".,;":
+                self.document.add("heading", lines[0].rstrip(":"), BOLD_LEVEL)
+            else:
+                self.document.add("paragraph", "\n".join(lines))
+
+
+def _text(node: Any, breaks: str = " ") -> str:
+    """The text below a node, of what is shown."""
+    out: list[str] = []
+    steps = _steps(node)
+    skip = None
+    try:
+        while True:
+            opens, below = steps.send(skip)
+            skip = None
+            if opens:
+                if below.tag == "-text":
+                    out.append(below.text_content or "")
+                elif below.tag == "br":
+                    out.append(breaks)
+                elif below.tag in _NOT_TEXT or _hidden(below):
+                    skip = True
+                elif below.tag in _BLOCKS:
+                    out.append(breaks)
+            elif below.tag in _BLOCKS:
+                out.append(breaks)
+    except StopIteration:
+        pass
+    return "".join(out)
+
+
+def _rows(table: Any) -> tuple[list[list[str]], int | None] | None:
+    """The rows of a table and how many are its header; None if it only lays out a page."""
+    if (
+        table.attributes.get("role") in ("presentation", "none")
+        or table.css_first("table table, table h1, table h2, table ul") is not None
+    ):
+        return None
+    found = table.css("tr")[:_MOST_ROWS]
+    if len(found) < 2:
+        return None
+    rows: list[list[str]] = []
+    heads: list[bool] = []
+    below: dict[int, tuple[int, str]] = {}  # column -> how many rows on a merged cell goes, and its text
+    for tr in found:
+        if _hidden(tr):
+            continue
+        row: list[str] = []
+        cells = [cell for cell in tr.css("td, th") if not _hidden(cell)]
+        heads.append(
+            (bool(cells) and all(cell.tag == "th" for cell in cells))
+            or (tr.parent is not None and tr.parent.tag == "thead")
+        )
+        for cell in [*cells, None]:
+            while len(row) in below:
+                more, said = below.pop(len(row))
+                if more > 1:
+                    below[len(row)] = (more - 1, said)
+                row.append(said)
+            if cell is None:
+                break
+            said = tidy(_text(cell))
+            if len(said.split()) > _LONG_CELL:
+                return None
+            wide, deep = (_span(cell, name) for name in ("colspan", "rowspan"))
+            for k in range(wide):
+                if deep > 1:
+                    below[len(row)] = (deep - 1, merged(said) if k == 0 else "")
+                row.append(said if k == 0 else "")
+        rows.append(row)
+    if max((sum(map(bool, row)) for row in rows), default=0) < 2:
+        return None
+    count = next((k for k, head in enumerate(heads) if not head), len(heads))
+    return rows, count if 0 < count < len(rows) else None
+
+
+def _span(cell: Any, name: str) -> int:
+    given = str(cell.attributes.get(name) or "1")
+    return min(int(given), 200) if re.fullmatch(r"\d{1,4}", given) and int(given) else 1
+
+
+def numeral(number: int, kind: str) -> str:
+    """A number as lists write it: 1, a, A, i or I."""
+    if kind in ("a", "A") and number > 0:
+        said = ""
+        while number:
+            number, rest = divmod(number - 1, 26)
+            said = chr(97 + rest) + said
+        return said.upper() if kind == "A" else said
+    if kind in ("i", "I") and 0 < number < 4000:
+        said = ""
+        for value, sign in zip(
+            (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1),
+            ["m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i"],
+            strict=True,
+        ):
+            said += sign * (number // value)
+            number %= value
+        return said.upper() if kind == "I" else said
+    return str(number)

@@ -1,0 +1,343 @@
+"""Blocks of a document -> its text, and passages of units that are spans of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from mio_rag.documents.blocks import LEADS, Block, Document, tidy
+from mio_rag.sentences import leans, sentence_spans
+from mio_rag.types import Line, Passage, Unit
+
+#: Words of a passage, about.
+MAX_WORDS = 100
+_SMALL = 3  # a section of less than this part of a passage may join the next
+_WHOLE_ITEM, _CODE, _LONGEST = 40, 40, 80  # words of a unit
+_OUTER_LINES = 4  # of code around a unit
+_NO_SPACES = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_ALONE = re.compile(f"[{_NO_SPACES}]")
+_PIECE = re.compile(f"[{_NO_SPACES}]|[^\\s{_NO_SPACES}]{{1,120}}")
+_PER_WORD = 1.7  # characters of scripts that put no blanks between words
+_SITE = re.compile(r"\s+[-|\u2013\u2014\u00b7\u00bb]\s+|:\s+")
+
+
+def count_words(text: str) -> float:
+    """Words, whatever the script; what is no language counts by its length."""
+    if text.isascii():
+        return max(len(text.split()), len(text) / 40)
+    rest, alone = _ALONE.subn(" ", text)
+    return alone / _PER_WORD + max(len(rest.split()), (len(text) - alone) / 40)
+
+
+def same_title(heading: str, title: str) -> bool:
+    """Whether a heading says no more than the title, or the title without the name of its site."""
+    said, title = tidy(heading).casefold(), title.casefold()
+    return said in (title, _SITE.split(title)[0])
+
+
+@dataclass(slots=True)
+class _Part:
+    """A unit in the text of its document."""
+
+    start: int
+    end: int
+    needs: tuple[Line, ...]
+    words: float
+    path: tuple[str, ...]
+    page: int | None
+    block: int
+    row: bool
+    heading: Line | None
+
+
+def document_text(document: Document) -> tuple[str, list[int]]:
+    """The text of a document, and where each block begins in it."""
+    starts, lines, at = [], [], 0
+    for block in document.blocks:
+        line = "  " * block.level + block.text if block.kind == "item" else block.text
+        starts.append(at)
+        lines.append(line)
+        at += len(line) + 1
+    return "\n".join(lines), starts
+
+
+def passages_of(document: Document, source: str, max_words: int = MAX_WORDS) -> list[Passage]:
+    """Passages of a document, in order.
+
+    Parameters
+    ----------
+    source : str
+        Its name, which passages and their ids carry.
+    max_words : int
+        Words of a passage, about; a longer unit is one by itself.
+    """
+    _settle(document)
+    text, starts = document_text(document)
+    parts = list(_parts(document, text, starts))
+    made = []
+    for k, (group, path, start) in enumerate(_groups(parts, max_words)):
+        units = [parts[i] for i in group]
+        at = units[0].start if start is None else start
+        lines = sorted({line for unit in units for line in unit.needs})
+        places = {line: i for i, line in enumerate(lines)}
+        made.append(
+            Passage(
+                id=f"{source}#{k}",
+                text=text[at : units[-1].end],
+                title=document.title,
+                source=source,
+                start=at,
+                end=units[-1].end,
+                date=document.date,
+                section=path,
+                page=units[0].page,
+                lines=tuple(lines),
+                units=tuple(
+                    Unit(u.start - at, u.end - at, tuple(sorted(places[n] for n in u.needs))) for u in units
+                ),
+                metadata=document.metadata,
+            )
+        )
+    return made
+
+
+def _settle(document: Document) -> None:
+    """Headings without anything below them become paragraphs: nothing of a document is lost."""
+    blocks = document.blocks
+    for k, block in enumerate(blocks):
+        following = blocks[k + 1] if k + 1 < len(blocks) else None
+        bare = following is None or (following.kind == "heading" and following.level <= block.level)
+        if (
+            block.kind == "heading"
+            and bare
+            and not (len(blocks) > 1 and same_title(block.text, document.title))
+        ):
+            block.kind, block.level = "paragraph", 0
+
+
+def _parts(document: Document, text: str, starts: Sequence[int]) -> Iterator[_Part]:
+    """Units in order, with what each needs."""
+    headings: list[tuple[int, Line]] = []
+    heading: Line | None = None
+    leads: list[tuple[int, Line]] = []  # what leads into the list here, and how deep it stands
+    header: list[Line] = []  # of the table here
+    table, before = 0, None
+    for k, (block, start) in enumerate(zip(document.blocks, starts, strict=True)):
+        if block.kind == "heading":
+            while headings and headings[-1][0] >= block.level:
+                headings.pop()
+            heading = None
+            if same_title(block.text, document.title):
+                headings.clear()
+            else:
+                heading = Line(start, block.text)
+                headings.append((block.level, heading))
+            leads, before = [], None
+            continue
+        path = tuple(line.text for _, line in headings)
+        if block.kind == "row":
+            if block.table != table:
+                table, header = block.table, []
+                leads = [(-1, before)] if before is not None and LEADS.search(before.text) else []
+            needs = [*(line for _, line in leads), *header]
+            if block.header:
+                needs, header = [], [*header, Line(start, block.text)]
+        else:
+            header = []
+            if block.kind == "item":
+                if not leads and before is not None and LEADS.search(before.text):
+                    leads = [(-1, before)]
+                while leads and leads[-1][0] >= block.level:
+                    leads.pop()
+            elif block.kind == "paragraph" or not leads:
+                leads = []
+                if block.kind == "code" and before is not None and LEADS.search(before.text):
+                    leads = [(-1, before)]
+            needs = [line for _, line in leads]
+        if heading is not None:
+            needs = [heading, *needs]
+        end = start + len(block.text) + (2 * block.level if block.kind == "item" else 0)
+        last: Line | None = None
+        for a, b, outer in _units(block, text, start, end):
+            said = text[a:b]
+            more = outer
+            if last is not None and block.kind in ("paragraph", "item") and leans(said):
+                more = (last,)
+            last = Line(a, said)
+            yield _Part(
+                a, b, tuple(dict.fromkeys([*needs, *more])), count_words(said), path, block.page, k,
+                block.kind == "row", heading,
+            )  # fmt: skip
+        if block.kind == "item":
+            whole = Line(start, text[start:end])
+            short = count_words(block.text) <= _WHOLE_ITEM
+            leads.append((block.level, whole if short or last is None else last))
+        before = last if block.kind in ("paragraph", "item") else None
+
+
+def _units(block: Block, text: str, start: int, end: int) -> Iterator[tuple[int, int, tuple[Line, ...]]]:
+    """Spans of a block's units, and the lines of code around each."""
+    if block.kind == "code":
+        yield from _code(text, start, end)
+        return
+    spans = [(start, end)]
+    if block.kind == "paragraph" or (block.kind == "item" and count_words(block.text) > _WHOLE_ITEM):
+        spans = [(start + a, start + b) for a, b in sentence_spans(text[start:end], wrapped=True)] or spans
+        spans[0] = (start, spans[0][1])
+    for a, b in spans:
+        yield from ((x, y, ()) for x, y in _short(text, a, b))
+
+
+def _short(text: str, start: int, end: int, longest: int = _LONGEST) -> Iterator[tuple[int, int]]:
+    """A span in pieces of a length, cut where a blank or a comma is near, else between words."""
+    total = count_words(text[start:end])
+    if total <= longest:
+        yield start, end
+        return
+    size = total / ceil(total / (0.75 * longest))
+    words, begun, good = 0.0, start, 0
+    for found in _PIECE.finditer(text, start, end):
+        if words >= size:
+            at = good if good > begun else found.start()
+            yield begun, begun + len(text[begun:at].rstrip())
+            begun = at + len(text[at:end]) - len(text[at:end].lstrip())
+            words = count_words(text[begun : found.start()])
+            good = 0
+        words += 1 / _PER_WORD if _ALONE.match(found[0]) else 1
+        if words > 0.7 * size and (
+            text[found.end() : found.end() + 1].isspace() or found[0][-1] in "\uff0c\u3001\uff1b;,"
+        ):
+            good = found.end()
+    if text[begun:end].strip():
+        yield begun, end
+
+
+def _code(text: str, start: int, end: int) -> Iterator[tuple[int, int, tuple[Line, ...]]]:
+    """Lines of code together, and those around them that they are indented below."""
+    lines: list[tuple[int, int]] = []
+    at = start
+    for line in text[start:end].split("\n"):
+        lines.append((at, at + len(line)))
+        at += len(line) + 1
+    depths = [len(text[a:b].expandtabs(4)) - len(text[a:b].expandtabs(4).lstrip()) for a, b in lines]
+    first, words = 0, 0.0
+    for k, (a, b) in enumerate(lines):
+        words += count_words(text[a:b])
+        following = count_words(text[lines[k + 1][0] : lines[k + 1][1]]) if k + 1 < len(lines) else None
+        if following is not None and words + following <= _CODE:
+            continue
+        while first <= k and not text[lines[first][0] : lines[first][1]].strip():
+            first += 1
+        if first <= k:
+            outer: list[Line] = []
+            depth = depths[first]
+            for i in range(first - 1, -1, -1):
+                x, y = lines[i]
+                if text[x:y].strip() and depths[i] < depth and re.search(r"\w", text[x:y]):
+                    outer.insert(0, Line(x, text[x:y].rstrip()))
+                    depth = depths[i]
+                if depth == 0 or len(outer) == _OUTER_LINES:
+                    break
+            last = k
+            while not text[lines[last][0] : lines[last][1]].strip():
+                last -= 1
+            for x, y in _short(text, lines[first][0], lines[last][1]):
+                yield x, y, tuple(outer)
+        first, words = k + 1, 0.0
+
+
+def _groups(parts: Sequence[_Part], size: int) -> list[tuple[list[int], tuple[str, ...], int | None]]:
+    """Units of each passage, its section, and where it begins if with a heading."""
+    groups: list[list[int]] = []
+    run: list[int] = []
+    for k, part in enumerate(parts):
+        if run and (part.heading, part.path, part.page) != _place(parts[run[0]]):
+            groups += _packed(parts, run, size)
+            run = []
+        run.append(k)
+    groups += _packed(parts, run, size)
+    # Small sections join their neighbours.
+    joined: list[list[int]] = []
+    words = 0.0
+    for group in groups:
+        weight = sum(parts[k].words for k in group)
+        first, here = parts[joined[-1][0]] if joined else parts[group[0]], parts[group[0]]
+        near = (
+            joined and first.page == here.page and first.path[:-1] == here.path[: max(0, len(first.path) - 1)]
+        )
+        if near and words * _SMALL < size and words + weight <= size:
+            joined[-1] += group
+            words += weight
+        else:
+            joined.append(list(group))
+            words = weight
+    made = []
+    for k, group in enumerate(joined):
+        first = parts[group[0]]
+        path, start = first.path, None
+        if any(parts[i].heading != first.heading for i in group):
+            while any(parts[i].path[: len(path)] != path for i in group):
+                path = path[:-1]
+            before = parts[joined[k - 1][-1]].end if k else -1
+            if first.heading is not None and first.heading.start > before and first.heading.text not in path:
+                start = first.heading.start
+        made.append((group, path, start))
+    return made
+
+
+def _place(part: _Part) -> tuple[Line | None, tuple[str, ...], int | None]:
+    return part.heading, part.path, part.page
+
+
+def _packed(parts: Sequence[_Part], run: Sequence[int], size: int) -> list[list[int]]:
+    """Units of one section in passages of about the same length; blocks stay whole where they fit."""
+    pieces: list[list[int]] = []
+    for k in run:
+        same = pieces and parts[pieces[-1][-1]].block == parts[k].block
+        # What leads into others goes with the first of them.
+        lead = pieces and any(need.start == parts[k - 1].start for need in parts[k].needs)
+        if (same and not parts[k].row) or (lead and parts[pieces[-1][-1]].block != parts[k].block):
+            pieces[-1].append(k)
+        else:
+            pieces.append([k])
+    pieces = [
+        part
+        for piece in pieces
+        for part in ([piece] if sum(parts[k].words for k in piece) <= size else [[k] for k in piece])
+    ]
+    groups: list[list[int]] = []
+    words = 0.0
+    for piece in pieces:
+        weight = sum(parts[k].words for k in piece)
+        if groups and words + weight <= size:
+            groups[-1] += piece
+            words += weight
+        elif groups and words < 0.6 * size and len(piece) > 1:
+            for k in piece:  # a long block fills the passage, and begins the next
+                if words + parts[k].words <= size or not groups[-1]:
+                    groups[-1].append(k)
+                    words += parts[k].words
+                else:
+                    groups.append([k])
+                    words = parts[k].words
+        else:
+            groups.append(list(piece))
+            words = weight
+    if len(groups) > 1 and words * _SMALL < size:
+        _even_out(parts, groups, words)
+    return groups
+
+
+def _even_out(parts: Sequence[_Part], groups: list[list[int]], words: float) -> None:
+    """Let the last group, which is small, take from the one before."""
+    before = groups[-2]
+    rest = sum(parts[k].words for k in before)
+    while len(before) > 1 and words + parts[before[-1]].words <= rest - parts[before[-1]].words:
+        words += parts[before[-1]].words
+        rest -= parts[before[-1]].words
+        groups[-1].insert(0, before.pop())

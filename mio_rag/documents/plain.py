@@ -1,0 +1,150 @@
+"""Text files, tables of values and code -> blocks."""
+
+from __future__ import annotations
+
+import csv
+import re
+
+from mio_rag.documents.blocks import ITEM, Document, is_heading, plain, short_title, tidy, unwrapped, words_of
+
+#: Endings of files of code and of settings.
+CODE = (
+    ".py", ".pyi", ".js", ".mjs", ".cjs", ".jsx", ".ts", ".tsx", ".java", ".kt", ".kts", ".scala", ".c",
+    ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".rs", ".rb", ".php", ".pl", ".r", ".jl", ".lua",
+    ".swift", ".sql", ".sh", ".bash", ".zsh", ".ps1", ".bat", ".json", ".json5", ".toml", ".yaml",
+    ".yml", ".ini", ".cfg", ".conf", ".properties", ".xml", ".css", ".scss", ".proto", ".graphql",
+    ".tf", ".gradle", ".cmake", ".vue", ".dart",
+)  # fmt: skip
+_WIKI = re.compile(r"\s*((?:=\s?)+)\s*([^=\n]+?)\s*((?:\s?=)+)\s*")
+_UNDERLINE = re.compile(r"\s*(={3,}|-{3,}|~{3,}|\^{3,})\s*")
+_HASHES = re.compile(r"(#{1,6})\s+(\S.*?)\s*#*\s*")
+_RULER = re.compile(r"[\s|:+=_*~\u2013\u2014-]+")
+#: A line of a text file that reads as its title: alone, short, before more text; no list, no setting.
+_TITLE_LINE = re.compile(r"\s*([^\W\d_][^\r\n=]{0,98}[\w)])[ \t]*\r?\n[ \t]*\r?\n\s*(?=\S)")
+
+
+def read_text(text: str) -> Document:
+    """A plain text: paragraphs between blank lines, items, rows with "|", and lines that read as headings.
+
+    A short first line that stands alone is the title.
+    """
+    document = Document()
+    text = plain(text.replace("\r\n", "\n").replace("\r", "\n"))
+    found = _TITLE_LINE.match(text)
+    if found and len(found[1].split()) <= 12:
+        document.title = short_title(found[1])
+    add_lines(document, text)
+    return document
+
+
+def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
+    """Append the blocks of a plain text.
+
+    Parameters
+    ----------
+    headings : bool
+        Whether a short line that stands alone may be a heading.
+    """
+    words = words_of(text) if "-\n" in text else ()
+    paragraphs = [
+        [line for line in p.split("\n") if line.strip()] for p in re.split(r"\n[^\S\n]*(?=\n)", text)
+    ]
+    paragraphs = [lines for lines in paragraphs if lines]
+    for k, lines in enumerate(paragraphs):
+        if sum("|" in line for line in lines) >= max(2, 0.6 * len(lines)):
+            rows = [line.strip().strip("|").split("|") for line in lines if not _RULER.fullmatch(line)]
+            ruled = len(lines) > 1 and _RULER.fullmatch(lines[1]) is not None
+            document.add_table(rows, 1 if ruled else None)
+            continue
+        first = lines[0].strip()
+        alone = headings and len(lines) == 1 and k + 1 < len(paragraphs)
+        if alone and ITEM.match(first) and ITEM.match(paragraphs[k + 1][0]):
+            alone = False  # of a list with blank lines
+        if alone and (is_heading(first) or (k == 0 and first == document.title)):
+            document.add("heading", tidy(first), 1 if k == 0 else 2)
+            continue
+        _add_paragraph(document, lines, words, headings)
+
+
+def _add_paragraph(document: Document, lines: list[str], words: object, headings: bool) -> None:
+    """Lines without a blank one between them: wrapped text, items, headings that say so."""
+    current: list[str] = []
+    kind, depth = "paragraph", 0
+    indents: list[int] = []
+    width = max(map(len, lines))
+
+    def flush() -> None:
+        nonlocal kind, depth
+        if current:
+            document.add(kind, unwrapped(current, words), depth)  # type: ignore[arg-type]
+        current.clear()
+        kind, depth = "paragraph", 0
+
+    for k, line in enumerate(lines):
+        said = tidy(line)
+        wiki, hashes = _WIKI.fullmatch(line), _HASHES.fullmatch(line.strip())
+        ruled = (
+            k + 1 < len(lines)
+            and _UNDERLINE.fullmatch(lines[k + 1])
+            and len(lines[k + 1].strip()) >= len(said)
+        )
+        if wiki and wiki[1].count("=") == wiki[3].count("="):
+            flush()
+            document.add("heading", tidy(wiki[2]), wiki[1].count("="))
+        elif headings and hashes and len(said.split()) <= 16:
+            flush()
+            document.add("heading", tidy(hashes[2]), len(hashes[1]))
+        elif headings and ruled and len(said.split()) <= 16:
+            flush()
+            document.add("heading", said, 1 if "=" in lines[k + 1] else 2)
+        elif _UNDERLINE.fullmatch(line):
+            flush()
+        elif ITEM.match(line):
+            flush()
+            indent = len(line.expandtabs(4)) - len(line.expandtabs(4).lstrip())
+            while indents and indents[-1] >= indent:
+                indents.pop()
+            kind, depth = "item", len(indents)
+            indents.append(indent)
+            current.append(said)
+        else:
+            # A line that ends well before the others, before one that begins like a sentence, is a paragraph.
+            short = current and kind == "paragraph" and len(lines[k - 1]) < 0.7 * width
+            if current and ((short and not said[:1].islower()) or len(lines[k - 1]) > 200):
+                flush()
+            current.append(said)
+    flush()
+
+
+def read_csv(text: str) -> Document:
+    """A table of values, the first row its header."""
+    document = Document()
+    text = plain(text)
+    head = text[:20_000].split("\n")[:20]
+    delimiter = max(
+        ",;\t|",
+        key=lambda sign: (min((line.count(sign) for line in head if line), default=0), head[0].count(sign)),
+    )
+    try:
+        csv.field_size_limit(10_000_000)
+        rows = list(csv.reader(text.splitlines(keepends=True), delimiter=delimiter))
+    except csv.Error:
+        rows = [line.split(delimiter) for line in text.splitlines()]
+    while rows and sum(map(bool, rows[0])) == 1 and len(rows[0]) == 1 and len(rows) > 1 and len(rows[1]) > 1:
+        document.add("paragraph", tidy(rows.pop(0)[0]))  # what stands above the table
+    document.add_table(rows, 1)
+    return document
+
+
+def read_code(text: str) -> Document:
+    """Code: lines between blank ones that are not indented are a block."""
+    document = Document()
+    current: list[str] = []
+    text = plain(text.replace("\r\n", "\n").replace("\r", "\n"))
+    for line in text.split("\n"):
+        if current and line.strip() and not line[0].isspace() and not current[-1].strip():
+            document.add("code", "\n".join(current).strip("\n"))
+            current = []
+        current.append(line.rstrip())
+    document.add("code", "\n".join(current).strip("\n"))
+    return document

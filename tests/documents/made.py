@@ -1,0 +1,126 @@
+"""Small files, made for the tests."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from mio_rag.corpora.folder import load_folder
+from mio_rag.types import Passage
+
+
+class Piece(NamedTuple):
+    """Text at a place of a page, from below and from the left."""
+
+    x: float
+    y: float
+    text: str
+    size: float = 11
+    bold: bool = False
+
+
+def pdf(*pages: str | list[str] | list[Piece] | None, title: str = "") -> bytes:
+    """A PDF, written out by hand: each page a line, lines, pieces of text, or None for a picture."""
+    image = zlib.compress(bytes([200]) * 48)
+    objects: list[bytes] = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"",
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica-Bold /Encoding /WinAnsiEncoding >>",
+        b"<< /Type /XObject /Subtype /Image /Width 4 /Height 4 /ColorSpace /DeviceRGB /BitsPerComponent 8 "
+        b"/Filter /FlateDecode /Length %d >>\nstream\n%s\nendstream" % (len(image), image),
+        b"<< /Title (%s) >>" % title.encode("cp1252"),
+    ]
+    kids = []
+    for page in pages:
+        if page is None:
+            stream = b"q 500 0 0 700 50 50 cm /I Do Q"
+        else:
+            given: list[Any] = [page] if isinstance(page, str) else list(page)
+            pieces = [
+                one if isinstance(one, Piece) else Piece(60, 760 - 14 * k, one) for k, one in enumerate(given)
+            ]
+            stream = b"\n".join(_shown(piece) for piece in pieces)
+        objects += [
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents %d 0 R /Resources << /Font << "
+            b"/F 3 0 R /B 4 0 R >> /XObject << /I 5 0 R >> >> >>" % (len(objects) + 2),
+            b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
+        ]
+        kids.append(b"%d 0 R" % (len(objects) - 1))
+    objects[1] = b"<< /Type /Pages /Kids [%s] /Count %d >>" % (b" ".join(kids), len(kids))
+    out, offsets = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, start=1):
+        offsets.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    tail = b"trailer\n<< /Size %d /Root 1 0 R /Info 6 0 R >>\nstartxref\n%d\n%%%%EOF\n"
+    head = b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    return out + head + table + tail % (len(objects) + 1, len(out))
+
+
+def _shown(piece: Piece) -> bytes:
+    text = piece.text.encode("cp1252")
+    for sign in (b"\\", b"(", b")"):
+        text = text.replace(sign, b"\\" + sign)
+    font = b"B" if piece.bold else b"F"
+    return b"BT /%s %g Tf %g %g Td (%s) Tj ET" % (font, piece.size, piece.x, piece.y, text)
+
+
+_NAMES = (
+    'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '
+    'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math" '
+    'xmlns:w14="http://schemas.microsoft.com/office/word/2010/wordml" '
+    'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+)
+
+
+def docx(body: str, numbering: str = "") -> bytes:
+    """A Word file with a body, and lists that come first among the numberings."""
+    library: Any = pytest.importorskip("docx")
+    empty, made = io.BytesIO(), io.BytesIO()
+    library.Document().save(empty)
+    with zipfile.ZipFile(empty) as source, zipfile.ZipFile(made, "w") as target:
+        for name in source.namelist():
+            data = source.read(name)
+            if name == "word/document.xml":
+                data = f"<w:document {_NAMES}><w:body>{body}<w:sectPr/></w:body></w:document>".encode()
+            elif name == "word/numbering.xml" and numbering:
+                data = f"<w:numbering {_NAMES}>{numbering}</w:numbering>".encode()
+            target.writestr(name, data)
+    return made.getvalue()
+
+
+def run(text: str) -> str:
+    """A run of a paragraph."""
+    return f'<w:r><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
+def paragraph(text: str, settings: str = "") -> str:
+    """A paragraph of Word."""
+    return f"<w:p><w:pPr>{settings}</w:pPr>{run(text)}</w:p>"
+
+
+def read(folder: Path, name: str, data: str | bytes, max_words: int = 100) -> list[Passage]:
+    """The passages of one file."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(data.encode() if isinstance(data, str) else data)
+    return [p for p in load_folder(folder, max_words).passages if p.source == name]
+
+
+def units(passages: list[Passage]) -> list[str]:
+    """The texts of all units."""
+    return [p.text[unit.start : unit.end] for p in passages for unit in p.units]
+
+
+def needs(passages: list[Passage]) -> dict[str, list[str]]:
+    """The text of each unit -> the lines that it needs."""
+    return {
+        p.text[unit.start : unit.end]: [p.lines[k].text for k in unit.needs]
+        for p in passages
+        for unit in p.units
+    }
