@@ -25,13 +25,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from mio_rag.corpora.dataset import Dataset, LeftOut
-from mio_rag.corpora.documents import load_folder
-from mio_rag.corpora.files import KINDS
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.folder import load_folder
 from mio_rag.corpora.load import check_source as check_set
 from mio_rag.corpora.load import load_dataset, load_passages
 from mio_rag.corpora.published import is_published
 from mio_rag.defaults import DEFAULTS
+from mio_rag.documents.files import KINDS, LeftOut
 from mio_rag.errors import DataError, IndexFormatError, InputError
 from mio_rag.retrieval.cached import cache_folder
 from mio_rag.retrieval.embedders import check_embedder, make_embedder
@@ -44,7 +44,7 @@ Kind = Literal["index", "set", "layout", "passages", "documents", "file"]
 #: What reports how far something has come: (what, total) -> a context with a function for the steps done.
 Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 
-_SPLITTER = 1  # version of how documents become passages
+_SPLITTER = 2  # version of how documents become passages
 _RECORD = "source.json"
 _PASSAGES = (".jsonl", ".jsonl.gz")
 

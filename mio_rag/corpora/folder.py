@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.documents.files import KINDS, MAX_BYTES, LeftOut, read_file, read_folder
+from mio_rag.documents.files import KINDS, MAX_BYTES, LeftOut, read_folder
 from mio_rag.documents.passages import MAX_WORDS
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import DataError
 
 _SHOWN = 10  # reasons listed before "and N more"
 
@@ -21,7 +21,7 @@ def load_folder(
     max_bytes: int = MAX_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
-    """A corpus from the documents below a folder.
+    """A corpus from the documents below a folder, or from one file.
 
     Files that end with one of `mio_rag.documents.files.KINDS` are read; what else there is, and what cannot
     be read, is in `Dataset.left_out` with the reason. Passages are spans of the text that is made of a
@@ -50,22 +50,6 @@ def load_folder(
     if not read.passages:
         _refuse(f"'{folder}'", read.left_out)
     return Dataset(Path(folder).resolve().name, read.passages, (), left_out=read.left_out)
-
-
-def load_file(path: str | Path, max_words: int = MAX_WORDS, *, max_bytes: int = MAX_BYTES) -> Dataset:
-    """A corpus from one document, as `load_folder` reads it.
-
-    Raises
-    ------
-    DataError
-        If nothing of it can be read, with the reasons.
-    """
-    if max_bytes < 1 or max_words < 1:
-        raise InputError(f"max_bytes={max_bytes} and max_words={max_words} must be >= 1")
-    read = read_file(path, max_words, max_bytes=max_bytes)
-    if not read.passages:
-        _refuse(f"'{path}'", read.left_out)
-    return Dataset(Path(path).name, read.passages, (), left_out=read.left_out)
 
 
 def _refuse(what: str, left_out: tuple[LeftOut, ...]) -> None:

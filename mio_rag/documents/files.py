@@ -222,7 +222,7 @@ def read_folder(
     max_bytes: int = MAX_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> Read:
-    """The passages of all files below a folder that can be read, by their paths.
+    """The passages of all files below a folder that can be read, by their paths, or of one file.
 
     Many files are read in several processes.
 
@@ -246,14 +246,18 @@ def read_folder(
     """
     if max_bytes < 1 or max_words < 1:
         raise InputError(f"max_bytes={max_bytes} and max_words={max_words} must be >= 1")
-    tree = _Tree(Path(folder), follow_links)
-    jobs = [(path, max_words, label, max_bytes) for label, path in sorted(tree.files.items())]
+    folder = Path(folder)
+    files, left_out = {folder.name: folder}, list[LeftOut]()
+    if not folder.is_file():
+        tree = _Tree(folder, follow_links)
+        files, left_out = tree.files, tree.left_out
+    jobs = [(path, max_words, label, max_bytes) for label, path in sorted(files.items())]
     found: list[Read] = [Read((), ())] * len(jobs)
     for done, (k, read) in enumerate(_all_read(jobs), 1):
         found[k] = read
         if progress is not None:
             progress(done, len(jobs))
-    left_out = tree.left_out + [one for read in found for one in read.left_out]
+    left_out += [one for read in found for one in read.left_out]
     return Read(
         tuple(passage for read in found for passage in read.passages),
         tuple(sorted(left_out, key=lambda one: one.path)),

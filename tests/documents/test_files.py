@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
-from mio_rag.corpora.folder import load_file, load_folder
+from mio_rag.corpora.folder import load_folder
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import DataError, InputError
 from tests.documents.made import pdf
@@ -37,7 +37,7 @@ def test_folder_of_documents(tmp_path: Path) -> None:
         ("Arno", "sub/notes.md")
     }
     assert data.questions == ()
-    assert [(p.id, p.page) for p in load_file(tmp_path / "PAPER.PDF").passages] == [
+    assert [(p.id, p.page) for p in load_folder(tmp_path / "PAPER.PDF").passages] == [
         ("PAPER.PDF#0", 1), ("PAPER.PDF#1", 2),
     ]  # fmt: skip
 
