@@ -31,7 +31,7 @@ from mio_rag.corpora.load import check_source as check_set
 from mio_rag.corpora.load import load_dataset, load_passages
 from mio_rag.corpora.published import is_published
 from mio_rag.defaults import DEFAULTS
-from mio_rag.documents.files import KINDS, LeftOut
+from mio_rag.documents.files import KINDS, MAX_BYTES, LeftOut
 from mio_rag.errors import DataError, IndexFormatError, InputError
 from mio_rag.retrieval.cached import cache_folder
 from mio_rag.retrieval.embedders import check_embedder, make_embedder
@@ -420,7 +420,7 @@ def read_dataset(source: str | Path, building: Building | None = None) -> Datase
     if kind == "documents":
         return load_dataset(source, follow_links=how.follow_links or None, max_bytes=how.max_bytes)
     if kind == "file":
-        return load_folder(source, **({} if how.max_bytes is None else {"max_bytes": how.max_bytes}))
+        return load_folder(source, max_bytes=how.max_bytes or MAX_BYTES)
     return load_dataset(source)
 
 
