@@ -287,7 +287,13 @@ class BaseGenerator(ABC):
         fresh = [text for text in dict.fromkeys(texts) if text not in known]
         if fresh:
             with self._counting:  # fast tokenizers fail when two threads use them at once
-                known.update(zip(fresh, self._count([clean(text) for text in fresh]), strict=True))
+                known.update(
+                    zip(
+                        fresh,
+                        self._count([text if text.isascii() else clean(text) for text in fresh]),
+                        strict=True,
+                    )
+                )
             with self._lock:
                 for text in fresh:
                     self._counts[text] = known[text]

@@ -327,7 +327,9 @@ class Reading:
         found = [(text, i) for i, p in enumerate(passages) for text in sentences(p.text)]
         titles = [stems(p.title) for p in passages]
         self.bags = [(stems(text), titles[i]) for text, i in found]
-        held = Counter(w for own, title in self.bags for w in own | title)
+        held: Counter[str] = Counter()
+        for own, title in self.bags:
+            held.update(own | title)
         self.idf = {w: math.log(1 + len(found) / n) for w, n in held.items()}
         self.unseen = math.log(1 + len(found))
         self.asked = stems(question)
@@ -337,8 +339,8 @@ class Reading:
     def support(self, k: int, asked: set[str]) -> float:
         """Idf of the stems of `asked` that sentence k holds; half where only its title does."""
         own, title = self.bags[k]
-        whole = math.fsum(self.idf[w] for w in asked & own)
-        return whole + 0.5 * math.fsum(self.idf[w] for w in asked & (title - own))
+        whole = math.fsum([self.idf[w] for w in asked & own])
+        return whole + 0.5 * math.fsum([self.idf[w] for w in asked & (title - own)])
 
     def covered(self, k: int, asked: set[str]) -> float:
         """Share of the idf of `asked` that sentence k and its title hold, in [0, 1]; 1 if none is asked."""

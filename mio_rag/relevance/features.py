@@ -197,15 +197,11 @@ def _holds(text: str, word: str) -> bool:
     at = text.find(word)
     while at >= 0:
         end = at + len(word)
-        if not (at and _is_inner(text[at - 1])) and not (end < len(text) and _is_inner(text[end])):
+        before, after = text[max(0, at - 1) : at], text[end : end + 1]
+        if not (before.isalnum() or before == "_" or after.isalnum() or after == "_"):
             return True
         at = text.find(word, at + 1)
     return False
-
-
-def _is_inner(letter: str) -> bool:
-    """Whether a letter is part of a word, as in regular expressions."""
-    return letter.isalnum() or letter == "_"
 
 
 def question_cover(candidates: Candidates) -> FloatArray:

@@ -244,7 +244,7 @@ def sentence_features(candidates: Candidates) -> FloatArray:
         else 0 * cosine,
         "cover": cover,
         "cover_lead": _lead(cover, owners),
-        "names": np.array([sum(name in held for name in names) / max(1, len(names)) for held in words]),
+        "names": np.array([sum([name in held for name in names]) / max(1, len(names)) for held in words]),
         "mentions": _mentions(candidates, owners, texts),
         "number": np.array([float(asks and any(map(str.isdigit, text))) for text in texts]),
         "log_words": np.log([1 + len(held) for held in words]),
@@ -277,12 +277,12 @@ def _runs(owners: NDArray[np.int64]) -> list[tuple[int, int]]:
 def _cover(asked: list[str], words: list[frozenset[str]]) -> FloatArray:
     """Share of the question's words in each sentence, by how few sentences hold them."""
     weight = {
-        word: math.log((len(words) + 1) / (sum(word in held for held in words) + 0.5)) for word in asked
+        word: math.log((len(words) + 1) / (sum([word in held for held in words]) + 0.5)) for word in asked
     }
     total = sum(weight.values())
     if total <= 0:
         return np.zeros(len(words))
-    return np.array([sum(weight[word] for word in asked if word in held) / total for held in words])
+    return np.array([sum([weight[word] for word in asked if word in held]) / total for held in words])
 
 
 def _mentions(candidates: Candidates, owners: NDArray[np.int64], texts: list[str]) -> FloatArray:

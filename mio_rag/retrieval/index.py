@@ -150,7 +150,7 @@ class CorpusIndex:
         """Ids of the passages, in order."""
         if isinstance(self.passages, MappedPassages):
             return self.passages.ids
-        return tuple(p.id for p in self.passages)
+        return tuple([p.id for p in self.passages])
 
     @property
     def dimensions(self) -> int:

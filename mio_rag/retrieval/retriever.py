@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -261,7 +262,7 @@ class Retriever:
             lists = (dense[:top], dense_scores[:top].tolist()), (bm25[:top], bm25_scores[:top].tolist())
             fused |= score_fusion(lists)
         if self.mode == "fused":
-            return sorted(fused, key=lambda row: (-fused[row], row)), fused
+            return sorted(sorted(fused), key=fused.__getitem__, reverse=True), fused
         return (dense if self.mode == "dense" else bm25), fused
 
     def _found(self, question: str) -> Candidates:
@@ -326,6 +327,10 @@ class Retriever:
             p.start is not None and repeated is not None and (spans is None or spans[k, 0] < 0)
             for k, p in enumerate(passages)
         ]
+        optional: dict[str, Any] = {}
+        for name, of in (("sections", "section"), ("pages", "page"), ("metadata",) * 2, ("lines",) * 2):
+            values = [getattr(p, of) for p in passages]
+            optional[name] = values if any(values) else None
         return Candidates(
             ids=[p.id for p in passages],
             texts=[p.text for p in passages],
@@ -347,10 +352,7 @@ class Retriever:
             documents=[by_itself(p.id) if alone else "" for p, alone in zip(passages, apart, strict=True)]
             if any(apart)
             else None,
-            sections=[p.section for p in passages] if any(p.section for p in passages) else None,
-            pages=[p.page for p in passages] if any(p.page for p in passages) else None,
-            metadata=[p.metadata for p in passages] if any(p.metadata for p in passages) else None,
-            lines=[p.lines for p in passages] if any(p.lines for p in passages) else None,
+            **optional,
         )
 
     def _expanded(self, rows: list[int], query: NDArray[np.float32]) -> list[int]:
