@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,16 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.files import replaced
-from benchmarks.robust_sets import SETS, drawn_set
-from benchmarks.runner import Measured
-from mio_rag.cli.terminal import progress_bar
-from mio_rag.corpora.load import load_dataset
-from mio_rag.errors import InputError, SolverError, require
+from benchmarks.questions import load_sets
+from benchmarks.runner import Measured, at_least, figure, note, text_table
+from mio_rag.errors import SolverError
+from mio_rag.formulations import DeviationBudget, Ellipsoid, NormBall, OwnSet, SparseBox
 from mio_rag.formulations.uncertainty import UncertaintySet
 from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel, load_model
-from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.retrieval import Retriever
 from mio_rag.selection.explain import attack
 from mio_rag.selection.program import joint_problem
 from mio_rag.selection.selector import Selector
@@ -63,39 +60,18 @@ class Attacked:
         return (self.reached - certified) / charged if charged > 1e-9 else None
 
 
-def command(given: argparse.Namespace) -> Measured:
-    """Attack, then write JSON and picture."""
-    names = [name.strip() for name in given.sets.split(",") if name.strip()]
-    if given.questions < 1:
-        raise InputError(f"--questions={given.questions} must be >= 1")
-    if (given.data is None) != (given.indexes is None) or (given.data is None and names != ["demo"]):
-        raise InputError("--data, --indexes and --sets belong together; without them the demo set is used")
-    found = {name: _of_set(given, name) for name in names}
-    report = {
-        "seed": given.seed,
-        **summarize(found),
-    }
-    for wrong in report["violations"][:10]:
-        print(wrong, file=sys.stderr)
+def measure(given: argparse.Namespace) -> Measured:
+    """Attack the selections of every set; a violated certificate is wrong."""
+    at_least(given, limit=1)
+    found: dict[str, list[Attacked]] = {}
+    for one in load_sets(given):
+        retriever = Retriever(one.index, pool=_POOL, link_hops=1)
+        for k, question in enumerate(one.dataset.questions[: given.limit]):
+            rng, pool = np.random.default_rng([given.seed, k]), retriever.retrieve(question.text)
+            found.setdefault(one.name, []).extend(attacked(pool, rng, f"{one.name}, {question.id}"))
+            note(f"{one.name}, {question.id}")
+    report = summarize(found)
     return Measured(report, table(report), partial(draw, report), len(report["violations"]))
-
-
-def _of_set(given: argparse.Namespace, name: str) -> list[Attacked]:
-    dataset = load_dataset("demo" if given.data is None else given.data / name)
-    if given.indexes is None:
-        index = CorpusIndex.build(dataset.passages, embedder="tfidf")
-    else:
-        index = CorpusIndex.load(given.indexes / name)
-    retriever = Retriever(index, pool=_POOL, link_hops=1)
-    questions = dataset.questions[: given.questions]
-    found: list[Attacked] = []
-    with progress_bar(f"{name}: {len(questions)} questions", len(questions)) as advance:
-        for k, question in enumerate(questions):
-            pool = retriever.retrieve(question.text)
-            rng = np.random.default_rng([given.seed, k])
-            found += attacked(pool, rng, f"{name}, {question.id}")
-            advance(1)
-    return found
 
 
 def attacked(pool: Candidates, rng: np.random.Generator, label: str = "") -> list[Attacked]:
@@ -208,39 +184,67 @@ _CERTIFICATES: dict[str, Callable[[Attacked], float]] = {
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """Slack by kind of set, for a terminal."""
-    lines = [
-        f"{report['attacked']} attacked selections, {len(report['violations'])} certificates violated; "
-        "slack, median / p95:"
-    ]
-    for name, entry in report["kinds"].items():
-        shown = [
-            f"{c} {entry[c]['median']:.3f} / {entry[c]['p95']:.3f}"
+    """Lay out the slack by kind of set."""
+    rows = [
+        (name.replace("|", ", "), entry["attacked"], *(
+            "-" if not entry[c]["charged"] else f"{entry[c]['median']:.3f} / {entry[c]['p95']:.3f}"
             for c in _CERTIFICATES
-            if entry[c]["charged"]
-        ]
-        lines.append(f"  {name.replace('|', ', '):<24} {entry['attacked']:>5}   {'   '.join(shown)}")
-    return "\n".join(lines)
+        ))
+        for name, entry in report["kinds"].items()
+    ]  # fmt: skip
+    head = f"{report['attacked']} attacked selections, {len(report['violations'])} certificates violated"
+    heads = ("slack, median / p95", "selections", *_CERTIFICATES)
+    return "\n".join([head, text_table(heads, rows), *report["violations"][:10]])
 
 
 def draw(report: Mapping[str, Any], path: Path) -> None:
-    """Histograms of slack, one panel a kind of set, as a PNG."""
-    figures: Any = require("matplotlib.figure", "evaluation", "the picture")
+    """Draw histograms of slack, one panel a kind of set, with cosines."""
     edges = np.array(report["bin_edges"])
-    figure = figures.Figure(figsize=(2.6 * len(SETS), 5.4), layout="constrained")
-    panels = figure.subplots(2, len(SETS), sharey="row", squeeze=False)
-    for (row, relevance), (column, kind) in itertools.product(enumerate(_RELEVANCE), enumerate(SETS)):
-        panel, entry = panels[row][column], report["kinds"].get(f"{relevance}|{kind}")
-        panel.set_title(f"{kind}, {relevance}", fontsize=8)
-        for certificate, color in zip(_CERTIFICATES, ("tab:blue", "tab:orange"), strict=True):
+    made, panels = figure(len(SETS), 2.6, 2.9)
+    for panel, kind in zip(panels, SETS, strict=True):
+        entry = report["kinds"].get(f"cosine|{kind}")
+        panel.set(title=kind, xlabel="slack (0: reached)", xlim=(0, 1))
+        for certificate in _CERTIFICATES:
             if entry is not None and entry[certificate]["charged"]:
                 counts = np.array(entry[certificate]["histogram"]) / entry[certificate]["charged"]
-                panel.stairs(counts, edges, label=certificate, color=color, fill=True, alpha=0.6)
-        panel.set_xlim(0, 1)
-    for panel in panels[-1]:
-        panel.set_xlabel("slack (0: an attack reaches it)", fontsize=7)
-    panels[0][0].set_ylabel("share of selections")
-    panels[1][0].set_ylabel("share of selections")
-    panels[0][0].legend(frameon=False, fontsize=7)
-    with replaced(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+                panel.stairs(counts, edges, label=certificate, fill=True, alpha=0.6)
+    panels[0].set_ylabel("share of selections")
+    panels[0].legend(frameon=False, fontsize=7)
+    made.savefig(path, format="png", dpi=110)
+
+
+# Uncertainty sets ------------------------------------------------------------------------------------------
+
+
+def _mean_support(a: FloatArray) -> FloatArray:
+    """Of half an l2 ball plus half an l1 ball."""
+    return np.asarray(0.5 * np.linalg.norm(a, axis=-1) + 0.5 * np.abs(a).max(axis=-1))
+
+
+def _mean_point(a: FloatArray) -> FloatArray:
+    return 0.5 * NormBall(1.0).unit_point(a) + 0.5 * NormBall(1.0, "l1").unit_point(a)
+
+
+def _box(radius: FloatArray) -> SparseBox:
+    return SparseBox(radius, 4, (0, 1))
+
+
+#: name -> (radii, dimensions, random numbers) -> set; scaled so that losses are of like size
+SETS: dict[str, Callable[[FloatArray, int, np.random.Generator], UncertaintySet]] = {
+    "l2": lambda r, d, rng: NormBall(r),
+    "l1": lambda r, d, rng: NormBall(2 * r, "l1"),
+    "linf": lambda r, d, rng: NormBall(r / 10, "linf"),
+    "sparse box": lambda r, d, rng: _box(r),
+    "ellipsoid": lambda r, d, rng: Ellipsoid(r, np.diag(rng.uniform(0.2, 1.0, d))),
+    "deviations": lambda r, d, rng: DeviationBudget(NormBall(r), int(rng.integers(1, 5))),
+    "deviations, box": lambda r, d, rng: DeviationBudget(_box(r), int(rng.integers(1, 5))),
+    "own": lambda r, d, rng: OwnSet(r, _mean_support, 1.0, _mean_point),
+}
+
+
+def drawn_set(kind: str, pool: Candidates, rng: np.random.Generator) -> UncertaintySet:
+    """A set of a kind: radii of .02 to .1, half of the time one of its own for each passage."""
+    assert pool.embeddings is not None
+    size = float(rng.choice([0.02, 0.05, 0.1]))
+    spread = rng.uniform(0.0, 2.0, len(pool)) if rng.random() < 0.5 else np.ones(len(pool))
+    return SETS[kind](size * spread, pool.embeddings.shape[1], rng)

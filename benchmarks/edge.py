@@ -1,103 +1,116 @@
 """Indexes for small devices: what recall their forms cost, and what memory an answer takes.
 
-The corpus is real text: every passage of the sets, then single sentences of them, set by set, until there
-are as many as are wanted. Recall is of the nearest passages by exact vectors, and of gold passages, over
-questions of the sets. Memory is the peak of a process that answers one question, above one that has only
-loaded the embedder.
+The corpus is real text: every passage of the sets, then single sentences of them, until there are as many as
+wanted. Recall is of the nearest passages by exact vectors, and of gold passages. Memory is the peak of a
+process that answers one question, above one that has only loaded the embedder: `python -m benchmarks.edge`
+with a JSON argument is that process.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.footprint import fits, tier_footprints
-from benchmarks.runner import Measured
-from mio_rag.corpora.dataset import Dataset
-from mio_rag.corpora.load import load_dataset
-from mio_rag.errors import InputError
-from mio_rag.evaluation.ledger import environment
+from benchmarks.processes import ask_process
+from benchmarks.questions import QuestionSet, load_sets
+from benchmarks.runner import Measured, at_least, interval_text, note, text_table
+from mio_rag.errors import InputError, MioRagError
 from mio_rag.evaluation.statistics import mean_interval
+from mio_rag.generation import build_prompt, make_generator
 from mio_rag.generation.extractive import sentences
+from mio_rag.learning.router_model import KEY, RouterSettings
+from mio_rag.policies.make import make_controller
+from mio_rag.policies.setup import ControlSettings, Setup
+from mio_rag.retrieval.embedders import make_embedder
 from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.retrieval.vectors import VECTOR_KINDS, make_dense, open_vectors
-from mio_rag.session.tiers import PUBLISHED
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.retrieval.vectors import VECTOR_KINDS, make_dense, open_vectors, why_not
+from mio_rag.selection.selector import Selector
+from mio_rag.session.costs import peak_memory_mb
+from mio_rag.session.tiers import PUBLISHED, tiers_of
+from mio_rag.storage import read_json
 from mio_rag.types import Passage, Question
 
-_DEPTH = 10
-_BOUND = 150.0  # megabytes above the embedder
-_LOST = 0.01  # of gold recall
-_TIMED = 10  # searches
+_DEPTH, _TIMED = 10, 10
+_MOST_MB, _MOST_LOST = 150.0, 0.01  # above the embedder, of gold recall
 
 
-def command(given: argparse.Namespace) -> Measured:
-    """Build the index, measure its forms, write the report, and print it."""
-    if given.passages < 1 or given.questions < 1:
-        raise InputError(f"--passages={given.passages} and --questions={given.questions} must be >= 1")
-    names = [name for name in given.sets.split(",") if name] or sorted(
-        folder.name for folder in given.data.iterdir() if any(folder.glob("corpus.jsonl*"))
-    )
-    sets = {name: load_dataset(given.data / name) for name in names}
+def measure(given: argparse.Namespace) -> Measured:
+    """Build the index and measure its forms."""
+    at_least(given, limit=1, passages=1)
+    sets = load_sets(given, given.embedder)
     index = _index(sets, given)
-    asked = [
-        (name, question, frozenset(f"{name}:{i}" for i in question.gold_ids))
-        for name, dataset in sets.items()
-        for question in _drawn(dataset, given.questions)
-    ]
-    queries = index.embedder.encode([question.text for _, question, _ in asked])
-    results = {
-        "benchmark": "edge",
-        "passages": len(index),
-        "whole_passages": sum(len(dataset.passages) for dataset in sets.values()),
-        "embedder": index.embedder.name,
-        "questions": len(asked),
-        "sets": names,
-        "recall": _recalls(index, queries, [gold for _, _, gold in asked]),
-        "forms": [fit.to_dict() for fit in fits(index, queries, asked[0][1].text)],
-        "seconds": _seconds(index, queries, given.work),
-        "tiers": [
-            vars(found)
-            for found in tier_footprints(given.work / "index", asked[0][1].text, PUBLISHED, mapped=True)
-        ],
-        **environment(),
-    }
-    return Measured(results, table(results))
-
-
-def _index(sets: dict[str, Dataset], given: argparse.Namespace) -> CorpusIndex:
-    """The index of the work folder; built where it is not there."""
-    folder = given.work / "index"
-    if folder.is_dir():
-        found = CorpusIndex.load(folder)
-        if len(found) != given.passages or found.embedder.name != given.embedder:
-            raise InputError(
-                f"'{folder}' holds {len(found)} passages by {found.embedder.name}: choose another --work"
+    asked = [(one.name, q) for one in sets for q in one.dataset.questions[: given.limit]]
+    gold = [frozenset(f"{name}:{i}" for i in q.gold_ids) for name, q in asked]
+    queries = index.embedder.encode([question.text for _, question in asked])
+    vectors = index.embeddings(range(len(index)))
+    kinds = [kind for kind in VECTOR_KINDS if not why_not(kind, *vectors.shape)]
+    recall = _recalls(vectors, kinds, index.ids, queries, gold)
+    question = {"question": asked[0][1].text}
+    forms = []
+    before = ask_process(
+        "benchmarks.edge", {**question, "index": str(given.work / "index"), "upto": "embedder"}
+    )
+    for kind in kinds:
+        dense = make_dense(vectors, kind)
+        folder = dataclasses.replace(index, _dense=dense).save(given.work / kind, overwrite=True)
+        opened = open_vectors(folder / "dense.faiss")
+        for mapped in (False, True):
+            peak = ask_process(
+                "benchmarks.edge", {**question, "index": str(folder), "mapped": mapped, "upto": "answer"}
             )
-        return found
-    passages = passages_of(sets, given.passages)
-    done = 0
+            # Product codes are never left on disk.
+            seconds = _median_seconds(opened if mapped and opened is not None else dense, queries)
+            size = (folder / "dense.faiss").stat().st_size / 1e6
+            forms.append(
+                {"vectors": kind, "mapped": mapped, "peak_mb": peak["peak_mb"], "file_mb": size,
+                 "above_embedder_mb": peak["peak_mb"] - before["peak_mb"], "search_seconds": seconds}
+            )  # fmt: skip
+        note(f"{kind} vectors")
+    tiers = []
+    for tier in PUBLISHED:
+        told = {
+            **question,
+            "index": str(given.work / "index"),
+            "mapped": True,
+            "upto": "tier",
+            "tier": tier.to_dict(),
+        }
+        found = ask_process("benchmarks.edge", told)
+        tiers.append({"tier": tier.name, **found, "above_embedder_mb": found["peak_mb"] - before["peak_mb"]})
+    whole = sum(len(one.dataset.passages) for one in sets)
+    report = {
+        "passages": len(index), "whole_passages": whole, "embedder": index.embedder.name, "recall": recall,
+        "questions": len(asked), "forms": forms, "tiers": tiers,
+    }  # fmt: skip
+    return Measured(report, _table(report))
 
-    def say(count: int) -> None:
-        nonlocal done
-        if (done + count) // 5000 > done // 5000:
-            print(f"{done + count} of {len(passages)} embedded", file=sys.stderr, flush=True)
-        done += count
 
-    index = CorpusIndex.build(passages, given.embedder, "edge", say)
-    index.save(folder)
-    return index
+def _index(sets: Sequence[QuestionSet], given: argparse.Namespace) -> CorpusIndex:
+    folder = given.work / "index"
+    if not folder.is_dir():
+        passages = passages_of(sets, given.passages)
+        note(f"embedding {len(passages)} passages")
+        CorpusIndex.build(passages, "tfidf" if given.quick else given.embedder, "edge").save(folder)
+    found = CorpusIndex.load(folder)
+    if len(found) != given.passages:
+        raise InputError(
+            f"'{folder}' holds {len(found)} passages, not {given.passages}: choose another --work"
+        )
+    return found
 
 
-def passages_of(sets: dict[str, Dataset], count: int) -> list[Passage]:
-    """The passages of all sets, and so many of their sentences that there are `count`; none twice.
+def passages_of(sets: Sequence[QuestionSet], count: int) -> list[Passage]:
+    """Return the passages of all sets, and so many of their sentences that there are `count`; none twice.
 
     Raises
     ------
@@ -108,60 +121,49 @@ def passages_of(sets: dict[str, Dataset], count: int) -> list[Passage]:
     for passage in (*_whole(sets), *_single(sets)):
         if len(found) == count:
             break
-        text = passage.text if passage.title == "" else f"{passage.title}\n{passage.text}"
-        found.setdefault(text, passage)
+        found.setdefault(f"{passage.title}\n{passage.text}", passage)
     if len(found) < count:
-        raise InputError(f"the sets hold {len(found)} passages and sentences: {count} are too many")
+        raise InputError(f"the sets hold {len(found)} passages and sentences: lower --passages")
     return list(found.values())
 
 
-def _whole(sets: dict[str, Dataset]) -> Iterator[Passage]:
-    for name, dataset in sets.items():
-        for p in dataset.passages:
-            yield Passage(f"{name}:{p.id}", p.text, p.title, f"{name}:{p.source}" if p.source else "")
+def _whole(sets: Sequence[QuestionSet]) -> Iterator[Passage]:
+    for one in sets:
+        for p in one.dataset.passages:
+            yield Passage(f"{one.name}:{p.id}", p.text, p.title, f"{one.name}:{p.source}" if p.source else "")
 
 
-def _single(sets: dict[str, Dataset]) -> Iterator[Passage]:
-    for name, dataset in sets.items():
-        for p in dataset.passages:
+def _single(sets: Sequence[QuestionSet]) -> Iterator[Passage]:
+    for one in sets:
+        for p in one.dataset.passages:
             for k, sentence in enumerate(sentences(p.text)):
-                yield Passage(f"{name}:{p.id}#{k}", sentence, "", f"{name}:{p.id}")
-
-
-def _drawn(dataset: Dataset, count: int) -> list[Question]:
-    order = np.random.default_rng(0).permutation(len(dataset.questions))
-    return [dataset.questions[k] for k in sorted(order[:count].tolist())]
+                yield Passage(f"{one.name}:{p.id}#{k}", sentence, "", f"{one.name}:{p.id}")
 
 
 def _recalls(
-    index: CorpusIndex, queries: NDArray[np.float32], gold: Sequence[frozenset[str]]
+    vectors: NDArray[np.float32],
+    kinds: Sequence[str],
+    ids: Sequence[str],
+    queries: NDArray[np.float32],
+    gold: Sequence[frozenset[str]],
 ) -> dict[str, Any]:
-    """By form: the share of the nearest 10 that are found, and of gold passages; with its loss."""
-    vectors = index.embeddings(range(len(index)))
+    """Return, by form, the share of the nearest 10 that are found, and of gold passages with its loss."""
     exact = make_dense(vectors).search(queries, _DEPTH)[1]
-    known = [k for k, one in enumerate(gold) if one]
-    ids = index.ids
-    told: dict[str, Any] = {}
-    before = gold_found(exact, ids, gold)
-    for kind in VECTOR_KINDS:
+    before, known = _gold_found(exact, ids, gold), [k for k, one in enumerate(gold) if one]
+    told = {}
+    for kind in kinds:
         rows = make_dense(vectors, kind).search(queries, _DEPTH)[1]
         shared = [len(set(a) & set(b)) / _DEPTH for a, b in zip(exact.tolist(), rows.tolist(), strict=True)]
-        found = gold_found(rows, ids, gold)
-        told[kind] = {
-            "nearest": mean_interval(shared),
-            "gold": float(found[known].mean()),
-            "gold_lost": mean_interval((before - found)[known].tolist()),
-        }
+        found = _gold_found(rows, ids, gold)
+        lost = mean_interval((before - found)[known].tolist())
+        told[kind] = {"nearest": mean_interval(shared), "gold": float(found[known].mean()), "gold_lost": lost}
     return told
 
 
-def gold_found(
+def _gold_found(
     rows: NDArray[np.int64], ids: Sequence[str], gold: Sequence[frozenset[str]]
 ) -> NDArray[np.float64]:
-    """Share of the gold passages of each question among the rows that were found; nan without any.
-
-    A sentence stands for its passage.
-    """
+    """Return the share of each question's gold passages that were found; a sentence counts for its own."""
     return np.array(
         [
             len({ids[row].partition("#")[0] for row in found} & wanted) / len(wanted) if wanted else np.nan
@@ -170,71 +172,81 @@ def gold_found(
     )
 
 
-def _seconds(index: CorpusIndex, queries: NDArray[np.float32], work: Path) -> dict[str, dict[str, float]]:
-    """Processor seconds of one search, in memory and on disk: the median of some."""
-    told = {}
-    vectors = index.embeddings(range(len(index)))
-    for kind in VECTOR_KINDS:
-        dense = make_dense(vectors, kind)
-        told[kind] = {"in memory": _median(dense, queries)}
-        folder = dataclasses.replace(index, _dense=dense).save(work / kind, overwrite=True)
-        found = open_vectors(folder / "dense.faiss")
-        if found is not None:
-            told[kind]["on disk"] = _median(found, queries)
-    return told
-
-
-def _median(dense: Any, queries: NDArray[np.float32]) -> float:
+def _median_seconds(dense: Any, queries: NDArray[np.float32]) -> float:
     took = []
-    for k in range(_TIMED):
+    for k in range(min(_TIMED, len(queries))):
         began = time.process_time()
         dense.search(queries[k : k + 1], 200)
         took.append(time.process_time() - began)
     return float(np.median(took))
 
 
-def table(results: dict[str, Any]) -> str:
-    """The figures as text."""
-    lines = [
-        f"{results['passages']} passages ({results['whole_passages']} whole, the others sentences of them), "
-        f"{results['embedder']}, {results['questions']} questions of {', '.join(results['sets'])}",
-        "",
-        f"{'vectors':10} {'nearest 10':>24} {'gold':>6} {'gold lost':>26}",
+def _table(report: Mapping[str, Any]) -> str:
+    recall = [
+        (kind, interval_text(one["nearest"]), f"{one['gold']:.3f}", interval_text(one["gold_lost"], 3, "+"))
+        for kind, one in report["recall"].items()
     ]
-    for kind, found in results["recall"].items():
-        near, lost = _told(found["nearest"], ""), _told(found["gold_lost"])
-        lines.append(f"{kind:10} {near:>24} {found['gold']:>6.3f} {lost:>26}")
-    lines += [
-        "",
-        f"{'vectors':10} {'kept':12} {'peak MB':>8} {'above the embedder':>19} {'file MB':>8} "
-        f"{'search s':>9}",
+    forms = [
+        (f"{one['vectors']}, {'on disk' if one['mapped'] else 'in memory'}", f"{one['peak_mb']:.0f}",
+         f"{one['above_embedder_mb']:.0f}", f"{one['file_mb']:.1f}", f"{one['search_seconds']:.3f}")
+        for one in report["forms"]
+    ]  # fmt: skip
+    tiers = [
+        (one["tier"], f"{one['peak_mb']:.0f}", f"{one['above_embedder_mb']:.0f}", one["prompt_tokens"])
+        for one in report["tiers"]
     ]
-    for form in results["forms"]:
-        kept = "on disk" if form["mapped"] else "in memory"
-        took = results["seconds"][form["vectors"]]
-        seconds = took.get(kept, took["in memory"])  # product codes are never left on disk
-        lines.append(
-            f"{form['vectors']:10} {kept:12} {form['peak_mb']:>8.0f} {form['above_model_mb']:>19.0f} "
-            f"{form['vectors_mb']:>8.1f} {seconds:>9.3f}"
-        )
-    lines += [
-        "",
-        f"{'tier, exact vectors on disk':30} {'peak MB':>8} {'above the embedder':>19} {'tokens':>7}",
-    ]
-    for tier in results["tiers"]:
-        lines.append(
-            f"{tier['component']:30} {tier['peak_mb']:>8.0f} {tier['added_mb']:>19.0f} "
-            f"{tier['prompt_tokens']:>7}"
-        )
     good = [
-        f"{form['vectors']} {'on disk' if form['mapped'] else 'in memory'}"
-        for form in results["forms"]
-        if form["above_model_mb"] <= _BOUND
-        and results["recall"][form["vectors"]]["gold_lost"]["mean"] <= _LOST
+        f"{one['vectors']} {'on disk' if one['mapped'] else 'in memory'}"
+        for one in report["forms"]
+        if one["above_embedder_mb"] <= _MOST_MB
+        and report["recall"][one["vectors"]]["gold_lost"]["mean"] <= _MOST_LOST
     ]
-    goal = f"within {_BOUND:.0f} MB above the embedder, and within {100 * _LOST:.0f} point of gold recall"
-    return "\n".join([*lines, "", f"{goal}: {', '.join(good) or 'none'}"])
+    return "\n\n".join(
+        [
+            f"{report['passages']} passages ({report['whole_passages']} whole), {len(tiers)} tiers",
+            text_table(("vectors", "nearest 10", "gold", "gold lost"), recall),
+            text_table(("vectors", "peak MB", "above the embedder", "file MB", "search s"), forms),
+            text_table(("tier, exact vectors on disk", "peak MB", "above the embedder", "tokens"), tiers),
+            f"at most {_MOST_MB:.0f} MB above the embedder, {_MOST_LOST:g} of gold lost: "
+            f"{', '.join(good) or 'none'}",
+        ]
+    )
 
 
-def _told(interval: dict[str, float], sign: str = "+") -> str:
-    return f"{interval['mean']:{sign}.3f} ({interval['low']:{sign}.3f} to {interval['high']:{sign}.3f})"
+# In the process that is measured ---------------------------------------------------------------------------
+
+
+def _answer(told: Mapping[str, Any]) -> dict[str, float]:
+    """Go as far as a component: "embedder", "answer" or "tier"."""
+    folder, question, tokens = Path(told["index"]), Question("question", told["question"]), 0
+    embedder = make_embedder(read_json(folder / "manifest.json")["embedder"], folder)
+    embedder.encode([question.text])
+    if told["upto"] != "embedder":
+        index, generator = (
+            CorpusIndex.load(folder, embedder, mapped=told["mapped"]),
+            make_generator("extractive"),
+        )
+        retriever = Retriever(index, counter=generator)
+        if told["upto"] == "answer":
+            chosen = Selector().select(retriever.retrieve(question.text), 256, generator)
+            generator.generate(build_prompt(question, chosen.passages), max_tokens=32)
+        else:
+            settings = RouterSettings(tiers_of([told["tier"]], "the tier"))
+            setup = Setup(ControlSettings(kinds={KEY: settings.to_dict()}), retriever)
+            session = make_controller(f"tier:{told['tier']['name']}", setup)
+            found = session.attempt(
+                question, generator, 1_000_000
+            ).check()  # what is read is for the tier to say
+            tokens = found.costs.total().prompt_tokens
+        generator.close()
+    peak = peak_memory_mb()
+    if peak is None:
+        raise InputError("this system does not report the peak memory of a process")
+    return {"peak_mb": peak, "prompt_tokens": tokens}
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(_answer(json.loads(sys.argv[1]))))
+    except MioRagError as error:
+        sys.exit(str(error))

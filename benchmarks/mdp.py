@@ -9,32 +9,77 @@ model is timed apart. The error is measured against the values of our own soluti
 from __future__ import annotations
 
 import argparse
-import resource
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
 
-from benchmarks.mdp_contenders import EPSILON, Contender, FloatArray, contenders, large_process
-from benchmarks.runner import Measured
-from mio_rag.errors import InputError
+from benchmarks.runner import Measured, at_least, note, text_table
 from mio_rag.formulations.mdp import FiniteMDP, RetrievalMDP
-from mio_rag.solvers.mdp import solve_mdp
+from mio_rag.solvers.mdp import MDPMethod, solve_mdp
+
+EPSILON = 1e-6
+FloatArray = NDArray[np.float64]
+Contender = tuple[str, Callable[[], Callable[[], FloatArray]]]  # name, build -> solve -> values
+_PATIENCE = 60.0  # seconds that one contender may take in all
 
 
-def _measure(
-    mdp: FiniteMDP, contenders: list[Contender], rounds: int, progress: Callable[[str], None]
-) -> list[dict[str, Any]]:
+def measure(given: argparse.Namespace) -> Measured:
+    """Measure the retrieval process as published, and a large general one."""
+    at_least(given, rounds=1, states=0)
+    processes = [("retrieval", RetrievalMDP(horizon=None).to_finite(), given.rounds, True)]
+    if given.states:
+        large = large_process(given.states, 5, 10, 0.95, given.seed)
+        processes.append(("general", large, max(1, given.rounds // 20), False))
+    results = []
+    for name, mdp, turns, small in processes:
+        rows, truth = _timed(mdp, contenders(mdp, small), turns), solve_mdp(mdp, epsilon=EPSILON)
+        peer = next(r for r in rows if not r["name"].startswith("mio-rag") and r["error"] <= EPSILON)
+        best = next(r for r in rows if r["name"].startswith("mio-rag") and "unchecked" not in r["name"])
+        results.append(
+            {
+                "process": name, "states": mdp.n_states, "actions": mdp.n_actions, "discount": mdp.discount,
+                "transitions": int(mdp.transitions.nnz), "stated_error": truth.error, "contenders": rows,
+                "fastest_peer": peer["name"],
+                "times_the_fastest_peer": peer["median_seconds"] / best["median_seconds"],
+            }
+        )  # fmt: skip
+    return Measured({"epsilon": EPSILON, "processes": results}, _table(results))
+
+
+def _table(results: list[dict[str, Any]]) -> str:
+    parts = []
+    for one in results:
+        rows = [
+            (
+                r["name"],
+                f"{1e3 * r['median_seconds']:.4f}",
+                f"{r['error']:.1e}",
+                f"{r['build_seconds']:.3f}",
+                r["runs"],
+            )
+            for r in one["contenders"]
+        ]
+        head = f"{one['process']}: {one['states']} states x {one['actions']} actions"
+        parts.append(text_table((head, "ms", "error", "s to build", "runs"), rows))
+        parts.append(
+            f"{one['times_the_fastest_peer']:.2f} times as fast as {one['fastest_peer']}, the fastest peer"
+        )
+    return "\n".join(parts)
+
+
+def _timed(mdp: FiniteMDP, contenders: list[Contender], rounds: int) -> list[dict[str, Any]]:
     """Each contender once for warming up, then in turns."""
     truth = solve_mdp(mdp, epsilon=1e-9)
     rows: list[dict[str, Any]] = []
     solvers: dict[str, Callable[[], FloatArray]] = {}
     for name, build in contenders:
-        progress(f"build {name}")
+        note(f"build {name}")
         start = time.perf_counter()
         solvers[name] = build()
         built = time.perf_counter() - start
@@ -49,7 +94,6 @@ def _measure(
             row = next(r for r in rows if r["name"] == name)
             if k > 0 and row["first_seconds"] * k > _PATIENCE:
                 continue
-            progress(f"round {k + 1} of {rounds}: {name}")
             start = time.perf_counter()
             solve()
             seconds[name].append(time.perf_counter() - start)
@@ -59,111 +103,109 @@ def _measure(
     return sorted(rows, key=lambda row: row["median_seconds"])
 
 
-_PATIENCE = 60.0  # seconds that one contender may take in all
+def large_process(states: int, actions: int, successors: int, discount: float, seed: int) -> FiniteMDP:
+    """A general process: uniformly random successors, Dirichlet probabilities, rewards in [0, 1]."""
+    rng = np.random.default_rng(seed)
+    rows = states * actions
+    weights = rng.exponential(size=(rows, successors))
+    weights /= weights.sum(axis=1, keepdims=True)
+    columns = rng.integers(0, states, size=rows * successors)
+    starts = np.arange(0, rows * successors + 1, successors)
+    matrix = sparse.csr_array((weights.ravel(), columns, starts), shape=(rows, states))
+    return FiniteMDP(matrix, rng.random((states, actions)), discount)
 
 
-def run(
-    rounds: int, states: int, seed: int, progress: Callable[[str], None] = lambda text: None
-) -> dict[str, Any]:
-    """Measure both processes.
+def plain_python(mdp: FiniteMDP) -> Callable[[], FloatArray]:
+    """Value iteration in plain loops over lists, with the same stopping rule."""
+    n, m = mdp.rewards.shape
+    starts, columns = mdp.transitions.indptr.tolist(), mdp.transitions.indices.tolist()
+    weights, rewards = mdp.transitions.data.tolist(), mdp.rewards.ravel().tolist()
+    gamma = mdp.discount
 
-    Parameters
-    ----------
-    rounds : int
-        Turns of every contender, >= 1; slow ones take fewer.
-    states : int
-        Of the large process; 0 leaves it out.
-    """
-    retrieval = RetrievalMDP(horizon=None).to_finite()
-    processes = [("retrieval", retrieval, rounds, True)]
-    if states:
-        processes.append(("general", large_process(states, 5, 10, 0.95, seed), max(1, rounds // 20), False))
-    results = []
-    for name, mdp, turns, small in processes:
-        rows = _measure(mdp, contenders(mdp, small), turns, progress)
-        peers = [r for r in rows if not r["name"].startswith("mio-rag") and r["error"] <= EPSILON]
-        best = next(r for r in rows if r["name"].startswith("mio-rag") and "unchecked" not in r["name"])
-        truth = solve_mdp(mdp, epsilon=EPSILON)
-        matrix = mdp.transitions
-        results.append(
-            {
-                "process": name,
-                "states": mdp.n_states,
-                "actions": mdp.n_actions,
-                "transitions": int(matrix.nnz),
-                "discount": mdp.discount,
-                "megabytes": (matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes) / 1e6,
-                "stated_error": truth.error,
-                "sweeps": truth.sweeps,
-                "contenders": rows,
-                "fastest_peer": peers[0]["name"],
-                "times_the_fastest_peer": peers[0]["median_seconds"] / best["median_seconds"],
-            }
-        )
-    return {
-        "epsilon": EPSILON,
-        "rounds": rounds,
-        "seed": seed,
-        "processes": results,
-        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
-    }
+    def solve() -> FloatArray:
+        values = [0.0] * n
+        while True:
+            improved = []
+            for s in range(n):
+                best = -np.inf
+                for row in range(s * m, s * m + m):
+                    following = 0.0
+                    for k in range(starts[row], starts[row + 1]):
+                        following += weights[k] * values[columns[k]]
+                    best = max(best, rewards[row] + gamma * following)
+                improved.append(best)
+            changes = [new - old for new, old in zip(improved, values, strict=True)]
+            values = improved
+            low, high = (edge * gamma / (1 - gamma) for edge in (min(changes), max(changes)))
+            if 0.5 * (high - low) <= EPSILON:
+                return np.array(values) + 0.5 * (low + high)
+
+    return solve
 
 
-def table(report: dict[str, Any]) -> str:
-    """The measurements as text."""
-    lines = []
-    for process in report["processes"]:
-        lines.append(
-            f"{process['process']}: {process['states']} states x {process['actions']} actions, "
-            f"{process['transitions']} transitions, discount {process['discount']}, "
-            f"{process['megabytes']:.1f} MB; own stated error {process['stated_error']:.1e}"
-        )
-        for row in process["contenders"]:
-            lines.append(
-                f"  {row['name']:<38} {1e3 * row['median_seconds']:>12.4f} ms   error {row['error']:.1e}"
-                f"   build {row['build_seconds']:.3f} s   {row['runs']} runs"
-            )
-        lines.append(
-            f"  {process['times_the_fastest_peer']:.2f} times as fast as {process['fastest_peer']}, the "
-            "fastest peer within the error"
-        )
-    return "\n".join(lines)
+def ours(mdp: FiniteMDP, method: MDPMethod) -> Callable[[], FloatArray]:
+    """One of our methods, its check included."""
+    return lambda: solve_mdp(mdp, method, epsilon=EPSILON).values
 
 
-def draw(report: dict[str, Any], path: Path) -> None:
-    """The measurements as bars, from the report alone."""
-    from matplotlib.figure import Figure
+def kernel_alone(mdp: FiniteMDP) -> Callable[[], FloatArray]:
+    """The single pass by itself, without its check."""
+    kernel = import_module("mio_rag.solvers.mdp_kernel")
+    n, m = mdp.rewards.shape
+    matrix, values = mdp.transitions, np.zeros(n)
+    rows = (matrix.indptr, matrix.indices, matrix.data, mdp.rewards.ravel(), mdp.factors.ravel())
 
-    from mio_rag.pictures import save_figure
+    def solve() -> FloatArray:
+        kernel.one_pass(*rows, m, values)
+        return values
 
-    processes = report["processes"]
-    figure = Figure(figsize=(9, 1 + 3.2 * len(processes)), layout="constrained")
-    axes = np.atleast_1d(figure.subplots(len(processes), 1))
-    for ax, process in zip(axes, processes, strict=True):
-        rows = process["contenders"][::-1]
-        names = [row["name"] for row in rows]
-        own = [name.startswith("mio-rag") for name in names]
-        times = [1e3 * row["median_seconds"] for row in rows]
-        bars = ax.barh(names, times, color=["#3b6fb6" if mine else "#b0b0b0" for mine in own])
-        labels = [f" {t:.3g} ms, error {r['error']:.0e}" for t, r in zip(times, rows, strict=True)]
-        ax.bar_label(bars, labels, fontsize=7)
-        ax.set_xscale("log")
-        ax.set_xlim(right=max(times) * 30)
-        title = f"{process['process']}: {process['states']:,} states, {process['actions']} actions"
-        ax.set_title(title, fontsize=10)
-        ax.tick_params(labelsize=8)
-    axes[-1].set_xlabel("median milliseconds for one solution (log scale)")
-    save_figure(figure, path)
+    return solve
 
 
-def show_progress(text: str) -> None:
-    """One line on standard error, rewritten in place."""
-    print(f"\r{text:<78}", end="", file=sys.stderr, flush=True)
+def quantecon(mdp: FiniteMDP, method: str) -> Callable[[], FloatArray]:
+    """quantecon's DiscreteDP on state-action pairs."""
+    markov = import_module("quantecon").markov
+    n, m = mdp.rewards.shape
+    states, actions = np.repeat(np.arange(n), m), np.tile(np.arange(m), n)
+    process = markov.DiscreteDP(mdp.rewards.ravel(), mdp.transitions, mdp.discount, states, actions)
+    return lambda: np.asarray(process.solve(method=method, epsilon=EPSILON, max_iter=100_000).v)
 
 
-def command(given: argparse.Namespace) -> Measured:
-    """Measure, write JSON and picture, print the table; 2 for options out of range."""
-    if given.rounds < 1 or given.states < 0:
-        raise InputError(f"--rounds={given.rounds} must be >= 1, --states={given.states} >= 0")
-    report = run(given.rounds, given.states, given.seed, show_progress)
-    return Measured(report, table(report), partial(draw, report))
+def mdpsolver(mdp: FiniteMDP, algorithm: str, update: str) -> Callable[[], FloatArray]:
+    """mdpsolver's C++ on lists of successors, one thread."""
+    n, m = mdp.rewards.shape
+    starts = mdp.transitions.indptr.tolist()
+    columns, weights = mdp.transitions.indices.tolist(), mdp.transitions.data.tolist()
+    cut = [[(starts[r], starts[r + 1]) for r in range(s * m, s * m + m)] for s in range(n)]
+    model = import_module("mdpsolver").model()
+    model.mdp(
+        discount=mdp.discount,
+        rewards=mdp.rewards.tolist(),
+        tranMatProbs=[[weights[i:j] for i, j in state] for state in cut],
+        tranMatColumns=[[columns[i:j] for i, j in state] for state in cut],
+    )
+
+    def solve() -> FloatArray:
+        model.solve(algorithm=algorithm, tolerance=EPSILON, update=update, parallel=False)
+        return np.asarray(model.getValueVector())
+
+    return solve
+
+
+def contenders(mdp: FiniteMDP, small: bool) -> list[Contender]:
+    """Everyone who can take the process; with `small` also those whom a large one would take too long."""
+    methods: list[MDPMethod] = ["policy_iteration", "value_iteration", "numpy"]
+    if mdp.never_rises:
+        methods.insert(0, "one_pass")
+    found: list[Contender] = [(f"mio-rag {name}", partial(ours, mdp, name)) for name in methods]
+    if mdp.never_rises:
+        found.append(("mio-rag one_pass, unchecked", partial(kernel_alone, mdp)))
+    if small:
+        found.append(("plain Python", partial(plain_python, mdp)))
+    slow = ["policy_iteration"] if small else []  # a dense or sparse linear system each time
+    for name in ["modified_policy_iteration", "value_iteration", *slow]:
+        found.append((f"quantecon {name}", partial(quantecon, mdp, name)))
+    for algorithm in ("mpi", "vi", *(["pi"] if small else [])):
+        for update in ("standard", "gs"):
+            found.append((f"mdpsolver {algorithm} {update}", partial(mdpsolver, mdp, algorithm, update)))
+    return found

@@ -1,66 +1,76 @@
-"""One runner for all studies.
+"""One runner for all studies: settings from a file; one report, one table, one picture.
 
-A study is a file `studies/NAME.toml`: what it asks, which results it backs, the function that measures, and
-its settings with defaults, each of which is an option of the command line. `[quick]` holds the settings of a
-short look at the bundled data.
+A study is a file `studies/NAME.toml`:
 
-    about = "what a newcomer gets"          in one line
-    section = "the-default"                 of benchmarks/README.md
-    measure = "benchmarks.default:measure"  a function of the settings
-    results = "default.json"                in benchmarks/results
+    about = "one price for every token, against one budget for all"
+    section = "one-price-for-every-token"   # heading in benchmarks/README.md
+    measure = "benchmarks.price:measure"    # function of the settings -> Measured
+    sets = "squad2,nq_open"                 # if it takes question sets: the published ones
+    limit = 150                             # questions of each
 
-    [settings]
-    limit = {default = 400, help = "questions of a set"}
-    data = {type = "path", required = true, help = "folder that holds one folder for each set"}
+    [settings]                              # further options of the command line
+    draws = {default = 6, help = "orders of the questions"}
 
-`measure` returns a `Measured`, which the runner writes (JSON with versions, seed and machine; the table as
-text; the picture) and prints; or an exit status, where a study writes several files itself.
+    [quick]                                 # settings of `--quick`, a short run on the bundled data
+    draws = 1
+
+Results are written to `benchmarks/results/NAME.json`, `.txt` and `.png`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
+import json
 import os
 import platform
 import shlex
 import sys
+import tempfile
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.files import replaced, write_json
-from mio_rag import __version__
+from mio_rag import __version__, storage
 from mio_rag.errors import InputError, MioRagError, SolverError
+from mio_rag.retrieval.cached import cache_folder
 
 STUDIES, RESULTS = Path(__file__).parent / "studies", Path("benchmarks/results")
 _TYPES: Mapping[str, Callable[[str], Any]] = {"path": Path, "int": int, "float": float, "str": str}
-_KEYS = {"about", "section", "measure", "results", "settings", "quick"}
+_KEYS = {"about", "section", "measure", "sets", "limit", "settings", "quick"}
 _SETTING = {"default", "type", "help", "required", "choices", "flag"}
 _PACKAGES = (
     *("numpy", "scipy", "numba", "scikit-learn", "faiss-cpu", "bm25s", "highspy", "ortools", "quantecon"),
     *("mdpsolver", "ray", "langchain-core", "llama-index-core", "dspy", "haystack-ai"),
 )
+#: Settings of every study on question sets; see `benchmarks.questions.load_sets`.
+_ON_SETS: Mapping[str, Mapping[str, Any]] = {
+    "data": {"type": "path", "help": "folder with one folder for each set (default: the bundled questions)"},
+    "sets": {"help": "comma-separated names"},
+    "indexes": {"type": "path", "help": "folder of indexes SET-EMBEDDER (default: built in --work)"},
+    "limit": {"help": "questions of each set"},
+}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a study found.
+    """The result of a study.
 
     Parameters
     ----------
     report : dict
-        Of JSON; the runner adds benchmark, command, seed, versions and machine where they are missing.
+        For JSON; the runner adds command, seed, versions and machine.
     table : str
         For people.
     draw : callable, optional
-        Draws the picture into a file.
+        Draw the picture into a file.
     wrong : int
-        Claims that did not hold; above 0 the exit status is 1.
+        Number of claims that do not hold; above 0 the exit status is 1.
     """
 
     report: dict[str, Any]
@@ -77,76 +87,71 @@ class Study:
     about: str
     section: str
     measure: str
-    results: str = ""
+    sets: str = ""
+    limit: int = 0
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)
 
-    def function(self) -> Callable[[argparse.Namespace], Measured | int]:
-        """Import what measures."""
+    def function(self) -> Callable[[argparse.Namespace], Measured]:
+        """Import the function that measures."""
         module, _, name = self.measure.partition(":")
-        found: Callable[[argparse.Namespace], Measured | int] = getattr(importlib.import_module(module), name)
+        found: Callable[[argparse.Namespace], Measured] = getattr(importlib.import_module(module), name)
         return found
 
-    def parser(self) -> argparse.ArgumentParser:
-        """An option for each setting."""
-        parser = argparse.ArgumentParser(prog=f"python -m benchmarks {self.name}", description=self.about)
-        for name, said in self.settings.items():
-            _add_option(parser, name, said)
-        if self.quick:
-            parser.add_argument("--quick", action="store_true", help="a short look at the bundled data")
-        if self.results:
-            parser.add_argument("--out", type=Path, default=RESULTS / self.results, help="(%(default)s)")
-        return parser
+    def options(self) -> dict[str, dict[str, Any]]:
+        """Return all settings with their defaults."""
+        defaults = {"sets": self.sets, "limit": self.limit}
+        shared = {k: {**v, "default": defaults.get(k)} for k, v in _ON_SETS.items()} if self.sets else {}
+        always = {
+            "seed": {"default": 0, "help": "of everything that is drawn"},
+            "work": {"type": "path", "help": "folder of finished work, where a run resumes (default: cache)"},
+        }
+        return {**shared, **always, **{k: dict(v) for k, v in self.settings.items()}}
 
     def given(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The settings of one run: those of `--quick` where it is asked for, then what is said."""
-        parser = self.parser()
-        if "--quick" in arguments:
-            for action in parser._actions:
-                if action.dest in self.quick:
-                    action.required = False
-            parser.set_defaults(**{k: _typed(self.settings[k], v) for k, v in self.quick.items()})
+        """Parse the settings of one run; `--quick` changes defaults, not what is given."""
+        parser = argparse.ArgumentParser(prog=f"python -m benchmarks run {self.name}", description=self.about)
+        quick, options = "--quick" in arguments, self.options()
+        short = {"limit": 4, "sets": "", **self.quick} if self.sets else self.quick
+        for name, option in options.items():
+            if quick and name in short:
+                option = {**option, "default": short[name], "required": False}
+            _add_option(parser, name, option)
+        parser.add_argument("--quick", action="store_true", help="a short run on the bundled data")
+        parser.add_argument("--out", type=Path, default=RESULTS / f"{self.name}.json", help="(%(default)s)")
         return parser.parse_args(arguments)
 
 
-def _typed(said: Mapping[str, Any], value: Any) -> Any:
-    return Path(value) if said.get("type") == "path" else value
-
-
-def _add_option(parser: argparse.ArgumentParser, name: str, said: Mapping[str, Any]) -> None:
-    option, text = f"--{name.replace('_', '-')}", said.get("help", "")
-    if said.get("flag"):
-        parser.add_argument(option, dest=name, action="store_true", help=text)
+def _add_option(parser: argparse.ArgumentParser, name: str, option: Mapping[str, Any]) -> None:
+    flag, text, default = f"--{name.replace('_', '-')}", option.get("help", ""), option.get("default")
+    if option.get("flag"):
+        parser.add_argument(flag, dest=name, action="store_true", help=text)
         return
-    default = said.get("default")
-    kind = said.get("type") or (type(default).__name__ if default is not None else "str")
+    kind = option.get("type") or (type(default).__name__ if default is not None else "str")
     parser.add_argument(
-        option,
+        flag,
         dest=name,
         type=_TYPES[kind],
         default=None if default is None else _TYPES[kind](default),
-        required=bool(said.get("required")),
-        choices=said.get("choices"),
+        required=bool(option.get("required")),
+        choices=option.get("choices"),
         help=text if default is None else f"{text} (default: %(default)s)".strip(),
     )
 
 
-@cache
+@functools.cache
 def studies() -> dict[str, Study]:
-    """All studies by name.
-
-    Raises
-    ------
-    InputError
-        If a file does not describe a study.
-    """
+    """Read all studies; `InputError` for a file that does not describe one."""
     found, problems = {}, []
     for path in sorted(STUDIES.glob("*.toml")):
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-        strange = sorted(set(data) - _KEYS)
         settings = data.get("settings", {})
-        strange += [f"settings.{n}.{key}" for n, said in settings.items() for key in set(said) - _SETTING]
-        strange += [f"quick.{name}" for name in data.get("quick", {}) if name not in settings]
+        known = {*settings, "seed", "work", *(_ON_SETS if "sets" in data else ())}
+        strange = [
+            *sorted(set(data) - _KEYS),
+            *(f"quick.{k}" for k in data.get("quick", {}) if k not in known),
+        ]
+        strange += [f"settings.{n}.{key}" for n, one in settings.items() for key in set(one) - _SETTING]
         missing = [key for key in ("about", "section", "measure") if key not in data]
         problems += [f"{path.name}: {key} is unknown" for key in strange]
         problems += [f"{path.name}: {key} is missing" for key in missing]
@@ -157,20 +162,20 @@ def studies() -> dict[str, Study]:
     return found
 
 
-def run(name: str, arguments: Sequence[str]) -> int:
-    """Run a study and write what it found.
+def run(study: Study, arguments: Sequence[str]) -> int:
+    """Run a study and write its results.
 
     Returns
     -------
     int
-        0; 1 where a claim did not hold, 2 for bad input, 130 when interrupted.
+        0; 1 if a claim did not hold, 2 for bad input, 130 when interrupted.
     """
-    study = studies()[name]
     given = study.given(arguments)
     public = [Path(a).name if os.path.isabs(a) else a for a in arguments]  # no folders of this machine
-    given.command_line = shlex.join(["python", "-m", "benchmarks", name, *public])
+    command = shlex.join(["python", "-m", "benchmarks", "run", study.name, *public])
     try:
-        found = study.function()(given)
+        with _work_folder(study, given):
+            found = study.function()(given)
     except InputError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -179,42 +184,86 @@ def run(name: str, arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1 if isinstance(error, SolverError) else 2
     except KeyboardInterrupt:
-        print("interrupted: where rows are kept, the same command goes on", file=sys.stderr)
+        print("interrupted: the same command resumes", file=sys.stderr)
         return 130
-    if isinstance(found, int):
-        return found
-    write(study, given, found)
+    about = {"study": study.name, "command": command, "seed": given.seed, "versions": versions()}
+    write_json(given.out, {**about, "machine": machine(), **found.report})
+    if found.table:
+        write_text(given.out.with_suffix(".txt"), found.table.rstrip("\n") + "\n")
+        print(found.table)
+    if found.draw is not None:
+        with replaced(given.out.with_suffix(".png")) as partial:
+            found.draw(partial)
+    note(str(given.out))
     return 1 if found.wrong else 0
 
 
-def write(study: Study, given: argparse.Namespace, found: Measured) -> None:
-    """Write JSON, table and picture, and print the table."""
-    about = {
-        "benchmark": study.name,
-        "command": given.command_line,
-        "seed": getattr(given, "seed", None),
-        "versions": versions(),
-        "machine": {
-            "system": platform.system(),
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            "load": os.getloadavg(),
-        },
-    }
-    write_json(given.out, {**about, **found.report})
-    if found.table:
-        with replaced(given.out.with_suffix(".txt")) as partial:
-            partial.write_text(found.table.rstrip("\n") + "\n", encoding="utf-8")
-        print(found.table)
-    if found.draw is not None:
-        found.draw(given.out.with_suffix(".png"))
-    print(given.out, file=sys.stderr)
+@contextmanager
+def _work_folder(study: Study, given: argparse.Namespace) -> Iterator[None]:
+    """Set `given.work`: as given, temporary for a quick run, else in the user's cache."""
+    if given.work is None and given.quick:
+        with tempfile.TemporaryDirectory(prefix="mio-rag-benchmarks-") as folder:
+            given.work = Path(folder)
+            yield
+        return
+    given.work = given.work or cache_folder() / "benchmarks" / study.name
+    given.work.mkdir(parents=True, exist_ok=True)
+    yield
 
 
-def versions(*more: str) -> dict[str, str]:
-    """Of this package and of those that figures depend on, where they are installed."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """List the studies, or run one."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["run"]:
+        words = words[1:]
+    known = studies()
+    if not words or words[0] in ("list", "-h", "--help"):
+        print("usage: python -m benchmarks run STUDY [OPTIONS]; run STUDY --help lists its options\n")
+        for study in known.values():
+            print(f"{study.name:20}{study.about}")
+        return 0
+    if words[0] not in known:
+        print(f"error: there is no study '{words[0]}': choose {', '.join(known)}", file=sys.stderr)
+        return 2
+    return run(known[words[0]], words[1:])
+
+
+# What studies share ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Yield a partial file that takes the place of `path` when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with storage.replaced(path) as partial:
+        yield partial
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file or none of it."""
+    with replaced(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a report."""
+    write_text(path, json.dumps(data, indent=1, sort_keys=True) + "\n")
+
+
+def stored(path: Path, settings: Any, make: Callable[[], Any]) -> Any:
+    """Return the JSON data stored in `path` for equal settings; make and store it otherwise."""
+    settings = json.loads(json.dumps(settings))
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if known.get("settings") != settings:
+        known = {"settings": settings, "made": make()}
+        write_text(path, json.dumps(known))
+    return known["made"]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of this package and of the packages that results depend on."""
     found = {"mio-rag": __version__, "python": platform.python_version()}
-    for package in (*_PACKAGES, *more):
+    for package in _PACKAGES:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -222,23 +271,74 @@ def versions(*more: str) -> dict[str, str]:
     return found
 
 
+def machine() -> dict[str, Any]:
+    """Describe the machine."""
+    model, info = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
+    if info.is_file():
+        names = [line for line in info.read_text(encoding="utf-8").splitlines() if "model name" in line]
+        model = names[0].partition(":")[2].strip() if names else model
+    return {
+        "system": platform.system(),
+        "processor": model,
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
 def note(text: str) -> None:
-    """Say how far a study is."""
+    """Print progress."""
     print(text, file=sys.stderr, flush=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """List the studies, or run one."""
-    said = list(sys.argv[1:] if arguments is None else arguments)
-    if said[:1] == ["run"]:
-        said = said[1:]
-    known = studies()
-    if not said or said[0] in ("list", "-h", "--help"):
-        print("usage: python -m benchmarks [run] STUDY [OPTIONS]; STUDY --help shows its options\n")
-        for study in known.values():
-            print(f"{study.name:20}{study.about}")
-        return 0
-    if said[0] not in known:
-        print(f"error: there is no study '{said[0]}': choose {', '.join(known)}", file=sys.stderr)
-        return 2
-    return run(said[0], said[1:])
+def numbers(option: str, text: str, kind: type[int] | type[float]) -> list[Any]:
+    """Parse different numbers >= 0 with commas between them; `InputError` if they are not."""
+    try:
+        found = [kind(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"{option}={text!r} must be numbers with commas between them") from error
+    if any(value < 0 for value in found) or len(set(found)) < len(found):
+        raise InputError(f"{option}={text!r} must be different numbers >= 0")
+    return found
+
+
+def at_least(given: argparse.Namespace, **least: float) -> None:
+    """Raise `InputError` for settings below a number."""
+    below = {name: low for name, low in least.items() if getattr(given, name) < low}
+    if below:
+        raise InputError(
+            [
+                f"--{n.replace('_', '-')} must be >= {low:g}, got {getattr(given, n)}"
+                for n, low in below.items()
+            ]
+        )
+
+
+def interval_text(interval: Mapping[str, Any] | None, digits: int = 3, sign: str = "") -> str:
+    """Format a mean with its interval: 0.512 (0.480 to 0.544)."""
+    if interval is None:
+        return "-"
+    mean, low, high = (f"{interval[end]:{sign}.{digits}f}" for end in ("mean", "low", "high"))
+    return mean if interval["low"] == interval["high"] else f"{mean} ({low} to {high})"
+
+
+def text_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Lay out cells in columns, the first to the left and the others to the right."""
+    cells = [list(map(str, row)) for row in (heads, *rows)]
+    widths = [max(len(row[k]) for row in cells) for k in range(len(heads))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(w) if k == 0 else cell.rjust(w)
+            for k, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )
+
+
+def figure(panels: int, width: float = 5.2, height: float = 4.2) -> tuple[Any, list[Any]]:
+    """Return a matplotlib figure and its panels, side by side."""
+    from mio_rag.errors import require
+
+    made = require("matplotlib.figure", "evaluation", "the picture").Figure(
+        figsize=(width * panels, height), layout="constrained"
+    )
+    return made, list(made.subplots(1, panels, squeeze=False)[0])

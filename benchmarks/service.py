@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import socket
 import subprocess
@@ -23,18 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.runner import Measured
-from benchmarks.speed.runner import machine
+from benchmarks.runner import Measured, at_least, text_table
 from mio_rag.corpora.load import load_dataset
-from mio_rag.errors import InputError, SolverError, require
-from mio_rag.evaluation.ledger import environment
+from mio_rag.errors import SolverError, require
+from mio_rag.retrieval import CorpusIndex
 
 _READY_SECONDS = 900.0
 
 
 @dataclass
 class Phase:
-    """What clients saw."""
+    """What clients received."""
 
     name: str
     clients: int
@@ -45,7 +43,7 @@ class Phase:
     unproven: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; latencies of answered requests in seconds."""
+        """Return plain data; latencies of answered requests in seconds."""
         served = np.array(self.latencies or [np.nan])
         return {
             "name": self.name,
@@ -62,55 +60,51 @@ class Phase:
         }
 
 
-def command(given: argparse.Namespace) -> Measured:
-    """Run the benchmark and write its JSON; 1 where a request failed or a refusal gave no Retry-After."""
+def measure(given: argparse.Namespace) -> Measured:
+    """Load the service; a failed request, or a refusal without Retry-After, is wrong."""
     require("httpx", "dev", "the load generator")
-    if not given.seconds > 0 or min(given.clients, given.overload, given.workers) < 1:
-        raise InputError("--seconds must be above 0, --clients, --overload and --workers >= 1")
+    at_least(given, seconds=0.1, clients=1, overload=1, workers=1)
     questions = [question.text for question in load_dataset(given.questions).questions]
-    report: dict[str, Any] = {
-        "benchmark": "service",
-        "machine": machine(),
-        "workers": given.workers,
-        "load_before": os.getloadavg(),
-    }
     with tempfile.TemporaryDirectory() as folder:
-        index = given.index or _demo_index(Path(folder) / "index")
-        port = _free_port()
-        address = f"http://127.0.0.1:{port}"
+        index = given.index or _demo_index(Path(folder) / "index", given.embedder)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
         options = ["--port", str(port), "--workers", str(given.workers)]
         started = [sys.executable, "-m", "mio_rag", "serve", str(index), *options]
         process = subprocess.Popen(started, stdout=subprocess.DEVNULL)
         try:
+            address = f"http://127.0.0.1:{port}"
             asyncio.run(_ready(address, process))
-            load = Phase("load", given.clients)
+            load, over = Phase("load", given.clients), Phase("overload", given.overload)
             asyncio.run(_phase(load, address, questions, given.seconds))
-            over = Phase("overload", given.overload)
             asyncio.run(_phase(over, address, questions, min(20.0, given.seconds)))
-            report["load_after"] = os.getloadavg()
-            report["stopped_seconds"] = _stop(process)
+            start = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+            stopped = time.monotonic() - start
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
             process.wait()
-    report |= {"phases": [load.to_dict(), over.to_dict()], **environment()}
+    phases = [load.to_dict(), over.to_dict()]
     good = set(load.statuses) == {"200"} and set(over.statuses) <= {"200", "503"}
-    wrong = 0 if good and not over.without_retry_after else 1
-    return Measured(report, "\n".join(map(_sentence, report["phases"])), wrong=wrong)
+    rows = [
+        (
+            f"{one['name']}, {one['clients']} clients", one["statuses"], f"{one['answered_per_second']:.1f}",
+            f"{one['latency_seconds']['p50']:.2f}", f"{one['latency_seconds']['p99']:.2f}",
+        )
+        for one in phases
+    ]  # fmt: skip
+    table = text_table(("", "statuses", "answered a second", "p50 s", "p99 s"), rows)
+    report = {"workers": given.workers, "phases": phases, "stopped_seconds": stopped}
+    return Measured(report, table, wrong=int(not good or over.without_retry_after > 0))
 
 
-def _demo_index(folder: Path) -> Path:
-    from mio_rag.retrieval import CorpusIndex
-
+def _demo_index(folder: Path, embedder: str) -> Path:
     data = load_dataset("demo")
-    CorpusIndex.build(data.passages, "minilm", data.name).save(folder)
+    CorpusIndex.build(data.passages, embedder, data.name).save(folder)
     return folder
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def _ready(address: str, process: subprocess.Popen[bytes]) -> None:
@@ -157,20 +151,3 @@ async def _phase(phase: Phase, address: str, questions: list[str], seconds: floa
 
         await asyncio.gather(*(ask_on(k) for k in range(phase.clients)))
     phase.seconds = time.monotonic() - began
-
-
-def _stop(process: subprocess.Popen[bytes]) -> float:
-    """Seconds from SIGTERM to the end."""
-    start = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    process.wait(60)
-    return time.monotonic() - start
-
-
-def _sentence(phase: dict[str, Any]) -> str:
-    spent = phase["latency_seconds"]
-    return (
-        f"{phase['name']}: {phase['clients']} clients, {phase['seconds']:.0f} s, {phase['statuses']}, "
-        f"{phase['answered_per_second']:.1f} answered a second, p50 {spent['p50']:.2f} s, "
-        f"p99 {spent['p99']:.2f} s"
-    )

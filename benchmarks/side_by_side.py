@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runner import Measured, note
+from benchmarks.runner import Measured, note, text_table
 from mio_rag.errors import InputError
 
 _HERE = Path(__file__).parents[1]
@@ -84,7 +84,7 @@ print(json.dumps({
 
 
 def measure(given: argparse.Namespace) -> Measured:
-    """Alternate both checkouts; medians over rounds, and the ratio of this one to the other."""
+    """Alternate both checkouts; report medians over rounds and the ratio of this one to the other."""
     base = given.base.resolve()
     if not (base / "mio_rag" / "__init__.py").is_file():
         raise InputError(f"--base '{given.base}' holds no package mio_rag: name another checkout")
@@ -110,7 +110,7 @@ def _round(root: Path, folder: str, index: Path, questions: int) -> dict[str, fl
 
 
 def summarize(rounds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, Any]]:
-    """Medians of both, and median, least and largest of the ratios of rounds."""
+    """Return medians of both, and median, least and largest of the ratios of rounds."""
     told = {}
     for name in MEASURES:
         ratios = [one["this"][name] / one["base"][name] for one in rounds]
@@ -125,14 +125,13 @@ def summarize(rounds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, 
 
 
 def table(summary: dict[str, dict[str, Any]]) -> str:
-    """For people."""
-    lines = [f"{'':46}{'base':>10}{'this':>10}{'ratio':>8}  of rounds"]
-    for name, one in summary.items():
-        spread = f"{one['least']:.2f} to {one['largest']:.2f}"
-        lines.append(
-            f"{MEASURES[name]:46}{one['base']:>10.4g}{one['this']:>10.4g}{one['ratio']:>8.2f}  {spread}"
-        )
-    return "\n".join(lines)
+    """Lay out medians and ratios."""
+    rows = [
+        (MEASURES[name], f"{one['base']:.4g}", f"{one['this']:.4g}", f"{one['ratio']:.2f}",
+         f"{one['least']:.2f} to {one['largest']:.2f}")
+        for name, one in summary.items()
+    ]  # fmt: skip
+    return text_table(("", "base", "this", "ratio", "of rounds"), rows)
 
 
 def _environment(root: Path) -> dict[str, str]:
@@ -155,7 +154,7 @@ def _probe(root: Path, folder: str, index: Path, questions: int) -> dict[str, fl
 
 
 def _cold(root: Path, folder: str, index: Path) -> dict[str, float]:
-    """CPU seconds and peak memory of one `mio-rag select` in a new process."""
+    """Return CPU seconds and peak memory of one `mio-rag select` in a new process."""
     process = subprocess.Popen(
         [sys.executable, "-m", "mio_rag", "select", str(index), _QUESTION, "--json"],
         cwd=folder,

@@ -1,1 +1,1 @@
-"""Random and mutated inputs to every public interface: each must give a valid result or a clear error."""
+"""Random and mutated inputs to public interfaces: each must give a valid result or a clear error."""

@@ -1,229 +1,241 @@
-"""`python -m benchmarks fuzz`: random and mutated inputs; each must give a valid result or a clear error.
+"""Random and mutated inputs; each must give a valid result or a clear error.
 
-Well means: a result whose claims hold when they are recomputed (objective, budget, bound, strict JSON; small
-programs also against enumeration), or an error of the package's own with a message. On the command line: the
-documented exit code, one message. No other exception, no RuntimeWarning, no hang, no end of memory. Each
-input is drawn from seed, kind and number alone: ``--repeat programs:17`` shows one again.
+Valid is a result whose claims hold when they are recomputed (objective, budget, bound, strict JSON; small
+programs also against enumeration). An error must be one of the package's own with a message. No other
+exception, no RuntimeWarning, no hang, no end of memory. Each input is drawn from seed, kind and number alone:
+`--repeat programs:17` shows one again.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import hashlib
-import json
-import os
-import platform
+import multiprocessing
 import sys
 import tempfile
 import time
 import traceback
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.files import write_json
-from benchmarks.fuzz.endings import Fault, ending
-from benchmarks.fuzz.workers import KINDS, Chunk, Done, drawn, here, make, side_by_side
-from mio_rag import __version__, errors
-from mio_rag.cli.terminal import progress_bar
+from benchmarks.fuzz.endings import CPU_SECONDS, Fault, Kind, ending
+from benchmarks.runner import Measured, at_least, note, stored
+from mio_rag import errors
 from mio_rag.errors import InputError
 
-_SHOWN = 20  # numbers of inputs that are listed for a place
-_LONGEST = 4000  # characters of an input in the report
+#: Module and class of each kind, and its share of all inputs: the quicker ones get more.
+KINDS = {
+    "programs": ("Programs", 0.55),
+    "select": ("Selects", 0.35),
+    "parquet": ("Parquet", 0.05),
+    "corpora": ("Corpora", 0.05),
+}
+_CHUNK = 2000
+_WALL_SECONDS = 12 * CPU_SECONDS  # of one input; then only the end of its process helps
+_MEMORY = 6 << 30  # above what a process has when it is ready
+_SHRINK_SECONDS, _SHRINK_STEPS = 4.0, 400
+_SHOWN, _LONGEST = 20, 4000  # numbers of inputs listed for a place, characters of an input in the report
+Done = dict[str, Any]  # endings: word -> count; faults: list of dict
 
 
-def command(given: argparse.Namespace) -> int:
-    """Run it; returns 1 where an input did not end well."""
+def measure(given: argparse.Namespace) -> Measured:
+    """Run the inputs of every kind, or one again; an input that does not end well is wrong."""
     chosen = [name.strip() for name in given.only.split(",") if name.strip()]
-    problems = [f"--only: '{name}' is unknown: choose from {', '.join(KINDS)}" for name in chosen]
-    problems = [problem for name, problem in zip(chosen, problems, strict=True) if name not in KINDS]
-    problems += [] if chosen else ["--only names no kind of input"]
-    for name, least in (("inputs", 1), ("seed", 0), ("processes", 0)):
-        if getattr(given, name) < least:
-            problems.append(f"--{name} {getattr(given, name)} must be >= {least}")
-    if given.minutes is not None and not given.minutes > 0:
-        problems.append(f"--minutes {given.minutes:g} must be > 0")
-    if problems:
-        raise InputError(problems)
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a name that is drawn must not be looked for
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    if given.repeat is not None:
-        return _repeat(given.repeat, given.seed)
-    counts = _counts(chosen, given.inputs)
-    partial = given.out.with_suffix(".partial.jsonl")
-    head = {"seed": given.seed, "counts": counts, "versions": _versions()}
-    finished = _resumed(partial, head) if given.resume else []
-    rest = _left(_chunks(counts), finished)
-    until = None if given.minutes is None else time.monotonic() + 60 * given.minutes
-    run = here(rest, given.seed) if given.processes == 0 else side_by_side(rest, given.seed, given.processes)
-    total = sum(counts.values())
-    with closing(run), _ledger(partial, head, finished) as write, progress_bar("inputs", total) as advance:
-        advance(sum(done.chunk.count for done in finished))
-        for done in run:
-            finished.append(done)
-            write(done)
-            advance(done.chunk.count)
-            if until is not None and time.monotonic() > until:
-                break
-    report = _report(given, counts, finished)
-    write_json(given.out, report)
-    partial.unlink(missing_ok=True)
-    print(_table(report, given.seed), file=sys.stderr)
-    return 1 if report["faults"] else 0
+    if unknown := [name for name in chosen if name not in KINDS]:
+        raise InputError(f"--only: {', '.join(unknown)} is unknown: choose from {', '.join(KINDS)}")
+    at_least(given, inputs=1, processes=0, seed=0)
+    if given.repeat:
+        return _repeated(given.repeat, given.seed)
+    whole, chunks = sum(KINDS[name][1] for name in chosen), []
+    for name in chosen:
+        count = max(1, round(given.inputs * KINDS[name][1] / whole))
+        chunks += [(name, first, min(_CHUNK, count - first)) for first in range(0, count, _CHUNK)]
+    sources, work = _sources(), given.work
+    run = _chunk_here if given.processes == 0 else _chunk_apart
+
+    def finished(chunk: tuple[str, int, int]) -> tuple[str, Done]:
+        path = work / f"{chunk[0]}-{given.seed}-{chunk[1]}.json"
+        found: Done = stored(path, [*chunk, sources], partial(run, *chunk, given.seed))
+        note(f"{chunk[0]}: {chunk[1] + chunk[2]} inputs")
+        return chunk[0], found
+
+    with ThreadPoolExecutor(max(1, given.processes)) as pool:
+        report = _report(list(pool.map(finished, chunks)))
+    report["sources"] = sources
+    return Measured(report, _table(report, given.seed), wrong=len(report["faults"]))
 
 
-def _repeat(which: str, seed: int) -> int:
+def make(name: str, folder: Path) -> Kind:
+    """Return a kind of input, ready to draw and run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kind: Kind = getattr(import_module(f"benchmarks.fuzz.{name}"), KINDS[name][0])(folder)
+    return kind
+
+
+def drawn(kind: Kind, name: str, seed: int, number: int) -> Any:
+    """Draw input `number` of a kind: the same for a seed, whatever was drawn before."""
+    return kind.draw(np.random.default_rng([seed, zlib.crc32(name.encode()), number]))
+
+
+def _repeated(which: str, seed: int) -> Measured:
     name, _, number = which.partition(":")
     if name not in KINDS or not number.isdigit():
         raise InputError(f"--repeat {which} must be KIND:NUMBER, with a kind of {', '.join(KINDS)}")
     with tempfile.TemporaryDirectory(prefix="mio-rag-fuzz-") as folder:
         kind = make(name, Path(folder))
         given = drawn(kind, name, seed, int(number))
-        print(ascii(given))
-        end = ending(kind, given)
-        print(f"{end.place}  {end.error}: {end.message}" if isinstance(end, Fault) else end)
+        end, lines = ending(kind, given), [ascii(given)]
         if isinstance(end, Fault):
+            lines.append(f"{end.place}  {end.error}: {end.message}")
             try:
                 kind.run(given)
             except Exception:
-                traceback.print_exc()
-        kind.close()
-    return 1 if isinstance(end, Fault) else 0
+                lines.append(traceback.format_exc())
+        else:
+            lines.append(end)
+    return Measured({"repeated": which}, "\n".join(lines), wrong=int(isinstance(end, Fault)))
 
 
-def _counts(chosen: Sequence[str], inputs: int) -> dict[str, int]:
-    """Inputs of each kind, by its share among the chosen ones; at least one."""
-    whole = sum(KINDS[name][1] for name in chosen)
-    return {name: max(1, round(inputs * KINDS[name][1] / whole)) for name in chosen}
-
-
-def _chunks(counts: dict[str, int]) -> list[Chunk]:
-    """All inputs, the kinds in turn, so that a run that is stopped has seen of each."""
-    parts: list[tuple[float, Chunk]] = []
-    for name, count in counts.items():
-        size = max(1, min(200, count // 50))
-        for first in range(0, count, size):
-            parts.append((first / count, Chunk(name, first, min(size, count - first))))
-    return [chunk for _, chunk in sorted(parts, key=lambda part: part[0])]
-
-
-def _left(chunks: list[Chunk], finished: list[Done]) -> list[Chunk]:
-    """What of the chunks is not finished; a process that died may have finished parts of one."""
-    held: dict[str, set[int]] = {}
-    for done in finished:
-        part = done.chunk
-        held.setdefault(part.kind, set()).update(range(part.first, part.first + part.count))
-    rest = []
-    for chunk in chunks:
-        open_numbers = [
-            k for k in range(chunk.first, chunk.first + chunk.count) if k not in held.get(chunk.kind, set())
-        ]
-        start = 0
-        for i, number in enumerate(open_numbers):
-            if i + 1 == len(open_numbers) or open_numbers[i + 1] != number + 1:
-                rest.append(Chunk(chunk.kind, open_numbers[start], i + 1 - start))
-                start = i + 1
-    return rest
-
-
-@contextmanager
-def _ledger(path: Path, head: dict[str, Any], finished: list[Done]) -> Iterator[Any]:
-    """A file with a line for every finished chunk, written anew with those that are known."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
-
-        def write(done: Done) -> None:
-            file.write(json.dumps(done.to_dict()) + "\n")
-            file.flush()
-
-        file.write(json.dumps(head) + "\n")
-        for done in finished:
-            write(done)
-        yield write
-
-
-def _resumed(path: Path, head: dict[str, Any]) -> list[Done]:
-    """The finished chunks of an interrupted run; none where there is none, or it was another one."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # the last line may be half of one
-    if not lines or json.loads(lines[0]) != head:
-        print(f"{path} is of another seed, other inputs or versions: starting anew", file=sys.stderr)
-        return []
-    return [
-        Done(Chunk(**data["chunk"]), Counter(data["endings"]), data["faults"], data["seconds"])
-        for data in map(json.loads, lines[1:])
-    ]
-
-
-@functools.cache
-def _versions() -> dict[str, str]:
-    """Of all that could change an ending: of the sources, the product's and the fuzzer's, a digest."""
-    digest = hashlib.sha256()
-    package = Path(errors.__file__).resolve().parent
+def _sources() -> str:
+    """Return a digest of all that could change an ending: the package's sources and the fuzzer's."""
+    package, digest = Path(errors.__file__).resolve().parent, hashlib.sha256()
     folders = [package, package / "solvers", package / "formulations", Path(__file__).resolve().parent]
     for path in sorted({file.resolve() for folder in folders for file in folder.glob("**/*.py")}):
         digest.update(path.read_bytes())
-    return {
-        "sources": digest.hexdigest()[:16],
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "mio-rag": __version__,
-    }
+    return digest.hexdigest()[:16]
 
 
-def _report(given: argparse.Namespace, counts: dict[str, int], finished: list[Done]) -> dict[str, Any]:
-    kinds: dict[str, Any] = {}
+# Running ---------------------------------------------------------------------------------------------------
+
+
+def _chunk_here(name: str, first: int, count: int, seed: int, at: Any = None) -> Done:
+    """Run inputs one after the other; `at` is told the number of each."""
+    done: Done = {"endings": Counter(), "faults": []}
+    seen: set[tuple[str, str]] = set()
+    with tempfile.TemporaryDirectory(prefix="mio-rag-fuzz-") as folder:
+        kind = make(name, Path(folder))
+        for number in range(first, first + count):
+            if at is not None:
+                at.value = number
+            given = drawn(kind, name, seed, number)
+            end = ending(kind, given)
+            done["endings"]["bad" if isinstance(end, Fault) else end] += 1
+            if isinstance(end, Fault):
+                known = (end.place, end.error) in seen
+                seen.add((end.place, end.error))
+                shown = None if known else repr(_shrunk(kind, given, end))[:_LONGEST]
+                done["faults"].append({"number": number, **end.to_dict(), "input": shown})
+    return done
+
+
+def _shrunk(kind: Kind, given: Any, fault: Fault) -> Any:
+    """Leave out of an input what the fault does not need, as far as some seconds carry."""
+    until, steps = time.monotonic() + _SHRINK_SECONDS, 0
+    again = fault.error != "takes too long"
+    while again:
+        again = False
+        for smaller in kind.smaller(given):
+            steps += 1
+            if steps > _SHRINK_STEPS or time.monotonic() > until:
+                return given
+            end = ending(kind, smaller)
+            if isinstance(end, Fault) and (end.place, end.error) == (fault.place, fault.error):
+                given, again = smaller, True
+                break
+    return given
+
+
+def _chunk_apart(name: str, first: int, count: int, seed: int) -> Done:
+    """Run inputs in a process of their own; what kills it or hangs is a fault, and the rest goes on."""
+    context, last = multiprocessing.get_context("spawn"), first + count
+    total: Done = {"endings": Counter(), "faults": []}
+    while first < last:
+        ours, theirs = context.Pipe()
+        at = context.Value("q", first - 1)
+        process = context.Process(
+            target=_serve, args=(theirs, name, first, last - first, seed, at), daemon=True
+        )
+        process.start()
+        theirs.close()
+        moved, number = time.monotonic(), at.value
+        while not ours.poll(1.0) and process.is_alive() and time.monotonic() - moved < _WALL_SECONDS:
+            if at.value != number:
+                moved, number = time.monotonic(), at.value
+        try:
+            done = ours.recv() if ours.poll(1.0) else None
+        except EOFError:
+            done = None
+        slow = done is None and process.is_alive()
+        process.kill()
+        process.join()
+        if done is None:
+            blamed = max(first, at.value)
+            what = "takes too long" if slow else f"the process died ({process.exitcode})"
+            fault = Fault("nowhere", what, "run it again with --repeat").to_dict()
+            before = _chunk_apart(name, first, blamed - first, seed)
+            done = {"endings": Counter(before["endings"]) + Counter({"bad": 1}), "faults": before["faults"]}
+            done["faults"].append({"number": blamed, **fault, "input": None})
+            first = blamed + 1
+        else:
+            first = last
+        total["endings"] += Counter(done["endings"])
+        total["faults"] += done["faults"]
+    return total
+
+
+def _serve(pipe: Any, name: str, first: int, count: int, seed: int, at: Any) -> None:
+    if sys.platform == "linux":  # an input that asks for all memory gets a MemoryError, and not the machine
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * resource.getpagesize() + _MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    pipe.send(_chunk_here(name, first, count, seed, at))
+
+
+# The report ------------------------------------------------------------------------------------------------
+
+
+def _report(found: Sequence[tuple[str, Done]]) -> dict[str, Any]:
+    """Count endings by kind, and group faults by the place that raised."""
+    kinds: dict[str, Counter[str]] = {}
     groups: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for done in sorted(finished, key=lambda done: (done.chunk.kind, done.chunk.first)):
-        kind = kinds.setdefault(done.chunk.kind, {"endings": Counter(), "seconds": 0.0})
-        kind["endings"].update(done.endings)
-        kind["seconds"] += done.seconds
-        for fault in done.faults:
-            key = (done.chunk.kind, fault["place"], fault["error"])
-            group = groups.setdefault(
-                key,
-                {"kind": key[0], "place": key[1], "error": key[2], "message": fault["message"], "count": 0}
-                | {"numbers": [], "input": None},
-            )
+    for name, done in found:
+        kinds.setdefault(name, Counter()).update(done["endings"])
+        for fault in done["faults"]:
+            empty = {"kind": name, **fault, "count": 0, "numbers": []}
+            group = groups.setdefault((name, fault["place"], fault["error"]), empty)
             group["count"] += 1
             group["numbers"] = [*group["numbers"], fault["number"]][:_SHOWN]
-            shown = fault["input"]
-            if shown is not None and (group["input"] is None or len(shown) < len(group["input"])):
-                group["input"], group["message"] = shown[:_LONGEST], fault["message"]
-    return {
-        "benchmark": "fuzz",
-        "inputs": {name: sum(kind["endings"].values()) for name, kind in kinds.items()},
-        "asked": counts,
-        "seed": given.seed,
-        "kinds": kinds,
-        "faults": sorted(groups.values(), key=lambda group: -group["count"]),
-        "versions": _versions(),
-        "machine": {"system": platform.system(), "processor": platform.machine()},
-        "command": "python -m benchmarks fuzz "
-        f"--inputs {given.inputs} --seed {given.seed} --only {given.only}",
-    }
+            if fault["input"] is not None and len(fault["input"]) < len(
+                group["input"] or fault["input"] + " "
+            ):
+                group["input"], group["message"] = fault["input"], fault["message"]
+    endings = {name: dict(count) for name, count in kinds.items()}
+    return {"endings": endings, "faults": sorted(groups.values(), key=lambda group: -group["count"])}
 
 
 def _table(report: dict[str, Any], seed: int) -> str:
-    """Endings by kind, then every place with how to see it again."""
-    lines = []
-    for name, kind in report["kinds"].items():
-        ends = ", ".join(f"{count} {word}" for word, count in sorted(kind["endings"].items()))
-        lines.append(f"{name:9} {report['inputs'][name]:7} in {kind['seconds']:6.0f} s: {ends}")
+    lines, total = [], 0
+    for name, endings in report["endings"].items():
+        ends = ", ".join(f"{count} {word}" for word, count in sorted(endings.items()))
+        lines.append(f"{name:9} {sum(endings.values()):7}: {ends}")
+        total += sum(endings.values())
     for group in report["faults"]:
-        where = f"{group['place']}  {group['error']}"
-        lines.append(f"\n{group['count']:6}  {where}\n        {group['message'][:300]}")
-        lines.append(f"        again: python -m benchmarks fuzz --seed {seed} --repeat "
-                     f"{group['kind']}:{group['numbers'][0]}")  # fmt: skip
+        lines.append(f"\n{group['count']:6}  {group['place']}  {group['error']}")
+        lines.append(f"        {group['message'][:300]}")
+        again = f"{group['kind']}:{group['numbers'][0]}"
+        lines.append(f"        again: python -m benchmarks run fuzz --seed {seed} --repeat {again}")
         if group["input"] is not None:
             shown = group["input"].encode("ascii", "backslashreplace").decode()
             lines.append(f"        smaller: {shown[:300]}")
-    total, bad = sum(report["inputs"].values()), sum(group["count"] for group in report["faults"])
-    lines.append(f"\n{total} inputs, {bad} ended badly, at {len(report['faults'])} places")
-    return "\n".join(lines)
+    bad = sum(group["count"] for group in report["faults"])
+    return "\n".join([*lines, f"\n{total} inputs, {bad} ended badly, at {len(report['faults'])} places"])

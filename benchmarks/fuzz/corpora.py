@@ -35,8 +35,6 @@ _PDF = (
 class Corpora:
     """Bytes of files by their paths, and how many passages and questions they hold for sure."""
 
-    chunk = 25
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "corpus"
 
@@ -61,9 +59,6 @@ class Corpora:
         yield from (
             {**given, "files": f, "passages": None, "questions": None} for f in simpler(given["files"])
         )
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def _question_set(rng: np.random.Generator) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import signal
 import sys
 import threading
@@ -72,9 +71,6 @@ class Fault:
 class Kind(Protocol):
     """A kind of input. What it draws is plain data, so that it can be shown and made smaller."""
 
-    #: Inputs that a worker does at a time.
-    chunk: int
-
     def __init__(self, folder: Path) -> None:
         """`folder` is there, empty, and its own."""
         ...
@@ -95,10 +91,6 @@ class Kind(Protocol):
 
     def smaller(self, given: Any) -> Iterator[Any]:
         """Inputs that are like this one, and simpler."""
-        ...
-
-    def close(self) -> None:
-        """Give back what it holds."""
         ...
 
 
@@ -161,12 +153,6 @@ def _place(lines: list[tuple[str, int]]) -> str:
         shown = path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else Path(*path.parts[-2:])
         return f"{shown.as_posix()}:{line}"
     return "nowhere"
-
-
-def place_in_dump(dump: str) -> str | None:
-    """The innermost line of the product in what `faulthandler` wrote of a process; None if there is none."""
-    found = re.findall(r'File "([^"]+)", line (\d+) in', dump)
-    return _place([(file, int(line)) for file, line in found[::-1]]) if found else None
 
 
 def _short(text: str) -> str:

@@ -55,8 +55,6 @@ _NEEDS = {
 class Parquet:
     """Columns as plain lists, their types, which rows are good for sure, and bytes to damage."""
 
-    chunk = 25
-
     def __init__(self, folder: Path) -> None:
         self._file, self._out = folder / "rows.parquet", folder / "out"
 
@@ -145,9 +143,6 @@ class Parquet:
             yield {**given, "rows": rows, "good": good}
         if len(given["rows"]) == 1:
             yield from ({**given, "rows": [row]} for row in simpler(given["rows"][0]))
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def _right(rng: np.random.Generator, names: list[str], k: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""JSON programs: through `SelectionProgram.from_json` and `solve`, and some through ``mio-rag solve``."""
+"""JSON programs: through `SelectionProgram.from_json` and `solve`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fuzz.claims import check_result
-from benchmarks.fuzz.commands import run_command
 from benchmarks.fuzz.endings import Wrong, strict
 from benchmarks.fuzz.odd import (
     TEXTS,
     chance,
-    mutated_bytes,
     mutated_text,
     number,
     pick,
@@ -32,18 +30,15 @@ from mio_rag.testing.programs import random_program, random_shared_program
 _SOLVERS = ("auto", "branch_and_bound", "exhaustive", "highs", "highs-glover", "cpsat", "pyomo", "topk",
             "density", "greedy", "mmr", "local_search")  # fmt: skip
 _OFTEN = (0.3, 0.4, 0.03, 0.05, 0.03, 0.03, 0.01, 0.03, 0.03, 0.03, 0.03, 0.03)
-_ENCODINGS = ("utf-8", "ascii", "latin-1")
 _SECONDS = 1.0
 _SHARED = 0.3  # of the programs: items share segments
 
 
 class Programs:
-    """A program as text or as data, the solver, and sometimes the bytes for a command."""
-
-    chunk = 200
+    """A program as text or as data, and the solver."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        del folder
         self._exact = {info.name: info.exact for info in solvers()}
 
     def draw(self, rng: np.random.Generator) -> Any:
@@ -59,18 +54,10 @@ class Programs:
         elif way == 2:
             program = _misshapen(rng, program)
         given |= {"text": mutated_text(rng, json.dumps(program))} if way == 3 else {"program": program}
-        if chance(rng, 0.0015):
-            text = given["text"] if way == 3 else json.dumps(program)
-            data = text.encode("utf-8", "surrogatepass")
-            given["bytes"] = mutated_bytes(rng, data) if chance(rng, 0.3) else data
-            given["options"] = [option for option in ("--json", "stdin") if chance(rng, 0.5)]
-            given["encoding"] = pick(rng, _ENCODINGS)
         return given
 
     def run(self, given: Any) -> str:
         """Read, solve, check every claim."""
-        if "bytes" in given:
-            return self._command(given)
         text = given["text"] if "text" in given else json.dumps(given["program"])
         program = SelectionProgram.from_json(text)
         again = SelectionProgram.from_dict(program.to_dict())
@@ -86,24 +73,6 @@ class Programs:
                 raise Wrong("a conflict without parts", conflict)
         return claim.status.value
 
-    def _command(self, given: Any) -> str:
-        path, arguments, stdin = self._folder / "program.json", ["--solver", given["solver"]], b""
-        arguments += ["--json"] if "--json" in given["options"] else []
-        if "stdin" in given["options"]:
-            stdin, source = given["bytes"], "-"
-        else:
-            path.write_bytes(given["bytes"])
-            source = str(path)
-        ended, found = run_command(
-            ["solve", source, "--time-limit", str(_SECONDS), *arguments],
-            stdin,
-            {"PYTHONIOENCODING": given["encoding"]},
-        )
-        known = found is not None and None not in (found.get("bound"), found.get("objective"))
-        if known and found["bound"] < found["objective"]:
-            raise Wrong("the command printed a bound below its objective", found)
-        return ended
-
     def smaller(self, given: Any) -> Iterator[Any]:
         """Fewer items and rows, plainer numbers, shorter text."""
         if "text" in given:
@@ -112,9 +81,6 @@ class Programs:
         if isinstance(program, dict):
             yield from ({**given, "program": part} for part in _without_an_item(program))
             yield from ({**given, "program": part} for part in simpler(program))
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def _extreme(rng: np.random.Generator, program: dict[str, Any]) -> dict[str, Any]:

@@ -55,8 +55,6 @@ class _Counter:
 class Selects:
     """Keyword arguments as plain data, in which `Odd` stands for objects of other sorts."""
 
-    chunk = 200
-
     def __init__(self, folder: Path) -> None:
         del folder
 
@@ -98,9 +96,6 @@ class Selects:
     def smaller(self, given: Any) -> Iterator[Any]:
         """Fewer arguments, then plainer ones."""
         yield from simpler(given)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def _right(rng: np.random.Generator) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""How fast is the exact kernel? Real candidate pools, against general solvers and heuristics."""
+"""Speed of the exact kernel on real candidate pools, against general solvers and heuristics."""

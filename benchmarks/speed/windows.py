@@ -11,10 +11,8 @@ Not all documents of a large set are cut: those that drawn questions come from, 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,21 +20,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.files import replaced
+from benchmarks.runner import note
 from benchmarks.speed.cells import calibrated
-from benchmarks.speed.pools import Counter, digest_of, embedder_version, sources_of
-from mio_rag.corpora.load import load_dataset
+from benchmarks.speed.pools import Arrays, Counter, drawn_arrays, minilm
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.formulations import Segments, SelectionProgram, with_token_price
 from mio_rag.formulations.robust import nominal_program
-from mio_rag.retrieval.cached import cache_folder
-from mio_rag.retrieval.embedders import make_embedder
-from mio_rag.retrieval.minilm import packaged_minilm
-from mio_rag.types import Passage
+from mio_rag.types import Passage, Question
 
 WORDS, POOL, DOCUMENTS, OWN_TOKENS = 90, 100, 500, 2
 #: Shares of a window that the next one repeats.
 OVERLAPS = (0.0, 0.2, 0.5)
-_FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,99 +117,51 @@ def shared_program(pool: WindowPool, cell: SharedCell) -> SelectionProgram | Non
 
 
 def load_windows(
-    folder: Path | None, names: Sequence[str], questions: int, seed: int, note: Callable[[str], None]
+    folder: Path | None, names: Sequence[str], questions: int, seed: int
 ) -> tuple[list[WindowPool], dict[str, Any]]:
-    """Pools of questions drawn from all data sets in turn, at every overlap, and their description.
-
-    Parameters are those of `benchmarks.speed.pools.load_pools`.
-
-    Raises
-    ------
-    InputError
-        If the folder holds no such data set.
-    """
-    sources = sources_of(folder, names)
-    made_of = {
-        "format": _FORMAT,
-        "data_sha256": {name: digest_of(path) for name, path in sources.items()},
-        "questions": questions,
-        "seed": seed,
-        "embedder": embedder_version(),
-        "words": WORDS,
-        "overlaps": list(OVERLAPS),
-        "documents": DOCUMENTS,
-        "pool": POOL,
+    """Return pools of questions at every overlap, and their description, as `pools.load_pools`."""
+    about = {"words": WORDS, "overlaps": list(OVERLAPS), "documents": DOCUMENTS, "pool": POOL}
+    rows, made_of = drawn_arrays("windows", folder, names, questions, seed, about, _build)
+    made = [WindowPool(**{**r, "question": str(r["question"]), "overlap": float(r["overlap"])}) for r in rows]
+    twice = {
+        f"{overlap:g}": float(
+            np.median(
+                [
+                    1 - p.costs[p.needs.any(axis=0)].sum() / (p.needs @ p.costs).sum()
+                    for p in made
+                    if p.overlap == overlap
+                ]
+            )
+        )
+        for overlap in OVERLAPS
     }
-    key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
-    path = cache_folder() / "benchmarks" / f"windows-{key}.npz"
-    if not path.is_file():
-        pools = _build(sources, questions, seed, note)
-        arrays = {f"{k}.{field}": getattr(pool, field) for k, pool in enumerate(pools) for field in _FIELDS}
-        with replaced(path) as temporary:
-            np.savez(temporary, allow_pickle=False, **arrays)
-    with np.load(path, allow_pickle=False) as stored:
-        count = sum(name.endswith(".question") for name in stored.files)
-        rows = [{field: stored[f"{k}.{field}"] for field in _FIELDS} for k in range(count)]
-    made = [
-        WindowPool(**{**row, "question": str(row["question"]), "overlap": float(row["overlap"])})
-        for row in rows
-    ]
-    return made, {**made_of, "sharing": _sharing(made)}
-
-
-_FIELDS = ("question", "overlap", "cosine", "embeddings", "costs", "needs")
-
-
-def _sharing(pools: Sequence[WindowPool]) -> dict[str, Any]:
-    """By overlap: what there is to save in a pool."""
-    found = {}
-    for overlap in OVERLAPS:
-        here = [pool for pool in pools if pool.overlap == overlap]
-        apart = [float((pool.needs @ pool.costs).sum()) for pool in here]
-        once = [float(pool.costs[pool.needs.any(axis=0)].sum()) for pool in here]
-        users = [pool.needs.sum(axis=0) for pool in here]
-        found[f"{overlap:g}"] = {
-            "pools": len(here),
-            "windows_median": float(np.median([pool.cosine.size for pool in here])),
-            "shared_segments_median": float(np.median([int((u > 1).sum()) for u in users])),
-            "tokens_read_twice_median": float(
-                np.median([1 - o / a for o, a in zip(once, apart, strict=True)])
-            ),
-        }
-    return found
+    return made, {**made_of, "tokens_read_twice_median": twice}
 
 
 def _build(
-    sources: dict[str, Path], questions: int, seed: int, note: Callable[[str], None]
-) -> list[WindowPool]:
-    embedder, counter = make_embedder("minilm"), Counter(str(packaged_minilm()))
-    rng = np.random.default_rng(seed)
-    by_set: list[list[list[WindowPool]]] = []
-    for turn, (name, folder) in enumerate(sources.items()):
-        data = load_dataset(folder)
-        share = len(range(turn, questions, len(sources)))
-        asked = [data.questions[int(k)] for k in rng.permutation(len(data.questions))[:share]]
-        documents = _documents(data.passages, {i for q in asked for i in q.gold_ids}, rng)
-        queries = embedder.encode([q.text for q in asked])
-        per_overlap = []
-        for overlap in OVERLAPS:
-            cut = [_cut(title, words, overlap) for title, words in documents.items()]
-            windows = [window for part in cut for window in part]
-            note(f"{name}: embedding {len(windows)} windows that overlap by {overlap:.0%}")
-            vectors = embedder.encode([w.text for w in windows])
-            pools = []
-            for question, query in zip(asked, queries, strict=True):
-                cosine = (vectors @ query).astype(np.float64)
-                best = np.argsort(-cosine, kind="stable")[:POOL]
-                chosen = [windows[int(k)] for k in best]
-                costs, needs = _segments(chosen, counter)
-                pools.append(
-                    WindowPool(f"{name}/{question.id}", overlap, cosine[best], vectors[best], costs, needs)
-                )
-            per_overlap.append(pools)
-        by_set.append([list(same) for same in zip(*per_overlap, strict=True)])
-    longest = max(map(len, by_set))
-    return [pool for k in range(longest) for sets in by_set if k < len(sets) for pool in sets[k]]
+    name: str, data: Dataset, asked: list[Question], rng: np.random.Generator
+) -> Iterator[list[Arrays]]:
+    embedder, counter = minilm()
+    documents = _documents(data.passages, {i for q in asked for i in q.gold_ids}, rng)
+    queries = embedder.encode([q.text for q in asked])
+    per_overlap: list[list[Arrays]] = []
+    for overlap in OVERLAPS:
+        windows = [window for title, words in documents.items() for window in _cut(title, words, overlap)]
+        note(f"{name}: embedding {len(windows)} windows that overlap by {overlap:.0%}")
+        vectors = embedder.encode([w.text for w in windows])
+        pools = []
+        for question, query in zip(asked, queries, strict=True):
+            cosine = (vectors @ query).astype(np.float64)
+            best = np.argsort(-cosine, kind="stable")[:POOL]
+            costs, needs = _segments([windows[int(k)] for k in best], counter)
+            pools.append(
+                {
+                    "question": f"{name}/{question.id}", "overlap": overlap, "cosine": cosine[best],
+                    "embeddings": vectors[best], "costs": costs, "needs": needs,
+                }
+            )  # fmt: skip
+        per_overlap.append(pools)
+    yield from (list(same) for same in zip(*per_overlap, strict=True))
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Is every certificate of the exact kernel true? See `command`."""
+"""Checks of every certificate of the exact kernel."""

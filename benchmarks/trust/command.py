@@ -1,68 +1,66 @@
-"""`python -m benchmarks trust`: every certificate of the exact kernel against enumeration.
+"""Every certificate of the exact kernel against enumeration.
 
 Each small program is solved to the end, to three node limits, to a tiny time limit, with a relative gap, with
 both, and some along a path of warm starts. In most of them the later stages of the kernel are forced from the
-first nodes on; half of them start from random selections, as an optimal one would hide a wrong bound. One
-program in two hundred is large, and compared with general solvers. With --segments, the items of all programs
-share segments. Each is drawn from the seed and its number
-alone, so that a run can be stopped and resumed, and a disagreement repeated.
+first nodes on; half of them start from random selections, since an optimal one would hide a wrong bound. One
+program in two hundred is large, and compared with general solvers. Each is drawn from the seed and its number
+alone, so that a run resumes, and a disagreement can be repeated.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
-import platform
-import sys
 import traceback
 from collections import Counter
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.files import write_json
-from benchmarks.speed.entrants import entrants
+from benchmarks.runner import Measured, at_least, write_json
+from benchmarks.speed.contest import kernel_version
 from benchmarks.trust.checks import check_all, check_path, forced_stages, weak_starts
 from benchmarks.trust.draw import draw
-from benchmarks.trust.peers import check_peers
 from mio_rag.cli.terminal import progress_bar
 from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
-from mio_rag.solvers import branch_and_bound
+from mio_rag.solvers import SolveOptions, SolveResult, Status, branch_and_bound, solve
 from mio_rag.solvers.presolve import presolve
+from mio_rag.testing.programs import random_program, random_shared_program
 
 N_MAX, SHARED_N_MAX = 16, 14
-_LARGE_EVERY = 200
-_SAVE_EVERY = 200
+PEERS = ("highs-glover", "cpsat")
+_LARGE_EVERY, _SAVE_EVERY = 200, 200
 _FORCED, _WEAK, _PATHS = 0.7, 0.5, 0.3  # shares of the small programs
+_SECONDS = 2.0  # of a general solver
+_PEER_ROUNDING = 1e-6  # general solvers meet bounds to that
 
 
-def command(given: argparse.Namespace) -> int:
-    """Run it; returns 1 where a certificate does not hold."""
-    if given.programs < 1 or given.seed < 0:
-        raise InputError(f"--programs {given.programs} must be >= 1, --seed {given.seed} >= 0")
-    shared = bool(given.segments)
-    given.out = given.out or Path(f"benchmarks/results/trust{'-segments' if shared else ''}.json")
-    partial = given.out.with_suffix(".partial.json")
-    counts, wrong, first = _resumed(partial, given.seed, shared) if given.resume else (Counter[str](), [], 0)
-    _versions()  # of the sources that run, not of what an editor makes of them meanwhile
+def measure(given: argparse.Namespace) -> Measured:
+    """Check programs; a certificate that does not hold is wrong. `segments`: items share segments."""
+    at_least(given, programs=1, seed=0)
+    shared, version = bool(given.segments), kernel_version()  # of the sources that run
+    path = given.work / f"{'segments' if shared else 'programs'}-{given.seed}.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if known.get("kernel") != version or known["programs"] > given.programs:
+        known = {"programs": 0, "counts": {}, "wrong": []}
+    counts, wrong = Counter(known["counts"]), known["wrong"]
     branch_and_bound.warmup()
-    with progress_bar("programs", max(given.programs - first, 0)) as advance:
-        for k in range(first, given.programs):
+    with progress_bar("programs", given.programs - known["programs"]) as advance:
+        for k in range(known["programs"], given.programs):
             wrong += check_program(given.seed, k, counts, shared)
             advance(1)
             if (k + 1) % _SAVE_EVERY == 0:
-                write_json(partial, _report(k + 1, given.seed, counts, wrong, shared))
-    report = _report(max(given.programs, first), given.seed, counts, wrong, shared)
-    write_json(given.out, report)
-    partial.unlink(missing_ok=True)
-    print(f"{report['certificates']} certificates, {len(wrong)} wrong: {given.out}", file=sys.stderr)
-    for found in wrong[:10]:
-        print(f"program {found['program']}, {found['way']}: {found['wrong']}", file=sys.stderr)
-    return 1 if wrong else 0
+                write_json(path, {"kernel": version, "programs": k + 1, "counts": counts, "wrong": wrong})
+    certificates = sum(n for name, n in counts.items() if name.startswith("solves: "))
+    lines = [f"{certificates} certificates of {given.programs} programs, {len(wrong)} wrong"]
+    lines += [f"program {one['program']}, {one['way']}: {one['wrong']}" for one in wrong[:10]]
+    report = {
+        "programs": given.programs, "segments": shared, "certificates": certificates, "wrong": wrong,
+        "counts": dict(counts), "kernel": version,
+    }  # fmt: skip
+    return Measured(report, "\n".join(lines), wrong=len(wrong))
 
 
 def check_program(seed: int, k: int, counts: Counter[str], shared: bool = False) -> list[dict[str, Any]]:
@@ -104,39 +102,47 @@ def _entry(k: int, way: str, text: str, program: SelectionProgram) -> dict[str, 
     return {"program": k, "way": way, "wrong": text, "data": program.to_dict()}
 
 
-def _resumed(partial: Path, seed: int, shared: bool) -> tuple[Counter[str], list[dict[str, Any]], int]:
-    """Counts, disagreements and number of programs of an interrupted run; nothing where there is none."""
-    if not partial.exists():
-        return Counter(), [], 0
-    report = json.loads(partial.read_text(encoding="utf-8"))
-    same = report["seed"] == seed and report.get("segments", False) == shared
-    if not same or report["versions"] != _versions():
-        print(f"{partial} has another seed or other versions: starting anew", file=sys.stderr)
-        return Counter(), [], 0
-    return Counter(report["counts"]), report["wrong"], int(report["programs"])
+# Programs beyond enumeration: the kernel against general solvers ------------------------------------------
 
 
-@functools.cache
-def _versions() -> dict[str, str]:
-    """Of all that could change a result; the kernel's is a digest of its sources."""
-    kernel = entrants()[0][0].version
-    return {"kernel": kernel, "python": platform.python_version(), "numpy": np.__version__}
+def large_program(rng: np.random.Generator, shared: bool = False) -> SelectionProgram:
+    """Draw a program of 25 to 40 items that general solvers often prove in seconds."""
+    while True:
+        program = random_shared_program(rng, 40) if shared else random_program(rng, 40)
+        if program.n >= 25:
+            return program
 
 
-def _report(
-    programs: int, seed: int, counts: Counter[str], wrong: list[dict[str, Any]], shared: bool
-) -> dict[str, Any]:
-    return {
-        "benchmark": "trust",
-        "programs": programs,
-        "seed": seed,
-        "segments": shared,
-        "n_max": SHARED_N_MAX if shared else N_MAX,
-        "certificates": sum(n for name, n in counts.items() if name.startswith("solves: ")),
-        "wrong": wrong,
-        "counts": dict(counts),
-        "versions": _versions(),
-        "machine": {"system": platform.system(), "processor": platform.machine()},
-        "command": f"python -m benchmarks trust --programs {programs} --seed {seed}"
-        + (" --segments" if shared else ""),
-    }
+def contradiction(ours: SolveResult, theirs: SolveResult) -> str | None:
+    """Return what both results cannot be right about; None where they agree as far as each claims."""
+    if Status.ERROR in (ours.status, theirs.status):
+        return f"error: {ours.message} {theirs.message}"
+    for one, other in ((ours, theirs), (theirs, ours)):
+        if one.objective is None:
+            continue
+        if other.status is Status.INFEASIBLE:
+            return f"{other.solver} proves infeasibility, {one.solver} has a selection"
+        slack = _PEER_ROUNDING * max(1.0, abs(one.objective))
+        if other.bound is not None and other.bound < one.objective - slack:
+            return f"{other.solver} bounds by {other.bound:.12g}, {one.solver} found {one.objective:.12g}"
+    return None
+
+
+def check_peers(
+    rng: np.random.Generator, counts: Counter[str], shared: bool = False
+) -> tuple[SelectionProgram, list[str]]:
+    """Draw one large program, solved by the kernel to the end and at a node limit, and by every peer."""
+    program = large_program(rng, shared)
+    ours = branch_and_bound.solve(program, SolveOptions(time_limit_seconds=60))
+    stopped = branch_and_bound.solve(program, SolveOptions(), max_nodes=int(rng.integers(0, 200)))
+    counts[f"{ours.status.value}: kernel"] += 1
+    wrong = [contradiction(ours, stopped)]
+    for peer in PEERS:
+        try:
+            theirs = solve(program, peer, SolveOptions(time_limit_seconds=_SECONDS))
+        except InputError:  # cpsat refuses what it would round
+            continue
+        proven = theirs.is_optimal or theirs.status is Status.INFEASIBLE
+        counts[f"{'proven' if proven else 'bound only'}: {peer}"] += 1
+        wrong += [contradiction(ours, theirs), contradiction(stopped, theirs)]
+    return program, [found for found in wrong if found is not None]

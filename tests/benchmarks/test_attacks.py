@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.attacks import attacked, summarize
-from benchmarks.robust_sets import SETS, drawn_set
+from benchmarks.attacks import SETS, attacked, drawn_set, summarize
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.formulations.robust import JointProblem
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
-
-pytest.importorskip("matplotlib")
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from benchmarks.price.decisions import decisions_a_second
-from benchmarks.price.pacing import ORDERS, Asked, Read, offline, order, paced, read
+from benchmarks.pacing import ORDERS, Asked, Read, decisions_a_second, offline, order, paced, read
 from mio_rag import Retriever, Selector
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex

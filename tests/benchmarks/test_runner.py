@@ -1,13 +1,15 @@
-"""Every study parses, names what it backs, and runs in its quick form where it has one."""
+"""Every study parses and names its section of the README; quick runs write whole reports."""
 
 import argparse
 import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import runner, side_by_side
+from benchmarks.compare import Row, at_cost, at_equal_cost, mixture, summarized
 from benchmarks.runner import RESULTS, Measured, Study, main, studies
 from mio_rag.errors import InputError, SolverError
 
@@ -18,29 +20,24 @@ SECTIONS = {
     for title in re.findall(r"^#+ (.*)$", README, re.MULTILINE)
 }
 #: Those of at most about two seconds.
-QUICK = ("conformance", "fuzz", "judges", "strategies-log", "trust")
+QUICK = ("complete", "conformance", "fuzz", "judges", "price", "strategies-log", "trust", "trust-segments")
 
 
 @pytest.mark.parametrize("name", sorted(studies()))
-def test_a_study_names_its_section_its_results_and_what_measures(name: str) -> None:
+def test_a_study_names_its_section_and_what_measures(name: str) -> None:
     study = studies()[name]
     assert study.section in SECTIONS
-    assert f"`{name}" in README or f"benchmarks {name}" in README
+    assert f"`{name}`" in README or f"run {name}" in README
     assert callable(study.function())
-    study.parser().format_help()
-    given = [f"--{k.replace('_', '-')}=1" for k, said in study.settings.items() if said.get("required")]
-    settings = study.given([text.replace("part=1", "part=costs") for text in given])
-    for key, said in study.settings.items():
-        if "default" in said:
-            assert str(getattr(settings, key)) == str(said["default"])
+    settings = study.given(["--quick"])
+    for key, value in study.quick.items():
+        assert str(getattr(settings, key)) == str(value)
 
 
 def test_published_results_have_a_study() -> None:
-    """A file of results begins with the name of its study, or of the file that a study writes."""
-    stems = {Path(study.results).stem for study in studies().values() if study.results} | set(studies())
-    stems |= {"hotpotqa"}  # of `mio-rag evaluate`
-    files = {path.stem for path in (ROOT / RESULTS).iterdir()}
-    assert [stem for stem in files if not any(stem == s or stem.startswith(f"{s}-") for s in stems)] == []
+    """A result begins with the name of its study; `default` is a picture of the main README."""
+    stems = {path.stem for path in (ROOT / RESULTS).iterdir()} - {"default"}
+    assert [stem for stem in stems if not any(f"{stem}-".startswith(f"{name}-") for name in studies())] == []
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -49,57 +46,48 @@ def test_a_quick_run_writes_a_whole_report(name: str, tmp_path: Path, capsys) ->
     assert main(["run", name, "--quick", "--out", str(out)]) == 0
     report = json.loads(out.read_text(encoding="utf-8"))
     assert report["versions"]["numpy"]
-    if name not in ("trust", "fuzz"):  # write their files themselves, since they resume
-        assert report["benchmark"] == name
-        assert report["command"] == f"python -m benchmarks {name} --quick --out report.json"
-        assert capsys.readouterr().out.strip()
+    assert report["study"] == name
+    assert report["command"] == f"python -m benchmarks run {name} --quick --out report.json"
+    assert capsys.readouterr().out.strip() == out.with_suffix(".txt").read_text(encoding="utf-8").strip()
 
 
-_FEW = {"n": 1, "to": "a"}
+def test_a_wrong_claim_fails_the_command(tmp_path: Path, monkeypatch) -> None:
+    from benchmarks import conformance
+    from benchmarks.trust import checks
 
-
-def test_quick_settings_give_way_to_what_is_said() -> None:
-    study = Study(
-        "x", "", "", "", "x.json", {"n": {"default": 9}, "to": {"required": True}}, {"n": 1, "to": "a"}
-    )
-    assert study.given(["--to", "b"]).n == 9
-    assert (study.given(["--quick"]).n, study.given(["--quick"]).to) == (1, "a")
-    assert study.given(["--quick", "--n", "3"]).n == 3
+    monkeypatch.setattr(conformance, "disagreement", lambda *_: "wrong")
+    monkeypatch.setattr(checks, "complaint", lambda *_: "wrong")
+    for name in ("conformance", "trust"):
+        assert main([name, "--quick", "--programs", "1", "--out", str(tmp_path / "x.json")]) == 1
+        assert main([name, "--quick", "--programs", "0", "--out", str(tmp_path / "x.json")]) == 2
 
 
 @pytest.mark.parametrize(
     ("outcome", "status"),
     [
-        (Measured({"a": 1}, "table"), 0),
+        (Measured({"a": 1}, "table", draw=lambda path: path.write_text("drawn") and None), 0),
         (Measured({"a": 1}, wrong=2), 1),
-        (3, 3),
         (InputError(["too small"]), 2),
         (SolverError("contradiction"), 1),
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_the_exit_status_tells_what_came_of_it(outcome, status: int, tmp_path: Path, monkeypatch) -> None:
-    def measure(given: argparse.Namespace) -> Measured | int:
+def test_the_exit_status_follows_the_outcome(outcome, status: int, tmp_path: Path, monkeypatch) -> None:
+    def measure(given: argparse.Namespace) -> Measured:
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    study = Study("x", "", "", "", "x.json", {"seed": {"default": 7}})
     monkeypatch.setattr(Study, "function", lambda self: measure)
-    monkeypatch.setattr(runner, "studies", lambda: {"x": study})
     out = tmp_path / "x.json"
-    assert main(["x", "--out", str(out)]) == status
+    study = Study("x", "", "", "", settings={"seed": {"default": 7}}, quick={"seed": 3})
+    assert runner.run(study, ["--work", str(tmp_path), "--out", str(out)]) == status
     assert out.is_file() == isinstance(outcome, Measured)
     if out.is_file():
         assert json.loads(out.read_text(encoding="utf-8"))["seed"] == 7
-
-
-def test_a_picture_lies_beside_the_report(tmp_path: Path, monkeypatch) -> None:
-    study = Study("x", "", "", "", "x.json")
-    found = Measured({}, draw=lambda path: path.write_text("drawn") and None)
-    given = argparse.Namespace(out=tmp_path / "x.json", command_line="")
-    runner.write(study, given, found)
-    assert (tmp_path / "x.png").read_text() == "drawn"
+        assert (tmp_path / "x.png").is_file() == (outcome.draw is not None)
+    assert study.given(["--quick"]).seed == 3
+    assert study.given(["--quick", "--seed", "5"]).seed == 5
 
 
 @pytest.mark.parametrize(
@@ -118,21 +106,44 @@ def test_a_file_that_is_no_study_is_refused(text: str, words: str, tmp_path: Pat
         studies.__wrapped__()
 
 
-def test_a_name_that_is_unknown_lists_those_that_are_known(capsys) -> None:
+def test_an_unknown_name_lists_the_known_ones(capsys) -> None:
     assert main(["nothing"]) == 2
     assert "conformance" in capsys.readouterr().err
     assert main(["list"]) == 0
     assert "conformance" in capsys.readouterr().out
 
 
-def test_side_by_side_tells_medians_and_ratios_of_rounds() -> None:
-    def one(this: float) -> dict[str, dict[str, float]]:
-        return {
-            "base": dict.fromkeys(side_by_side.MEASURES, 10.0),
-            "this": dict.fromkeys(side_by_side.MEASURES, this),
-        }
+def test_stored_work_is_made_once_for_equal_settings(tmp_path: Path) -> None:
+    made = []
+    for settings in ([1], [1], [2]):
+        runner.stored(tmp_path / "x.json", settings, lambda settings=settings: made.append(settings) or made)
+    assert made == [[1], [2]]
 
-    told = side_by_side.summarize([one(4), one(5), one(20)])["ask_ms"]
-    assert told == {"base": 10, "this": 5, "ratio": 0.5, "least": 0.4, "largest": 2}
+
+def row(kind: str, tokens: float, quality: float) -> Row:
+    columns = {"tokens": np.array([tokens, tokens]), "right": np.array([quality, quality])}
+    return Row(f"{kind} {tokens:g}", kind, columns)
+
+
+def test_contenders_are_compared_at_equal_cost() -> None:
+    rows = [row("a", 100, 0.2), row("a", 300, 0.6), row("b", 200, 0.5), row("b", 400, 0.9)]
+    assert at_cost(rows[:2], "tokens", 200)["right"].mean() == pytest.approx(0.4)
+    assert at_cost(rows[:2], "tokens", 900)["right"].mean() == pytest.approx(0.6)
+    assert at_cost(rows[2:], "tokens", 100) is None
+    found = at_equal_cost(rows, "tokens", (200,), "right", ("a",))["200"]
+    assert found["b"]["against"]["a"]["mean"] == pytest.approx(0.1)
+    best = mixture(rows, "right", "tokens", 300)  # of a at 100 and b at 200 and 400, the last two
+    assert (best["right"].mean(), best["tokens"].mean()) == (pytest.approx(0.7), pytest.approx(300))
+    assert mixture(rows[2:], "right", "tokens", 50)["right"].mean() == pytest.approx(0.5)
+    assert summarized(rows, ["x", "y"])["a 100"]["sets"]["x"]["right"] == pytest.approx(0.2)
+
+
+def test_side_by_side_reports_medians_and_ratios_of_rounds() -> None:
+    def one(this: float) -> dict[str, dict[str, float]]:
+        names = side_by_side.MEASURES
+        return {"base": dict.fromkeys(names, 10.0), "this": dict.fromkeys(names, this)}
+
+    found = side_by_side.summarize([one(4), one(5), one(20)])["ask_ms"]
+    assert found == {"base": 10, "this": 5, "ratio": 0.5, "least": 0.4, "largest": 2}
     with pytest.raises(InputError, match="another checkout"):
         side_by_side.measure(argparse.Namespace(base=Path("/nowhere")))

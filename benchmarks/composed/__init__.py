@@ -1,1 +1,0 @@
-"""`python -m benchmarks composed`: what one policy over all controllers is worth."""

@@ -1,1 +1,0 @@
-"""Controllers on real questions with a real model: quality against cost, and what calibration changes."""

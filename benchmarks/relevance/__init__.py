@@ -1,1 +1,0 @@
-"""What calibrated relevance and evidence links are worth: `python -m benchmarks relevance`."""

@@ -1,1 +1,0 @@
-"""What merged reading and shared costs bring on corpora that repeat themselves."""

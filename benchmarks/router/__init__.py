@@ -1,1 +1,0 @@
-"""How much does a question need? `python -m benchmarks router`."""

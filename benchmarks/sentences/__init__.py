@@ -1,1 +1,0 @@
-"""Sentences as units: their relevance, and what choosing them brings."""

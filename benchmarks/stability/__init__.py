@@ -1,1 +1,0 @@
-"""What embedding uncertainty buys, and what it costs, at matched token budgets."""
