@@ -82,16 +82,9 @@ def _by_largest(values: FloatArray) -> FloatArray:
 
 
 def linearize(program: SelectionProgram, form: Linearization = "mccormick") -> MilpArrays:
-    """The program as a mixed-integer linear one.
-
-    Parameters
-    ----------
-    form : {"mccormick", "glover"}
-        "mccormick" has one helper per nonzero pair, "glover" one per item (smaller, weaker relaxation).
-
-    Notes
-    -----
-    Segments become binary columns behind those of the items, as `precedence_program` says.
+    """Return the program as a mixed-integer linear one: "mccormick" has one helper per nonzero pair,
+    "glover" one per item (smaller, weaker relaxation). Segments become binary columns, as in
+    `precedence_program`.
     """
     program = precedence_program(program)
     n = program.n

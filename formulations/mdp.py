@@ -47,7 +47,7 @@ _LARGEST = 1e250  # of rewards: sums over a horizon stay within float64
 
 @dataclass(frozen=True, eq=False)
 class FiniteMDP:
-    """A Markov decision process with n states and m actions.
+    """A Markov decision process with n states and m actions; `InputError` lists every problem found.
 
     Parameters
     ----------
@@ -68,11 +68,6 @@ class FiniteMDP:
         tau(s, a) > 0. By default 1 each.
     actions : sequence of str, length m, optional
         Names; where actions are worth the same, solvers take the one that is named first.
-
-    Raises
-    ------
-    InputError
-        With every problem found.
     """
 
     transitions: Any
@@ -279,7 +274,7 @@ def quality_of(uncertainty: Any, name: QualityName, k: float = 1.0) -> FloatArra
 
 @dataclass(frozen=True)
 class RetrievalMDP:
-    """The model and its grid.
+    """The model and its grid; `InputError` lists every problem found.
 
     Parameters
     ----------
@@ -289,20 +284,12 @@ class RetrievalMDP:
         p_s in [0, 1]: how often retrieving does.
     retrieve_cost, reason_cost : float or tuple of float
         c_r, c_p >= 0, in units of quality.
-    discount : float
-        gamma in (0, 1]; below 1 without a horizon.
-    horizon : int or None
-        Decisions until the answer is due; None: the published reading.
-    quality : {"linear", "log", "exp"}
+    discount, horizon
+        As in `FiniteMDP`; without a horizon, the published reading.
     k : float
         > 0: steepness of "exp". Large: quality saturates early.
     grid : int
         Points of the grid over U, >= 2, both ends included.
-
-    Raises
-    ------
-    InputError
-        With every problem found.
     """
 
     retrieve_drop: Parameter = 0.25
@@ -392,14 +379,11 @@ class RetrievalMDP:
         return np.maximum(0.0, u - self.at(f"{action}_drop", u))
 
     def rounded(self, rounding: Rounding) -> FiniteMDP:
-        """The process on the grid; with a horizon its last state is "answered", in which nothing more is
-        paid.
+        """Return the process on the grid; with a horizon its last state is "answered", in which nothing more
+        is paid.
 
-        Parameters
-        ----------
-        rounding : {"interpolate", "down", "up"}
-            Where a successor falls between two points: both, weighted; the lower one, which gives an upper
-            bound of the values; or the higher one, which gives a lower bound (both for constant parameters).
+        A successor between two points is both, weighted ("interpolate"); the lower one ("down"), an upper
+        bound of the values; or the higher one ("up"), a lower bound (both for constant parameters).
         """
         u, n = self.levels, self.grid
         stops = self.horizon is not None

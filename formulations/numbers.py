@@ -54,16 +54,10 @@ def is_whole(coefficients: FloatArray) -> bool:
 
 
 def feasibility_tolerance(coefficients: FloatArray, bound: float) -> float:
-    """How far beyond `bound` coefficients . x may lie and count as within it.
+    """How far beyond `bound` (which may be infinite) coefficients . x may lie and count as within it.
 
     Rows of whole numbers are exact, but for the rounding of the bound itself (29 against .29 * 100). Others
     get 1e-6, times the row's size where that is below 1: costs of 4e-7 are told apart like costs of 4.
-
-    Parameters
-    ----------
-    coefficients : ndarray of float64, shape (n,)
-    bound : float
-        May be infinite.
     """
     size = row_size(coefficients, bound)
     rounding = _ROUNDING * size

@@ -44,20 +44,9 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class LinearConstraint:
-    """A side row  lower <= coefficients . x <= upper.
+    """A side row lower <= coefficients . x <= upper; either bound may be infinite, not both.
 
-    Parameters
-    ----------
-    coefficients : array_like, shape (n,)
-    lower, upper : float
-        Either may be infinite, not both; lower <= upper.
-    name : str
-        In the user's words; explanations quote it ("at most 2 passages from 'manual.pdf'").
-
-    Raises
-    ------
-    InputError
-        If a bound is NaN, both are infinite, or lower > upper.
+    Explanations quote its `name`, which is in the user's words ("at most 2 passages from 'manual.pdf'").
     """
 
     coefficients: FloatArray
@@ -122,16 +111,9 @@ class Segments:
     costs : array_like, shape (m,)
         Tokens of each segment, >= 0.
     needs : boolean array, shape (n, m), or sequence of n sequences of int
-        Which segments each item needs: as a matrix, or for each item their indices. An item may need none; a
-        segment that no item needs costs nothing.
+        Which segments each item needs: as a matrix, or for each item their indices.
     prices : array_like, shape (m,), optional
-        Subtracted from the objective once where the segment is read, >= 0; none by default. With a price of
-        a token, that price times `costs` (`mio_rag.formulations.program.with_token_price`).
-
-    Raises
-    ------
-    InputError
-        With every problem found.
+        Subtracted from the objective once where the segment is read, >= 0; none by default.
 
     Examples
     --------
@@ -212,12 +194,8 @@ class Segments:
 
     @classmethod
     def from_dict(cls, data: Any) -> Segments:
-        """The segments of a JSON object with keys costs, needs (lists of indices) and optionally prices.
-
-        Raises
-        ------
-        InputError
-            With every problem found.
+        """Return the segments of a JSON object with keys costs, needs (lists of indices) and optionally
+        prices.
         """
         if not isinstance(data, dict):
             raise InputError("segments is not an object with 'costs', 'needs' and optionally 'prices'")
@@ -262,30 +240,20 @@ def _matrix(given: Any, m: int, problems: list[str]) -> BoolArray:
 
 @dataclass(frozen=True, eq=False)
 class SelectionProgram:
-    """One selection problem as arrays, checked at construction.
+    """One selection problem as arrays; `InputError` lists every problem found, numbers above 1e303 included.
 
     Parameters
     ----------
-    linear : array_like, shape (n,)
-        Value of each item on its own.
+    linear, costs : array_like, shape (n,)
+        Value and token cost (>= 0) of each item on its own.
     pairwise : array_like, shape (n, n)
         Symmetric with zero diagonal; entry (i, j) is subtracted when both i and j are selected.
-    costs : array_like, shape (n,)
-        Token cost of each item, >= 0.
     budget : float
         Largest total cost. Whole costs are compared exactly, others as `feasibility_tolerance` says.
-    rows : sequence of LinearConstraint
-        Side constraints.
     fixed : sequence of length n, optional
         0 or 1 where the item is decided beforehand, -1 (or None) where it is free.
     segments : Segments, optional
-        What items share and pay once: their costs count once to the budget, their prices once against the
-        objective, as soon as a chosen item needs them. `costs` and `linear` are then what is the item's own.
-
-    Raises
-    ------
-    InputError
-        With every problem found; also for numbers above 1e303 in size.
+        What items share and pay once, as soon as a chosen item needs it.
     """
 
     linear: FloatArray
@@ -378,14 +346,8 @@ class SelectionProgram:
         return np.full(n, -1, dtype=np.int8)
 
     def with_values(self, linear: FloatArray, segments: Segments | None) -> SelectionProgram:
-        """The same program with other values, and segments that differ in their prices alone.
-
-        For many programs of one pool: what is kept was checked before and is not checked again.
-
-        Raises
-        ------
-        InputError
-            For values that are no finite numbers, or too many or few.
+        """Return the program with other values, and segments that differ in their prices alone; the rest
+        is not checked again.
         """
         problems: list[str] = []
         values = numeric("linear", linear, (self.n,), problems)
@@ -429,11 +391,11 @@ class SelectionProgram:
 
     @cached_property
     def value_scale(self) -> float:
-        """The scale of the objective: the largest value of an item, or benefit of a pair.
+        """The scale of the objective: the largest value of an item, or benefit of a pair; without gains, the
+        smallest loss.
 
-        Tolerances of proofs are relative to it, see `mio_rag.solvers.SolveOptions`. Items that are fixed or
-        do not fit the budget do not count, nor do penalties, however large. If no item gains anything, it is
-        the smallest loss. Prices of segments do not lower it.
+        Tolerances of proofs are relative to it. Items that are fixed or do not fit the budget do not count,
+        nor do penalties and prices of segments.
         """
         assert self.fixed is not None
         alone = self.alone
@@ -507,16 +469,10 @@ class SelectionProgram:
 
     @classmethod
     def from_dict(cls, data: Any) -> SelectionProgram:
-        """The program of a JSON object with keys linear, pairwise, costs, budget and optionally rows, fixed,
-        segments.
+        """Return the program of a JSON object with keys linear, costs, budget, and optionally pairwise, rows,
+        fixed, segments.
 
-        ``pairwise`` may be left out (no interactions). A row has coefficients, and lower and/or upper (null
-        or absent: unbounded), and optionally a name. For segments see `Segments.from_dict`.
-
-        Raises
-        ------
-        InputError
-            With every problem found.
+        A row has coefficients, and lower and/or upper (null or absent: unbounded), and optionally a name.
         """
         if not isinstance(data, dict):
             raise InputError(f"a program is a JSON object, not {type(data).__name__}")
@@ -583,10 +539,10 @@ class SelectionProgram:
 
 
 def precedence_program(program: SelectionProgram) -> SelectionProgram:
-    """The program with its segments as items n, n + 1, ... and a row for every need.
+    """Return the program with its segments as items n, n + 1, ... and a row for every need.
 
     The first n entries of a decision are one of the given program, at the same objective and cost if its
-    segments are no more than those that are needed. Without segments, the program as it is.
+    segments are no more than those that are needed.
     """
     shared = program.segments
     if shared is None:
@@ -609,17 +565,8 @@ def precedence_program(program: SelectionProgram) -> SelectionProgram:
 
 
 def with_token_price(program: SelectionProgram, price: float) -> SelectionProgram:
-    """The program with a price for every token that is read, shared ones once, on top of any that it has.
-
-    Parameters
-    ----------
-    price : float
-        >= 0, in units of the objective.
-
-    Raises
-    ------
-    InputError
-        If the price is not a number from 0 to 1e50.
+    """Return the program with a price >= 0, in units of the objective, for every token read; shared ones
+    once.
     """
     if not is_setting(price):
         raise InputError(f"the price of a token is {price!r}: it must be a number from 0 to 1e50")

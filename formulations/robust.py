@@ -77,16 +77,14 @@ def nominal_program(
     rows: Sequence[LinearConstraint] = (),
     fixed: Sequence[int] | NDArray[np.int8] | None = None,
 ) -> SelectionProgram:
-    """The program that trusts the embeddings.
+    """Return the program that trusts the embeddings.
 
     Parameters
     ----------
-    relevance : array_like, shape (n,)
-        r_i: value of reading each item.
+    relevance, costs : array_like, shape (n,)
+        r_i: value of reading each item; c_i: tokens.
     similarity : array_like, shape (n, n), or None
         s_ij; the diagonal is ignored. None is allowed only when `redundancy_weight` is 0.
-    costs : array_like, shape (n,)
-        c_i, in tokens.
     budget : float
         B, in tokens.
     redundancy_weight : float
@@ -97,13 +95,6 @@ def nominal_program(
         lambda_3 >= 0, in units of relevance per token.
     benefit : array_like, shape (n, n), optional
         Symmetric, >= 0, in units of relevance: what two items gain when both are chosen.
-    rows, fixed
-        Side rows and decided items, see `SelectionProgram`.
-
-    Raises
-    ------
-    InputError
-        For negative weights or benefits, or redundancy without similarity.
     """
     _nonnegative(
         redundancy_weight=redundancy_weight, passage_penalty=passage_penalty, token_price=token_price
@@ -150,14 +141,7 @@ def nominal_program(
 
 
 def worst_similarity(embeddings: ArrayLike, uncertainty: UncertaintySet) -> FloatArray:
-    """Largest value of each inner product mu_i . mu_j over the uncertainty set, shape (n, n).
-
-    h_i(mu_j) + h_j(mu_i) + max delta_i . delta_j above the nominal one.
-
-    Parameters
-    ----------
-    embeddings : array_like, shape (n, d)
-    """
+    """Return the largest value of each inner product mu_i . mu_j over the uncertainty set, shape (n, n)."""
     mu = np.asarray(embeddings, dtype=np.float64)
     n = mu.shape[0]
     loss = uncertainty.support(mu, n)  # loss[j, i] = h_i(mu_j)
@@ -178,25 +162,18 @@ def termwise_program(
     rows: Sequence[LinearConstraint] = (),
     fixed: Sequence[int] | NDArray[np.int8] | None = None,
 ) -> SelectionProgram:
-    """The termwise robust counterpart: safe against every perturbation in the set.
+    """Return the termwise robust counterpart: safe against every perturbation in the set.
 
     Parameters
     ----------
     relevance : array_like, shape (n,)
         q . mu_i, or any score that falls by at most the fall of that inner product.
     embeddings : array_like, shape (n, d)
-        mu_i, one row per item.
+        mu_i, which may really lie anywhere in the uncertainty set around it.
     query_embedding : array_like, shape (d,)
         q, taken as exact.
-    uncertainty : UncertaintySet
-        Where each mu_i may really lie.
     costs, budget, redundancy_weight, passage_penalty, token_price, rows, fixed
         As in `nominal_program`; with radius 0 both programs are the same.
-
-    Raises
-    ------
-    InputError
-        For shapes that do not fit, or weights below 0.
     """
     mu = np.asarray(embeddings, dtype=np.float64)
     q = np.asarray(query_embedding, dtype=np.float64)
@@ -227,12 +204,7 @@ _SLOPES = 24
 
 @dataclass(frozen=True, eq=False)
 class InnerProductValue:
-    """Values that fall by exactly the loss.
-
-    Parameters
-    ----------
-    nominal : ndarray, shape (n,)
-    """
+    """Values that fall by exactly the loss."""
 
     nominal: FloatArray
 
@@ -253,13 +225,8 @@ class InnerProductValue:
 class CurveValue:
     """Values that fall as losses rise.
 
-    Parameters
-    ----------
-    function : callable
-        Losses (n,) -> values (n,).
-    alone : callable
-        Losses (K, n) of items, with everybody else at their worst -> lower bounds (K, n) on their values,
-        which fall as the losses rise.
+    `function` maps losses (n,) to values (n,). `alone` maps losses (K, n) of items, all others at their
+    worst, to lower bounds (K, n) on their values, which fall as the losses rise.
     """
 
     function: Callable[[FloatArray], FloatArray]
@@ -301,14 +268,10 @@ class JointProblem:
 
     Parameters
     ----------
-    value : InnerProductValue or CurveValue
-        What each item is worth on its own.
     rest : ndarray, shape (n,)
-        What does not move: penalties and prices, negative where they cost.
-    embeddings : ndarray, shape (n, d)
-    query : ndarray, shape (d,)
-        Taken as exact.
-    uncertainty : UncertaintySet
+        What does not move of the items' values: penalties and prices, negative where they cost.
+    embeddings, query : ndarray, shapes (n, d) and (d,)
+        The query is taken as exact.
     redundancy_weight : float
         lambda_1 >= 0.
     benefit : ndarray, shape (n, n), or None
@@ -316,11 +279,6 @@ class JointProblem:
     assemble : callable
         (linear (n,), pairwise (n, n)) -> SelectionProgram with budget and rows; items that it adds behind the
         first n are not perturbed.
-
-    Raises
-    ------
-    InputError
-        If shapes do not fit.
     """
 
     value: ItemValue
@@ -447,15 +405,11 @@ class JointProblem:
     def worst(
         self, chosen: IntArray, *, rng: np.random.Generator | None = None, restarts: int = 0
     ) -> tuple[FloatArray, float]:
-        """Perturbations that make a selection bad, by block-coordinate descent, and f there.
+        """Return perturbations (n, d) that make a selection bad, by block-coordinate descent, and f there.
 
-        Starts from the first-order worst case, and from `restarts` random points of the sets. Each block is
-        minimised exactly for inner products, over the slopes of the lines for curves. Items that are not
-        chosen move to where they would be worth least in this company.
-
-        Returns
-        -------
-        (delta, value) : ndarray of shape (n, d), float
+        Starts from the first-order worst case, and from `restarts` random points. Each block is minimised
+        exactly for inner products, over the slopes of the lines for curves. Items that are not chosen move to
+        where they would be worth least in this company.
         """
         found = self._descend(chosen, np.zeros_like(self.embeddings))
         value = self.objective(chosen, found)

@@ -1,8 +1,4 @@
-"""Side constraints as linear rows and fixed values.
-
-Every function returns rows (or fixed values) for `SelectionProgram`. Explanations and infeasibility reports
-quote the names of these rows.
-"""
+"""Side constraints as linear rows and fixed values for `SelectionProgram`; explanations quote their names."""
 
 from __future__ import annotations
 
@@ -29,13 +25,7 @@ def count_problem(name: str, value: Any) -> str | None:
 
 
 def passage_count(n: int, minimum: int | None = None, maximum: int | None = None) -> list[LinearConstraint]:
-    """At least `minimum` and at most `maximum` of n passages; None: no limit.
-
-    Raises
-    ------
-    InputError
-        For negative or fractional counts, minimum > maximum, or minimum > n.
-    """
+    """At least `minimum` and at most `maximum` of n passages; None: no limit."""
     given = [(name, v) for name, v in (("min_passages", minimum), ("max_passages", maximum)) if v is not None]
     problems = [p for name, v in given if (p := count_problem(name, v))]
     if not problems and minimum is not None:
@@ -60,19 +50,9 @@ def passage_count(n: int, minimum: int | None = None, maximum: int | None = None
 
 
 def source_caps(sources: Sequence[str], cap: int | Mapping[str, int]) -> list[LinearConstraint]:
-    """At most `cap` passages from one source.
+    """At most `cap` passages from one source: one cap for all, or caps for the named sources only.
 
-    Parameters
-    ----------
-    sources : sequence of str, length n
-        Source of each passage. Passages without a source (empty string) are not capped.
-    cap : int or mapping of source to int
-        One cap for all sources, or caps for the named ones only.
-
-    Raises
-    ------
-    InputError
-        For a negative or fractional cap.
+    Passages without a source (empty string) are not capped.
     """
     caps = dict(cap) if isinstance(cap, Mapping) else dict.fromkeys(sources, cap)
     problems = [p for s, v in caps.items() if (p := count_problem(f"max_per_source for '{s}'", v))]
@@ -90,12 +70,8 @@ def source_caps(sources: Sequence[str], cap: int | Mapping[str, int]) -> list[Li
 def fixed_values(
     ids: Sequence[str], must_include: Iterable[str] = (), must_exclude: Iterable[str] = ()
 ) -> NDArray[np.int8]:
-    """Fixed values for passages that must be in or out: 1, 0, or -1 where free.
-
-    Raises
-    ------
-    InputError
-        For an id that is not a candidate, or one that is asked to be both in and out.
+    """Return 1, 0, or -1 (free) for each passage. Ids that are no candidates may be excluded, not
+    included.
     """
     included, excluded = set(must_include), set(must_exclude)
     problems = [
@@ -112,15 +88,10 @@ def fixed_values(
 
 
 def share_rows(labels: Sequence[str], share: float) -> list[LinearConstraint]:
-    """At most a share of the chosen passages from one source: count_s <= share * count.
+    """At most a share in (0, 1] of the chosen passages from one source: count_s <= share * count.
 
-    Exact: with a share below 1 a single passage is never enough. Passages without a label are not capped, but
-    counted in the total.
-
-    Parameters
-    ----------
-    share : float
-        In (0, 1]; taken as the nearest fraction with a denominator up to 1000.
+    Exact, with the share as the nearest fraction with a denominator up to 1000; below 1 a single passage is
+    never enough. Passages without a label are not capped, but counted in the total.
     """
     if not 0 < share <= 1:
         raise InputError(f"max_source_share={share!r} must be in (0, 1]: a share of the chosen passages")
@@ -151,9 +122,8 @@ def coverage_rows(clusters: Sequence[str], least: int = 1) -> list[LinearConstra
 
 
 def change_rows(ids: Sequence[str], previous: Iterable[str], most: int) -> list[LinearConstraint]:
-    """At most `most` changes from a previous selection: passages added plus passages removed.
-
-    Previous passages that are no longer candidates do not count.
+    """At most `most` passages added to a previous selection or removed; those that are no candidates do
+    not count.
     """
     kept = set(previous)
     sign = np.array([-1.0 if i in kept else 1.0 for i in ids])
@@ -214,15 +184,7 @@ def need_rows(ids: Sequence[str], needs: Mapping[str, Sequence[str]]) -> list[Li
 
 @dataclass(frozen=True, eq=False)
 class SoftRow:
-    """A soft row: it may be violated at a price per unit.
-
-    Parameters
-    ----------
-    row : LinearConstraint
-        Whole coefficients and bounds.
-    price : float
-        >= 0, in units of the objective, for every unit by which it is broken.
-    """
+    """A row of whole numbers that may be broken at a price >= 0 per unit, in units of the objective."""
 
     row: LinearConstraint
     price: float
@@ -242,11 +204,8 @@ class SoftRow:
 
 
 def with_soft_rows(program: SelectionProgram, soft: Sequence[SoftRow]) -> SelectionProgram:
-    """The program with soft rows, which may be violated at a price per unit.
-
-    Violations are represented by slack items after the program's own, without tokens, in sizes 1, 2, 4, ...;
-    the linear value of a slack item is minus its price. Their number is `n` of the result minus that of the
-    program.
+    """Add soft rows: violations are slack items behind the program's own, without tokens, in sizes 1, 2,
+    4, ..., whose linear values are minus their prices.
     """
     n = program.n
     sizes: list[tuple[int, float, float]] = []  # (soft row, coefficient, linear value)

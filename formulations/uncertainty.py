@@ -82,17 +82,8 @@ class UncertaintySet(ABC):
         """The radius of each of n passages, shape (n,)."""
 
     def support(self, a: ArrayLike, n: int) -> FloatArray:
-        """h_i(a) for every passage i and every row of `a`.
-
-        Parameters
-        ----------
-        a : array_like, shape (d,) or (m, d)
-        n : int
-            Number of passages.
-
-        Returns
-        -------
-        ndarray, shape (n,) or (m, n)
+        """Return h_i(a) for every passage i of n and every row of `a`: shape (n,) for (d,), (m, n) for (m,
+        d).
         """
         return np.asarray(
             np.multiply.outer(self.unit_support(np.asarray(a, dtype=np.float64)), self.radii(n))
@@ -122,17 +113,8 @@ class UncertaintySet(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ScaledSet(UncertaintySet):
-    """A set with its radii.
-
-    Parameters
-    ----------
-    radius : float or array_like of shape (n,)
-        rho_i >= 0, in the units of the embeddings. 0 means that the embedding is exact.
-
-    Raises
-    ------
-    InputError
-        If the radius is negative or not finite, or the shape is malformed.
+    """A set with its radii rho_i >= 0, in the units of the embeddings: one number, or one for each
+    passage. 0: the embedding is exact.
     """
 
     radius: float | FloatArray
@@ -177,19 +159,7 @@ class ScaledSet(UncertaintySet):
 
 @dataclass(frozen=True, eq=False)
 class NormBall(ScaledSet):
-    """{delta : |delta|_norm <= radius_i} around each of n embeddings.
-
-    Parameters
-    ----------
-    radius : float or array_like of shape (n,)
-        In the units of the embedding's norm, >= 0. 0 means the embedding is exact.
-    norm : {"l2", "l1", "linf"}
-
-    Raises
-    ------
-    InputError
-        For an unknown norm, or a radius that is negative or not finite.
-    """
+    """{delta : |delta|_norm <= radius_i} around each of n embeddings; `norm` is "l2", "l1" or "linf"."""
 
     norm: Norm = "l2"
 
@@ -233,14 +203,8 @@ def _whole(name: str, value: Any, least: int) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class SparseBox(ScaledSet):
-    """At most `k` coordinates of an embedding move, each by at most its radius.
-
-    Parameters
-    ----------
-    k : int
-        >= 1.
-    protected : tuple of int
-        Coordinates that never move.
+    """At most `k` >= 1 coordinates of an embedding move, each by at most its radius; `protected` ones
+    never.
     """
 
     k: int = 1
@@ -300,10 +264,7 @@ class SparseBox(ScaledSet):
 class Ellipsoid(ScaledSet):
     """{radius_i L u : |u|_2 <= 1}: errors larger in some directions than in others.
 
-    Parameters
-    ----------
-    factor : array_like, shape (d, m)
-        L; a square root of the covariance of the errors, for instance.
+    `factor` is L, shape (d, m); a square root of the covariance of the errors, for instance.
     """
 
     factor: FloatArray
@@ -433,15 +394,7 @@ class OwnSet(ScaledSet):
 
 @dataclass(frozen=True, eq=False)
 class DeviationBudget(UncertaintySet):
-    """At most `gamma` of the chosen passages deviate, each within `base`.
-
-    Parameters
-    ----------
-    base : UncertaintySet
-        The set that each deviation lies in.
-    gamma : int
-        >= 0.
-    """
+    """At most `gamma` >= 0 of the chosen passages deviate, each within the set `base`."""
 
     base: UncertaintySet
     gamma: int = 1
@@ -493,15 +446,10 @@ class DeviationBudget(UncertaintySet):
 
 
 def uncertainty_from_dict(data: Any) -> UncertaintySet:
-    """The set of a JSON object that `to_dict` wrote.
+    """Return the set of a JSON object that `to_dict` wrote.
 
     ``{"set": "l2" | "l1" | "linf", "radius": ...}``, ``{"set": "sparse_box", "radius", "k", "protected"}``,
     ``{"set": "ellipsoid", "radius", "factor"}`` or ``{"set": "deviations", "gamma", "base": {...}}``.
-
-    Raises
-    ------
-    InputError
-        If it is not one of these.
     """
     kinds: dict[str, tuple[Callable[..., UncertaintySet], set[str]]] = {
         **{name: (functools.partial(NormBall, norm=name), {"radius"}) for name in get_args(Norm)},

@@ -66,11 +66,9 @@ class RegexCounter:
     """An approximation of a byte-pair tokenizer by one regular expression.
 
     Words count one token for each six letters begun, numbers one for each three digits begun, punctuation and
-    characters of other scripts one each; white space is free. On English prose this is usually near the count
-    of a language model's tokenizer, but it is *not* that tokenizer: it stands in only where no language model
-    reads the text (the extractive and scripted generators, and `select` without a counter).
-
-    Counts are additive over concatenation at white space. Any text that is not blank counts at least 1.
+    characters of other scripts one each; white space is free. It is used only where no language model reads
+    the text. Counts are additive over concatenation at white space; a text that is not blank counts at least
+    1.
     """
 
     @property
@@ -112,9 +110,8 @@ def render_context(passages: Iterable[Passage]) -> str:
 def passage_tokens(passages: Sequence[Passage], counter: TokenCounter) -> NDArray[np.int64]:
     """Token cost of each passage in the prompt: its title, text and the separator before it, at least 1.
 
-    A block costs no more than the sum over its passages. The separator is counted in front: many byte-pair
-    tokenizers merge a blank line at the end of a text into one token but split it before a word, so that a
-    separator counted alone, or behind the passage, comes out too cheap.
+    A block costs no more than the sum over its passages. The separator is counted in front, since many byte-
+    pair tokenizers merge a blank line at the end of a text into one token but split it before a word.
     """
     return text_tokens([_with_lines(p) for p in passages], [p.title for p in passages], counter)
 
@@ -136,12 +133,8 @@ def text_tokens(texts: Sequence[str], titles: Sequence[str], counter: TokenCount
 
 
 def counted(counter: TokenCounter, texts: Sequence[str]) -> NDArray[np.int64]:
-    """What a counter counts, shape (len(texts),), once it is found to be counts.
-
-    Raises
-    ------
-    InputError
-        If it gives anything but a whole number >= 0 for each text.
+    """Return what a counter counts, shape (len(texts),); `InputError` unless that is a whole number >= 0
+    for each.
     """
     given = counter.count(texts)
     if (found := not_numbers(given)) is not None:
@@ -165,18 +158,7 @@ def counted(counter: TokenCounter, texts: Sequence[str]) -> NDArray[np.int64]:
 
 
 def in_prompt_order(candidates: Candidates, chosen: Iterable[int], order: PromptOrder) -> tuple[int, ...]:
-    """Chosen candidates in the order in which they are laid out.
-
-    Parameters
-    ----------
-    chosen : iterable of int
-        Indices of candidates.
-
-    Raises
-    ------
-    InputError
-        For an unknown order, or order "document" where candidates have no positions.
-    """
+    """Return chosen candidates in the order in which they are laid out ("document" needs positions)."""
     picked = list(chosen)
     worth = candidates.relevance[picked].tolist()
     best_first = [i for _, i in sorted((-value, i) for value, i in zip(worth, picked, strict=True))]
@@ -405,12 +387,8 @@ def _is_alone(candidates: Candidates, rows: Sequence[int]) -> bool:
 
 
 def block_tokens(candidates: Candidates, chosen: Sequence[int], counter: TokenCounter, merge: bool) -> int:
-    """Tokens of the context block of the chosen passages, as a reader's tokenizer counts it.
-
-    Parameters
-    ----------
-    merge : bool
-        Whether passages of one document are read as one text.
+    """Tokens of the context block of the chosen passages; with `merge`, passages of one document are one
+    text.
     """
     if not chosen:
         return 0

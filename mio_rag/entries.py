@@ -14,13 +14,8 @@ from mio_rag.errors import InputError
 
 
 def listed(name: str, value: Any) -> tuple[Any, ...]:
-    """The entries of a list, tuple, array or column, in its order.
-
-    Raises
-    ------
-    InputError
-        For None, one string (its letters are no entries), a set (it has no order) or an iterator (it can be
-        read only once).
+    """Return the entries of a list, tuple, array or column; `InputError` for None, a string, a set or an
+    iterator.
     """
     if isinstance(value, (list, tuple)):
         return tuple(value)
@@ -83,19 +78,10 @@ def not_numbers(value: Any) -> str | None:
 
 
 def unit_rows(vectors: ArrayLike) -> NDArray[np.float32]:
-    """One vector, or one a row, at length 1; read-only.
+    """Return one vector, or one a row, at length 1; read-only.
 
     A row of zeros stays one, a single number as it is. A row with entries that float32 cannot hold becomes
-    NaN, which `Candidates` refuses: a division would silently make zeros of it.
-
-    Parameters
-    ----------
-    vectors : array_like of numbers, shape (d,) or (n, d)
-
-    Raises
-    ------
-    TypeError, ValueError, OverflowError
-        As numpy raises them for what is no array of numbers.
+    NaN, which `Pool` refuses: a division would silently make zeros of it. Errors are numpy's.
     """
     with np.errstate(over="ignore"):
         matrix = np.asarray(vectors, dtype=np.float32)

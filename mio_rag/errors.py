@@ -51,12 +51,8 @@ class Notice(UserWarning, RuntimeWarning):  # both: who filters warnings may kno
 
 
 class InputError(MioRagError, ValueError):
-    """Input that cannot be used.
-
-    Parameters
-    ----------
-    problems : str or sequence of str
-        One sentence per problem: what was given, what holds, how to fix it.
+    """Input that cannot be used; `problems` has one sentence each: what was given, what holds, how to fix
+    it.
     """
 
     def __init__(self, problems: str | Sequence[str]) -> None:
@@ -77,14 +73,7 @@ class MissingExtraError(MioRagError, ImportError):
 
 
 class SpentError(MioRagError):
-    """A total of tokens is spent, or too little of it is left.
-
-    Parameters
-    ----------
-    message : str
-    retry_after : float or None
-        Seconds until there are tokens again; None: there will be none.
-    """
+    """A total of tokens is spent; `retry_after`: seconds until there are tokens again, None if never."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -104,19 +93,9 @@ class SolverError(MioRagError, RuntimeError):
 
 
 def choose(name: object, known: Iterable[str], *, more: str = "") -> str:
-    """What to choose in place of a name that is unknown, for the end of a message.
+    """Return what to choose in place of an unknown name, for the end of a message.
 
-    Parameters
-    ----------
-    known : iterable of str
-        What there is.
-    more : str
-        What else may be chosen, in words, behind the list.
-
-    Returns
-    -------
-    str
-        "did you mean 'exact'?", or without a similar name "choose topk, exact".
+    "did you mean 'exact'?", or without a similar name "choose topk, exact" and `more`, in words.
     """
     names = list(known)
     near = difflib.get_close_matches(str(name), names, 1)
@@ -124,13 +103,7 @@ def choose(name: object, known: Iterable[str], *, more: str = "") -> str:
 
 
 def collect(*steps: Callable[[], Any]) -> list[Any]:
-    """Run independent checks and report the problems of all of them at once.
-
-    Raises
-    ------
-    InputError
-        With the problems of every step that failed on its input.
-    """
+    """Run independent checks; raise the problems of all that failed on their input as one InputError."""
     results: list[Any] = []
     failures: list[InputError] = []
     for step in steps:
@@ -147,9 +120,8 @@ def collect(*steps: Callable[[], Any]) -> list[Any]:
 
 @contextmanager
 def optional(module: str, extra: str, purpose: str) -> Iterator[None]:
-    """Around imports of an optional module: where it is not installed, the error says how to install it.
-
-    Parameters and what is raised are those of `require`.
+    """Wrap imports of an optional module: where it is not installed, the error says how to install it; see
+    `require`.
     """
     try:
         yield
@@ -167,18 +139,15 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
 
     Parameters
     ----------
-    module : str
-        Import name, for instance ``"faiss"``.
-    extra : str
-        The extra of mio-rag that brings it, for instance ``"retrieval"``.
+    module, extra : str
+        Import name, for instance ``"faiss"``, and the extra of mio-rag that brings it, ``"retrieval"``.
     purpose : str
         What needs it, for the message.
 
     Raises
     ------
     MissingExtraError
-        If the module is not installed. A module that is installed but fails to import is passed on as it is,
-        since reinstalling the extra would not mend it.
+        If the module is not installed. If it is installed and fails to import, its own error is raised.
     """
     with optional(module, extra, purpose):
         return importlib.import_module(module)

@@ -35,12 +35,8 @@ def name_key(name: str) -> str:
 
 
 class NameDictionary:
-    """Names and who bears them.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Name k is borne by passage k; blank for none. Names of a single very common word are left out.
+    """Names and who bears them: name k is borne by passage k; blank for none. Single very common words are
+    left out.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -85,15 +81,11 @@ class NameDictionary:
 
 
 def leading_name(text: str, within: int = 80) -> str:
-    """What a text without a title is about: the capitalised run that opens it; blank without one.
+    """What a text without a title is about: the capitalised run within its first characters; blank without
+    one.
 
-    A single word is a name only where the sentence goes on as after a name ("Lima is", "Lima, the");
-    in "American painters of" it is none.
-
-    Parameters
-    ----------
-    within : int
-        Only the first so many characters are looked at.
+    A single word is a name only where the sentence goes on as after a name ("Lima is", "Lima, the"); in
+    "American painters of" it is none.
     """
     words: list[str] = []
     before, closed = 0, False

@@ -29,15 +29,8 @@ def set_title(figure: Any, text: str) -> None:
 def label_points(axes: Any, labels: Iterable[tuple[tuple[float, float], str]]) -> int:
     """Write labels beside points of finished axes, where they neither leave the frame nor meet each other.
 
-    A label that fits nowhere around its point is left away; earlier ones go first. How many were left away is
-    returned.
-
-    Parameters
-    ----------
-    axes : matplotlib.axes.Axes
-        With everything else drawn: the room for labels is measured.
-    labels : iterable of ((x, y), text)
-        In data coordinates.
+    `labels` are ((x, y), text) in data coordinates. A label that fits nowhere around its point is left away;
+    earlier ones go first. Returns how many were left away.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -80,13 +73,7 @@ def check_figure(path: Path) -> None:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure all or nothing.
-
-    Raises
-    ------
-    InputError
-        For a format that is not .png, .svg or .pdf, or if the file cannot be written.
-    """
+    """Write a figure all or nothing, as .png, .svg or .pdf."""
     check_figure(path)
     with replaced(path) as partial:
         figure.savefig(partial, format=path.suffix.lower()[1:], dpi=150)

@@ -101,11 +101,9 @@ class Column(NamedTuple):
 
     Parameters
     ----------
-    name : str
     axis : str
         "n": a value for each passage; "n,k": a row for each passage; "n,n": a value for each pair; "one": a
         value of the whole pool; "own": a type with rules of its own.
-    dtype : type
     merge : str
         Values of two pools as one. "first": those of the first pool that has the passage. "larger": the
         larger of the two. "both": as "first", and None unless both pools have the column. "either": as
@@ -302,13 +300,7 @@ class Pool:
             raise InputError(problems)
 
     def with_relevance(self, relevance: ArrayLike, scores: Mapping[str, ArrayLike]) -> Pool:
-        """The same with other relevance and scores; what was checked before is not checked again.
-
-        Raises
-        ------
-        InputError
-            If one of them is no vector of finite numbers, one for each passage.
-        """
+        """Return the pool with other relevance and scores; the rest is not checked again."""
         problems: list[str] = []
         made, n = object.__new__(Pool), len(self.ids)
         checked = {k: _vector(f"scores['{k}']", v, n, np.float64, problems) for k, v in scores.items()}
@@ -320,13 +312,7 @@ class Pool:
         return made
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Pool:
-        """Return some passages, in the order given.
-
-        Parameters
-        ----------
-        rows : sequence of int
-            Places in this pool, each at most once.
-        """
+        """Return some passages, in the order of `rows`: places in this pool, each at most once."""
         at = np.array(rows, dtype=np.int64)
         taken: dict[str, Any] = {}
         for column in COLUMNS:
@@ -344,18 +330,11 @@ class Pool:
         return Pool(**taken)
 
     def merge(self, other: Pool, size: int, keep: Set[str] = frozenset()) -> Pool:
-        """Return two pools of one index as one, best first.
+        """Return two pools of one index as one: the `size` most relevant passages, best first, and those of
+        `keep`.
 
         Relevance and scores are the larger of the two, on their own scale (a logit may be below 0). Scores
-        that only one pool has are left out: 0 would be a score like any other. `COLUMNS` says what becomes of
-        every other column.
-
-        Parameters
-        ----------
-        size : int
-            Most passages: the most relevant ones.
-        keep : set of str
-            Ids of passages that stay in addition.
+        that only one pool has are left out. `COLUMNS` says what becomes of every other column.
         """
         pools, place = (self, other), {passage: i for i, passage in enumerate(self.ids)}
         at = np.array([place.setdefault(passage, len(place)) for passage in other.ids], dtype=np.int64)

@@ -43,15 +43,11 @@ def sentence_spans(text: str, *, wrapped: bool = False) -> list[tuple[int, int]]
 
     In any script, a full stop, question or exclamation mark ends a sentence unless a lower-case letter
     follows; full-width ones do without white space, too. Initials and common abbreviations end none; the end
-    of a line does. A piece of fewer than two words ("1.", "Term.") is no sentence of its own beside others:
-    it belongs to the one before it on its line, at the start of a line to the one after. A ruler
-    (``|---|---|``) belongs to the line above.
+    of a line does. A piece of fewer than two words ("1.", "Term.") belongs to the one before it on its line,
+    at the start of a line to the one after. A ruler (``|---|---|``) belongs to the line above.
 
-    Parameters
-    ----------
-    wrapped : bool
-        Whether lines may be wrapped, as in text from PDF files: then one that goes on in lower case belongs
-        to the sentence before, unless a blank line lies between. Rows of a table stay sentences.
+    With `wrapped`, as in text from PDF files, a line that goes on in lower case belongs to the sentence
+    before, unless a blank line lies between. Rows of a table stay sentences.
     """
     ends: list[int] = []
     for match in _BREAK.finditer(text):

@@ -74,17 +74,8 @@ class Settings(BaseModel):
     def from_dict(cls, data: Any, name: str = "", kind: type[InputError] = InputError) -> Self:
         """Return the settings that plain data from JSON or TOML describes.
 
-        Parameters
-        ----------
-        name : str
-            What was read, to begin the messages; for instance a file.
-        kind : type
-            Of the error.
-
-        Raises
-        ------
-        InputError
-            With every problem found.
+        Every problem found is raised as `kind`, each beginning with `name`: what was read, for instance a
+        file.
         """
         try:
             return cls.model_validate(data)
@@ -100,12 +91,8 @@ class Settings(BaseModel):
         return cls.from_dict(read_toml(path, kind), f"'{path}'", kind)
 
     def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
-        """Return the settings as plain data for JSON.
-
-        Parameters
-        ----------
-        defaults : bool
-            Whether to include fields at their defaults. The field that names a variant is always included.
+        """Return the settings as plain data for JSON; without `defaults` only what differs, and names of
+        variants.
         """
         data: dict[str, Any] = {}
         for name, info in type(self).model_fields.items():
@@ -215,12 +202,8 @@ def explain(
 ) -> list[str]:
     """Turn pydantic's errors into sentences of this project, such as "limits.budget must be >= 1, got 0".
 
-    Parameters
-    ----------
-    error : ValidationError, or its ``errors()``
-    model : type, optional
-        What was validated: with it, unknown names are compared with the known ones, and only names of
-        fields are shown.
+    With `model`, the class that was validated, unknown names are compared with the known ones, and only names
+    of fields are shown.
     """
     errors: Iterable[Any] = error.errors(include_url=False) if isinstance(error, ValidationError) else error
     problems: list[str] = []
@@ -428,12 +411,8 @@ def _variant(options: Sequence[Any], part: str | int) -> Any:
 
 
 def toml_text(data: Mapping[str, Any]) -> str:
-    """Return plain data as TOML: numpy values as plain ones, without what is None.
-
-    Raises
-    ------
-    InputError
-        For a text that contains half of a surrogate pair, which no TOML file can hold.
+    """Return plain data as TOML: numpy values as plain ones, without what is None. `InputError` for half a
+    surrogate pair.
     """
     text = tomli_w.dumps(_without_none(data))
     if not is_text(text):

@@ -1,19 +1,12 @@
 """Files: atomic writes, locks, lines, and strict reading of JSON and TOML.
 
-Atomic writes of files and folders, and locks that allow one run at a time.
+While it is written, a file or folder has a temporary name with ``.partial`` next to its target, and its
+writer holds a lock on it, which the system releases when the process ends. A partial file without a lock was
+left by a killed writer; the next writer of the same target removes it. Windows neither renames a locked file
+nor lets others write it: there only runs hold locks, and nothing is removed.
 
-While it is written, a file or folder has a temporary name with ``.partial`` beside its target, and its writer
-holds a lock on it. The system releases the lock when the process ends, for whatever reason. So a partial file
-without a lock was left by a writer that was killed; the next writer of the same target removes it. Windows
-neither renames a locked file nor lets others write it: there only runs hold locks, and nothing is removed.
-
-Files that grow by whole lines, and that several writers may share.
-
-Strict reading of JSON and TOML from outside, so that no value is lost and nothing fails later.
-
-Besides invalid JSON and TOML, these are refused: duplicate keys of an object (the first value would be lost),
-NaN and Infinity, numbers beyond float64, halves of surrogate pairs, and very deep nesting. A byte order mark
-is accepted.
+Besides invalid JSON and TOML, these are refused: duplicate keys of an object, NaN and Infinity, numbers
+beyond float64, halves of surrogate pairs, and very deep nesting. A byte order mark is accepted.
 """
 
 from __future__ import annotations
@@ -44,17 +37,11 @@ _UNFINISHED = re.compile(rf"\.(.+)\.[0-9a-f]{{32}}(\{_PARTIAL}|\{_OLD})((?:\.[^.
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A partial file that replaces `path` if the block succeeds, and is removed if it fails.
+    """Yield a partial file that replaces `path` if the block succeeds, and is removed if it fails.
 
-    It exists, and is empty, when the block begins. Its name begins with a dot and ends as `path` does, for
-    writers that go by the ending; they write it in place. It is on the disk before it takes that place, so
-    that a crash leaves the old file or the new one. Where `path` is a symbolic link, what it points to is
-    replaced.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written (no permission, a full disk), or `path` is no file.
+    It exists, and is empty, when the block begins; its name ends as `path` does. It is flushed to the disk
+    before the rename, so that a crash leaves the old file or the new one. Of a symbolic link the target is
+    replaced. `InputError` if it cannot be written, or `path` is no file.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -70,13 +57,7 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that it is either the old one or the whole new one.
-
-    Raises
-    ------
-    InputError
-        As `replaced`.
-    """
+    """Write a text file so that it is either the old one or the whole new one; raises as `replaced`."""
     with replaced(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
@@ -88,10 +69,10 @@ def sha256_of(path: Path) -> str:
 
 
 def known_sha256_of(path: Path) -> str:
-    """`sha256_of` for large files that are read again and again, such as models: remembered by this process.
+    """`sha256_of` for large files such as models, remembered by this process until they change.
 
-    A file that is another, of another length, or written since is read anew; so is one that was written less
-    than two seconds before it was read, as a change right after could leave its time as it was.
+    A file written less than two seconds before it was read is read anew: a change right after could leave its
+    time as it was.
     """
     found = path.stat()
     now = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
@@ -105,13 +86,7 @@ def known_sha256_of(path: Path) -> str:
 
 
 def make_parent(path: Path) -> None:
-    """Make the folder of a file, where it is missing.
-
-    Raises
-    ------
-    InputError
-        If it cannot be made.
-    """
+    """Make the folder of a file, where it is missing; `InputError` if it cannot be made."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -120,14 +95,9 @@ def make_parent(path: Path) -> None:
 
 @contextmanager
 def replaced_folder(path: Path) -> Iterator[Path]:
-    """A partial folder that replaces `path` if the block succeeds, and is removed if it fails.
+    """Yield a partial folder that replaces `path` if the block succeeds, and is removed if it fails.
 
     Missing parents are created. An old folder is kept until the new one is complete.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written (no permission, a full disk).
     """
     target = Path(os.path.realpath(path))
     try:
@@ -178,14 +148,10 @@ def sweep(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One run at a time in a folder, which is made where it is missing, and swept.
+    """Allow one run at a time in a folder, which is made where it is missing, and swept.
 
-    The lock goes with its process; the file that stands for it, at the end of the block.
-
-    Raises
-    ------
-    InputError
-        If the folder cannot be made, or another run is at work there.
+    `InputError` if it cannot be made, or another run is at work there. The lock ends with the process, its
+    file at the end of the block.
     """
     with _only_run(folder / _LOCK, f"in '{folder}'", "a folder"):
         sweep(folder)
@@ -194,13 +160,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
-    """One run at a time for a file, which need not exist; otherwise as `locked`.
-
-    Raises
-    ------
-    InputError
-        If its folder cannot be made or written, or another run is at work on it.
-    """
+    """Allow one run at a time for a file, which need not exist; otherwise as `locked`."""
     target = Path(os.path.realpath(path))
     with _only_run(target.with_name(f".{target.name}{_LOCK}"), f"on '{path}'", "another file"):
         yield
@@ -281,9 +241,9 @@ def _partial(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
 
 @contextmanager
 def _held(path: Path) -> Iterator[bool]:
-    """Hold the lock of what lies at a path, so that nobody sweeps it; False where somebody was faster.
+    """Hold the lock of what lies at a path, so that it is not swept; False where another process was faster.
 
-    Where there are no locks nobody sweeps, and nothing is kept open: Windows renames nothing that is.
+    Where there are no locks nothing is swept, and nothing is kept open: Windows renames nothing that is.
     """
     handle = _opened(path)
     try:
@@ -351,21 +311,11 @@ _SECONDS_BETWEEN_TRIES = 0.01
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Add lines to a file, which is made where it is missing; they are on the disk when this returns.
+    """Add lines (without line breaks) to a file, which is made where it is missing, and flush them to the
+    disk.
 
-    What is there already is not read, but for its last byte: where an interruption cut the last line short,
-    the new ones begin below it. Writers take turns; where the system or the disk has no file locks, all lines
-    still go out in one call.
-
-    Parameters
-    ----------
-    lines : iterable of str
-        Without line breaks.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
+    Only the last byte of the file is read: where an interruption cut the last line short, the new ones begin
+    below it. Writers take turns; without file locks, all lines still go out in one call.
     """
     data = "".join(f"{line}\n" for line in lines).encode()
     if not data:
@@ -400,18 +350,7 @@ _SHOWN = 40  # characters of what is wrong
 
 
 def read_text(source: str | Path, kind: type[InputError] = InputError) -> str:
-    """The UTF-8 text of a file, or of stdin for "-", without a byte order mark.
-
-    Parameters
-    ----------
-    kind : type
-        Of the error.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or is not UTF-8.
-    """
+    """Return the UTF-8 text of a file, or of stdin for "-", without a byte order mark; raises `kind`."""
     if source == "-" and sys.stdin is None:
         raise kind("stdin cannot be read: it is closed; give a file, or pipe something in")
     try:
@@ -436,22 +375,15 @@ def read_toml(path: str | Path, kind: type[InputError] = InputError) -> dict[str
 def parse_json(
     text: str | bytes, name: str, kind: type[InputError] = InputError, *, own: bool = False
 ) -> Any:
-    """What a JSON text holds.
+    """Return what a JSON text holds; raises `kind`, with a `json.JSONDecodeError` as cause where it is no
+    JSON.
 
     Parameters
     ----------
     name : str
         What is read, to begin the message.
-    kind : type
-        Of the error.
     own : bool
-        mio-rag wrote it, with what was said to it: NaN, Infinity and halves of surrogate pairs are taken.
-
-    Raises
-    ------
-    InputError
-        If it is not JSON, or not what this module takes. Where it is no JSON the `json.JSONDecodeError` is
-        the cause.
+        mio-rag wrote it: NaN, Infinity and halves of surrogate pairs are accepted.
     """
     try:
         if isinstance(text, bytes):
@@ -475,10 +407,7 @@ def parse_json(
 
 
 def parse_toml(text: str, name: str, kind: type[InputError] = InputError) -> dict[str, Any]:
-    """What a TOML text holds; Infinity is among its values, NaN is refused.
-
-    Parameters and what is raised are those of `parse_json`.
-    """
+    """Return what a TOML text holds; Infinity is among its values, NaN is refused. As `parse_json`."""
     try:
         data = tomllib.loads(text.removeprefix("\ufeff"), parse_float=_toml_real)
         _check(data, halves=False)  # which TOML does not take
@@ -535,14 +464,8 @@ def _short(text: str) -> str:
 
 
 def _check(data: Any, halves: bool) -> None:
-    """Go down level by level; where `halves` are possible, look at every string too.
-
-    Raises
-    ------
-    RecursionError
-        If there are too many levels.
-    ValueError
-        For half of a surrogate pair.
+    """Raise RecursionError for too many levels, ValueError for half of a surrogate pair (if `halves` are
+    possible).
     """
     level: list[Any] = [data]
     for _ in range(_DEEPEST + 1):

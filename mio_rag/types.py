@@ -51,15 +51,10 @@ def check_date(given: str) -> str | None:
 
 @lru_cache(maxsize=4096)  # versions are compared pair by pair
 def moment(given: str) -> str:
-    """A date in a form whose alphabetical order is that of time; blank for a blank one.
+    """Return a date in a form whose alphabetical order is that of time; blank for a blank one.
 
     Moments with a time zone are put into universal time, and those without are taken as universal. A day, a
-    month or a year is before all that is known to lie within it.
-
-    Raises
-    ------
-    ValueError, OverflowError
-        For what is no date, as 2024-13-45.
+    month or a year is before all that lies within it. ValueError or OverflowError for what is no date.
     """
     if not given:
         return ""
@@ -235,10 +230,8 @@ class Question:
     ----------
     answers : tuple of str
         Accepted answers; empty when unknown or when the question is unanswerable.
-    gold_ids : tuple of str
-        Ids of the passages that hold the evidence. Empty when not labelled at passage level.
-    gold_sources : tuple of str
-        Sources (documents) that hold the evidence, for data labelled at document level.
+    gold_ids, gold_sources : tuple of str
+        Ids of the passages, or sources (documents), that hold the evidence; empty when not labelled so.
     choices : tuple of str
         Options of a multiple-choice question.
     """
@@ -258,16 +251,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the generator said, and what it cost.
+    """What the generator said, and what it cost: tokens as it counts them, and seconds of the generation
+    alone.
 
-    Parameters
-    ----------
-    prompt_tokens, completion_tokens : int
-        As the generator counts them.
-    latency_seconds : float
-        Wall time of the generation alone.
-    logprobs : tuple of float or None
-        Natural-log probability of each completion token, where the generator has them.
+    `logprobs` has the natural-log probability of each completion token, where the generator has them.
     """
 
     text: str
@@ -288,15 +275,12 @@ class GenerationError(MioRagError, RuntimeError):
     Parameters
     ----------
     spent : Answer, optional
-        What the failed call cost, or may have cost: its tokens and seconds are charged. None: nothing, unless
-        it is `untold`.
+        What the failed call cost, or may have cost. None: nothing, unless it is `untold`.
     untold : bool
         Whether the request was sent and no usable reply says what it cost. The prompt and the longest reply
         are then charged.
     repeat : bool
-        Whether the same request may succeed later.
-    retry_after : float, optional
-        Seconds that the server asked to wait.
+        Whether the same request may succeed later, after `retry_after` seconds if the server asked for it.
     """
 
     def __init__(

@@ -46,10 +46,8 @@ _Solve = TypeVar("_Solve", bound=Callable[..., SolveResult])
 
 
 def segments_by_rows(solve: _Solve) -> _Solve:
-    """Let a back end solve a program with segments as `precedence_program` writes it.
-
-    What it claims is concluded for the program as it was given: objective, cost and feasibility are those of
-    its items, each segment paid once. Programs without segments go through untouched.
+    """Let a back end solve a program with segments as `precedence_program` writes it; the claim is
+    concluded for the given program, each segment paid once.
     """
 
     @wraps(solve)
@@ -94,27 +92,12 @@ _BEYOND = 1.01  # times what could be gained
 class Scaled:
     """A scaled program with the same items and the same best selections.
 
-    Parameters
-    ----------
-    given : SelectionProgram
-    program : SelectionProgram
-        What is fixed counts for nothing in its objective.
-    factor, offset : float
-        objective of `given` = factor * objective of `program` + offset.
-    dropped : float
-        But for this much at most, in units of `given`.
-    absolute_gap : float
-        Largest bound - objective of `program` that counts as optimal.
-    contradiction : bool
-        Whether a row alone excludes every selection: `program` is then without it.
-    dual_tolerance : float
-        What HiGHS may leave of a gain: its default of 1e-7, less where the gap is small.
-    blur : float
-        What the tolerances of a solver may hide even so, to be added to the bound that it proves; 0 unless
-        what decides is a thousand times smaller than the largest penalty.
-    coarse : bool
-        Whether the numbers of `program` lie too far apart for a solver in floating point: it takes the small
-        ones for zero, and what it claims proves nothing.
+    objective of `given` = factor * objective of `program` + offset, but for `dropped` at most. What is fixed
+    counts for nothing in the objective of `program`; a bound - objective of it up to `absolute_gap` counts as
+    optimal. With a `contradiction`, a row alone excludes every selection, and `program` is without it.
+    `dual_tolerance` is what HiGHS may leave of a gain; `blur` what tolerances may hide even so, to be added
+    to a bound. Where the numbers are too far apart for floating point (`coarse`), a solver takes the small
+    ones for zero, and its claims prove nothing.
     """
 
     given: SelectionProgram
@@ -140,12 +123,8 @@ class Scaled:
         message: str = "",
         **common: Any,
     ) -> SolveResult:
-        """What a solver claims of `program` as a result for `given`, see `conclude`.
-
-        Parameters
-        ----------
-        bound : float or None
-            Of `program`.
+        """Turn what a solver claims of `program` into a result for `given`, see `conclude`; `bound` is one
+        of `program`.
         """
         if bound is not None:
             bound = self.factor * (bound + self.blur) + self.offset + self.dropped
@@ -172,13 +151,7 @@ class Scaled:
 
 
 def scaled(program: SelectionProgram) -> Scaled:
-    """The program on a scale of about 1.
-
-    Raises
-    ------
-    InputError
-        For a program with segments: `mio_rag.formulations.precedence_program` writes them as rows.
-    """
+    """Scale a program without segments to numbers of about 1."""
     if program.segments is not None:
         raise InputError("a program with segments is scaled in the form of rows: use precedence_program")
     linear, pairwise, offset = within_reach(program)
@@ -229,11 +202,11 @@ def _far_apart(values: FloatArray) -> bool:
 
 
 def within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray, float]:
-    """Values and pairs of what is free, and the objective of what is fixed to be in.
+    """Return values and pairs of what is free, and the objective of what is fixed to be in.
 
-    Gains that do not fit the budget are left out, and penalties cut down to a little more than all gains
-    together: whoever pays one is then still below the fixed items alone or, where these break a row, below
-    what local search finds.
+    Gains that do not fit the budget are left out, and penalties cut down to a little more than all gains: a
+    selection that pays one is then still below the fixed items alone or, where these break a row, below what
+    local search finds.
     """
     assert program.fixed is not None
     room = program.most_cost
@@ -281,10 +254,7 @@ def _row(row: LinearConstraint) -> LinearConstraint | None:
 
 
 def without_giants(row: LinearConstraint) -> LinearConstraint:
-    """The row with what alone exceeds its upper bound cut down to what still does.
-
-    Only where all coefficients have one sign, so that nothing cancels it.
-    """
+    """Cut coefficients that alone exceed the upper bound down to what still does, where all have one sign."""
     a = row.coefficients
     if math.isinf(row.upper) or not a.size or a.min() < 0 or a.max() <= 0:
         return row
@@ -387,18 +357,7 @@ def _model(arrays: MilpArrays) -> Any:
 def solve_highs(
     program: SelectionProgram, options: SolveOptions, form: Linearization = "mccormick"
 ) -> SolveResult:
-    """Solve the linearized program to the stated gap.
-
-    Parameters
-    ----------
-    form : {"mccormick", "glover"}
-        Which linearization, see `mio_rag.formulations.linearize`.
-
-    Raises
-    ------
-    InputError
-        If the installed HiGHS is of a version that cannot be used.
-    """
+    """Solve a linearized program ("mccormick" or "glover") to the stated gap."""
     import highspy
 
     start = time.perf_counter()
@@ -596,10 +555,10 @@ _CLASSIC_OPTIONS: dict[str, tuple[str, str, str | None, str | None]] = {
 
 
 def build_model(program: SelectionProgram) -> Any:
-    """The Fortet/McCormick model as a `pyomo.environ.ConcreteModel`, with named components.
+    """Return the Fortet/McCormick model as a `pyomo.environ.ConcreteModel`, with named components.
 
-    Components: ``x[i]`` binary, ``y[i, j]`` for every nonzero pair, ``value`` (objective), ``budget``,
-    ``row[k]`` and ``product[...]``. Segments are items behind the others, as in `precedence_program`.
+    ``x[i]`` binary, ``y[i, j]`` for every nonzero pair, ``value`` (objective), ``budget``, ``row[k]`` and
+    ``product[...]``. Segments are items behind the others, as in `precedence_program`.
     """
     program = precedence_program(program)
     pyo = require("pyomo.environ", "solvers", "solver='pyomo'")
@@ -653,14 +612,8 @@ def _constant(pyo: Any, row: LinearConstraint) -> Any:
 
 @segments_by_rows
 def solve_pyomo(program: SelectionProgram, options: SolveOptions, backend: str = "highs") -> SolveResult:
-    """Solve through Pyomo with the named installed solver.
-
-    Raises
-    ------
-    InputError
-        If the solver is not known here, not installed, or of a version that cannot be used.
-    SolverError
-        If it broke.
+    """Solve through Pyomo with the named solver: `InputError` if it is unknown, missing or unusable,
+    `SolverError` if it broke.
     """
     name = "pyomo" if backend == "highs" else f"pyomo:{backend}"
     version = str(require("pyomo.version", "solvers", "solver='pyomo'").version)
@@ -716,7 +669,7 @@ def _claims_of_highs(model: Any, options: SolveOptions, given: Scaled) -> _Claim
     pyo = require("pyomo.environ", "solvers", "solver='pyomo'")
     solver = factory("highs")
     if not solver.available():
-        raise SolverError(f"Pyomo finds no HiGHS: pip install '{PACKAGES['highspy'].requirement}'")
+        raise SolverError(f"Pyomo finds no HiGHS: pip install 'highspy{PACKAGES['highspy'].versions}'")
     highspy = require("highspy", "solvers", "solver='pyomo'")
     problem = refusal("highspy", str(highspy.Highs().version()))
     if problem is not None:

@@ -196,9 +196,8 @@ class Search:
         return max(min(reach, self._ceiling), float(self.numbers[kernel.INCUMBENT]))
 
     def run(self, deadline: float, allowed: float, work: float = math.inf) -> str | None:
-        """Search until it is over (None) or a limit is hit ("time", "nodes", "work").
-
-        Improves the incumbent in place.
+        """Search until it is over (None) or a limit is hit ("time", "nodes", "work"); improves the
+        incumbent.
         """
         before = float(self.numbers[kernel.INCUMBENT])
         step = 32
@@ -239,20 +238,17 @@ def solve(
 ) -> SolveResult:
     """Solve to proven optimality, or to a certified gap at a limit.
 
+    Deterministic, unless a time limit cuts it short: neither seed nor thread count changes the search, and
+    one BLAS thread is used. The first solve on a machine compiles for about 10 s, which neither the time
+    limit nor the reported seconds include. Where coefficients differ by more than about 12 orders of
+    magnitude, the search may end without a proof to 10^-6: the bound holds, and the message says so.
+
     Parameters
     ----------
     max_nodes : int, optional
-        Stop after so many nodes; the result then says ``limit="nodes"``.
+        Stop after so many nodes, with ``limit="nodes"``.
     warm : WarmStart, optional
         What a program of the same pool left behind; updated. See `solve_path`.
-
-    Notes
-    -----
-    Deterministic, unless a time limit cuts it short: neither seed nor thread count changes the search. One
-    BLAS thread is used throughout. The first solve on a machine compiles for about 8 s with two cores,
-    12 s with one, which neither the time limit nor the reported seconds include. Where coefficients differ by
-    more than about 12 orders of magnitude (a penalty of 10^9 among values of 10^-6), the search may end
-    without a proof to 10^-6: the bound holds, and the message says so.
     """
     _ready(False)
     if program.segments is not None:
@@ -412,8 +408,8 @@ def _start(
 def _without_interactions(program: SelectionProgram, options: SolveOptions, seconds: float) -> SolveResult:
     """Solve the 0/1 linear program without interactions: a feasible start, or a proof that there is none.
 
-    Depth-first search takes long to detect contradictory rows; HiGHS does it fast. Budget and rows are
-    relaxed by twice their tolerance, so that infeasibility of the relaxed program proves infeasibility.
+    HiGHS detects contradictory rows fast. Budget and rows are relaxed by twice their tolerance, so that
+    infeasibility of the relaxed program is a proof.
     """
     from mio_rag.solvers.backends import solve_highs
 
@@ -471,9 +467,8 @@ def _offer(program: SelectionProgram, problem: Problem, x: NDArray[np.int8], bes
 
 
 def _linear_optimum(problem: Problem) -> NDArray[np.int8] | None:
-    """Without interactions and rows: depth first with Dantzig's bound, else a dynamic program over tokens.
-
-    None where there are interactions, segments or rows, or where neither is safe (costs that are not whole).
+    """Without interactions, segments and rows: depth first with Dantzig's bound, else a dynamic program
+    over tokens; None where neither is safe.
     """
     if problem.sharing is not None or problem.w.size or np.any(problem.A):
         return None

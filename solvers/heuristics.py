@@ -40,7 +40,7 @@ class _State:
         #: Objective change of adding item i; of removing it, with a minus.
         self.gain: FloatArray = program.linear.copy()
         self.own_gain = self.gain  #: the same without prices of segments
-        # The budget is a row like any other.
+        # The budget is the first row.
         self.rows: FloatArray = np.vstack([program.costs, *(r.coefficients for r in program.rows)])
         self.upper: FloatArray = np.array([program.most_cost, *(r.most for r in program.rows)])
         self.lower: FloatArray = np.array([-np.inf, *(r.least for r in program.rows)])
@@ -75,10 +75,7 @@ class _State:
         self.gain = self.own_gain - moved @ self.shared.prices
 
     def swapped(self, inside: IntArray, outside: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Cost and price of segments that item a of `inside` alone pays, and item b of `outside` needs too.
-
-        Swapping a for b saves them not, though dropping a alone would.
-        """
+        """Cost and price of segments that `inside` alone pays and `outside` needs: a swap keeps them."""
         assert self.shared is not None
         last = (self.shared.needs[inside] * (self.users == 1)).astype(np.float64)
         needs = self.shared.needs[outside].T
@@ -89,8 +86,7 @@ class _State:
         upper, lower = (b if activity.ndim == 1 else b[:, None] for b in (self.upper, self.lower))
         over = np.maximum(0.0, activity - upper)
         under = np.where(np.isfinite(lower), np.maximum(0.0, lower - activity), 0.0)
-        total: FloatArray = np.asarray((over + under).sum(axis=0))
-        return total
+        return np.asarray((over + under).sum(axis=0))
 
     def addable(self) -> BoolArray:
         """Free items whose addition breaks no row that holds now, nor worsens one that does not."""
@@ -99,12 +95,10 @@ class _State:
         under = after < np.minimum(self.lower, self.activity)[:, None]
         fixed = self.program.fixed
         assert fixed is not None
-        allowed: BoolArray = ~self.chosen & (fixed < 0) & ~over.any(axis=0) & ~under.any(axis=0)
-        return allowed
+        return np.asarray(~self.chosen & (fixed < 0) & ~over.any(axis=0) & ~under.any(axis=0))
 
     def repair(self) -> None:
         """Add (or drop) free items while that reduces the violation of the rows; ties by gain."""
-        assert self.program.fixed is not None
         free = self.program.free
         while free.size and float(self.violation(self.activity)) > 0:
             sign = np.where(self.chosen[free], -1.0, 1.0)
@@ -125,33 +119,30 @@ def _fill(state: _State, score: Callable[[_State], FloatArray], while_gaining: b
         state.flip(int(open_items[int(np.argmax(values))]))
 
 
-def _largest_penalty(state: _State) -> FloatArray:
-    if not state.chosen.any():
-        return np.zeros(state.program.n)
-    worst: FloatArray = state.program.pairwise[:, state.chosen].max(axis=1)
-    return worst
-
-
 def _density_score(state: _State, power: float, gain: FloatArray) -> FloatArray:
-    costs = state.rows[0]
     tiny = max(1e-9 * min(1.0, float(state.program.all_costs.max(initial=0.0)) or 1.0), 1e-300)
     with np.errstate(over="ignore", divide="ignore"):  # next to no cost comes first
-        scaled: FloatArray = gain / np.maximum(costs, tiny) ** power
-    return scaled
+        return np.asarray(gain / np.maximum(state.rows[0], tiny) ** power)
+
+
+def _ranked(program: SelectionProgram, score: Callable[[_State], FloatArray]) -> BoolArray:
+    """Fill the budget by rank, gain or not."""
+    state = _State(program)
+    state.repair()
+    _fill(state, score, while_gaining=False)
+    return state.chosen
 
 
 def _topk(program: SelectionProgram, deadline: float) -> BoolArray:
-    state = _State(program)
-    state.repair()
-    _fill(state, lambda s: s.program.linear, while_gaining=False)
-    return state.chosen
+    return _ranked(program, lambda state: program.linear)
 
 
 def _mmr(program: SelectionProgram, deadline: float) -> BoolArray:
-    state = _State(program)
-    state.repair()
-    _fill(state, lambda s: s.program.linear - _largest_penalty(s), while_gaining=False)
-    return state.chosen
+    def score(state: _State) -> FloatArray:
+        chosen = state.chosen
+        return program.linear - (program.pairwise[:, chosen].max(axis=1) if chosen.any() else 0.0)
+
+    return _ranked(program, score)
 
 
 def _density(program: SelectionProgram, deadline: float) -> BoolArray:
@@ -165,7 +156,7 @@ def _density(program: SelectionProgram, deadline: float) -> BoolArray:
 
 
 def _greedy(program: SelectionProgram, deadline: float) -> BoolArray:
-    return max(_greedy_starts(program), key=lambda s: (_is_feasible(s), program.objective(s.chosen))).chosen
+    return max(_greedy_starts(program), key=_worth).chosen
 
 
 def _greedy_starts(program: SelectionProgram) -> list[_State]:
@@ -176,6 +167,10 @@ def _greedy_starts(program: SelectionProgram) -> list[_State]:
         _fill(state, lambda s, a=power: _density_score(s, a, s.gain), while_gaining=True)  # type: ignore[misc]
         states.append(state)
     return states
+
+
+def _worth(state: _State) -> tuple[bool, float]:
+    return _is_feasible(state), state.program.objective(state.chosen)
 
 
 def _is_feasible(state: _State) -> bool:
@@ -222,17 +217,10 @@ def _improve(state: _State, deadline: float) -> None:
 
 
 def _local_search(program: SelectionProgram, deadline: float) -> BoolArray:
-    best: _State | None = None
-    for state in _greedy_starts(program):
-        if _is_feasible(state):
-            _improve(state, deadline)
-        if best is None or (_is_feasible(state), program.objective(state.chosen)) > (
-            _is_feasible(best),
-            program.objective(best.chosen),
-        ):
-            best = state
-    assert best is not None
-    return best.chosen
+    states = _greedy_starts(program)
+    for state in filter(_is_feasible, states):
+        _improve(state, deadline)
+    return max(states, key=_worth).chosen
 
 
 HEURISTICS: dict[str, Callable[[SelectionProgram, float], BoolArray]] = {
@@ -254,26 +242,18 @@ def solve(program: SelectionProgram, options: SolveOptions, method: str) -> Solv
     limit = options.time_limit_seconds
     deadline = math.inf if limit is None else start + limit
     bound = upper_bound(program)
-    if bound == -math.inf:
-        return conclude(
-            program,
-            options,
-            method,
-            x=None,
-            bound=None,
-            proven_infeasible=True,
-            wall_seconds=time.perf_counter() - start,
-            version=f"numpy {np.__version__}",
-        )
-    chosen = HEURISTICS[method](program, deadline)
-    x = None if program.violations(chosen) else chosen
+    infeasible, x = bound == -math.inf, None
+    if not infeasible:
+        chosen = HEURISTICS[method](program, deadline)
+        x = None if program.violations(chosen) else chosen
     return conclude(
         program,
         options,
         method,
         x=x,
-        bound=bound,
-        limit="time" if time.perf_counter() >= deadline else None,
+        bound=None if infeasible else bound,
+        proven_infeasible=infeasible,
+        limit="time" if not infeasible and time.perf_counter() >= deadline else None,
         wall_seconds=time.perf_counter() - start,
         version=f"numpy {np.__version__}",
     )

@@ -88,9 +88,9 @@ _ROUNDING = 1.0 - 1e-13  # shares add up to no more than 1, in any order of summ
 def compiled(function: _Function) -> _Function:
     """Compile a function on first use, without the GIL, with its machine code cached on disk.
 
-    Functions whose names begin with an underscore can be called by compiled functions only, and become part
-    of their machine code. numba caches next to the source, or in the user's cache folder if that is
-    read-only, or in NUMBA_CACHE_DIR. Where it can write nowhere, every process compiles.
+    Functions whose names begin with an underscore can be called by compiled functions only. numba caches next
+    to the source, in the user's cache folder, or in NUMBA_CACHE_DIR; where it can write nowhere, every
+    process compiles.
     """
     inner = function.__name__.startswith("_")
     flags = {**_FLAGS, "no_cpython_wrapper": inner}
@@ -107,8 +107,8 @@ def compiled(function: _Function) -> _Function:
 def _load(cache: Any, signature: Any, context: Any) -> Any:
     """Load machine code from disk; None where there is none, or the file is damaged.
 
-    numba's own version first loads its implementations of NumPy, which finished machine code does not call:
-    0.4 s in every process. It also fails in every process once a crash has cut a file short.
+    numba's own version first loads its implementations of NumPy, which finished machine code does not call
+    (0.4 s), and fails once a crash has cut a file short.
     """
     rtsys.initialize(context)  # memory for arrays
     try:
@@ -165,11 +165,7 @@ def compiling_elsewhere(function: Callable[..., object], versions: int, statemen
 
 @contextmanager
 def announced(what: str, seconds: str) -> Iterator[None]:
-    """Print a message if compiling takes more than a moment; loading from the cache does not.
-
-    The delay is measured in CPU time of this process, since on a busy machine even reading the cache may take
-    seconds. `seconds` is the usual compile time.
-    """
+    """Print a message if compiling takes more than a moment of CPU time; `seconds` is the usual time."""
     text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag warmup` does it in advance)\n"
     done, start = threading.Event(), time.process_time()
 

@@ -1,8 +1,8 @@
 """Solve many programs: in order, in threads or processes; a program that fails does not stop the others.
 
-A dead worker breaks a whole pool of `concurrent.futures`, which does not say what the worker was solving. So
-every program that the broken pool had not finished is solved again in its own process. A program that crashes
-again is reported, and a new pool continues with the rest.
+A dead worker breaks a whole pool of `concurrent.futures`. Every program that it had not finished is then
+solved again in a process of its own; one that crashes again is reported, and a new pool continues with the
+rest.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from mio_rag.solvers.capabilities import one_blas_thread
 from mio_rag.solvers.registry import check_name, solve
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 
+Executor = Literal["threads", "processes"]
+_Task = tuple[int, SelectionProgram]
 #: The options for a program, by its number.
-OptionsOf = Callable[[int], SolveOptions | None]
-#: Programs queued for each worker: enough that none waits, few enough to build them as they are
-#: needed.
-AHEAD = 2
+_OptionsOf = Callable[[int], SolveOptions | None]
+_AHEAD = 2  # programs queued for each worker: enough that none waits
 
 
 def solve_reported(program: SelectionProgram, solver: str, options: SolveOptions | None) -> SolveResult:
@@ -38,9 +38,6 @@ def solve_reported(program: SelectionProgram, solver: str, options: SolveOptions
         return SolveResult(Status.ERROR, solver, message=f"{type(error).__name__}: {error}")
 
 
-Executor = Literal["threads", "processes"]
-
-
 def solve_many(
     programs: Sequence[SelectionProgram],
     solver: str = "auto",
@@ -50,40 +47,33 @@ def solve_many(
     executor: Executor = "threads",
     progress: Callable[[int], None] | None = None,
 ) -> list[SolveResult]:
-    """Solve programs side by side, in threads or processes.
+    """Solve programs side by side, in threads or processes; results come in the order of the programs.
+
+    A program that the solver refuses, or breaks on, has status ERROR and the reason as its message.
 
     Parameters
     ----------
     solver, options
         As in `solve`; the time limit holds for each program.
     workers : int
-        Threads or processes, >= 1. More than there are cores only adds waiting, which counts against the time
-        limits.
+        Threads or processes, >= 1.
     executor : {"threads", "processes"}
         Threads start at once and share memory; the kernel and HiGHS release the interpreter's lock while they
-        search. Processes take about a second each to start; nothing is shared, and a solver that takes its
-        process down costs one program. They are spawned: a script that asks for them needs the usual
-        ``if __name__ == "__main__":``.
+        search. Processes take a second each to start; a solver that takes its process down costs one program.
+        They are spawned: a script that uses them needs the usual ``if __name__ == "__main__":``.
     progress : callable, optional
         Called with 1 as each program is finished.
-
-    Returns
-    -------
-    list of SolveResult
-        In the order of the programs. A program that the solver refuses, or breaks on, has status ERROR and
-        the reason as its message.
 
     Raises
     ------
     InputError
-        For an unknown solver or executor, or fewer than one worker: what would fail for every program.
+        For an unknown solver or executor, or fewer than one worker.
     SolverError
         If worker processes cannot be started at all.
     """
     found: dict[int, SolveResult] = {}
-    for k, result in solve_as_completed(
-        enumerate(programs), solver, options, workers=workers, executor=executor
-    ):
+    tasks = enumerate(programs)
+    for k, result in solve_as_completed(tasks, solver, options, workers=workers, executor=executor):
         found[k] = result
         if progress is not None:
             progress(1)
@@ -98,26 +88,17 @@ def solve_as_completed(
     workers: int = 1,
     executor: Executor = "threads",
 ) -> Iterator[tuple[int, SolveResult]]:
-    """As `solve_many`, for numbered programs that may be built as they are needed; in the order of finishing.
+    """Yield (number, result) of numbered programs as they are finished; otherwise as `solve_many`.
 
-    Parameters
-    ----------
-    tasks : iterable of (number, program)
-        Consumed a few ahead of the workers, by the caller's own thread.
-    options : SolveOptions, or a function of a program's number
-        As in `solve`; of a function, what it says when the program is handed out.
-
-    Yields
-    ------
-    (number, SolveResult)
+    `tasks` are consumed a few ahead of the workers, by the caller's own thread. `options` may be a function
+    of a program's number, asked when the program is handed out.
     """
-    problems = batch_problems(workers, executor)
-    if problems:
+    if problems := batch_problems(workers, executor):
         raise InputError(problems)
     check_name(solver)
-    of: OptionsOf = options if callable(options) else lambda _: options
+    of: _OptionsOf = options if callable(options) else lambda _: options
     if executor == "processes":
-        return solve_in_processes(iter(tasks), solver, of, workers)
+        return _in_processes(iter(tasks), solver, of, workers)
     if workers == 1:
         return ((k, solve_reported(program, solver, of(k))) for k, program in tasks)
     return _in_threads(iter(tasks), solver, of, workers)
@@ -134,14 +115,14 @@ def batch_problems(workers: int, executor: str) -> list[str]:
 
 
 def _in_threads(
-    tasks: Iterator[tuple[int, SelectionProgram]], solver: str, options: OptionsOf, workers: int
+    tasks: Iterator[_Task], solver: str, options: _OptionsOf, workers: int
 ) -> Iterator[tuple[int, SolveResult]]:
     # Some BLAS libraries take a limit from the main thread only, so it is set here and not by each worker.
     with one_blas_thread(), ThreadPoolExecutor(max_workers=workers) as pool:
         running: dict[Future[SolveResult], int] = {}
         try:
             while True:
-                for k, program in islice(tasks, AHEAD * workers - len(running)):
+                for k, program in islice(tasks, _AHEAD * workers - len(running)):
                     running[pool.submit(solve_reported, program, solver, options(k))] = k
                 if not running:
                     return
@@ -152,20 +133,9 @@ def _in_threads(
                 future.cancel()
 
 
-_Task = tuple[int, SelectionProgram]
-_Running = dict[Future[SolveResult], _Task]
-
-
-def solve_in_processes(
-    tasks: Iterator[_Task], solver: str, options: OptionsOf, workers: int
+def _in_processes(
+    tasks: Iterator[_Task], solver: str, options: _OptionsOf, workers: int
 ) -> Iterator[tuple[int, SolveResult]]:
-    """(number, result) of numbered programs, in the order of finishing; see `batch.solve_as_completed`.
-
-    Raises
-    ------
-    SolverError
-        If worker processes cannot be started at all.
-    """
     first = next(tasks, None)
     if first is None:
         return
@@ -175,11 +145,11 @@ def solve_in_processes(
         warmup()  # compiled once here, rather than by every new worker at the same time
     waiting = [first]
     while waiting:
-        running: _Running = {}
+        running: dict[Future[SolveResult], _Task] = {}
         with _pool(workers) as pool:
             try:
                 while True:
-                    waiting += islice(tasks, AHEAD * workers - len(running) - len(waiting))
+                    waiting += islice(tasks, _AHEAD * workers - len(running) - len(waiting))
                     while waiting:
                         k, program = waiting[0]
                         future = pool.submit(solve_reported, program, solver, options(k))

@@ -33,10 +33,8 @@ class MDPSolution:
         Q; minus infinity where an action is not allowed.
     policy : ndarray of int (n,), with a horizon (T, n)
         The first action that is within `tie` of the best.
-    error : float
-        |V - V*| <= error in every state.
-    policy_loss : float
-        Following the policy loses at most that much against V*, in every state.
+    error, policy_loss : float
+        |V - V*| <= error in every state; following the policy loses at most policy_loss against V*.
     converged : bool
         Whether error <= epsilon; if not, the limit on sweeps came first.
     sweeps : int
@@ -74,22 +72,15 @@ def solve_mdp(
     ----------
     method : str
         "auto": backward induction with a horizon; without one a single pass where states never rise, else
-        modified policy iteration.
+        modified policy iteration. `SolverError` if it cannot take the process.
     epsilon : float
         > 0: wanted error of the values.
     max_sweeps : int
-        >= 1: when to give up on that; the solution then says how far it got.
+        >= 1: when to give up on that; the solution then has its error.
     initial : array_like (n,), optional
         Values to start from; by default zeros.
     tie : float
         >= 0: how much worse than the best an action may be and still be taken, if it is named earlier.
-
-    Raises
-    ------
-    InputError
-        For parameters out of range.
-    SolverError
-        If the method cannot take the process.
     """
     problems = []
     if method not in _METHODS:

@@ -1,15 +1,14 @@
 """Sequences of related programs: sweeps over one pool, robust cuts, and conflicts of infeasible programs.
 
-**Cuts** solve the joint robust counterpart: maximise W(x) = min_s f_s(x) over scenarios s, each a selection
-program (`mio_rag.formulations.robust`). For weights w >= 0 that sum to 1, max_x sum_s w_s f_s(x) is one
-selection program, and its proven bound lies above every W. Each round solves that program, evaluates the
-selection's certified worst case, adds the scenario that is worst for it, and takes for w the weights that
-make the largest of the values of all selections so far smallest (a linear program). The bound may stay above
-the best worst case, since mixtures can be safer than any one selection; the remaining gap is reported.
+**Cuts** maximise W(x) = min_s f_s(x) over scenarios s, each a selection program
+(`mio_rag.formulations.robust`). For weights w >= 0 that sum to 1, max_x sum_s w_s f_s(x) is one selection
+program, and its bound lies above every W. Each round solves it, adds the scenario that is worst for the
+selection, and takes for w the weights that make the largest value of all selections so far smallest (a linear
+program). Mixtures can be safer than any one selection; that gap remains, and is reported.
 
 **Conflicts** are found by the deletion filter: budget, rows and fixed items are dropped one after another
-while what remains is still infeasible; no part of what is left conflicts. The budget is dropped first. If it
-stays, the smallest sufficient budget is the cost of the cheapest selection that satisfies everything else.
+while what remains is still infeasible. The budget is dropped first; if it stays, the smallest sufficient
+budget is the cost of the cheapest selection that satisfies everything else.
 
 Sources: Kelley (1960) and Bertsimas, Dunning and Lubin, Reformulation versus cutting-planes for robust
 optimization (2016), for the cuts; Chinneck and Dravnieks (1991) for the deletion filter.
@@ -21,7 +20,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy  # loads scipy.optimize, a fifth of a second, where it is first used
@@ -53,27 +52,17 @@ def solve_path(
 ) -> Iterator[SolveResult]:
     """Solve programs of one pool one after another, for instance along lambda_1, the radius or the budget.
 
-    The kernel starts each from the selection and the relaxation matrix of the one before; other solvers
-    start anew. Certificates are those of `solve`: only the time differs.
+    The kernel starts each from the selection and the relaxation matrix of the one before; other solvers start
+    anew. Certificates are those of `solve`.
 
     Parameters
     ----------
     programs : iterable of SelectionProgram
-        All with the same number of items, which mean the same passages. Built as they are needed.
+        All with the same number of items, which mean the same passages (else `InputError`). Built as needed.
     solver, options
         As in `solve`; the time limit holds for each program.
     progress : callable, optional
         Called with 1 after each program.
-
-    Yields
-    ------
-    SolveResult
-        In the order of the programs.
-
-    Raises
-    ------
-    InputError
-        For an unknown solver, or programs of different sizes.
     """
     run = path_solver(solver, options or SolveOptions())
     n: int | None = None
@@ -88,20 +77,10 @@ def solve_path(
             progress(1)
 
 
-class PathSolver(Protocol):
-    """`solve` for one program after another of the same pool."""
+def path_solver(solver: str, options: SolveOptions) -> Callable[..., SolveResult]:
+    """Return `solve` with a memory: the kernel starts each program of a pool from what the one before left.
 
-    def __call__(self, program: SelectionProgram, spent: float = 0.0) -> SolveResult:
-        """The result; `spent` seconds of the time limit are gone."""
-
-
-def path_solver(solver: str, options: SolveOptions) -> PathSolver:
-    """`solve` with a memory: the kernel starts each program of a pool from what the one before left.
-
-    Raises
-    ------
-    InputError
-        For an unknown solver.
+    The function takes a program, and the seconds of the time limit that are spent (0).
     """
     check_name(solver)
     warm: WarmStart | None = None
@@ -125,17 +104,9 @@ def path_solver(solver: str, options: SolveOptions) -> PathSolver:
 class JointResult:
     """What the cuts found.
 
-    Parameters
-    ----------
-    result : SolveResult
-        `objective`: certified lower value of the worst case of `x`; `bound`: no selection has a worst case
-        above it; `status` OPTIMAL where the two meet within the options' tolerance.
-    program : SelectionProgram
-        The worst scenario found for `x`, or the last program where there is no selection.
-    upper : float or None
-        The value of `x` in that scenario: its worst case lies between `result.objective` and this.
-    cuts : int
-        Programs solved.
+    `result.objective` is a certified lower value of the worst case of `x`, `result.bound` is above every
+    worst case. `program` is the worst scenario found for `x`, in which it is worth `upper`; without a
+    selection, the last program. `cuts` programs were solved.
     """
 
     result: SolveResult
@@ -152,25 +123,18 @@ def joint_steps(
     *,
     certified: SelectionProgram | None = None,
 ) -> Generator[SelectionProgram, SolveResult, JointResult]:
-    """The programs that the cuts need solved, one by one; send each its result.
+    """Yield the programs that the cuts need solved, one by one; send each its result.
 
-    Parameters
-    ----------
-    options : SolveOptions
-        The time limit holds for all rounds together, the relative gap for the robust problem.
-    safe : sequence of SelectionProgram
-        Programs whose selections are good candidates (the termwise counterpart, the nominal program); solved
-        first. Their bounds are not used.
-    certified : SelectionProgram, optional
-        One whose objective is never above the worst case (the termwise counterpart): a selection is worth the
-        larger of what it and the problem itself certify.
+    The selections of `safe` programs are candidates (the termwise counterpart, the nominal program); their
+    bounds are not used. The objective of `certified` is never above the worst case: a selection is worth the
+    larger of what it and the problem itself certify. Limits and gap of `options` hold for all rounds
+    together.
     """
     start = time.perf_counter()
     deadline = math.inf if options.time_limit_seconds is None else start + options.time_limit_seconds
-    nobody = np.zeros(0, dtype=np.int64)
-    scenarios = [problem.scenario(problem.worst(nobody)[0])]
+    scenarios = [problem.scenario(problem.worst(np.zeros(0, dtype=np.int64))[0])]
     found: list[NDArray[np.int8]] = []
-    best = _Best()
+    best, value = None, -math.inf  # the selection with the best certified worst case
     bound, weights, nodes, rounds, idle = math.inf, np.ones(1), 0, 0, 0
     while True:
         from_safe = rounds < len(safe)
@@ -183,75 +147,44 @@ def joint_steps(
         if last.bound is not None and not from_safe:
             idle = 0 if last.bound < bound - _PROGRESS * max(abs(bound), 1e-9) else idle + 1
             bound = min(bound, last.bound)
-        if last.x is not None:
-            known = any(np.array_equal(last.x, x) for x in found)
-            if not known:
-                found.append(last.x)
-                chosen = np.flatnonzero(last.x[: problem.n])
-                scenarios.append(problem.scenario(problem.worst(chosen)[0]))
-                lower = problem.lower(chosen) + problem.added(last.x)
-                if certified is not None:
-                    lower = max(lower, certified.objective(last.x))
-                best.offer(last.x, lower)
+        if last.x is not None and not any(np.array_equal(last.x, x) for x in found):
+            found.append(last.x)
+            chosen = np.flatnonzero(last.x[: problem.n])
+            scenarios.append(problem.scenario(problem.worst(chosen)[0]))
+            lower = problem.lower(chosen) + problem.added(last.x)
+            if certified is not None:
+                lower = max(lower, certified.objective(last.x))
+            if lower > value:
+                best, value = last.x, lower
         if idle >= _IDLE:
             break  # mixtures of selections, not missing scenarios, keep the bound up
-        if bound - best.value <= options.tolerance(best.value, scenarios[0].value_scale):
+        if bound - value <= options.tolerance(value, scenarios[0].value_scale):
             break
         if from_safe and rounds < len(safe):
             continue
         if rounds >= max_cuts or time.perf_counter() >= deadline or not found:
             break
         weights = _weights(np.array([[s.objective(x) for x in found] for s in scenarios]))
-    return _concluded(options, best, bound, rounds, nodes, last, scenarios, start, deadline)
-
-
-@dataclass(eq=False)
-class _Best:
-    """The selection with the best certified worst case."""
-
-    x: NDArray[np.int8] | None = None
-    value: float = -math.inf
-
-    def offer(self, x: NDArray[np.int8], value: float) -> None:
-        """Keep the better one."""
-        if value > self.value:
-            self.x, self.value = x, value
-
-
-def _concluded(
-    options: SolveOptions,
-    best: _Best,
-    bound: float,
-    rounds: int,
-    nodes: int,
-    last: SolveResult,
-    scenarios: list[SelectionProgram],
-    start: float,
-    deadline: float,
-) -> JointResult:
-    """The result, recomputed from the selection."""
-    seconds = time.perf_counter() - start
-    limit = "time" if time.perf_counter() >= deadline or last.limit == "time" else None
-    x = best.x
-    if x is None:
+    seconds, scale = time.perf_counter() - start, scenarios[0].value_scale
+    if best is None:
         return JointResult(replace(last, wall_seconds=seconds, nodes=nodes), scenarios[0], None, rounds)
-    worst = min(scenarios, key=lambda s: s.objective(x))
-    value = best.value
-    proven = math.isfinite(bound) and bound - value <= options.tolerance(value, scenarios[0].value_scale)
+    is_bounded = math.isfinite(bound)
+    proven = is_bounded and bound - value <= options.tolerance(value, scale)
     result = SolveResult(
         Status.OPTIMAL if proven else Status.FEASIBLE,
         f"{last.solver}, joint cuts",
-        x=x,
+        x=best,
         objective=value,
-        bound=max(bound, value) if math.isfinite(bound) else None,
-        gap=relative_gap(value, bound, scenarios[0].value_scale) if math.isfinite(bound) else None,
-        limit=limit,
+        bound=max(bound, value) if is_bounded else None,
+        gap=relative_gap(value, bound, scale) if is_bounded else None,
+        limit="time" if time.perf_counter() >= deadline or last.limit == "time" else None,
         wall_seconds=seconds,
         nodes=nodes,
         version=last.version,
         message=f"joint worst case by {rounds} programs",
     )
-    return JointResult(result, worst, worst.objective(x), rounds)
+    worst = min(scenarios, key=lambda s: s.objective(best))
+    return JointResult(result, worst, worst.objective(best), rounds)
 
 
 def _mixed(scenarios: list[SelectionProgram], weights: FloatArray) -> SelectionProgram:
@@ -292,8 +225,7 @@ class Conflict:
     minimal : bool
         Whether it is proven that every part is needed; False if a time limit came first.
     smallest_budget : float or None
-        The least budget under which everything asked for could hold; None where no budget is large enough,
-        or none was proven.
+        The least budget under which all of it holds; None where none is large enough, or none was proven.
     """
 
     parts: tuple[str, ...]
@@ -309,12 +241,8 @@ class Conflict:
 
 
 def find_conflict(program: SelectionProgram, names: Sequence[str], solver: str = "highs") -> Conflict | None:
-    """A minimal conflict of an infeasible program; None if it is feasible, or that is not proven.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Of the items, for what is fixed.
+    """Return a minimal conflict of an infeasible program; None if it is feasible, or that is not proven.
+    `names` are those of the items.
     """
     assert program.fixed is not None
     most = float(program.all_costs.sum()) + 1.0

@@ -139,11 +139,9 @@ class Problem:
     """max p.x - 1/2 x'A x over the m items that are left, scaled to entries of about 1.
 
     `items` are their indices in the program; `cr` and `extra` are costs and additional room of the
-    relaxation, in which no cost may be zero or next to it; the rows are W x <= w; a `harmless` item can be
-    left out without breaking a row.
-
-    Where items share segments (`sharing`), p and c are what a share of them for each item makes: values that
-    no selection exceeds, and costs that none falls short of, by as much as the shares are off.
+    relaxation, in which no cost may be next to zero; the rows are W x <= w; a `harmless` item can be left out
+    without breaking a row. With segments (`sharing`), p and c hold shares of them: values that no selection
+    exceeds, and costs that none falls short of.
     """
 
     items: IntArray
@@ -294,8 +292,5 @@ def _limit(coefficients: FloatArray, bound: float, most: float) -> float:
 
 
 def part_of(M: FloatArray, k: IntArray) -> FloatArray:
-    """Rows and columns k (rising) of M; M itself where that is all of it.
-
-    One after the other takes a third of the time of one index for both.
-    """
+    """Rows and columns k (rising) of M; M itself where that is all of it."""
     return M if k.size == M.shape[0] else M.take(k, axis=0).take(k, axis=1)

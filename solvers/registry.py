@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from mio_rag.formulations.program import SelectionProgram
 
 
-_Solve = Callable[["SelectionProgram", SolveOptions], SolveResult]
-
-
 @dataclass(frozen=True)
 class SolverInfo:
-    """What a solver is and can take.
+    """A solver and what it takes.
 
     Parameters
     ----------
@@ -33,8 +30,6 @@ class SolverInfo:
         Whether it proves optimality, given time. Heuristics prove only a bound.
     max_free : int or None
         Largest number of items that are not fixed.
-    modules : tuple of str
-        What must be installed; `mio_rag.solvers.capabilities` knows in which versions.
     """
 
     name: str
@@ -48,18 +43,8 @@ class SolverInfo:
         """Whether its packages are installed, in versions that can be used."""
         return all(is_usable(module) for module in self.modules)
 
-    def refusal(self, program: SelectionProgram) -> str | None:
-        """Why it cannot take this program, or None."""
-        free = int(program.free.size)
-        if self.max_free is not None and free > self.max_free:
-            return (
-                f"{self.name} enumerates at most {self.max_free} free items, this program has {free}: "
-                "use solver='highs'"
-            )
-        return None
 
-
-_EXACT = (
+_SOLVERS = (
     SolverInfo(
         "branch_and_bound", True, "the exact kernel of mio-rag: milliseconds for dense programs", ("numba",)
     ),
@@ -72,24 +57,23 @@ _EXACT = (
     SolverInfo(
         "pyomo", True, "HiGHS through Pyomo; pyomo:NAME for any solver Pyomo knows", ("pyomo", "highspy")
     ),
-)
-_HEURISTIC = (
     SolverInfo("topk", False, "best value first, fill the budget"),
     SolverInfo("density", False, "best value per token first"),
     SolverInfo("greedy", False, "best marginal gain first"),
     SolverInfo("mmr", False, "maximal marginal relevance, fill the budget"),
     SolverInfo("local_search", False, "greedy, then add/drop/swap to a local optimum"),
 )
+_BY_NAME = {info.name: info for info in _SOLVERS}
 
 
 def solvers() -> tuple[SolverInfo, ...]:
     """Every solver, exact ones first, installed or not."""
-    return _EXACT + _HEURISTIC
+    return _SOLVERS
 
 
 def available_solvers() -> tuple[str, ...]:
     """Names of the solvers whose packages are installed, in versions that can be used."""
-    return tuple(info.name for info in solvers() if info.available)
+    return tuple(info.name for info in _SOLVERS if info.available)
 
 
 def resolve(program: SelectionProgram, solver: str = "auto") -> str:
@@ -102,32 +86,18 @@ def resolve(program: SelectionProgram, solver: str = "auto") -> str:
     return "exhaustive" if program.free.size <= 12 else "branch_and_bound"
 
 
-def _by_name(name: str) -> SolverInfo | None:
-    plain = "pyomo" if name.startswith("pyomo:") else name
-    return next((info for info in solvers() if info.name == plain), None)
-
-
 def check_name(solver: str) -> None:
-    """Raise for a solver that is unknown, or not installed.
-
-    Raises
-    ------
-    InputError
-        If it is unknown, or a package that it needs is of a version that cannot be used.
-    MissingExtraError
-        If such a package is not installed.
+    """Raise for a solver that is unknown (InputError), not installed (MissingExtraError), or of an
+    unusable version (InputError).
     """
     if solver == "auto":
         return
-    info = _by_name(solver)
+    kind, _, backend = solver.partition(":")
+    info = _BY_NAME.get(kind if kind == "pyomo" else solver)
     if info is None:
-        names = ["auto", *(i.name for i in solvers()), "pyomo:NAME"]
-        raise InputError(f"solver '{solver}' is unknown: {choose(solver, names)}")
-    backend = solver.partition(":")[2]
-    # Behind Pyomo, HiGHS is needed by nobody else.
-    spared = "highspy" if backend not in ("", "highs") else ""
+        raise InputError(f"solver '{solver}' is unknown: {choose(solver, ['auto', *_BY_NAME, 'pyomo:NAME'])}")
     for module in info.modules:
-        if module != spared:
+        if module != "highspy" or backend in ("", "highs"):  # behind Pyomo, only its HiGHS needs it
             check_installed(module, f"solver '{solver}'")
 
 
@@ -143,16 +113,11 @@ def solve(
     options : SolveOptions, optional
         Limits and tolerances; by default ten seconds, exact, one thread.
 
-    Returns
-    -------
-    SolveResult
-        Infeasibility and limits are statuses of the result, not exceptions.
-
     Raises
     ------
     InputError
-        If the solver is unknown, cannot take the program, or stands on a version of a package that cannot be
-        used.
+        If the solver is unknown, cannot take the program, or needs another version of a package.
+        Infeasibility and limits are statuses of the result.
     MissingExtraError
         If its package is not installed.
     """
@@ -161,23 +126,22 @@ def solve(
         raise InputError(f"options is {options!r}, expected SolveOptions: SolveOptions(time_limit_seconds=5)")
     check_name(solver)
     name = resolve(program, solver)
-    info = _by_name(name)
-    assert info is not None
-    refusal = info.refusal(program)
-    if refusal:
-        raise InputError(refusal)
+    most, free = _BY_NAME[name.partition(":")[0]].max_free, int(program.free.size)
+    if most is not None and free > most:
+        raise InputError(
+            f"{name} enumerates at most {most} free items, this program has {free}: use solver='highs'"
+        )
     return _load(name)(program, options)
 
 
-def _load(name: str) -> _Solve:
+def _load(name: str) -> Callable[[SelectionProgram, SolveOptions], SolveResult]:
     """The solve function; imported here, so that only what the solver needs is loaded."""
-    kind, _, backend = name.partition(":")
-    if kind == "branch_and_bound":
+    if name == "branch_and_bound":
         from mio_rag.solvers import branch_and_bound
 
         return branch_and_bound.solve
-    if kind in HEURISTICS:
-        return lambda p, o: solve_heuristic(p, o, kind)
+    if name in HEURISTICS:
+        return lambda p, o: solve_heuristic(p, o, name)
     from mio_rag.solvers import backends
 
     return {
@@ -185,5 +149,4 @@ def _load(name: str) -> _Solve:
         "highs": backends.solve_highs,
         "highs-glover": lambda p, o: backends.solve_highs(p, o, "glover"),
         "cpsat": backends.solve_cpsat,
-        "pyomo": lambda p, o: backends.solve_pyomo(p, o, backend or "highs"),
-    }[kind]
+    }.get(name, lambda p, o: backends.solve_pyomo(p, o, name.partition(":")[2] or "highs"))

@@ -88,9 +88,8 @@ def _least_by_lanczos(M: FloatArray) -> float:
 
 
 def verified(M: FloatArray) -> FloatArray:
-    """M, positive semidefinite but for rounding, with a small uniform shift that makes up for it.
-
-    As safe as `shifted`, for a tenth of the price: one factorization shows what eigenvalues would.
+    """M, positive semidefinite but for rounding, with a small uniform shift that makes up for it (one
+    factorization).
     """
     margin = _margin(M) * np.eye(M.shape[0])
     return M + 2 * margin if _is_positive_definite(M + margin) else shifted(M)
@@ -107,11 +106,7 @@ def dominated(A: FloatArray) -> FloatArray:
 
 
 def first_matrix(A: FloatArray) -> FloatArray:
-    """A with the better of two diagonals, by their sum: one shift for all, or links charged to their ends.
-
-    A few negative entries (benefits of linked passages) among small ones would make the uniform shift pay
-    for them on every item; a diagonal as large as their row sums pays on theirs alone.
-    """
+    """A with the better of two diagonals, by their sum: one shift for all, or links charged to their ends."""
     whole = nearly_shifted(A)
     if A.min(initial=0.0) >= 0.0:
         return whole
@@ -126,8 +121,8 @@ def first_matrix(A: FloatArray) -> FloatArray:
 def unevenly_shifted(A: FloatArray) -> FloatArray:
     """A with the smallest diagonal in proportion to the lengths of its rows, or `first_matrix` by the trace.
 
-    Where redundancy is weighed by relevance, entries of most items are tiny beside those of a few; a uniform
-    shift would charge all of them for these few. Off by a factor of 50 in the trace on pools of windows.
+    Where redundancy is weighed by relevance, entries of most items are tiny; a uniform shift would charge all
+    of them for a few.
     """
     uniform = first_matrix(A)
     lengths = np.sqrt((A * A).sum(axis=1))
@@ -154,19 +149,11 @@ def diagonal_fits(m: int, deadline: float) -> bool:
 
 
 def better_diagonal(G: FloatArray, x: FloatArray, scale: float) -> FloatArray | None:
-    """A matrix that differs from G in its diagonal and lowers the relaxation near its point x.
+    """Return a matrix that differs from G in its diagonal and lowers the relaxation near its point x; None if
+    the arithmetic fails.
 
-    Maximises  weights . delta  with  G - diag(delta)  positive semidefinite, weights x (1 - x) plus a little
-    for all, by Newton steps on the log-barrier. None where the arithmetic fails.
-
-    Parameters
-    ----------
-    G : array, shape (m, m)
-        Positive semidefinite.
-    x : array, shape (m,)
-        The relaxed point.
-    scale : float
-        Size of the entries off the diagonal, > 0.
+    Maximises weights . delta with G - diag(delta) positive semidefinite, weights x (1 - x) plus a little for
+    all, by Newton steps on the log-barrier. `scale` is the size of the entries off the diagonal.
     """
     every = np.arange(G.shape[0])
 
@@ -217,11 +204,11 @@ _CORE_SHARE = 0.8  # of their reduced costs, that the other items pay
 
 @dataclass(eq=False)
 class Splitting:
-    """Where the method of multipliers stands, for the items of a problem: it can be resumed.
+    """The state of the method of multipliers for the items of a problem.
 
     `Z` is the primal matrix; `S` (positive semidefinite) and `N` (non-negative) share out the dual one, in
-    the units of the objective; the budget's primal slack is in those of the costs. The items are counted in
-    units of 1/kappa, so that the pairs weigh about as much as the single items: it saves half of the steps.
+    units of the objective; the budget's primal slack is in units of the costs. Items are counted in units of
+    1/kappa, so that pairs weigh about as much as single items.
     """
 
     Z: FloatArray
@@ -237,11 +224,7 @@ class Splitting:
 
     @classmethod
     def of(cls, problem: Problem, x: FloatArray, G: FloatArray) -> Splitting:
-        """The start, near what the relaxation with the matrix G found: its point x, and G as the dual matrix.
-
-        The dual matrix vanishes at (1, x), the primal one has a part of the products that would go with it.
-        With penalties of 0.3 and more, 6 steps from there beat 12 from nothing.
-        """
+        """Start near what the relaxation with the matrix G found: its point x, and G as the dual matrix."""
         m = problem.m
         pairs = float(np.abs(problem.A).sum()) / max(m - 1, 1)
         single = float(np.abs(problem.p).sum())
@@ -267,23 +250,13 @@ class Splitting:
 def relaxation_matrix(
     problem: Problem, lam: FloatArray, steps: int, deadline: float, state: Splitting
 ) -> FloatArray | None:
-    """A positive semidefinite matrix that is at most A off the diagonal, from the doubly non-negative dual.
+    """Return a positive semidefinite matrix that is at most A off the diagonal, from the doubly non-negative
+    dual.
 
-    There are two, which would be the same if the method had converged: with heavy penalties the dual matrix
-    cut to the penalties is the tighter one, with light ones the penalties less the multipliers of X >= 0.
-
-    Parameters
-    ----------
-    problem : Problem
-        With m >= 1 items and some penalty.
-    lam : array, shape (rows,)
-        Multipliers of the rows, which are folded into the values.
-    steps : int
-        Steps of the method, >= 1.
-    deadline : float
-        On the clock of `time.perf_counter`. Stops in time for it; None where not one step fits.
-    state : Splitting
-        Of the same items, to go on from; updated.
+    There are two, equal if the method had converged: with heavy penalties the dual matrix cut to the
+    penalties is the tighter one, with light ones the penalties less the multipliers of X >= 0. Goes on from
+    `state`, which is updated, for `steps` steps or until the deadline (on the clock of `time.perf_counter`);
+    None where not one step fits. `lam` are multipliers of the rows.
     """
     m = problem.m
     kappa = state.kappa
@@ -375,20 +348,13 @@ def core_size(x: FloatArray) -> int:
 def core_matrix(
     problem: Problem, lam: FloatArray, G: FloatArray, x: FloatArray, steps: int, deadline: float
 ) -> FloatArray | None:
-    """What `relaxation_matrix` gives, but of the items that x uses and the likeliest others.
+    """Return what `relaxation_matrix` gives, but of the items that the relaxed point x of G uses and the
+    likeliest others.
 
     Every other item has a reduced cost h < 0 at x. Raised by 2 |h|, its diagonal entry leaves the bound at x
     as it is. What these entries outweigh of the entries between the core and the others (a Schur complement)
     is left out of the core, and added again at the end; what remains of the core is solved for as before.
-
-    Parameters
-    ----------
-    G : array, shape (m, m)
-        Positive semidefinite and at most A off the diagonal; the rows and columns of the other items stay.
-    x : array, shape (m,)
-        The relaxed point of G.
-    steps : int
-        Of the method, with the items of the core, >= 1.
+    Rows and columns of the other items stay.
     """
     deadline -= _CORE_SECONDS * expected_seconds(problem.m)  # for the factorizations of all items
     if time.perf_counter() > deadline:
@@ -562,13 +528,10 @@ def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOpti
 
 
 def probed(root: Root, stop: float, deadline: float, fewest: int | None = None) -> Root:
-    """The root without items that cannot be part of anything above `stop` (see `kernel.probe`).
+    """Return the root without items that cannot be part of anything above `stop` (see `kernel.probe`).
 
-    With fewer than `fewest` items (None: 50), or without an incumbent, the root as it is.
-
-    The least promising items are probed first. Probing ends when `_PATIENCE` of them in a row cannot be
-    dropped, or at the deadline. With short passages it leaves about half of 200 items where reduced costs
-    leave all, which makes the next matrix cheaper and better.
+    The least promising items are probed first, until `_PATIENCE` of them in a row stay, or the deadline. With
+    fewer than `fewest` items (None: 50), or without an incumbent, nothing is probed.
     """
     problem, x = root.problem, root.x
     if problem.m < (_FEWEST_TO_PROBE if fewest is None else fewest) or stop == -math.inf:
@@ -690,11 +653,7 @@ def _gap(bound: float, best: Incumbent, problem: Problem) -> float:
 
 
 def _next(root: Root, effort: int, gap: float) -> tuple[str, int, int]:
-    """What to try next, "diagonal", "core" or "all", the number of that effort, and its steps.
-
-    Where the gap is narrow, another diagonal, which costs a few inversions, comes first; else a matrix of
-    the core, where that is small.
-    """
+    """What to try next, "diagonal", "core" or "all", the number of that effort, and its steps."""
     m = root.problem.m
     has_core = m >= _FEWEST_FOR_CORE and core_size(root.x) <= _LARGEST_CORE * m
     if effort == 0 and gap <= (_NARROW_GAP if has_core else _NARROW_GAP_WITHOUT_CORE):
@@ -710,17 +669,10 @@ def _next(root: Root, effort: int, gap: float) -> tuple[str, int, int]:
 def worthwhile(root: Root, effort: int, bound: float, best: Incumbent, work: float, done: float) -> bool:
     """Whether the search is likely to go on for longer than a better matrix takes to find.
 
-    Parameters
-    ----------
-    work, done : float
-        What the search has cost, and the share of its tree that it is over with: see `kernel.search`.
-
-    Notes
-    -----
-    If every branching halved what is to be done, work / done would be the whole. On 64 trees of real pools
-    the logarithm of that estimate, after 10^6 units, correlates by .73 with the truth; it is twice too high
-    in the median, and up to 60 times. The exponent tempers it, and was set by the times of whole solves. The
-    dearer matrices also wait until the search has cost a part of their price.
+    `work` is what it has cost, `done` the share of its tree that is over. If every branching halved what is
+    to be done, work / done would be the whole: twice too high in the median, and up to 60 times; the exponent
+    tempers it, and was set by the times of whole solves. The dearer matrices also wait until the search has
+    cost a part of their price.
     """
     kind, effort, steps = _next(root, effort, _gap(bound, best, root.problem))
     if kind == "none":
@@ -734,10 +686,8 @@ def worthwhile(root: Root, effort: int, bound: float, best: Incumbent, work: flo
 def improved(
     root: Root, best: Incumbent, tolerance: float, options: SolveOptions, effort: int, deadline: float
 ) -> tuple[Root | None, int]:
-    """The root with a better matrix or fewer items, None where neither can be had; and the next effort.
-
-    `effort` counts from 0; see `worthwhile` for when each is due. What would not be over by the deadline is
-    not begun.
+    """The root with a better matrix or fewer items, None where neither can be had by the deadline; and the
+    next effort.
     """
     stop, before = target(root.problem, best, tolerance, options), root.problem.m
     if effort == 0:

@@ -1,18 +1,14 @@
-"""What a solver is asked, what it answers, and a simple bound for any program.
-
-A result states three things apart: what was found (`x`, `objective`), what was proven (`bound`, `gap`) and
-why the solver stopped (`status`, `limit`). `conclude` recomputes objective and feasibility from `x` in
-float64, whatever the back end claimed.
+"""Options and results of solvers, and a simple bound for any program.
 
 The simple bound fixes the number t of selected items. Each selected i then has t - 1 partners, and half of
 every pair's penalty can be charged to either end, so i is worth at most
 
-    v_i(t) = p_i - 1/2 (sum of the t - 1 smallest P_ij, j != i),
+    v_i(t) = p_i - 1/2 (sum of the t - 1 smallest P_ij, j != i).
 
-whatever the partners are. The bound for t is the smaller of the t largest v_i(t) and the fractional knapsack
-over them; the bound is its maximum over every t that the budget (t cheapest items) and the count rows allow.
-It is valid for negative pairs and with fixed items; other rows are relaxed. The cost and price of a segment
-are charged in equal shares to the items that need it.
+The bound for t is the smaller of the t largest v_i(t) and the fractional knapsack over them; the bound is its
+maximum over every t that the budget (t cheapest items) and the count rows allow. It is valid for negative
+pairs and with fixed items; other rows are relaxed. Cost and price of a segment are charged in equal shares to
+its users.
 """
 
 from __future__ import annotations
@@ -36,11 +32,8 @@ FloatArray = NDArray[np.float64]
 
 
 def upper_bound(program: SelectionProgram) -> float:
-    """A proven upper bound on the objective; -inf when the fixed items alone break the budget.
-
-    Notes
-    -----
-    O(n^2 log n) for the sorted pairs plus O(n log n) for each possible count.
+    """Return a proven upper bound on the objective; -inf when the fixed items alone break the budget.
+    O(n^2 log n).
     """
     assert program.fixed is not None
     inside = np.flatnonzero(program.fixed == 1)
@@ -69,7 +62,7 @@ def upper_bound(program: SelectionProgram) -> float:
                 least = max(least, math.ceil(row.least) - inside.size)
     if m == 0 or least > most:
         return base if least <= 0 else -math.inf
-    pairs = program.pairwise[np.ix_(free, free)].copy()
+    pairs = program.pairwise[np.ix_(free, free)]
     np.fill_diagonal(pairs, np.inf)
     smallest = np.cumsum(np.sort(pairs, axis=1)[:, : m - 1], axis=1)
     best = -math.inf if least > 0 else 0.0
@@ -94,14 +87,10 @@ def _shared_out(program: SelectionProgram, room: float) -> tuple[FloatArray, Flo
     return program.costs + rounding * (share @ shared.costs), rounding * (share @ shared.prices), alone
 
 
-#: bound - objective at or below this counts as proven optimal: times the program's `value_scale` where that
-#: is below 1, so that values of 3e-8 are told apart like values of 3.
+#: A bound - objective of that much is a proof: times `value_scale` where that is below 1.
 ABSOLUTE_TOLERANCE = 1e-6
-#: No relative gap below this one is resolved: floating-point solvers cannot prove 10^9 to within 10^-6.
-SMALLEST_RELATIVE_GAP = 1e-9
-#: Of the largest value: where nothing can be gained beside values of 10^10, a bound of 10^-2 is one of 0.
-_SMALLEST_SHARE = 1e-11
-
+_SMALLEST_RELATIVE_GAP = 1e-9  # floating-point solvers cannot prove 10^9 to within 10^-6
+_SMALLEST_SHARE = 1e-11  # of the largest value: next to values of 10^10, a bound of 10^-2 is one of 0
 
 _Check = tuple[str, type[float] | type[int], Callable[[float], bool], str]
 _OPTIONS: tuple[_Check, ...] = (  # name, type, what holds, and that in words
@@ -132,17 +121,12 @@ class SolveOptions:
         Wall time, > 0; None for no limit. At the limit the best selection comes back with a certified gap.
     relative_gap : float
         Stop once bound - objective <= max(1e-6 * min(1, scale), relative_gap * |objective|), where the scale
-        is the largest value of an item or benefit of a pair (`SelectionProgram.value_scale`); from 1e5 on,
-        1e-11 * scale. 0 asks for the exact optimum within that, or within 1e-9 of its size if that is more.
+        is `SelectionProgram.value_scale`; from 1e5 on, 1e-11 * scale. 0 asks for the exact optimum within
+        that, or within 1e-9 of its size if that is more.
     threads : int
         >= 1. One by default: many small programs are better solved side by side.
     seed : int
         >= 0.
-
-    Raises
-    ------
-    InputError
-        With every problem found.
     """
 
     time_limit_seconds: float | None = 10.0
@@ -165,17 +149,14 @@ class SolveOptions:
             raise InputError(problems)
 
     def after(self, seconds: float) -> SolveOptions:
-        """The options for what is still to be solved once so many seconds of the time limit are spent.
-
-        A millisecond at the least: a program that is asked for gets its simple bound and a first selection.
-        """
+        """The options with so many seconds less of the time limit; at least a millisecond is left."""
         if self.time_limit_seconds is None or seconds <= 0:
             return self
         return replace(self, time_limit_seconds=max(1e-3, self.time_limit_seconds - seconds))
 
     def tolerance(self, objective: float, scale: float) -> float:
         """Largest bound - objective that counts as optimal, for a program of this `value_scale`."""
-        relative = max(self.relative_gap, SMALLEST_RELATIVE_GAP) * abs(objective)
+        relative = max(self.relative_gap, _SMALLEST_RELATIVE_GAP) * abs(objective)
         return max(absolute_tolerance(scale), relative)
 
 
@@ -186,14 +167,12 @@ class SolveResult:
     Parameters
     ----------
     limit : str or None
-        What stopped the solver: "time", "nodes", "precision" (the numbers of the program lie too far apart
-        to prove more in floating point), or None.
+        What stopped the solver: "time", "nodes", "precision" (the numbers of the program lie too far apart to
+        prove more in floating point), or None.
     x : ndarray of int8, shape (n,), or None
-        The best selection found.
-    objective : float or None
-        Recomputed from `x`.
+        The best selection found; `objective` is recomputed from it.
     bound : float or None
-        Proven upper bound on the objective of every feasible selection; None where nothing was proven.
+        Proven upper bound on the objective of every feasible selection.
     gap : float or None
         (bound - objective) / |objective|, 0 when proven exact; None without both.
     nodes : int or None
@@ -224,7 +203,8 @@ class SolveResult:
 
     def certificate(self) -> str:
         """The proof in one line."""
-        took = f"{self.solver}, {_duration(self.wall_seconds)}"
+        seconds = self.wall_seconds
+        took = f"{self.solver}, {f'{seconds * 1e3:.1f} ms' if seconds < 1 else f'{seconds:.2f} s'}"
         if self.status is Status.OPTIMAL:
             return f"optimal: objective {self.objective:.6g}, proven bound {self.bound:.6g} ({took})"
         if self.status is Status.FEASIBLE and self.bound is not None and self.gap is not None:
@@ -240,27 +220,23 @@ class SolveResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, without x."""
-        return {
-            "status": self.status.value,
-            "objective": self.objective,
-            "bound": self.bound,
-            "gap": self.gap,
-            "limit": self.limit,
-            "solver": self.solver,
-            "version": self.version,
-            "wall_seconds": self.wall_seconds,
-            "nodes": self.nodes,
-            "message": self.message,
-        }
+        names = (
+            "objective",
+            "bound",
+            "gap",
+            "limit",
+            "solver",
+            "version",
+            "wall_seconds",
+            "nodes",
+            "message",
+        )
+        return {"status": self.status.value, **{name: getattr(self, name) for name in names}}
 
 
 def absolute_tolerance(scale: float) -> float:
     """`ABSOLUTE_TOLERANCE` for a program of this `value_scale`, never below what floating point proves."""
     return max(ABSOLUTE_TOLERANCE * min(1.0, scale), _SMALLEST_SHARE * scale)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def relative_gap(objective: float, bound: float, scale: float) -> float:
@@ -294,18 +270,12 @@ def conclude(
     x : array of shape (n,) or None
         The back end's decision, 0/1.
     bound : float or None
-        Its upper bound; None or infinite when it proved nothing.
+        Its upper bound; None or infinite when it proved nothing. After a limit, `upper_bound` where it is
+        lower.
     proven_infeasible : bool
-        Whether the back end proved that nothing is feasible. A contradiction if it also returned a feasible
-        x.
-
+        Whether the back end proved that nothing is feasible; with a feasible x, a contradiction.
     broken : bool
         Whether the back end failed rather than stopped: without a selection, that is an error.
-
-    Notes
-    -----
-    A back end that a limit stopped early may have proven little or nothing; then the bound of
-    `mio_rag.solvers.result.upper_bound` stands in where it is lower.
     """
 
     def made(status: Status, text: str = message, stopped: str | None = limit, **found: Any) -> SolveResult:
@@ -340,8 +310,7 @@ def conclude(
         return made(Status.ERROR, text, x=x, objective=objective)
     if known is None:
         return made(Status.FEASIBLE, x=x, objective=objective)
-    # A back end works to 1e-6 feasibility and may report a bound that far below what it found; more is a
-    # contradiction.
+    # A back end works to 1e-6 feasibility, so its bound may lie that far below what it found, not more.
     if known < objective - 1e-5 * max(min(1.0, scale), abs(objective)):
         text = f"{solver} claims the bound {known:.9g} below its own objective {objective:.9g}"
         return made(Status.ERROR, text, x=x, objective=objective)
