@@ -40,7 +40,7 @@ from mio_rag.retrieval.repetition import Repetition
 from mio_rag.retrieval.scope import Identities
 from mio_rag.retrieval.sentences import SentenceIndex
 from mio_rag.retrieval.texts import embedded_text, units_of
-from mio_rag.retrieval.unit_terms import PARAMETERS_FILE, UnitTerms
+from mio_rag.retrieval.unit_terms import PARAMETERS_FILE, UnitTerms, best_rows
 from mio_rag.retrieval.vectors import MappedPassages, MappedVectors, make_dense, open_vectors, vectors_kind
 from mio_rag.storage import parse_json, read_text, replaced_folder, sha256_of
 from mio_rag.types import Passage
@@ -211,12 +211,8 @@ class CorpusIndex:
 
     def best_bm25(self, scores: NDArray[np.float64], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The k rows of best of these scores, best first, and those; rows without any are left out."""
-        rows = np.flatnonzero(scores > 0)
-        if rows.size > 4 * k:
-            least = np.partition(scores[rows], rows.size - k)[rows.size - k]
-            rows = rows[scores[rows] >= least]
-        order = rows[np.argsort(-scores[rows], kind="stable")][:k]
-        return order.astype(np.int64), scores[order]
+        rows = best_rows(scores, k)
+        return rows, scores[rows]
 
     # --- on disk -----------------------------------------------------------------------------------------
 

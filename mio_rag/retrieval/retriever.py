@@ -249,42 +249,34 @@ class Retriever:
         queries = index.embedder.encode([text] if rest is None else [text, rest])
         return _Asked(text, queries[0], lexical, scope, rest, None if rest is None else queries[1])
 
-    def _ranking(self, asked: _Asked) -> tuple[list[int], dict[int, float]]:
-        """All rows that either list has, best first by the mode, and what fused them."""
+    def _ranking(self, asked: _Asked, whole: bool = True) -> tuple[list[int], dict[int, float]]:
+        """Rows that either list has, best first by the mode, and what fused them: all, or those of a pool."""
         dense_rows, dense_scores = self.index.search_dense(asked.query, self._depth)
         bm25_rows, bm25_scores = self.index.best_bm25(asked.lexical, self._depth)
-        dense, bm25 = dense_rows.tolist(), bm25_rows.tolist()
-        if asked.scope is None:
+        dense, bm25, terms = dense_rows.tolist(), bm25_rows.tolist(), self.index.terms
+        if terms is None:
             fused = reciprocal_rank_fusion([dense, bm25])
         else:
             top = FUSED_DEPTH + 1
             fused = dict.fromkeys([*dense, *bm25], 0.0)
-            lists = (dense[:top], dense_scores[:top].tolist()), (bm25[:top], bm25_scores[:top].tolist())
-            fused |= score_fusion(lists)
-        if self.mode == "fused":
-            return sorted(sorted(fused), key=fused.__getitem__, reverse=True), fused
-        return (dense if self.mode == "dense" else bm25), fused
+            fused |= score_fusion(
+                [(dense[:top], dense_scores[:top].tolist()), (bm25[:top], bm25_scores[:top].tolist())]
+            )
+        ranking = {"dense": dense, "bm25": bm25}.get(self.mode)
+        if ranking is None:
+            ranking = sorted(sorted(fused), key=fused.__getitem__, reverse=True)
+            if terms is not None and not whole:
+                together, alone, units = (round(self.pool * share) for share in (_TOGETHER, _ALONE, _UNITS))
+                of_units = terms.owners(terms.best_units(asked.text, units)).tolist()
+                rows = [*ranking[:together], *dense[:alone], *bm25[:alone], *of_units]
+                return list(dict.fromkeys(rows)), fused
+        return (ranking if whole else ranking[: self.pool]), fused
 
     def _found(self, question: str) -> Candidates:
         """The pool before any re-ranking."""
         asked = self._asked(_checked(question))
-        ranking, fused = self._ranking(asked)
-        rows = ranking[: self.pool]
-        if self.index.terms is not None and self.mode == "fused":
-            rows = self._of_documents(asked, ranking)
-        return self._pool(asked, self._expanded(rows, asked.query), fused)
-
-    def _of_documents(self, asked: _Asked, ranking: list[int]) -> list[int]:
-        """The best of both lists together, of each alone, and the passages of the best units."""
-        together, alone, units = (round(self.pool * share) for share in (_TOGETHER, _ALONE, _UNITS))
-        terms = self.index.terms
-        assert terms is not None
-        more = [
-            *self.index.search_dense(asked.query, alone)[0].tolist(),
-            *self.index.best_bm25(asked.lexical, alone)[0].tolist(),
-            *terms.owners(terms.best_units(asked.text, units)).tolist(),
-        ]
-        return list(dict.fromkeys([*ranking[:together], *more]))
+        ranking, fused = self._ranking(asked, whole=False)
+        return self._pool(asked, self._expanded(ranking, asked.query), fused)
 
     def _units(self, asked: _Asked, rows: list[int], passages: list[Passage]) -> Sentences | None:
         """The units of a pool; of documents with their scores."""

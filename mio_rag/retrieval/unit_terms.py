@@ -104,9 +104,7 @@ class UnitTerms:
             add(context)
         size, count = len(columns), np.frombuffer(lengths, dtype=np.int32)
         row = np.repeat(np.arange(count.size, dtype=np.int64), count)
-        keys, counts = np.unique(
-            np.frombuffer(flat, dtype=np.int32).astype(np.int64) * count.size + row, return_counts=True
-        )
+        keys, counts = _distinct(np.frombuffer(flat, dtype=np.int32).astype(np.int64) * count.size + row)
         arrays: dict[str, NDArray[Any]] = {
             "indptr": np.searchsorted(keys, np.arange(size + 1) * count.size),
             "rows": (keys % count.size).astype(np.int32),
@@ -148,7 +146,7 @@ class UnitTerms:
         rows = self._rows[inside]
         passage = np.where(rows < self._m, self._owners[np.minimum(rows, self._m - 1)], rows - self._m)
         columns = np.searchsorted(self._indptr, inside, side="right") - 1
-        pairs = np.unique(columns * (int(groups.max()) + 1) + groups[passage])
+        pairs, _ = _distinct(columns * (int(groups.max()) + 1) + groups[passage])
         return np.bincount(pairs // (int(groups.max()) + 1), minlength=len(self._indptr) - 1)
 
     def scores(self, question: str, *, bare: bool = False) -> NDArray[np.float64]:
@@ -203,8 +201,7 @@ class UnitTerms:
             at = rows[:a]
             df = int(self._arrays["df_units_bare"][column])
             found[at] += _bm25(counts[:a], damping[at], df, self._m)
-        at = np.flatnonzero(found)
-        return at[np.argsort(-found[at], kind="stable")[:k]]
+        return best_rows(found, k)
 
     def _asked(self, question: str) -> list[int]:
         columns = (self._columns.get(word) for word in dict.fromkeys(self.words(question)))
@@ -259,6 +256,22 @@ class UnitTerms:
 _SMALL = ("indptr", "owners", "lengths", "unit_contexts", "passage_contexts")
 
 
+def best_rows(scores: NDArray[np.float64], k: int) -> NDArray[np.int64]:
+    """The k rows of best score above 0, best first; of equal ones the first."""
+    rows = np.flatnonzero(scores > 0)
+    if rows.size > 4 * k:
+        least = np.partition(scores[rows], rows.size - k)[rows.size - k]
+        rows = rows[scores[rows] >= least]
+    return rows[np.argsort(-scores[rows], kind="stable")][:k]
+
+
+def _distinct(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct numbers, ascending, and how often each occurs."""
+    keys.sort()
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: keys.size])
+    return keys[first], np.diff(np.append(first, keys.size))
+
+
 def _bm25(tf: NDArray[np.float64], damping: NDArray[np.float64], df: int, count: int) -> NDArray[np.float64]:
     """Robertson's BM25 of one word with Lucene's weight for rare words."""
     weight = np.log1p((count - df + 0.5) / (df + 0.5)) * (_K1 + 1.0)
@@ -296,7 +309,7 @@ def _document_frequencies(arrays: dict[str, NDArray[Any]], size: int) -> dict[st
             each = ends[part + 1] - ends[part]
             at = np.repeat(ends[part] - np.cumsum(each) + each, each) + np.arange(each.sum())
             led = context_columns[at] * _AT_ONCE + np.repeat(np.arange(len(part)), each)
-            total += np.bincount(np.unique(np.concatenate([keys, led])) // _AT_ONCE, minlength=size)
+            total += np.bincount(_distinct(np.concatenate([keys, led]))[0] // _AT_ONCE, minlength=size)
         return total.astype(np.int32)
 
     units = rows < m
