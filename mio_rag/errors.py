@@ -4,6 +4,7 @@
     +-- InputError (also ValueError)        what the caller gave cannot be used; `.problems` lists them all
     |   +-- DataError                       a file or data set is malformed (names the file and line)
     |   +-- IndexFormatError                an index on disk is damaged, foreign or of another version
+    |   +-- UnsuitableModelError            the model cannot do what the settings ask of it
     +-- MissingExtraError (also ImportError) an optional package is missing; its message says how to get it
     +-- SpentError                          a total of tokens is spent; `.retry_after`: when there are more
     +-- StateError (also RuntimeError)      a shared file can no longer be read or written
@@ -35,6 +36,7 @@ __all__ = [
     "SolverError",
     "SpentError",
     "StateError",
+    "UnsuitableModelError",
     "choose",
     "collect",
     "optional",
@@ -66,6 +68,10 @@ class DataError(InputError):
 
 class IndexFormatError(InputError):
     """An index on disk is damaged, foreign, or written by another version of the format."""
+
+
+class UnsuitableModelError(InputError):
+    """The model cannot do what the settings ask of it, whatever the question is."""
 
 
 class MissingExtraError(MioRagError, ImportError):

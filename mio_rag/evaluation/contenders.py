@@ -27,7 +27,7 @@ from mio_rag.allocation import allocate
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.allocation.workload import selector_problems
 from mio_rag.context import TokenCounter
-from mio_rag.errors import InfeasibleError, InputError, MioRagError, choose
+from mio_rag.errors import InfeasibleError, InputError, MioRagError, UnsuitableModelError, choose
 from mio_rag.evaluation.rows import PARTS, Contender, Taken, Task, seconds_column
 from mio_rag.generation import build_prompt
 from mio_rag.measures import failed_measures
@@ -52,12 +52,8 @@ _RANKED = re.compile(r"(topk|bm25|fused|calibrated|maxsim|cross-encoder|yes-no)(
 class Method(Contender):
     """A selector on the pool that all methods share; the reader answers.
 
-    Parameters
-    ----------
-    selector : Selector
-        Program and solver.
-    score : str or None
-        Which of `Candidates.scores` serves as relevance; None: the relevance itself.
+    selector: program and solver.
+    score: which of `Candidates.scores` serves as relevance; None: the relevance itself.
     """
 
     def __init__(self, name: str, selector: Selector, score: str | None = None) -> None:
@@ -117,10 +113,7 @@ class Allocated(Method):
     ) -> None:
         """Share each total among all questions; one without a pool gets nothing.
 
-        Raises
-        ------
-        MioRagError
-            If the totals cannot be shared.
+        Raises `MioRagError` if the totals cannot be shared.
         """
         most = max(budgets, default=0) * len(questions)
         laid: list[tuple[Task, Candidates, int]] = []
@@ -173,12 +166,8 @@ class Allocated(Method):
 class Paced(Method):
     """The program at a token price that a pacer sets, with one pacer for each budget.
 
-    Parameters
-    ----------
-    questions : int
-        Of the run; the total is the budget times this number.
-    rows : iterable of mapping
-        Rows of an interrupted run, in their order: their tokens count as spent.
+    questions: of the run; the total is the budget times this number.
+    rows: rows of an interrupted run, in their order: their tokens count as spent.
     """
 
     def __init__(self, selector: Selector, questions: int, rows: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -207,10 +196,7 @@ class Controlled(Contender):
 
     Tokens, calls and seconds of its row are those of all steps; ``tokens_used`` is the evidence read last.
 
-    Parameters
-    ----------
-    traces : Path or None
-        File that gets a line for every question.
+    traces: file that gets a line for every question.
     """
 
     questions_at_once = 1
@@ -220,10 +206,16 @@ class Controlled(Contender):
         self.controller, self.traces = controller, traces
 
     def take(self, task: Task, budget_tokens: int) -> Taken:
-        """Answer the question and write its trace; `InputError` if the trace cannot be written."""
+        """Answer the question and write its trace.
+
+        Raises `InputError` if the trace cannot be written, or the model does not suit the controller: every
+        other question would fail alike.
+        """
         if task.generator is None:
             raise InputError("controllers need a model that answers: give --generator")
         found = self.controller.attempt(task.question, task.generator, budget_tokens, task.replies)
+        if isinstance(found.error, UnsuitableModelError):
+            raise found.error
         if self.traces is not None:
             append_traces(self.traces, [found.trace])
         columns = dict.fromkeys(map(seconds_column, PARTS), 0.0) | found.trace.columns()
@@ -233,8 +225,8 @@ class Controlled(Contender):
         return Taken(found.costs, found.selection, None, found.reply, found.error, columns)
 
 
-def _without_prices(selector: Selector) -> Selector:
-    """Remove the constraints that may be broken at a price: a ranking pays no price."""
+def _ranking(selector: Selector) -> Selector:
+    """Return the selector with nothing but its constraints, without those that may be broken at a price."""
     side, priced = selector.side, selector.side.prices
     if "clusters" in priced:
         side = side.replace(cover=None, per_cluster=1, prices={})
@@ -247,12 +239,9 @@ def _without_prices(selector: Selector) -> Selector:
         counts |= {"min_passages": None, "max_passages": None}
     if "sources" in priced:
         counts["max_per_source"] = None
-    return selector.replace(side=side.replace(prices={}, change_price=0.0), **counts)
-
-
-def _ranking(selector: Selector) -> Selector:
-    """The selector with nothing but its constraints."""
-    return _without_prices(selector).replace(
+    return selector.replace(
+        side=side.replace(prices={}, change_price=0.0),
+        **counts,
         redundancy_weight=0.0,
         passage_penalty=0.0,
         token_price=0.0,
@@ -271,19 +260,12 @@ def _ranking(selector: Selector) -> Selector:
 def make_methods(names: Sequence[str], selector: Selector, mmr_lambda: float = 0.7) -> list[Method]:
     """Return the methods of the given names, "paced" excepted.
 
-    Parameters
-    ----------
-    selector : Selector
-        Settings of the program for "exact", "greedy" and "local_search"; only "exact" uses its solver. Its
-        constraints bind every method; those that may be broken at a price, and the price of changes, count
-        for these three alone.
-    mmr_lambda : float
-        In (0, 1]: weight of relevance against redundancy in "mmr". 1 is top-k.
+    selector: settings of the program for "exact", "greedy" and "local_search"; only "exact" uses its solver.
+        Its constraints bind every method; those that may be broken at a price, and the price of changes,
+        count for these three alone.
+    mmr_lambda: in (0, 1]: weight of relevance against redundancy in "mmr". 1 is top-k.
 
-    Raises
-    ------
-    InputError
-        For unknown or repeated names, with all of them.
+    Raises `InputError` for unknown or repeated names, with all of them.
     """
     problems = [f"method '{n}' is listed twice" for n in dict.fromkeys(names) if names.count(n) > 1]
     if not 0 < mmr_lambda <= 1:
@@ -352,23 +334,13 @@ def make_contenders(
 ) -> list[Contender]:
     """Return methods and controllers of these names, in their order.
 
-    Parameters
-    ----------
-    names : sequence of str
-        See the head of this module, and `mio_rag.policies.make`.
-    setup : Setup
-        What controllers are made of; methods use its selector.
-    traces : Path or None
-        File for the traces of controllers.
-    questions : int
-        Of the run.
-    rows : iterable of mapping
-        Rows that the run has already; what they spent is spent.
+    names: see the head of this module, and `mio_rag.policies.make`.
+    setup: what controllers are made of; methods use its selector.
+    traces: file for the traces of controllers.
+    questions: of the run.
+    rows: rows that the run has already; what they spent is spent.
 
-    Raises
-    ------
-    InputError
-        For unknown names.
+    Raises `InputError` for unknown names.
     """
     ranked = unpaced([name for name in names if find_kind(name) is None])
     methods = {m.name: m for m in (make_methods(ranked, setup.selector, mmr_lambda) if ranked else [])}

@@ -69,24 +69,14 @@ def calibrate(
 ) -> RelevanceModel:
     """Fit relevance on the questions of a data set that name their gold passages.
 
-    Parameters
-    ----------
-    retriever : Retriever
-        Over the index of this corpus, with the pool, mode and link expansion of later use.
-    kind, link_stages, seed
-        See `mio_rag.relevance.fit`.
-    limit : int, optional
-        Use only the first questions.
-    sentences : bool
-        Fit weights of sentences on answers, too. Without any gold passage, the weights of passages are those
-        that ship for most of the pools.
+    retriever: over the index of this corpus, with the pool, mode and link expansion of later use.
+    kind, link_stages, seed: see `mio_rag.relevance.fit`.
+    limit: use only the first questions.
+    sentences: fit weights of sentences on answers, too. Without any gold passage, the weights of passages are
+        those that ship for most of the pools.
 
-    Raises
-    ------
-    DataError
-        If no question names a gold passage, or with `sentences` none has an answer.
-    InputError
-        If the index holds another corpus, or there is too little data.
+    Raises `DataError` if no question names a gold passage, or with `sentences` none has an answer;
+    `InputError` if the index holds another corpus, or there is too little data.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit} must be >= 1")
@@ -148,10 +138,7 @@ def write_model(model: RelevanceModel, path: Path) -> Path | None:
 
     None for weights that ship: their reliability on these questions is unknown.
 
-    Raises
-    ------
-    InputError
-        If they cannot be written.
+    Raises `InputError` if they cannot be written.
     """
     make_parent(path)
     write_atomically(path, json.dumps(model.to_dict(), indent=1, allow_nan=False) + "\n")
@@ -225,24 +212,14 @@ def fit_sentences(
 
     Questions without a needed sentence in their pool are left out.
 
-    Parameters
-    ----------
-    pools : sequence of Candidates
-        Of each question, with probabilities as relevance, by the model that is used later.
-    seed : int
-        Of the folds.
-    name, provenance : str
-        Stored with the weights.
+    pools: of each question, with probabilities as relevance, by the model that is used later.
+    seed: of the folds.
+    name, provenance: stored with the weights.
 
-    Returns
-    -------
-    SentenceModel
-        With log losses outside the folds, and of the weights that ship ("before"), as `measures`.
+    Its `measures` hold log losses outside the folds, and of the weights that ship ("before").
 
-    Raises
-    ------
-    InputError
-        If fewer than ten questions have a needed sentence in their pool, or only some pools are embedded.
+    Raises `InputError` if fewer than ten questions have a needed sentence in their pool, or only some pools
+    are embedded.
     """
     linear: Any = require("sklearn.linear_model", "retrieval", "fitting weights of sentences")
     selection: Any = require("sklearn.model_selection", "retrieval", "fitting weights of sentences")
@@ -323,16 +300,10 @@ _FOLDS, _BINS = 5, 10
 class Calibrated:
     """The shipped regression adapted to labelled questions, and its calibration on held-out ones.
 
-    Parameters
-    ----------
-    error, shipped_error : float
-        Expected calibration error, in [0, 1], of this regression and of the shipped one.
-    chance : float
-        Error that true probabilities would have, on average, on so many questions.
-    brier, shipped_brier : float
-        Mean squared error likewise.
-    rate : float
-        Share of the selections that are complete.
+    error, shipped_error: expected calibration error, in [0, 1], of this regression and of the shipped one.
+    chance: error that true probabilities would have, on average, on so many questions.
+    brier, shipped_brier: mean squared error likewise.
+    rate: share of the selections that are complete.
     """
 
     model: Completeness
@@ -360,17 +331,10 @@ def calibrate_completeness(
 ) -> Calibrated:
     """Adapt the shipped regression to questions with gold passages or documents, and measure it by folds.
 
-    Parameters
-    ----------
-    selector : Selector, optional
-        The program; its price of a token is varied.
-    limit : int, optional
-        Most questions, drawn by seed.
+    selector: the program; its price of a token is varied.
+    limit: most questions, drawn by seed.
 
-    Raises
-    ------
-    InputError
-        If too few questions are labelled.
+    Raises `InputError` if too few questions are labelled.
     """
     labelled = [q for q in dataset.questions if q.gold_ids or q.gold_sources]
     order = np.random.default_rng(seed).permutation(len(labelled))[:limit]
@@ -430,10 +394,7 @@ def calibration_error(said: FloatArray, was: FloatArray) -> float:
 def by_chance(said: FloatArray, asked: NDArray[np.intp], draws: int = 100, seed: int = 0) -> float:
     """Return the mean calibration error of probabilities that are true.
 
-    Parameters
-    ----------
-    asked : array, shape (n,)
-        The question of each: outcomes of one question are drawn together.
+    asked: shape (n,); the question of each: outcomes of one question are drawn together.
     """
     rng = np.random.default_rng(seed)
     found = []

@@ -53,30 +53,17 @@ Progress = Callable[[int, str], None]  # (questions just finished, what happens)
 class EvaluationSettings:
     """What is compared, and how.
 
-    Parameters
-    ----------
-    methods : sequence of str
-        See `mio_rag.evaluation.contenders`.
-    budgets : sequence of int
-        Token budgets of the context block, each >= 1.
-    baseline : str or None
-        What the others are compared with; None: fused if present, else topk, else the first.
-    selector : Selector
-        Settings of the program.
-    limit : int or None
-        Use only the first questions of each set, >= 1.
-    max_tokens : int
-        Longest answer, in tokens, >= 1.
-    seed : int
-        Of the bootstrap, the permutation tests and the solvers.
-    controllers : sequence of str
-        Controllers that are compared as well; see `mio_rag.policies.make`.
-    closed_book : bool
-        There is no corpus: only controllers can run.
-    prices : Prices or None
-        Prices of tokens, for a column of dollars.
-    refusing : Refusal or None
-        When methods report that the passages do not answer. Controllers stop by themselves.
+    methods: see `mio_rag.evaluation.contenders`.
+    budgets: token budgets of the context block, each >= 1.
+    baseline: what the others are compared with; None: fused if present, else topk, else the first.
+    selector: settings of the program.
+    limit: use only the first questions of each set, >= 1.
+    max_tokens: longest answer, in tokens, >= 1.
+    seed: of the bootstrap, the permutation tests and the solvers.
+    controllers: controllers that are compared as well; see `mio_rag.policies.make`.
+    closed_book: there is no corpus: only controllers can run.
+    prices: prices of tokens, for a column of dollars.
+    refusing: when methods report that the passages do not answer. Controllers stop by themselves.
     """
 
     methods: Sequence[str] = DEFAULT_METHODS
@@ -171,29 +158,18 @@ def evaluate(
     recall, where there are several budgets) and run.json (settings); for several sets also by_set.json (means
     of each).
 
-    Parameters
-    ----------
-    dataset : Dataset or sequence of Dataset
-        Several are mixed evenly into one stream, over which a total of tokens is shared. Question ids then
-        begin with the name of the set, which is also the column "dataset" of the ledger.
-    index : CorpusIndex, sequence of CorpusIndex, or None
-        One for each set, or one that holds the corpora of all. None only closed book.
-    generator : Generator or None
-        None evaluates the selection alone.
-    out : path
-        Folder; new or empty, or an interrupted run with `resume`.
-    resume : bool
-        Continue an earlier run: finished rows are kept, failed ones are tried again.
-    instruments : Instruments, optional
-        For the measures that need an embedder, token vectors, a judge or a writer; run.json names them.
+    dataset: several are mixed evenly into one stream, over which a total of tokens is shared. Question ids
+        then begin with the name of the set, which is also the column "dataset" of the ledger.
+    index: one for each set, or one that holds the corpora of all. None only closed book.
+    generator: None evaluates the selection alone.
+    out: folder; new or empty, or an interrupted run with `resume`.
+    resume: continue an earlier run: finished rows are kept, failed ones are tried again.
+    instruments: for the measures that need an embedder, token vectors, a judge or a writer; run.json names
+        them.
 
-    Raises
-    ------
-    InputError
-        If the data has no questions, the folder holds something else, or a resumed run had other settings,
-        or more questions, methods or budgets: its rows are never left out.
-    GenerationError
-        When five questions in a row fail altogether; the rows so far are kept.
+    Raises `InputError` if the data has no questions, the folder holds something else, or a resumed run had
+    other settings, or more questions, methods or budgets: its rows are never left out; `GenerationError` when
+    five questions in a row fail altogether; the rows so far are kept.
     """
     folder = Path(out)
     if (index is None) != settings.closed_book:
@@ -362,14 +338,9 @@ def _run_record(
 class Mixture(NamedTuple):
     """Question sets that are asked in one stream.
 
-    Parameters
-    ----------
-    indexes : tuple of CorpusIndex or None
-        One for each set; the same object where they share one. None: closed book.
-    questions : tuple of Question
-        Spread evenly over the stream; of several sets with ids "set:id".
-    set_of : mapping
-        Question id -> position of its set.
+    indexes: one for each set; the same object where they share one. None: closed book.
+    questions: spread evenly over the stream; of several sets with ids "set:id".
+    set_of: question id -> position of its set.
     """
 
     datasets: tuple[Dataset, ...]
@@ -385,12 +356,8 @@ def mixture_of(
 ) -> Mixture:
     """Combine question sets with their indexes: one for each, or one that holds the corpora of all.
 
-    Raises
-    ------
-    InputError
-        For two sets of one name, another number of indexes than sets, or an index of another corpus.
-    DataError
-        For a set without questions.
+    Raises `InputError` for two sets of one name, another number of indexes than sets, or an index of another
+    corpus; `DataError` for a set without questions.
     """
     sets = (datasets,) if isinstance(datasets, Dataset) else tuple(datasets)
     found: tuple[CorpusIndex | None, ...]

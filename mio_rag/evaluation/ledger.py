@@ -62,10 +62,7 @@ def columns() -> tuple[str, ...]:
 class Ledger:
     """The rows of a run, one for each question, method and budget.
 
-    Parameters
-    ----------
-    folder : Path
-        An existing folder.
+    folder: an existing folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -82,10 +79,7 @@ class Ledger:
     def read(self) -> dict[Key, dict[str, Any]]:
         """Return the rows on disk, failed ones included; of equal keys the last row that did not fail.
 
-        Raises
-        ------
-        DataError
-            If a line is no row, except for a last line that was cut short.
+        Raises `DataError` if a line is no row, except for a last line that was cut short.
         """
         found: dict[Key, dict[str, Any]] = {}
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
@@ -201,18 +195,11 @@ def opened_run(folder: Path, run: dict[str, Any], asked: Collection[Key], resume
 
     A run that fails before its first row leaves the folder as it was.
 
-    Parameters
-    ----------
-    run : dict
-        The record, written to run.json.
-    asked : collection of Key
-        The rows that the run will have in the end.
+    run: the record, written to run.json.
+    asked: the rows that the run will have in the end.
 
-    Raises
-    ------
-    InputError
-        If the folder holds something else or rows that are not asked for, if another run works there, or if
-        the earlier run had other settings.
+    Raises `InputError` if the folder holds something else or rows that are not asked for, if another run
+    works there, or if the earlier run had other settings.
     """
     check_folder(folder, resume)
     made = [place for place in (folder, *folder.parents) if not place.exists()]

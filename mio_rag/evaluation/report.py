@@ -71,21 +71,12 @@ def render_report(
 ) -> str:
     """Return the report as one self-contained HTML string.
 
-    Parameters
-    ----------
-    rows : sequence of mappings
-        One per question, method and budget. Measures may be None or absent. May be empty.
-    summary : sequence of mappings
-        One per method and budget; each measure is ``{"mean", "low", "high"}`` or None.
-    comparisons : sequence of mappings
-        One per method, budget and measure: the paired difference from the baseline. May be empty.
-    run : mapping
-        The record of the run; the page's footer shows some of its keys.
+    rows: one per question, method and budget. Measures may be None or absent. May be empty.
+    summary: one per method and budget; each measure is ``{"mean", "low", "high"}`` or None.
+    comparisons: one per method, budget and measure: the paired difference from the baseline. May be empty.
+    run: the record of the run; the page's footer shows some of its keys.
 
-    Raises
-    ------
-    MissingExtraError
-        If plotly is not installed.
+    Raises `MissingExtraError` if plotly is not installed.
     """
     plotly = require("plotly", "evaluation", "the HTML report")
     report = _Report(*(plain(part) for part in (rows, summary, comparisons, run)))

@@ -54,14 +54,9 @@ _EXCERPT = 400  # characters
 class Task:
     """A question, with what every contender may use.
 
-    Parameters
-    ----------
-    generator : Generator or None
-        None: selections are compared without answers.
-    max_tokens : int
-        Longest answer.
-    replies : dict
-        The generator's replies to controllers: an equal prompt is asked once, and charged to each.
+    generator: None: selections are compared without answers.
+    max_tokens: longest answer.
+    replies: the generator's replies to controllers: an equal prompt is asked once, and charged to each.
     """
 
     question: Question
@@ -75,10 +70,7 @@ class Task:
     def pool(self, costs: Costs) -> Candidates:
         """Return the candidates, retrieved once and charged at each call.
 
-        Raises
-        ------
-        MioRagError
-            As retrieval does, each time.
+        Raises `MioRagError` as retrieval does, each time.
         """
         if self.retriever is None:
             raise InputError("there is no corpus to select from: give one, or compare controllers alone")
@@ -105,16 +97,10 @@ class Task:
 class Taken:
     """What a contender did with a question.
 
-    Parameters
-    ----------
-    selection : Selection or None
-        None: nothing was selected.
-    prompt : Prompt or None
-        What the reader is to answer; None: nothing.
-    reply : Reply or None
-        The answer of a contender that answers by itself.
-    columns : dict
-        Columns of the row that only this kind of contender has.
+    selection: None: nothing was selected.
+    prompt: what the reader is to answer; None: nothing.
+    reply: the answer of a contender that answers by itself.
+    columns: columns of the row that only this kind of contender has.
     """
 
     costs: Costs
@@ -128,12 +114,8 @@ class Taken:
 class Contender:
     """Something that is compared: it takes a question under a token budget.
 
-    Parameters
-    ----------
-    name : str
-        As the ledger shows it.
-    solver : str
-        Compiled before anything is timed.
+    name: as the ledger shows it.
+    solver: compiled before anything is timed.
     """
 
     #: How many questions to ask it before the reader answers them together.
@@ -177,16 +159,10 @@ class _Work:
 class Pipeline:
     """Make rows of questions.
 
-    Parameters
-    ----------
-    retriever_of : callable
-        Question -> the retriever of its corpus; None: there is none.
-    prices : Prices, optional
-        For a column of dollars.
-    instruments : Instruments, optional
-        For the measures that need some.
-    refusing : Refusal, optional
-        Where it refuses, the answer is blank and the column "said" holds what the reader wrote.
+    retriever_of: question -> the retriever of its corpus; None: there is none.
+    prices: for a column of dollars.
+    instruments: for the measures that need some.
+    refusing: where it refuses, the answer is blank and the column "said" holds what the reader wrote.
     """
 
     retriever_of: Callable[[Question], Retriever | None]
@@ -364,10 +340,7 @@ def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]
 def seconds_column(part: str) -> str:
     """Return the column with the seconds of a part of the costs.
 
-    Raises
-    ------
-    InputError
-        If a column of that name holds other seconds.
+    Raises `InputError` if a column of that name holds other seconds.
     """
     if part in ("total", "solve", "generate"):
         raise InputError(f"a part of a controller cannot be named '{part}': choose another name")
@@ -377,12 +350,8 @@ def seconds_column(part: str) -> str:
 def cost_columns(costs: Costs, prices: Prices | None, *, answered: bool) -> dict[str, Any]:
     """Return calls, tokens, seconds by part, memory and money.
 
-    Parameters
-    ----------
-    prices : Prices or None
-        None: no column of dollars.
-    answered : bool
-        Whether a model answers; without one there are no columns of tokens.
+    prices: None: no column of dollars.
+    answered: whether a model answers; without one there are no columns of tokens.
     """
     total = costs.total()
     columns: dict[str, Any] = {"retrieval_calls": total.retrieval_calls, "lm_calls": total.lm_calls}

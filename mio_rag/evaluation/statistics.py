@@ -161,15 +161,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Compare every method with the baseline at the same budget, question by question.
 
-    Parameters
-    ----------
-    values : mapping of (method, budget_tokens) to {measure: {question_id: value}}
-
-    Returns
-    -------
-    list of dict
-        method, baseline, budget_tokens, measure, n (questions with both values), difference (mean), low,
-        high, p_value (two-sided), q_value (corrected over all rows of this list).
+    Keys: method, baseline, budget_tokens, measure, n (questions with both values), difference (mean), low,
+    high, p_value (two-sided), q_value (corrected over all rows of this list).
     """
     rows: list[dict[str, Any]] = []
     for (method, budget), by_measure in values.items():
@@ -230,16 +223,10 @@ def tokens_to_reach(tokens: FloatArray, quality: FloatArray, target: FloatArray)
     Curves are made non-decreasing first: a budget that costs more tokens for less quality is never needed.
     Below the smallest budget, the tokens used there are an upper bound.
 
-    Parameters
-    ----------
-    tokens, quality : ndarray, shape (r, b)
-        r curves of b points each, in order of the budget.
-    target : ndarray, shape (r,)
+    tokens, quality: shape (r, b); r curves of b points each, in order of the budget.
+    target: shape (r,)
 
-    Returns
-    -------
-    ndarray, shape (r,)
-        NaN where a curve stays below its target.
+    NaN where a curve stays below its target.
     """
     reached = np.maximum.accumulate(quality, axis=1)
     spent = np.maximum.accumulate(tokens, axis=1)
@@ -260,25 +247,15 @@ def matched_tokens(
 
     Intervals resample questions, the same for all methods, with the target recomputed in each resample.
 
-    Parameters
-    ----------
-    curves : mapping of method to (tokens, quality)
-        Each of shape (questions, budgets), the same questions for every method; budgets ascending.
-    at : int
-        Which budget of the baseline, counted from 0.
+    curves: each of shape (questions, budgets), the same questions for every method; budgets ascending.
+    at: which budget of the baseline, counted from 0.
 
-    Returns
-    -------
-    list of dict
-        method, target (quality), tokens {mean, low, high} and share {mean, low, high} of the baseline's
-        tokens, or None where the target is not reached; `reached`, the share of resamples that reach it;
-        `at_most`, whether the smallest budget reaches it already. An end of an interval is None where it is
-        beyond the curve, and a share where the baseline reads nothing and the method reads something.
+    Keys: method, target (quality), tokens {mean, low, high} and share {mean, low, high} of the baseline's
+    tokens, or None where the target is not reached; `reached`, the share of resamples that reach it;
+    `at_most`, whether the smallest budget reaches it already. An end of an interval is None where it is
+    beyond the curve, and a share where the baseline reads nothing and the method reads something.
 
-    Raises
-    ------
-    InputError
-        For an unknown baseline or curves over different questions.
+    Raises `InputError` for an unknown baseline or curves over different questions.
     """
     if baseline not in curves:
         raise InputError(f"baseline '{baseline}' is not among {', '.join(curves)}")

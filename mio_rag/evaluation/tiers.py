@@ -53,16 +53,10 @@ _UNBOUNDED = 1_000_000  # tokens: the tiers have limits of their own
 class LabelSettings:
     """How questions are labelled.
 
-    Parameters
-    ----------
-    by : str
-        "answers" or "evidence"; see `mio_rag.learning.router.row_worked`.
-    unanswered : str
-        Label of a question that no tier answers: "published", "cheapest" or "dearest".
-    selector : Selector
-        The program of tiers with a price of tokens.
-    limit : int or None
-        Use only the first questions.
+    by: "answers" or "evidence"; see `mio_rag.learning.router.row_worked`.
+    unanswered: label of a question that no tier answers: "published", "cheapest" or "dearest".
+    selector: the program of tiers with a price of tokens.
+    limit: use only the first questions.
     """
 
     tiers: tuple[Tier, ...] = PUBLISHED
@@ -89,12 +83,8 @@ class LabelSettings:
 class Labelled:
     """The table, and what is not in it.
 
-    Parameters
-    ----------
-    unlabelled : int
-        Questions without gold answers, or evidence.
-    failed : int
-        Questions on which a tier failed; a further run tries them again.
+    unlabelled: questions without gold answers, or evidence.
+    failed: questions on which a tier failed; a further run tries them again.
     """
 
     table: Table
@@ -118,21 +108,12 @@ def label_questions(
 ) -> Labelled:
     """Run every tier on every question, and label each with the cheapest tier that answers it.
 
-    Parameters
-    ----------
-    generator : Generator or None
-        None: only by evidence.
-    work : Path
-        Folder of the run's ledger and traces; an interrupted run is continued.
-    instruments : Instruments, optional
-        For the measures that need some; they are columns of the table as well.
+    generator: None: only by evidence.
+    work: folder of the run's ledger and traces; an interrupted run is continued.
+    instruments: for the measures that need some; they are columns of the table as well.
 
-    Raises
-    ------
-    InputError
-        If answers are needed and there is no generator, or the folder holds another run.
-    DataError
-        If no question can be labelled.
+    Raises `InputError` if answers are needed and there is no generator, or the folder holds another run;
+    `DataError` if no question can be labelled.
     """
     if generator is None and settings.by == "answers":
         raise InputError("labels by answers need a model that answers: give --generator, or --by evidence")

@@ -59,12 +59,8 @@ _FITTED = ("logistic", "isotonic")
 class Goal:
     """What a good setting is.
 
-    Parameters
-    ----------
-    budget_tokens : int
-        >= 1: the budget, or the largest one where a recall is the goal.
-    recall : float or None
-        In (0, 1]: the mean evidence to find with the fewest tokens; the budget is then tuned as well.
+    budget_tokens: >= 1: the budget, or the largest one where a recall is the goal.
+    recall: in (0, 1]: the mean evidence to find with the fewest tokens; the budget is then tuned as well.
     """
 
     budget_tokens: int = 256
@@ -169,10 +165,7 @@ def readings(
 ) -> list[Reading]:
     """Apply a setting to pools that carry their relevance; an infeasible program reads nothing.
 
-    Raises
-    ------
-    SolverError
-        If the solver failed.
+    Raises `SolverError` if the solver failed.
     """
     chooser = setting.applied(selector)
     found = []
@@ -197,13 +190,9 @@ def valued_pools(
 ) -> dict[int, Candidates]:
     """Return pools with their relevance, by position; no fitted model values pools that it was fitted on.
 
-    Parameters
-    ----------
-    relevance : RelevanceModel, "logistic", "isotonic", "auto", "given" or None
-        A kind to be fitted on `train`, or what `Selector.relevance_model` may be.
-    train, test : sequences of int
-        Positions. Pools of `train` get the predictions of models fitted on the other parts of `train`; those
-        of `test`, of the one fitted on all of it.
+    relevance: a kind to be fitted on `train`, or what `Selector.relevance_model` may be.
+    train, test: positions. Pools of `train` get the predictions of models fitted on the other parts of
+        `train`; those of `test`, of the one fitted on all of it.
     """
     if relevance != "logistic" and relevance != "isotonic":
         valuing = Selector(relevance_model=relevance)
@@ -233,15 +222,9 @@ class ReadingFile:
     def get(self, key: Any, make: Callable[[], list[Reading]]) -> list[Reading]:
         """Return the readings under a key; missing ones are made, and on disk when this returns.
 
-        Parameters
-        ----------
-        key
-            Data for JSON: all that the readings depend on.
+        key: data for JSON: all that the readings depend on.
 
-        Raises
-        ------
-        InputError
-            If the file cannot be read or written (a full disk).
+        Raises `InputError` if the file cannot be read or written (a full disk).
         """
         digest = hashlib.sha256(json.dumps(key).encode()).digest()
         with _named(self.path):
@@ -262,10 +245,7 @@ class ReadingFile:
 def opened_readings(path: Path) -> Iterator[ReadingFile]:
     """Open a file of readings, which is made where it is missing; one run at a time.
 
-    Raises
-    ------
-    InputError
-        If it cannot be opened, is no SQLite file, or another run uses it.
+    Raises `InputError` if it cannot be opened, is no SQLite file, or another run uses it.
     """
     make_parent(path)
     with claimed(path):
@@ -292,21 +272,13 @@ def _named(path: Path) -> Iterator[None]:
 class TuneSettings:
     """The search.
 
-    Parameters
-    ----------
-    start : Selector
-        What is not varied, and the first setting that every search tries. Without embedding uncertainty.
-    relevance : RelevanceModel, "logistic", "isotonic", "auto", "given" or None
-        See `valued_pools`. A model that was fitted on these very questions makes all figures too good: have
-        it fitted within the folds instead.
-    vary : sequence of str
-        Of `VARIED`.
-    trials : int
-        Of each search, >= 1.
-    patience : int
-        A search ends after so many trials without a better one, >= 1.
-    folds : int
-        >= 2.
+    start: what is not varied, and the first setting that every search tries. Without embedding uncertainty.
+    relevance: see `valued_pools`. A model that was fitted on these very questions makes all figures too good:
+        have it fitted within the folds instead.
+    vary: of `VARIED`.
+    trials: of each search, >= 1.
+    patience: a search ends after so many trials without a better one, >= 1.
+    folds: >= 2.
     """
 
     goal: Goal
@@ -344,21 +316,14 @@ class TuneSettings:
 class TuneResult:
     """The chosen setting, and what it is worth.
 
-    Parameters
-    ----------
-    setting : Setting
-        Of the search on all questions.
-    inner, outer, start : dict
-        Mean recall and tokens {mean, low, high}: of the chosen settings on the questions that chose them, on
-        those that did not, and of the setting to start from on all of them. `outer` also holds "gain" and
-        "saved": paired differences to the start in recall and tokens.
-    folds : list of dict
-        Setting, inner and outer figures, and trials of each outer fold.
-    trials : int
-        Finished trials of all searches, one for each fold and one on all questions.
-    improved : bool
-        Whether the search on all questions found a better setting than the one that it started from; else
-        `setting` is that one.
+    setting: of the search on all questions.
+    inner, outer, start: mean recall and tokens {mean, low, high}: of the chosen settings on the questions
+        that chose them, on those that did not, and of the setting to start from on all of them. `outer` also
+        holds "gain" and "saved": paired differences to the start in recall and tokens.
+    folds: setting, inner and outer figures, and trials of each outer fold.
+    trials: finished trials of all searches, one for each fold and one on all questions.
+    improved: whether the search on all questions found a better setting than the one that it started from;
+        else `setting` is that one.
     """
 
     setting: Setting
@@ -391,27 +356,15 @@ def tune(
 ) -> TuneResult:
     """Search for a setting; see the head of this module.
 
-    Parameters
-    ----------
-    questions : sequence of Question
-        Each with gold passages, or gold documents.
-    pools : sequence of Candidates
-        Of each question.
-    storage : path
-        SQLite file of the trials' results. Those of another data set or other settings stay; more `trials`,
-        or more `patience`, continue the same searches.
-    label : str
-        Goes into the identity of the searches; name what the pools rest on.
-    progress : callable, optional
-        Called with (trials just finished or skipped, text); (folds + 1) * trials in all.
+    questions: each with gold passages, or gold documents.
+    pools: of each question.
+    storage: SQLite file of the trials' results. Those of another data set or other settings stay; more
+        `trials`, or more `patience`, continue the same searches.
+    label: goes into the identity of the searches; name what the pools rest on.
+    progress: called with (trials just finished or skipped, text); (folds + 1) * trials in all.
 
-    Raises
-    ------
-    InputError
-        If there are fewer questions than 5 a fold, or too few to fit relevance on; if the storage cannot be
-        written, or another run uses it.
-    MissingExtraError
-        Without optuna.
+    Raises `InputError` if there are fewer questions than 5 a fold, or too few to fit relevance on; if the
+    storage cannot be written, or another run uses it; `MissingExtraError` without optuna.
     """
     if len(questions) < 5 * settings.folds:
         raise InputError(

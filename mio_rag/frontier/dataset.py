@@ -68,32 +68,18 @@ class Setting:
 class FrontierSettings:
     """The grid, and how its points are measured.
 
-    Parameters
-    ----------
-    budgets : sequence of int
-        Token budgets, each >= 1.
-    weights, radii, penalties : sequences
-        lambda_1, rho and lambda_2 (also "adaptive", "auto"), each >= 0.
-    selector : Selector
-        All other settings. Its own weights and the reference radius make the reference program that measures
-        the guaranteed value.
-    reference_radius : float
-        >= 0: the embedding error of guaranteed value and stability.
-    draws : int
-        >= 0: pools with random errors for each question. 0: stability is not measured.
-    limit : int or None
-        Use only the first questions.
-    max_tokens : int
-        Longest answer, >= 1.
-    seed : int
-        Of the random errors and the bootstrap.
-    token_prices : sequence of float
-        Prices of a token for `price_curve`, each >= 0. Empty: no curve.
+    budgets: token budgets, each >= 1.
+    weights, radii, penalties: lambda_1, rho and lambda_2 (also "adaptive", "auto"), each >= 0.
+    selector: all other settings. Its own weights and the reference radius make the reference program that
+        measures the guaranteed value.
+    reference_radius: >= 0: the embedding error of guaranteed value and stability.
+    draws: >= 0: pools with random errors for each question. 0: stability is not measured.
+    limit: use only the first questions.
+    max_tokens: longest answer, >= 1.
+    seed: of the random errors and the bootstrap.
+    token_prices: prices of a token for `price_curve`, each >= 0. Empty: no curve.
 
-    Raises
-    ------
-    InputError
-        With every problem found.
+    Raises `InputError` with every problem found.
     """
 
     budgets: Sequence[int] = (128, 256, 512)
@@ -145,10 +131,7 @@ class FrontierSettings:
 def perturbed(pool: Candidates, radius: float, norm: str, rng: np.random.Generator) -> Candidates:
     """Move every passage's embedding by a random error of that size; cosines are those that result.
 
-    Raises
-    ------
-    InputError
-        If the candidates have no embeddings of passages and question.
+    Raises `InputError` if the candidates have no embeddings of passages and question.
     """
     if pool.embeddings is None or pool.query_embedding is None:
         raise InputError("stability needs embeddings of passages and question: set draws=0")
@@ -235,21 +218,13 @@ def price_curve(
 ) -> dict[str, Any]:
     """Compute what questions spend and find at each price of a token, and under each budget.
 
-    Parameters
-    ----------
-    token_prices : sequence of float
-        Each >= 0; no question takes more than the largest budget.
-    seed : int
-        Of the intervals.
-    counter : TokenCounter, optional
-        The reader's tokenizer: shared text is then paid once, and tokens are those of what is read.
+    token_prices: each >= 0; no question takes more than the largest budget.
+    seed: of the intervals.
+    counter: the reader's tokenizer: shared text is then paid once, and tokens are those of what is read.
 
-    Returns
-    -------
-    dict
-        ceiling; prices: token_price, tokens, evidence and everything (the share of questions with all of it;
-        both None without labels), each {mean, low, high}, and gap: how much more any allocation of the same
-        tokens could be worth, as a share; budgets: budget_tokens and the same figures.
+    Keys: ceiling; prices: token_price, tokens, evidence and everything (the share of questions with all of
+    it; both None without labels), each {mean, low, high}, and gap: how much more any allocation of the same
+    tokens could be worth, as a share; budgets: budget_tokens and the same figures.
     """
     ceiling = max(budgets)
     labelled = [k for k, q in enumerate(questions) if q.gold_ids or (q.gold_sources and pools[k].sources)]

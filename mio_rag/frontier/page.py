@@ -33,19 +33,11 @@ def render_page(
 ) -> str:
     """Return the page as one self-contained string.
 
-    Parameters
-    ----------
-    data : mapping
-        run, points, operating_point, as in frontier.json.
-    rows : sequence of mappings
-        Of the ledger: every question at every point.
-    picture : bytes, optional
-        A PNG of the curve over prices.
+    data: run, points, operating_point, as in frontier.json.
+    rows: of the ledger: every question at every point.
+    picture: a PNG of the curve over prices.
 
-    Raises
-    ------
-    MissingExtraError
-        If plotly is not installed.
+    Raises `MissingExtraError` if plotly is not installed.
     """
     plotly = require("plotly", "evaluation", "the frontier page")
     run, points = data["run"], data["points"]

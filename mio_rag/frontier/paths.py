@@ -55,10 +55,8 @@ class Chain:
 def dominated(criteria: ArrayLike) -> NDArray[np.bool_]:
     """Return which points another one beats: at least as good in everything, and better in something.
 
-    Parameters
-    ----------
-    criteria : array_like, shape (m, c)
-        Larger is better. NaN is unknown and counts as the worst. Differences up to 1e-9 count as none.
+    criteria: shape (m, c); larger is better. NaN is unknown and counts as the worst. Differences up to 1e-9
+        count as none.
     """
     values = np.asarray(criteria, dtype=np.float64)
     values = np.where(np.isnan(values), -np.inf, values)
@@ -74,10 +72,7 @@ def dominated(criteria: ArrayLike) -> NDArray[np.bool_]:
 def supported(tokens: Sequence[float], values: Sequence[float]) -> list[bool]:
     """Return which points of a staircase lie on its upper concave hull: some price per token selects them.
 
-    Parameters
-    ----------
-    tokens, values : sequences of numbers
-        Both strictly increasing.
+    tokens, values: both strictly increasing.
     """
     hull: list[int] = []
     for k in range(len(tokens)):
@@ -98,18 +93,11 @@ def supported(tokens: Sequence[float], values: Sequence[float]) -> list[bool]:
 class BudgetStep:
     """One step of the staircase.
 
-    Parameters
-    ----------
-    tokens, until : int
-        The first and the last budget at which this selection is the best.
-    value, bound : float
-        Its value, and what no selection within `until` tokens can exceed.
-    certified : bool
-        Whether bound - value is within the solver's stated tolerance.
-    supported : bool
-        Whether the step lies on the concave hull of the staircase: some price per token selects it.
-    next_price : float or None
-        Shadow price of a token: value gained per token up to the next step; None for the last.
+    tokens, until: the first and the last budget at which this selection is the best.
+    value, bound: its value, and what no selection within `until` tokens can exceed.
+    certified: whether bound - value is within the solver's stated tolerance.
+    supported: whether the step lies on the concave hull of the staircase: some price per token selects it.
+    next_price: shadow price of a token: value gained per token up to the next step; None for the last.
     """
 
     tokens: int
@@ -126,12 +114,8 @@ class BudgetStep:
 class BudgetPath:
     """The staircase from the smallest feasible budget to the largest asked for.
 
-    Parameters
-    ----------
-    steps : tuple of BudgetStep
-        By rising tokens. They cover every budget from the first `tokens` to the last `until`.
-    complete : bool
-        False where a limit left the lower end open.
+    steps: by rising tokens. They cover every budget from the first `tokens` to the last `until`.
+    complete: false where a limit left the lower end open.
     """
 
     steps: tuple[BudgetStep, ...]
@@ -145,11 +129,8 @@ class BudgetPath:
     def gain(self, budget_tokens: int, more_tokens: int) -> dict[str, Any] | None:
         """Return the gain from `more_tokens` above a budget; None where the path does not reach.
 
-        Returns
-        -------
-        dict or None
-            gain, with low and high between which it is proven to lie; positions added and removed;
-            tokens_used, how many of the additional tokens the better selection takes; certified.
+        Keys: gain, with low and high between which it is proven to lie; positions added and removed;
+        tokens_used, how many of the additional tokens the better selection takes; certified.
         """
         now, then = self.at(budget_tokens), self.at(budget_tokens + more_tokens)
         if now is None or then is None:
@@ -177,21 +158,12 @@ def budget_path(
     one is at cost(x) - 1: as many solves as there are steps (and ties). For a solve that a limit stopped, its
     value from below and its bound from above hold for all of these budgets.
 
-    Parameters
-    ----------
-    program : SelectionProgram
-        With whole-number costs. Its budget is the largest one of the path.
-    chain : Chain, optional
-        Solves the programs; default: a new one.
-    progress : callable, optional
-        Called with the number of tokens just settled; they add up to the budget + 1.
+    program: with whole-number costs. Its budget is the largest one of the path.
+    chain: solves the programs; default: a new one.
+    progress: called with the number of tokens just settled; they add up to the budget + 1.
 
-    Raises
-    ------
-    InputError
-        If costs are not whole numbers, or the budget is below 0.
-    SolverError
-        If the solver broke.
+    Raises `InputError` if costs are not whole numbers, or the budget is below 0; `SolverError` if the solver
+    broke.
     """
     if program.budget < 0 or not program.has_whole_costs:
         raise InputError("a budget path needs a budget >= 0 and costs that are whole numbers of tokens")
@@ -237,17 +209,11 @@ def budget_path(
 class PenaltyPiece:
     """One selection, and the penalties for which it is the best.
 
-    Parameters
-    ----------
-    low, high : float
-        The range of lambda_2; `high` is infinite for the last piece.
-    value : float
-        Without the penalty.
-    gap : float
-        Largest amount by which another selection could be better anywhere on the piece; infinite where
+    low, high: the range of lambda_2; `high` is infinite for the last piece.
+    value: without the penalty.
+    gap: largest amount by which another selection could be better anywhere on the piece; infinite where
         nothing was proven.
-    certified : bool
-        Whether that is within the solver's stated tolerance.
+    certified: whether that is within the solver's stated tolerance.
     """
 
     low: float
@@ -313,19 +279,11 @@ def penalty_path(
     lines cross, until no crossing yields a better one (Eisner and Severance, 1976). A proof at both ends of a
     piece holds all along it, since V is convex. Numbers of passages that no price selects do not appear.
 
-    Parameters
-    ----------
-    program : SelectionProgram
-        Without a passage penalty.
-    chain : Chain, optional
-        Solves the programs; default: a new one.
-    progress : callable, optional
-        Called with 1 after each solve; how many there will be is not known beforehand.
+    program: without a passage penalty.
+    chain: solves the programs; default: a new one.
+    progress: called with 1 after each solve; how many there will be is not known beforehand.
 
-    Raises
-    ------
-    SolverError
-        If the solver broke.
+    Raises `SolverError` if the solver broke.
     """
     chain = chain or Chain()
     before = chain.solves

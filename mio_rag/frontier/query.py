@@ -74,21 +74,13 @@ class GridPoint:
     tokens, relevance, redundancy, and its value in one reference program: the termwise counterpart at the
     largest radius.
 
-    Parameters
-    ----------
-    status : str
-        Of the solve. Only "optimal" points can be on the frontier.
-    value, bound : float or None
-        In the point's own program.
-    relevance : float
-        Sum of the nominal relevance.
-    redundancy : float
-        Sum of the cosines over the chosen pairs.
-    guaranteed : float
-        Value in the reference program.
-    dominated : bool or None
-        Whether another certified point is at least as good in tokens, relevance, redundancy and guaranteed
-        value, and better in one. None where the point is not certified.
+    status: of the solve. Only "optimal" points can be on the frontier.
+    value, bound: in the point's own program.
+    relevance: sum of the nominal relevance.
+    redundancy: sum of the cosines over the chosen pairs.
+    guaranteed: value in the reference program.
+    dominated: whether another certified point is at least as good in tokens, relevance, redundancy and
+        guaranteed value, and better in one. None where the point is not certified.
     """
 
     redundancy_weight: float
@@ -129,24 +121,14 @@ def weight_grid(
 ) -> tuple[GridPoint, ...]:
     """Solve at every pair of a weight and a radius; return the points by weight, then radius.
 
-    Parameters
-    ----------
-    candidates : Candidates
-        As `Selector.valued` returns them.
-    selector : Selector
-        All other settings; the reference program has its redundancy weight.
-    weights, radii : sequences of float
-        lambda_1 and rho, each >= 0.
-    counter : TokenCounter, optional
-        The reader's tokenizer: shared text is then paid once, and tokens are those of what is read.
-    progress : callable, optional
-        Called with 1 after each solve.
+    candidates: as `Selector.valued` returns them.
+    selector: all other settings; the reference program has its redundancy weight.
+    weights, radii: lambda_1 and rho, each >= 0.
+    counter: the reader's tokenizer: shared text is then paid once, and tokens are those of what is read.
+    progress: called with 1 after each solve.
 
-    Raises
-    ------
-    InputError
-        For weights or radii out of range, candidates that bring their own radii, or settings of the selector
-        that a grid does not support.
+    Raises `InputError` for weights or radii out of range, candidates that bring their own radii, or settings
+    of the selector that a grid does not support.
     """
     problems = check_values("redundancy weights", weights) + check_values("radii", radii)
     problems += check_selector(selector)
@@ -194,14 +176,9 @@ def weight_grid(
 class QueryFrontier:
     """The three paths of one question.
 
-    Parameters
-    ----------
-    candidates : Candidates
-        With the relevance that the selector gave them.
-    selector : Selector
-        The settings around which the paths run.
-    budget_tokens : int
-        Budget of the penalty path and the grid.
+    candidates: with the relevance that the selector gave them.
+    selector: the settings around which the paths run.
+    budget_tokens: budget of the penalty path and the grid.
     """
 
     candidates: Candidates
@@ -214,10 +191,7 @@ class QueryFrontier:
     def to_dict(self, more_tokens: Sequence[int] = (50, 100, 200)) -> dict[str, Any]:
         """Return plain data for JSON; selections are positions in `passages`, infinity is null.
 
-        Parameters
-        ----------
-        more_tokens : sequence of int
-            Numbers of tokens above the budget for `buys`, their gain where the path reaches.
+        more_tokens: numbers of tokens above the budget for `buys`, their gain where the path reaches.
         """
         pool, chosen = self.candidates, self.selector
         gains = [self.budget.gain(self.budget_tokens, more) for more in more_tokens]
@@ -281,23 +255,13 @@ def query_frontier(
 ) -> QueryFrontier:
     """Compute all three paths for one pool, as it comes from retrieval.
 
-    Parameters
-    ----------
-    budget_tokens : int
-        >= 1.
-    up_to : int, optional
-        Largest budget of the budget path; default: twice `budget_tokens`, and at least 200 above it.
-    weights, radii, counter
-        Of the grid; see `weight_grid`.
-    progress : callable, optional
-        Called with the budgets just settled; they add up to `up_to` + 1. The other two paths are short.
+    budget_tokens: >= 1.
+    up_to: largest budget of the budget path; default: twice `budget_tokens`, and at least 200 above it.
+    weights, radii, counter: of the grid; see `weight_grid`.
+    progress: called with the budgets just settled; they add up to `up_to` + 1. The other two paths are short.
 
-    Raises
-    ------
-    InputError
-        For an empty pool, budgets below 1, or settings that the candidates cannot serve.
-    SolverError
-        If the solver broke.
+    Raises `InputError` for an empty pool, budgets below 1, or settings that the candidates cannot serve;
+    `SolverError` if the solver broke.
     """
     problem = count_problem("budget_tokens", budget_tokens)
     if problem or budget_tokens < 1:

@@ -56,28 +56,15 @@ def data_frontier(
 
     Where the settings have token prices, also price.png.
 
-    Parameters
-    ----------
-    index : CorpusIndex
-        Of this corpus.
-    out : path
-        Folder; new or empty, or an interrupted run with `resume`.
-    generator : Generator, optional
-        Answers from every selection and counts the tokens; answers are then scored too.
-    slack : float
-        Of the rule for the operating point; see `operating_point`.
-    progress : callable, optional
-        Called with (1, text) after each question.
+    index: of this corpus.
+    out: folder; new or empty, or an interrupted run with `resume`.
+    generator: answers from every selection and counts the tokens; answers are then scored too.
+    slack: of the rule for the operating point; see `operating_point`.
+    progress: called with (1, text) after each question.
 
-    Raises
-    ------
-    InputError
-        If the data has no questions, the folder holds something else, or a resumed run had other settings
-        or more questions: its rows are never left out.
-    SolverError
-        If the solver broke; the rows so far are kept.
-    GenerationError
-        When five questions in a row get no answer; the rows so far are kept.
+    Raises `InputError` if the data has no questions, the folder holds something else, or a resumed run had
+    other settings or more questions: its rows are never left out; `SolverError` if the solver broke; the rows
+    so far are kept; `GenerationError` when five questions in a row get no answer; the rows so far are kept.
     """
     questions = dataset.questions[: settings.limit]
     if not questions:

@@ -32,14 +32,11 @@ def deciding_measures(points: Sequence[Row]) -> list[Measure]:
 def summarize_grid(rows: Sequence[Row], settings: FrontierSettings) -> list[dict[str, Any]]:
     """Return one point for each setting.
 
-    Returns
-    -------
-    list of dict
-        The setting; n questions, failed (no answer), proven (share of the selections that are optimal within
-        the stated gap, or proven not to exist), certified (all of them); measures, each {mean, low, high};
-        front: measures in which no other certified point is as good for as few tokens; dominated: whether
-        another certified point is as good in tokens and `deciding_measures`, and better in one; None where
-        the point is not certified.
+    Keys: the setting; n questions, failed (no answer), proven (share of the selections that are optimal
+    within the stated gap, or proven not to exist), certified (all of them); measures, each {mean, low, high};
+    front: measures in which no other certified point is as good for as few tokens; dominated: whether another
+    certified point is as good in tokens and `deciding_measures`, and better in one; None where the point is
+    not certified.
     """
     groups = _groups(rows)
     costs = [m for m in measures("cost") if m.frontier.use >= Use.POINT]
@@ -112,12 +109,9 @@ def operating_point(
     Five-fold cross-validation over questions measures the rule: choose on four parts, measure on the fifth.
     The figures of the chosen point itself are optimistic.
 
-    Returns
-    -------
-    dict or None
-        rule, name, budget_tokens, coverage (the measure of the evidence found), held_out: {that measure,
-        tokens_used} with intervals (None for fewer than five labelled questions), picks: how often the folds
-        chose which setting. None without labels or without a certified point.
+    Keys: rule, name, budget_tokens, coverage (the measure of the evidence found), held_out: {that measure,
+    tokens_used} with intervals (None for fewer than five labelled questions), picks: how often the folds
+    chose which setting. None without labels or without a certified point.
     """
     evidence = evidence_measure(p["measures"] for p in points)
     allowed = [(p["name"], int(p["budget_tokens"])) for p in points if p["certified"]]

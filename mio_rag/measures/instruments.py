@@ -41,18 +41,11 @@ class Judge(Protocol):
 class TokenVectors:
     """Unit vectors of the tokens of a text, by a layer of a transformer.
 
-    Parameters
-    ----------
-    model : str
-        Folder or hub id of a transformers encoder; "minilm": the packaged all-MiniLM-L6-v2. That one was
+    model: folder or hub id of a transformers encoder; "minilm": the packaged all-MiniLM-L6-v2. That one was
         trained to embed sentences: its scores compare with one another, not with published ones.
-    layer : int or None
-        From 1 to the number of layers; None: the last. Zhang et al. list the best one of many models.
+    layer: from 1 to the number of layers; None: the last. Zhang et al. list the best one of many models.
 
-    Raises
-    ------
-    InputError
-        If the model cannot be loaded, or has fewer layers.
+    Raises `InputError` if the model cannot be loaded, or has fewer layers.
     """
 
     def __init__(self, model: str = _PACKAGED, layer: int | None = None) -> None:
@@ -95,16 +88,10 @@ class TokenVectors:
 class Instruments:
     """Further models of a run. A measure whose instrument is missing is not computed.
 
-    Parameters
-    ----------
-    embedder : Embedder, optional
-        For cosines of texts.
-    tokens : TokenVectors, optional
-        For BERTScore.
-    judge : Judge, optional
-        For faithfulness and context recall; see `mio_rag.measures.judges`.
-    writer : Generator, optional
-        For answer relevance: writes the question that an answer seems to be given to.
+    embedder: for cosines of texts.
+    tokens: for BERTScore.
+    judge: for faithfulness and context recall; see `mio_rag.measures.judges`.
+    writer: for answer relevance: writes the question that an answer seems to be given to.
     """
 
     embedder: Embedder | None = None
@@ -133,14 +120,9 @@ class Instruments:
 class Reading:
     """What was read and answered, and the instruments to measure it.
 
-    Parameters
-    ----------
-    passages : tuple of Passage
-        In the order of the prompt; empty if nothing was read.
-    answer : str or None
-        None: there is none.
-    known : dict
-        Cache of results for this question: methods often read and answer the same.
+    passages: in the order of the prompt; empty if nothing was read.
+    answer: None: there is none.
+    known: cache of results for this question: methods often read and answer the same.
     """
 
     instruments: Instruments

@@ -78,15 +78,9 @@ class EntailmentJudge:
 
     Honovich et al. (TRUE, NAACL 2022); the largest over passages, as Laban et al. (SummaC, TACL 2022).
 
-    Parameters
-    ----------
-    model : str
-        Hub id or folder of a cross-encoder for natural language inference with a class "entailment".
+    model: hub id or folder of a cross-encoder for natural language inference with a class "entailment".
 
-    Raises
-    ------
-    InputError
-        If it cannot be loaded, or has no such class.
+    Raises `InputError` if it cannot be loaded, or has no such class.
     """
 
     def __init__(self, model: str, threshold: float = 0.5) -> None:
@@ -154,10 +148,7 @@ _KINDS: dict[str, tuple[Callable[..., Judge], bool]] = {
 def check_judge(spec: str) -> tuple[str, str, dict[str, float]]:
     """Return kind, target and threshold of a specification; no model is loaded.
 
-    Raises
-    ------
-    InputError
-        If it names no judge.
+    Raises `InputError` if it names no judge.
     """
     kind, _, target = spec.strip().partition(":")
     threshold: dict[str, Any] = {}
@@ -185,10 +176,7 @@ def check_judge(spec: str) -> tuple[str, str, dict[str, float]]:
 def make_judge(spec: str) -> Judge:
     """Return the judge of a specification; see the head of this module.
 
-    Raises
-    ------
-    InputError
-        If it names no judge, or its model cannot be loaded.
+    Raises `InputError` if it names no judge, or its model cannot be loaded.
     """
     kind, target, threshold = check_judge(spec)
     return _KINDS[kind][0](target, **threshold)

@@ -42,16 +42,10 @@ class Use(IntEnum):
 class Column:
     """A column of the summary on the console.
 
-    Parameters
-    ----------
-    title : str
-        Default: the label in lower case.
-    form : str
-        Format of a value. Default: that of the measure's unit.
-    interval : bool
-        Show the 95 % interval on a wide terminal.
-    always : bool
-        Show the column on a narrow terminal.
+    title: default: the label in lower case.
+    form: format of a value. Default: that of the measure's unit.
+    interval: show the 95 % interval on a wide terminal.
+    always: show the column on a narrow terminal.
     """
 
     title: str = ""
@@ -64,18 +58,11 @@ class Column:
 class Page:
     """Where and how the report shows a measure.
 
-    Parameters
-    ----------
-    place : int
-        Order on the page.
-    core : bool
-        Show it before "all measures" is asked for.
-    headline : int or None
-        The headlines use the defined measure with the lowest number; None: never this one.
-    judged : bool
-        Mark the method that is best by it.
-    card : bool
-        Show it on the card of a single answer.
+    place: order on the page.
+    core: show it before "all measures" is asked for.
+    headline: the headlines use the defined measure with the lowest number; None: never this one.
+    judged: mark the method that is best by it.
+    card: show it on the card of a single answer.
     """
 
     place: int = LAST
@@ -98,42 +85,25 @@ class Frontier:
 class Measure:
     """A number for one question, or None where it is undefined (no labels, no answer).
 
-    Parameters
-    ----------
-    name : str
-        Column of the ledger and key of every JSON file: lower case, digits, underscores.
-    label : str
-        For people.
-    meaning : str
-        One sentence, without capital and full stop.
-    of : str
-        Rows that have it: "selection" (something was selected), "answer" (answered), "choice" (an option was
+    name: column of the ledger and key of every JSON file: lower case, digits, underscores.
+    label: for people.
+    meaning: one sentence, without capital and full stop.
+    of: rows that have it: "selection" (something was selected), "answer" (answered), "choice" (an option was
         chosen), "cost" (any; recorded on the way), or "run": no row, but a method over all questions.
-    better : str
-        "higher", "lower" or "none".
-    unit : str
-        "0 to 1" or another range, "tokens", "seconds", or another word.
-    source : str
-        Where it is defined: a citation, or how it is recorded.
-    compute : callable, optional
-        (question, selection), (question, text of the answer) or (question, position of the chosen option) ->
-        value or None; (question, `Reading`) if `needs` is set. None: recorded where it arises.
-    needs : tuple of str
-        `Instruments` ("embedder", "tokens", "judge", "writer"); computed only in runs that have them all.
-    labelled : callable, optional
-        Whether the labels of a question define the measure. A failed row then scores `failed`, so that
+    better: "higher", "lower" or "none".
+    unit: "0 to 1" or another range, "tokens", "seconds", or another word.
+    source: where it is defined: a citation, or how it is recorded.
+    compute: (question, selection), (question, text of the answer) or (question, position of the chosen
+        option) -> value or None; (question, `Reading`) if `needs` is set. None: recorded where it arises.
+    needs: `Instruments` ("embedder", "tokens", "judge", "writer"); computed only in runs that have them all.
+    labelled: whether the labels of a question define the measure. A failed row then scores `failed`, so that
         failing never pays. None: it needs no labels, and a failed row has no value.
-    failed : float
-        Value of a failed row: no better than any other value.
-    whole : bool
-        Stored as a whole number.
-    place : int
-        Order of columns on the console, and of comparisons.
-    compared : bool
-        Compare methods with the baseline by it. Every comparison makes all others stricter.
-    console, page : Column, Page or None
-        None: not shown there. The report still shows what a summary holds, at the end and unexplained.
-    frontier : Frontier
+    failed: value of a failed row: no better than any other value.
+    whole: stored as a whole number.
+    place: order of columns on the console, and of comparisons.
+    compared: compare methods with the baseline by it. Every comparison makes all others stricter.
+    console, page: None: not shown there. The report still shows what a summary holds, at the end and
+        unexplained.
     """
 
     name: str
@@ -186,10 +156,7 @@ class Measure:
     def value(self, question: Question, given: Any) -> float | None:
         """Compute the measure of a selection, an answer or a choice; None where it is undefined.
 
-        Raises
-        ------
-        InputError
-            If the value is not finite, or not whole where `whole` is set.
+        Raises `InputError` if the value is not finite, or not whole where `whole` is set.
         """
         if self.compute is None or (self.labelled is not None and not self.labelled(question)):
             return None

@@ -47,11 +47,8 @@ def register(measure: Measure) -> Measure:
     A run keeps the values that were computed when its rows were made: register before `evaluate`, and in the
     same way before a run is resumed.
 
-    Raises
-    ------
-    InputError
-        With every problem: the name is taken or cannot be a column, a text is missing, or a failed row would
-        count as a good one.
+    Raises `InputError` with every problem: the name is taken or cannot be a column, a text is missing, or a
+    failed row would count as a good one.
     """
     name = measure.name
     problems = []
@@ -103,10 +100,7 @@ def added_measures() -> list[Measure]:
 def evidence_measure(records: Iterable[Collection[str]]) -> Measure | None:
     """Return the measure of the evidence found: gold passages, else gold documents; None without labels.
 
-    Parameters
-    ----------
-    records : iterable of collections of str
-        Names of the measures that each record has.
+    records: names of the measures that each record has.
     """
     found = {name for record in records for name in record}
     return next((measure for measure in frontier_measures(Use.EVIDENCE) if measure.name in found), None)
@@ -175,12 +169,8 @@ def failed_measures(
 ) -> dict[str, float]:
     """Return the worst value of every measure that a success would have had, so that failing never pays.
 
-    Parameters
-    ----------
-    selection, answer : bool
-        Which of the two is missing.
-    instruments : collection of str
-        Names of the instruments of the run; see `Measure.needs`.
+    selection, answer: which of the two is missing.
+    instruments: names of the instruments of the run; see `Measure.needs`.
     """
     missing = {"selection": selection, "answer": answer, "choice": answer}
     computed = [m for m in measures() if m.taken_with(instruments) and missing.get(m.of, False)]

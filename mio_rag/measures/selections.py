@@ -20,15 +20,9 @@ from mio_rag.types import Question
 def evidence_found(question: Question, pool: Candidates, chosen: Sequence[int]) -> float:
     """Recall of the gold passages; of the gold documents where only these are known. In [0, 1].
 
-    Parameters
-    ----------
-    chosen : sequence of int
-        Positions in the pool.
+    chosen: positions in the pool.
 
-    Raises
-    ------
-    InputError
-        Without gold labels, or with gold documents only and a pool that names no sources.
+    Raises `InputError` without gold labels, or with gold documents only and a pool that names no sources.
     """
     gold = set(question.gold_ids or question.gold_sources)
     names = pool.passage_ids if question.gold_ids else pool.sources

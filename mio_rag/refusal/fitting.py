@@ -31,14 +31,11 @@ _LEAST = 20  # questions of each kind, in each half
 class Scores:
     """Exact match and F1, each in [0, 1]; of answerable and of unanswerable questions apart.
 
-    Parameters
-    ----------
-    has_answer_exact, has_answer_f1 : float or None
-        HasAns: an answerable question that is refused scores 0. None without such questions.
-    no_answer : float or None
-        NoAns: share of unanswerable questions that are refused; exact match and F1 are the same there.
-    best_f1, best_threshold : float
-        The largest F1 that a threshold reaches on these questions, and that threshold. Both need the key.
+    has_answer_exact, has_answer_f1: hasAns: an answerable question that is refused scores 0. None without
+        such questions.
+    no_answer: noAns: share of unanswerable questions that are refused; exact match and F1 are the same there.
+    best_f1, best_threshold: the largest F1 that a threshold reaches on these questions, and that threshold.
+        Both need the key.
     """
 
     questions: int
@@ -64,21 +61,12 @@ def squad_scores(
 ) -> Scores:
     """Score answers at a threshold, as the SQuAD 2.0 script does (Rajpurkar et al., ACL 2018), in shares.
 
-    Parameters
-    ----------
-    accepted : sequence of sequences of str
-        Accepted answers; empty where the question is unanswerable.
-    answers : sequence of str
-        Replies of the reader; a blank one is a refusal.
-    no_answer : sequence of float
-        Probability that there is no answer, in [0, 1].
-    threshold : float
-        Above it a question is refused.
+    accepted: accepted answers; empty where the question is unanswerable.
+    answers: replies of the reader; a blank one is a refusal.
+    no_answer: probability that there is no answer, in [0, 1].
+    threshold: above it a question is refused.
 
-    Raises
-    ------
-    InputError
-        Without questions, with lengths that differ, or with probabilities out of range.
+    Raises `InputError` without questions, with lengths that differ, or with probabilities out of range.
     """
     chances, answerable, exact, f1 = _table(accepted, answers, no_answer)
     refused = (chances > threshold) | np.array([not a.strip() for a in answers])
@@ -184,16 +172,10 @@ def fit_refusal(
 
     The threshold is the one with the best F1 on the first half.
 
-    Returns
-    -------
-    (Refusal, dict of str to Scores)
-        Of "model"; of "best single sign", with sign and threshold chosen on the first half; of "never refuse"
-        and "always refuse".
+    Scores of "model"; of "best single sign", with sign and threshold chosen on the first half; of "never
+    refuse" and "always refuse".
 
-    Raises
-    ------
-    DataError
-        With fewer than 20 questions of either kind in either half.
+    Raises `DataError` with fewer than 20 questions of either kind in either half.
     """
     library = require("sklearn.linear_model", "retrieval", "fitting a refusal model")
     first = np.array([zlib.crc32(f"{seed}:{o.question.id}".encode()) % 2 == 0 for o in observed], dtype=bool)

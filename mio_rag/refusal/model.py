@@ -91,21 +91,12 @@ class Verdict:
 class Refusal:
     """A logistic model of the signs.
 
-    Parameters
-    ----------
-    weights : tuple of float
-        One for each of `SIGNS`.
-    threshold : float
-        In [0, 1].
-    embedder, reader : str
-        Fingerprint of the index's embedder and name of the generator of the fit.
-    provenance : dict
-        Data, counts, seed, versions, and the scores on the other half.
+    weights: one for each of `SIGNS`.
+    threshold: in [0, 1].
+    embedder, reader: fingerprint of the index's embedder and name of the generator of the fit.
+    provenance: data, counts, seed, versions, and the scores on the other half.
 
-    Raises
-    ------
-    InputError
-        For numbers that are not finite, or not as many as there are signs.
+    Raises `InputError` for numbers that are not finite, or not as many as there are signs.
     """
 
     weights: tuple[float, ...]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, UnsuitableModelError
 from mio_rag.generation import Generator, Prompt
 from mio_rag.generation.base import allowance, charged
 from mio_rag.generation.protocol import CHOICE_TOKENS, GrammarWriter
@@ -241,7 +241,7 @@ class Branch:
             if grammar is None:
                 return Reply(self.generator.generate(prompt, max_tokens=max_tokens))
             if not isinstance(self.generator, GrammarWriter):
-                raise InputError(
+                raise UnsuitableModelError(
                     f"{self.generator.name} cannot be held to a grammar: use a gguf: model, or "
                     "planner-lm:free"
                 )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from mio_rag.errors import InfeasibleError, InputError
+from mio_rag.errors import InfeasibleError, InputError, UnsuitableModelError
 from mio_rag.generation import Prompt, build_prompt
 from mio_rag.pool import Candidates
 from mio_rag.relevance.complete import Completeness, shipped
@@ -466,7 +466,7 @@ def _draft(job: Job) -> Value | None:
 
 
 def _unmeasured(generator: str) -> InputError:
-    return InputError(
+    return UnsuitableModelError(
         f"{generator} gives no probabilities, or invalid ones, and confidence needs them: use another "
         "generator (gguf:, hf:, openai: with logprobs=1), or --uncertainty tracked or evidence"
     )
