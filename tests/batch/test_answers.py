@@ -1,0 +1,590 @@
+"""Many questions under a policy: each answered and charged once, and no total ever exceeded."""
+
+import json
+import sqlite3
+import threading
+from collections import Counter
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mio_rag.batch.answering import Answered, Died, Workers
+from mio_rag.batch.ask import AskedSummary, ask_many, read_questions
+from mio_rag.batch.ledger import Claim, Ledger
+from mio_rag.batch.retrying import Retrying
+from mio_rag.cli.batch import _why_left
+from mio_rag.context import passage_tokens
+from mio_rag.corpora.load import Dataset
+from mio_rag.errors import InputError, StateError
+from mio_rag.generation import Prompt, ScriptedGenerator, build_prompt, make_generator
+from mio_rag.policies.compose import compose
+from mio_rag.policies.setup import Setup
+from mio_rag.policy import Policy, Total, policy_of, read_policy
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selection.selector import Selector
+from mio_rag.session.models import Models
+from mio_rag.types import Answer, GenerationError, Question
+from tests.batch.made import lines_of
+from tests.cli.running import here
+from tests.learning.learned import TIERS, router_file
+
+QUESTIONS = tuple(Question(f"q{k}", f"How long is river {k}, and where does it rise?") for k in range(24))
+BASE: dict[str, Any] = {"limits": {"evidence_tokens": 60, "answer_tokens": 8}, "search": {"pool": 6}}
+PRICED = BASE | {"models": {"reader": {"input": 100.0, "output": 400.0}}}
+POLICY, IN_DOLLARS = policy_of(BASE, "small"), policy_of(PRICED, "priced")
+
+
+class Shaky:
+    """Fails on a fixed share of its calls; of those that stall it never reports whether they were done."""
+
+    def __init__(self, fails: int = 0, stalls: int = 0, says: str = "241 kilometres") -> None:
+        self.calls: list[str] = []
+        self.stalled = 0
+        self._fails, self._stalls, self._says, self._lock = fails, stalls, says, threading.Lock()
+
+    def __call__(self, prompt: Prompt) -> str:
+        with self._lock:
+            self.calls.append(prompt.question.id)
+            count = len(self.calls)
+            if self._stalls and count % self._stalls == 0:
+                self.stalled += 1
+                raise GenerationError("no answer within a second", untold=True)
+        if self._fails and count % self._fails == 0:
+            raise GenerationError("HTTP 500")
+        return self._says
+
+
+def run(
+    index: CorpusIndex, out: Path, says: Any = None, policy: Policy = POLICY, **more: Any
+) -> AskedSummary:
+    questions = more.pop("questions", QUESTIONS)
+    given = {"concurrency": 3, "retries": 4} | more
+    return ask_many(questions, index, ScriptedGenerator(says or Shaky()), policy, out, **given)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mio_rag.generation.base._FIRST_SECONDS", 0.0)
+
+
+@pytest.fixture
+def begun(river_index: CorpusIndex, tmp_path: Path) -> Path:
+    """A batch whose ledger was begun, and no question asked."""
+    stop = threading.Event()
+    stop.set()
+    run(river_index, tmp_path, stop=stop)
+    return tmp_path
+
+
+# Each question once
+
+
+def test_every_question_is_answered_in_its_place(river_index: CorpusIndex, tmp_path: Path) -> None:
+    done = run(river_index, tmp_path)
+    assert (done.answered, done.failed, done.left, done.needs) == (24, 0, 0, None)
+    found = lines_of(tmp_path)
+    assert [row["query_id"] for row in found] == [q.id for q in QUESTIONS]
+    assert {row["answer"] for row in found} == {"241 kilometres"}
+    assert all(row["way"] and 0 <= row["complete"] <= 1 for row in found)
+    assert done.spent == sum(row["prompt_tokens"] + row["completion_tokens"] for row in found)
+    assert json.loads((tmp_path / "summary.json").read_text())["answered"] == 24
+
+
+def test_a_stopped_run_resumes_and_asks_nothing_twice(river_index: CorpusIndex, tmp_path: Path) -> None:
+    stop, says = threading.Event(), Shaky()
+
+    def progress(more: int, count: int) -> None:
+        if len(says.calls) >= 7:
+            stop.set()
+
+    first = run(river_index, tmp_path, says, stop=stop, progress=progress)
+    assert 7 <= first.answered == 24 - first.left < 24
+    assert len({tuple(row) for row in lines_of(tmp_path)}) == 1  # rows without an answer have the same keys
+    second, third = run(river_index, tmp_path, says), run(river_index, tmp_path, says)
+    assert (second.done_before, second.answered) == (first.answered, 24)
+    assert sorted(says.calls) == sorted(q.id for q in QUESTIONS)
+    assert (third.done_before, third.spent) == (24, second.spent)
+
+
+def test_a_server_that_fails_and_stalls_costs_no_question(river_index: CorpusIndex, tmp_path: Path) -> None:
+    says = Shaky(fails=3, stalls=7)
+    done = run(river_index, tmp_path, says)
+    assert done.answered == 24
+    assert all(row["attempts"] == 1 for row in lines_of(tmp_path))
+    assert 0 < done.lost <= says.stalled * 200  # what the longest prompt and answer may take
+
+
+def test_failed_questions_are_reported_and_tried_again(river_index: CorpusIndex, tmp_path: Path) -> None:
+    def broken(prompt: Prompt) -> str:
+        if prompt.question.id in ("q3", "q9"):
+            raise GenerationError("HTTP 500")
+        return "yes"
+
+    done = run(river_index, tmp_path, broken, retries=1)
+    assert (done.answered, done.failed) == (22, 2)
+    failed = {row["query_id"]: row["error"] for row in lines_of(tmp_path) if row["state"] == "failed"}
+    assert failed.keys() == {"q3", "q9"}
+    assert all("HTTP 500" in why for why in failed.values())
+    again = run(river_index, tmp_path, retries=1)
+    assert (again.answered, again.failed, again.done_before) == (24, 0, 22)
+
+
+def test_a_dead_server_ends_the_run(river_index: CorpusIndex, tmp_path: Path) -> None:
+    def dead(prompt: Prompt) -> str:
+        raise GenerationError("connection refused")
+
+    with pytest.raises(GenerationError, match="20 questions in a row failed"):
+        run(river_index, tmp_path, dead, retries=0)
+
+
+def test_a_killed_run_s_reservation_is_lost_and_its_question_asked_again(
+    begun: Path, river_index: CorpusIndex
+) -> None:
+    ledger = Ledger(begun / "ledger.sqlite")
+    assert ledger.hold(0, 500, None)
+    ledger.close()  # as a kill leaves it
+    done = run(river_index, begun)
+    assert (done.answered, done.lost) == (24, 500)
+    assert lines_of(begun)[0]["attempts"] == 2
+
+
+@pytest.mark.parametrize(("total", "answered"), [(None, 23), (700, 4)])
+def test_a_dead_worker_s_reservation_is_lost_and_its_question_asked_again(
+    total: int | None, answered: int, tmp_path: Path
+) -> None:
+    asked, deaths = Counter[str](), {"q1": 1, "q2": 99}
+
+    class Mortal:
+        def most(self, question: Question) -> int:
+            return 100
+
+        def least(self, question: Question) -> int | None:
+            return None
+
+        def answer(self, claim: Claim) -> Answered:
+            asked[claim.question.id] += 1
+            if asked[claim.question.id] <= deaths.get(claim.question.id, 0):
+                raise Died("the worker died")
+            return Answered(60, {"answer": "a", "token_price": 0.001})
+
+    ledger = Ledger(tmp_path / "l.sqlite")
+    ledger.begin({"policy": "x"}, QUESTIONS)
+    Workers(ledger, Mortal(), total, threading.Event(), None, len(QUESTIONS)).work(1)
+    account = ledger.account()
+    assert (account.states["answered"], account.states["failed"]) == (answered, 1)  # q2: no worker survived
+    assert (account.spent, account.held, account.lost) == (60 * answered, 0, 400)
+    assert (asked["q1"], asked["q2"]) == (2, 3)
+    assert ledger.last_price() == 0.001
+    ledger.close()
+
+
+def test_no_question_is_charged_twice(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "l.sqlite")
+    ledger.begin({"policy": "x"}, QUESTIONS)
+    claim = Claim(0, QUESTIONS[0])
+    assert ledger.hold(0, 100, 150)
+    assert not ledger.hold(1, 100, 150)
+    ledger.settle(claim, 60, {"answer": "a"})
+    with pytest.raises(StateError, match="settled already"):
+        ledger.settle(claim, 60, {"answer": "a"})
+    account = ledger.account()
+    assert (account.spent, account.held, account.lost) == (60, 0, 0)
+    assert account.states == {"answered": 1, "open": 23}
+    assert ledger.hold(1, 90, 150)
+    # 60 + 90 are taken: a lost call of 50 comes out of the reservation, and no other may be made.
+    assert not ledger.lose(Claim(1, QUESTIONS[1]), 50, 150)
+    account = ledger.account()
+    assert (account.spent, account.held, account.lost) == (60, 40, 50)
+    ledger.close()
+    (tmp_path / "other.sqlite").write_bytes(b"something else, and long enough to be no database at all")
+    with pytest.raises(InputError, match="cannot be used as a ledger"):
+        Ledger(tmp_path / "other.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("damage", "row"),
+    [
+        ("questions SET choices = '{'", "row 0 of questions"),
+        ("questions SET choices = '[1]'", "row 0 of questions"),
+        ("questions SET question = ' '", "row 0 of questions"),
+        ("questions SET told = '7', state = 'answered'", "row 23 of questions"),
+        ("account SET spent = 'much'", "row 1 of account"),
+    ],
+)
+def test_a_damaged_ledger_is_refused_with_file_and_row(
+    damage: str, row: str, begun: Path, river_index: CorpusIndex
+) -> None:
+    with closing(sqlite3.connect(begun / "ledger.sqlite")) as connection, connection:
+        connection.execute(f"UPDATE {damage}")
+    with pytest.raises(StateError, match=f"ledger.sqlite' is damaged: {row} holds"):
+        run(river_index, begun)
+
+
+@pytest.mark.parametrize("total", [None, 9000])
+def test_other_questions_policies_or_files_do_not_mix(
+    total: int | None, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    embedder, width = river_index.embedder.fingerprint, river_index.embedder.encode(["x"]).shape[1]
+    router_file(tmp_path / "r.safetensors", embedder, width)
+    limits = {"evidence_tokens": 90, "answer_tokens": 16}
+    told = BASE | {"limits": limits, "amount": {"by": "router", "file": "r.safetensors"}}
+    policy, out = policy_of(told, "routed", tmp_path), tmp_path / "out"
+    few = QUESTIONS[:6]
+    for _ in range(2):
+        run(river_index, out, policy=policy, total_tokens=total, questions=few)
+    with pytest.raises(InputError, match="another questions"):
+        run(river_index, out, policy=policy, total_tokens=total, questions=few[:3])
+    other = policy.replace(limits=policy.limits.replace(budget=50))
+    with pytest.raises(InputError, match="another policy"):
+        run(river_index, out, policy=other, total_tokens=total, questions=few)
+    router_file(tmp_path / "r.safetensors", embedder, width, (replace(TIERS[0], context=20), *TIERS[1:]))
+    with pytest.raises(InputError, match="another policy"):
+        run(river_index, out, policy=policy, total_tokens=total, questions=few)
+
+
+# Totals
+
+
+@pytest.mark.parametrize("total", [1, 150, 900, 2000])
+def test_a_total_of_tokens_is_never_exceeded(total: int, river_index: CorpusIndex, tmp_path: Path) -> None:
+    if total < 70:
+        with pytest.raises(InputError, match="below one question"):
+            run(river_index, tmp_path, total_tokens=total)
+        return
+    done = run(river_index, tmp_path, Shaky(fails=4, stalls=5), total_tokens=total)
+    assert done.spent + done.lost <= total
+    assert done.answered + done.failed + done.unread + done.left == 24
+    if total == 2000:
+        assert done.answered > 2
+
+
+@pytest.mark.parametrize("total", [700, 1500, 3000])
+def test_the_rest_of_a_total_is_spent_on_reading_less(
+    total: int, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    limits = {"evidence_tokens": 400, "answer_tokens": 8}
+    policy = policy_of({"limits": limits, "search": {"pool": 6}, "price": {"token": 0.0}}, "much")
+    done = run(river_index, tmp_path, total_tokens=total, policy=policy)
+    left = total - done.spent
+    assert done.failed == 0 <= left
+    assert all(row["selected_ids"] for row in lines_of(tmp_path) if row["state"] == "answered")
+    reader = ScriptedGenerator(Shaky())
+    paced = policy.replace(price=Total(total=total, questions=24))
+    with closing(compose(paced, Setup(retriever=Retriever(river_index, counter=reader)))) as session:
+        most, least = (
+            sum(session.most_tokens(QUESTIONS[0], reader)),
+            session.least_tokens(QUESTIONS[0], reader),
+        )
+    assert least is not None  # with one token of evidence
+    assert most - least >= 399
+    # Not even one passage could be read any more.
+    shortest = min(passage_tokens(list(river_index.passages), reader))
+    assert done.answered == 24 or left < least - 1 + shortest
+
+
+def test_a_total_of_dollars_is_never_exceeded_and_may_be_raised(
+    river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    done = run(river_index, tmp_path, Shaky(stalls=5), IN_DOLLARS, total_dollars=0.2)
+    assert done.unit == "dollars"
+    assert 0 < done.spent <= done.spent + done.lost <= 0.2
+    assert 0 < done.answered < 24
+    more = run(river_index, tmp_path, policy=IN_DOLLARS, total_dollars=9.0)
+    assert (more.answered, more.needs, more.lower) == (24, None, None)
+
+
+@pytest.mark.parametrize("untold", [False, True])
+@pytest.mark.parametrize("dollars", [0.034, 0.036, 0.11, 0.4])
+def test_repeated_calls_without_an_answer_stay_within_the_total(
+    untold: bool, dollars: float, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    billed = []
+
+    class Useless(ScriptedGenerator):
+        """Takes the most that it may, and returns nothing of use."""
+
+        def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+            reply = Answer("?", self.prompt_tokens(prompt), max_tokens, 0.0, self.name)
+            billed.append(reply.prompt_tokens * 1e-4 + reply.completion_tokens * 4e-4)
+            raise GenerationError("no letter", None if untold else reply, untold=untold)
+
+    done = ask_many(
+        QUESTIONS[:6], river_index, Useless({}), IN_DOLLARS, tmp_path, total_dollars=dollars, retries=2
+    )
+    assert done.answered == 0
+    assert sum(billed) <= done.spent + done.lost + 1e-9 <= dollars + 2e-9
+
+
+def test_a_raised_total_goes_on_at_the_last_price(river_index: CorpusIndex, tmp_path: Path) -> None:
+    first = run(river_index, tmp_path, total_tokens=700, concurrency=1)
+    assert 0 < first.answered < 24
+    last = [row["token_price"] for row in lines_of(tmp_path) if row["state"] == "answered"][-1]
+    more = run(river_index, tmp_path, total_tokens=9000, concurrency=1)
+    assert more.answered == 24
+    assert first.spent < more.spent <= 9000
+    assert lines_of(tmp_path)[first.answered]["token_price"] == pytest.approx(last)
+
+
+@pytest.mark.parametrize(
+    ("told", "total", "lower"),
+    [
+        (PRICED, {"total_dollars": 0.2}, "limits.budget"),
+        (BASE, {"total_tokens": 2000}, "limits.max_tokens"),
+        (
+            PRICED | {"order": {"workflow": "rewrite-first"}, "limits": BASE["limits"] | {"tokens": 900}},
+            {"total_dollars": 0.6},
+            "limits.max_total_tokens",
+        ),
+    ],
+)
+def test_why_questions_were_left_is_reported(
+    told: dict[str, Any], total: dict[str, Any], lower: str, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    # One by one, since what is left in the end depends on the last question.
+    done = run(river_index, tmp_path, policy=policy_of(told, "p"), concurrency=1, **total)
+    assert 0 < done.left < len(QUESTIONS)
+    assert done.total is not None
+    assert done.needs is not None
+    assert 0 < done.total - done.spent - done.lost < done.needs
+    assert done.lower == lower
+    why = _why_left(done)
+    assert " left, and one question may " in why
+    assert why.endswith(f"raise the total, or lower {lower}")
+    kept = json.loads((tmp_path / "summary.json").read_text())
+    assert (kept["needs"], kept["lower"]) == (done.needs, lower)
+
+
+def test_what_a_total_does_not_allow_is_left_and_answered_with_a_larger_one(
+    demo: Dataset, tmp_path: Path
+) -> None:
+    index, reader = CorpusIndex.build(demo.passages, "tfidf", demo.name), make_generator("extractive")
+    limits = {"evidence_tokens": 400, "answer_tokens": 32}
+    policy = policy_of({"price": {"token": 0.0005}, "limits": limits}, "p12")
+    asked, sparse = read_questions("demo")[:24], 4200
+
+    def batch(total: int, concurrency: int = 1) -> AskedSummary:
+        return ask_many(
+            asked, index, "extractive", policy, tmp_path, total_tokens=total, concurrency=concurrency
+        )
+
+    first = batch(sparse)
+    before = lines_of(tmp_path)
+    assert first.spent + first.lost <= sparse
+    assert (first.failed, first.unread) == (0, 0)
+    assert first.left == len(asked) - first.answered > 0
+    assert first.needs is not None
+    assert sparse - first.spent < first.needs <= 1000
+    assert _why_left(first).endswith("with what is worth reading: raise the total")
+    retriever, refused = Retriever(index), [row for row in before if row["state"] == "open" and row["way"]]
+    assert refused
+    for row in refused:
+        pool = retriever.retrieve(row["question"])
+        assert Selector(token_price=row["token_price"]).select(pool, 400, reader).chosen
+        assert row["lm_calls"] == 0
+        assert "nothing worth reading fits in" in row["way"][-1]
+    same = batch(sparse, concurrency=3)
+    assert (same.answered, same.spent, same.unread) == (first.answered, first.spent, 0)
+    more = batch(14_000, concurrency=3)
+    assert (more.answered, more.failed, more.unread, more.left) == (len(asked), 0, 0, 0)
+    assert first.spent < more.spent <= 14_000
+    found = lines_of(tmp_path)
+    assert all(found[row["row"]] == row for row in before if row["state"] == "answered")
+    assert more.spent == sum(row["prompt_tokens"] + row["completion_tokens"] for row in found)
+
+
+def test_what_is_not_worth_its_price_costs_nothing(river_index: CorpusIndex, tmp_path: Path) -> None:
+    dear = policy_of(BASE | {"price": {"token": 0.9}}, "dear")
+    done = run(river_index, tmp_path / "dear", policy=dear)
+    assert (done.answered, done.failed, done.unread, done.left, done.spent) == (0, 0, 24, 0, 0)
+    row = lines_of(tmp_path / "dear")[0]
+    assert (row["state"], row["selected_ids"], row["lm_calls"]) == ("unread", [], 0)
+    assert row["way"][-1] == "no model was asked: nothing was worth reading"
+    # Under a total the price is the pacer's, so that a larger one reads what the smaller one could not.
+    poor = run(river_index, tmp_path / "total", total_tokens=400)
+    assert poor.unread + poor.left > 0
+    assert run(river_index, tmp_path / "total", total_tokens=20_000).answered > poor.answered
+    found = lines_of(tmp_path / "total")
+    assert all(bool(row["selected_ids"]) == (row["state"] == "answered") for row in found)
+
+
+def test_the_total_of_a_policy_is_that_of_all_runs(river_index: CorpusIndex, tmp_path: Path) -> None:
+    own = policy_of(BASE | {"price": {"total": 500, "questions": 24}}, "own")
+    first = run(river_index, tmp_path / "a", policy=own)
+    assert 0 < first.answered < len(QUESTIONS)
+    again = run(river_index, tmp_path / "a", policy=own)
+    assert again.spent + again.lost <= 500 == again.total
+    daily = policy_of(BASE | {"price": {"total": 500, "per": "day"}}, "daily")
+    priced = policy_of(PRICED | {"price": {"total": 500, "questions": 24}}, "priced")
+    for policy, total in ((daily, {}), (priced, {"total_dollars": 1.0})):
+        with pytest.raises(InputError, match="would begin anew"):
+            run(river_index, tmp_path / "b", policy=policy, **total)
+    kept = policy_of(BASE | {"price": {"total": 500, "per": "day", "state": "p.sqlite"}}, "kept", tmp_path)
+    run(river_index, tmp_path / "c", policy=kept)
+    assert run(river_index, tmp_path / "c", policy=kept).spent <= 500
+
+
+# Calls besides the answer
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"search": {"pool": 6, "strategies": ["raw", "hyde"]}}, {"order": {"workflow": "decompose-parallel"}}],
+)
+def test_a_lost_call_of_a_thread_is_charged_to_its_question(
+    more: dict[str, Any], river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    says = Shaky(stalls=5, says="1. How long is it?\n2. Where does it rise?")
+    done = run(river_index, tmp_path, says, policy_of(BASE | more, "more"), questions=QUESTIONS[:12])
+    found = lines_of(tmp_path)
+    assert (done.answered, {row["error"] for row in found}) == (12, {None})  # nothing was dropped
+    assert sum(row["lm_calls"] for row in found) == len(says.calls) - says.stalled
+    assert says.stalled > 0
+    assert done.lost > 20 * says.stalled  # each at least its prompt
+
+
+def test_calls_of_a_workflow_s_own_model_are_repeated_and_counted(
+    river_index: CorpusIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheap, opened = Shaky(stalls=5, says="rivers of Austria"), list[str]()
+
+    def make(spec: str, replies: Any = None) -> ScriptedGenerator:
+        opened.append(spec)
+        return ScriptedGenerator(cheap)
+
+    monkeypatch.setattr("mio_rag.batch.ask.make_reader", make)
+    nodes = {
+        "w": {"do": "rewrite", "model": "cheap"},
+        "f": {"do": "retrieve", "from": ["w"]},
+        "r": {"do": "select", "from": ["f"]},
+        "a": {"do": "answer", "from": ["r"]},
+    }
+    (tmp_path / "worded.json").write_text(json.dumps({"nodes": nodes, "answer": "a"}))
+    prices = {
+        "reader": {"input": 1.0, "output": 1.0},
+        "cheap": {"input": 3.0, "output": 3.0, "spec": "extractive"},
+    }
+    policy = policy_of(BASE | {"order": {"workflow": "worded.json"}, "models": prices}, "named", tmp_path)
+    done = run(river_index, tmp_path / "out", policy=policy, total_dollars=10.0)
+    assert (done.answered, opened) == (24, ["extractive"])  # opened once for all questions
+    assert len(cheap.calls) - cheap.stalled == 24  # each lost call was repeated
+    assert done.lost > cheap.stalled * 20 * 3e-6 > 0
+
+
+def test_a_model_is_opened_once_by_threads() -> None:
+    opened, begun, found = list[str](), threading.Barrier(4), list[Any]()
+
+    def make(spec: str) -> ScriptedGenerator:
+        opened.append(spec)
+        threading.Event().wait(0.05)
+        return ScriptedGenerator(lambda prompt: "yes")
+
+    models = Models({"cheap": "extractive"}, make)
+
+    def ask() -> None:
+        begun.wait()
+        found.append(models.get("cheap"))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (opened, len(set(map(id, found)))) == (["extractive"], 1)
+
+
+def test_a_batch_with_a_bandit_resumes(river_index: CorpusIndex, tmp_path: Path) -> None:
+    search = {"by": "bandit", "strategies": ["raw", "hyde"], "state": "arms.sqlite", "pool": 6}
+    stop = threading.Event()
+
+    def batch(**more: Any) -> AskedSummary:
+        policy = policy_of(BASE | {"search": search}, "learning", tmp_path)
+        return run(river_index, tmp_path / "out", Shaky(says="yes"), policy, **more)
+
+    first = batch(stop=stop, progress=lambda more, count: stop.set())
+    assert 0 < first.answered < len(QUESTIONS)
+    more = batch()  # the log exists by now
+    assert (more.done_before, more.answered) == (first.answered, len(QUESTIONS))
+
+
+def test_retrying_repeats_calls_and_reports_lost_ones() -> None:
+    waits: list[float] = []
+    lost: list[tuple[int, int]] = []
+
+    def untold(into: int, out: int) -> bool:
+        lost.append((into, out))
+        return len(lost) < 2
+
+    def wrapped(says: Any, retries: int = 5) -> Retrying:
+        return Retrying(ScriptedGenerator(says), retries, untold, waits.append)
+
+    prompt = build_prompt(QUESTIONS[0])
+    assert wrapped(Shaky(fails=2)).generate(prompt).text == "241 kilometres"
+
+    def never(asked: Prompt) -> str:
+        raise GenerationError("HTTP 500")
+
+    with pytest.raises(GenerationError, match="HTTP 500"):
+        wrapped(never, 3).generate(prompt)
+    assert len(waits) == 3
+    with pytest.raises(GenerationError, match="no answer within"):
+        wrapped(Shaky(stalls=1)).generate(prompt, max_tokens=9)
+    assert lost == [(wrapped(never).prompt_tokens(prompt), 9)] * 2  # the second was the last one allowed
+
+
+def test_counts_of_a_server_are_repeated_and_cached() -> None:
+    asked: list[str] = []
+
+    class Remote(ScriptedGenerator):
+        def prompt_tokens(self, prompt: Prompt) -> int:
+            asked.append(prompt.user)
+            if len(asked) == 1:
+                raise GenerationError("HTTP 500")
+            return 7
+
+    reader = Retrying(Remote(lambda prompt: ""), 2, lambda into, out: True, lambda seconds: None)
+    assert [reader.prompt_tokens(build_prompt(QUESTIONS[0])) for _ in range(3)] == [7, 7, 7]
+    assert len(asked) == 2
+
+
+# Problems, and the command
+
+
+def test_every_problem_is_reported_before_anything_is_made(river_index: CorpusIndex, tmp_path: Path) -> None:
+    bandit = policy_of(
+        {"search": {"by": "bandit", "strategies": ["raw", "hyde"], "state": "b.sqlite"}}, "b", tmp_path
+    )
+    on_ray = ("a bandit learns in one file", "workers=0", "folder of an index", "name of a generator")
+    frugal = ("[models.reader] input and output", "`mio-rag policy show frugal --toml > FILE`")
+    out = tmp_path / "out"
+    for policy, more, said in (
+        (bandit, {"engine": "ray", "workers": 0}, on_ray),
+        (POLICY, {"engine": "spark"}, ("engine='spark' is unknown",)),
+        (POLICY, {"questions": ()}, ("there are no questions",)),
+        (POLICY, {"total_dollars": 1.0, "total_tokens": 1000}, ("exclude each other", "needs the price of")),
+        (read_policy("frugal"), {"total_dollars": 1.0}, frugal),
+    ):
+        with pytest.raises(InputError) as error:
+            run(river_index, out, policy=policy, **more)
+        assert all(part in str(error.value) for part in said)
+    (tmp_path / "wrong.toml").write_text('colour = "red"\n')
+    told = here(
+        *("answer-batch", str(tmp_path / "none.jsonl"), str(tmp_path / "INDEX"), "--out", str(out)),
+        *("--policy", str(tmp_path / "wrong.toml"), "--generator", "gguf:none.gguf", "--limit", "0"),
+        *("--total-tokens", "5", "--total-dollars", "-1", "--concurrency", "0"),
+    ).stderr
+    parts = ("'colour' is unknown", "none.jsonl", "INDEX", "none.gguf", "exclude each other", "-1.0 dollars")
+    assert all(part in told for part in (*parts, "concurrency=0", "--limit=0"))
+    assert not out.exists()
+
+
+def test_the_command_resumes(river_index: CorpusIndex, tmp_path: Path) -> None:
+    index, asked, out = (tmp_path / name for name in ("INDEX", "q.jsonl", "out"))
+    river_index.save(index)
+    asked.write_text('{"id": "a", "question": "How long is the Tiber?"}\n')
+    done = here("answer-batch", asked, index, "--out", out, "--policy", "frugal", "--json")
+    assert (done.returncode, json.loads(done.stdout)["answered"]) == (0, 1), done.stderr
+    again = here("answer-batch", asked, index, "--out", out, "--policy", "frugal")
+    assert "1 were answered before" in again.stdout
