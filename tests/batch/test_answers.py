@@ -237,7 +237,7 @@ def test_other_questions_policies_or_files_do_not_mix(
         run(river_index, out, policy=policy, total_tokens=total, questions=few)
     with pytest.raises(InputError, match="another questions"):
         run(river_index, out, policy=policy, total_tokens=total, questions=few[:3])
-    other = policy.replace(limits=policy.limits.replace(budget=50))
+    other = policy_of(told | {"limits": BASE["limits"]}, "other", tmp_path)
     with pytest.raises(InputError, match="another policy"):
         run(river_index, out, policy=other, total_tokens=total, questions=few)
     router_file(tmp_path / "r.safetensors", embedder, width, (replace(TIERS[0], context=20), *TIERS[1:]))
@@ -274,10 +274,8 @@ def test_the_rest_of_a_total_is_spent_on_reading_less(
     reader = ScriptedGenerator(Shaky())
     paced = policy.replace(price=Total(total=total, questions=24))
     with closing(compose(paced, Setup(retriever=Retriever(river_index, counter=reader)))) as session:
-        most, least = (
-            sum(session.most_tokens(QUESTIONS[0], reader)),
-            session.least_tokens(QUESTIONS[0], reader),
-        )
+        most = sum(session.most_tokens(QUESTIONS[0], reader))
+        least = session.least_tokens(QUESTIONS[0], reader)
     assert least is not None  # with one token of evidence
     assert most - least >= 399
     # Not even one passage could be read any more.
@@ -363,7 +361,7 @@ def test_what_a_total_does_not_allow_is_left_and_answered_with_a_larger_one(
     index, reader = CorpusIndex.build(demo.passages, "tfidf", demo.name), make_generator("extractive")
     limits = {"evidence_tokens": 400, "answer_tokens": 32}
     policy = policy_of({"price": {"token": 0.0005}, "limits": limits}, "p12")
-    asked, sparse = read_questions("demo")[:24], 4200
+    asked, sparse = read_questions("demo")[:40], 7000
 
     def batch(total: int, concurrency: int = 1) -> AskedSummary:
         return ask_many(
@@ -387,9 +385,9 @@ def test_what_a_total_does_not_allow_is_left_and_answered_with_a_larger_one(
         assert "nothing worth reading fits in" in row["way"][-1]
     same = batch(sparse, concurrency=3)
     assert (same.answered, same.spent, same.unread) == (first.answered, first.spent, 0)
-    more = batch(14_000, concurrency=3)
+    more = batch(20_000, concurrency=3)
     assert (more.answered, more.failed, more.unread, more.left) == (len(asked), 0, 0, 0)
-    assert first.spent < more.spent <= 14_000
+    assert first.spent < more.spent <= 20_000
     found = lines_of(tmp_path)
     assert all(found[row["row"]] == row for row in before if row["state"] == "answered")
     assert more.spent == sum(row["prompt_tokens"] + row["completion_tokens"] for row in found)
