@@ -237,7 +237,7 @@ def test_other_questions_policies_or_files_do_not_mix(
         run(river_index, out, policy=policy, total_tokens=total, questions=few)
     with pytest.raises(InputError, match="another questions"):
         run(river_index, out, policy=policy, total_tokens=total, questions=few[:3])
-    other = policy_of(told | {"limits": BASE["limits"]}, "other", tmp_path)
+    other = policy_of(told | {"limits": limits | {"answer_tokens": 20}}, "other", tmp_path)
     with pytest.raises(InputError, match="another policy"):
         run(river_index, out, policy=other, total_tokens=total, questions=few)
     router_file(tmp_path / "r.safetensors", embedder, width, (replace(TIERS[0], context=20), *TIERS[1:]))
