@@ -317,7 +317,7 @@ def test_repeated_calls_without_an_answer_stay_within_the_total(
 
 
 def test_a_raised_total_goes_on_at_the_last_price(river_index: CorpusIndex, tmp_path: Path) -> None:
-    first = run(river_index, tmp_path, total_tokens=700, concurrency=1)
+    first = run(river_index, tmp_path, total_tokens=800, concurrency=1)
     assert 0 < first.answered < 24
     last = [row["token_price"] for row in lines_of(tmp_path) if row["state"] == "answered"][-1]
     more = run(river_index, tmp_path, total_tokens=9000, concurrency=1)
@@ -375,14 +375,14 @@ def test_what_a_total_does_not_allow_is_left_and_answered_with_a_larger_one(
     assert first.left == len(asked) - first.answered > 0
     assert first.needs is not None
     assert sparse - first.spent < first.needs <= 1000
-    assert _why_left(first).endswith("with what is worth reading: raise the total")
-    retriever, refused = Retriever(index), [row for row in before if row["state"] == "open" and row["way"]]
+    assert "raise the total" in _why_left(first)
+    retriever = Retriever(index)
+    refused = [row for row in before if "nothing worth reading fits in" in (row["way"] or [""])[-1]]
     assert refused
     for row in refused:
         pool = retriever.retrieve(row["question"])
         assert Selector(token_price=row["token_price"]).select(pool, 400, reader).chosen
-        assert row["lm_calls"] == 0
-        assert "nothing worth reading fits in" in row["way"][-1]
+        assert (row["state"], row["lm_calls"]) == ("open", 0)
     same = batch(sparse, concurrency=3)
     assert (same.answered, same.spent, same.unread) == (first.answered, first.spent, 0)
     more = batch(20_000, concurrency=3)
