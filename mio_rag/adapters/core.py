@@ -1,16 +1,12 @@
-"""What the adapters share: documents to a pool, and a selection back to documents.
+"""What the adapters share: documents of a framework -> `mio_rag.select` -> chosen documents, with notes.
 
-What callers give besides documents: counters, budgets, and values in metadata.
-
-Vectors for documents that frameworks return without them: computed once and cached by text.
-
-The core of the adapters: documents of a framework -> `mio_rag.select` -> chosen documents, with notes.
+Documents that come without vectors are embedded once and cached by text.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -24,7 +20,6 @@ from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.formulations.rows import count_problem
 from mio_rag.relevance.model import RelevanceModel
-from mio_rag.selection.explain import Decision
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 
@@ -69,10 +64,7 @@ def as_counter(counter: Counter) -> TokenCounter:
 
 
 def check_budget(budget_tokens: int) -> None:
-    """Refuse a budget that is no whole number >= 1.
-
-    Raises `InputError` if it is not.
-    """
+    """Raise `InputError` for a budget that is no whole number >= 1."""
     if problem := count_problem("budget_tokens", budget_tokens):
         raise InputError(problem)
     if budget_tokens < 1:
@@ -103,8 +95,6 @@ def number(metadata: Mapping[str, Any], key: str | None, where: str) -> float | 
     return float(value)
 
 
-_FLOAT = np.dtype(np.float32)
-
 #: Vectors that a `Vectors` remembers at most; the oldest are forgotten first.
 REMEMBERED = 20_000
 
@@ -126,9 +116,8 @@ class Vectors:
         owner: object = None,
     ) -> None:
         self._passages, self._query, self.owner = passages, query, owner
-        self._places: dict[str, int] = {}  # text -> its row, oldest first
-        self._rows = np.empty((0, 0), dtype=np.float32)
-        self._lock = Lock()  # frameworks call from many threads, and a row may be taken for another text
+        self._rows: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self._lock = Lock()  # frameworks call from many threads
 
     @classmethod
     def of(cls, embedder: Embedder | str) -> Vectors:
@@ -166,43 +155,25 @@ class Vectors:
     def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The vector of each text, a row each."""
         with self._lock:
-            try:
-                return self._rows[list(map(self._places.__getitem__, texts))]
-            except KeyError:
-                pass  # some are new
-            new = list(dict.fromkeys(text for text in texts if text not in self._places))
-            kept = [text for text in dict.fromkeys(texts) if text in self._places]
-            known = self._rows[[self._places[text] for text in kept]]
-        made = matrix("the embedder", self._passages(new))
-        if len(made) != len(new):
-            raise InputError(f"the embedder returned {len(made)} vectors for {len(new)} texts")
-        if kept and made.shape[1] != known.shape[1]:
-            raise InputError(
-                f"the embedder made vectors of {made.shape[1]} dimensions, earlier of {known.shape[1]}"
-            )
-        with self._lock:
-            self._remember(new, made)
-        rows = np.concatenate([known, made]) if kept else made
-        place = {text: k for k, text in enumerate([*kept, *new])}
-        return rows[[place[text] for text in texts]]
-
-    def _remember(self, texts: list[str], rows: NDArray[np.float32]) -> None:
-        if self._rows.shape[1] != rows.shape[1]:  # another model's
-            self._places, self._rows = {}, np.empty((0, rows.shape[1]), dtype=np.float32)
-        recent = rows[-REMEMBERED:]
-        sound = np.atleast_1d(np.isfinite(recent).all(axis=1))  # an embedder may fail once only
-        for text, row, good in zip(texts[-REMEMBERED:], recent, sound, strict=True):
-            if text in self._places or not good:  # or another thread was faster
-                continue
-            place = len(self._places)
-            if place >= REMEMBERED:
-                place = self._places.pop(next(iter(self._places)))
-            elif place == len(self._rows):
-                grown = np.empty((min(REMEMBERED, max(64, 2 * place)), rows.shape[1]), dtype=np.float32)
-                grown[:place] = self._rows
-                self._rows = grown
-            self._places[text] = place
-            self._rows[place] = row
+            rows = {text: self._rows[text] for text in texts if text in self._rows}
+        new = [text for text in dict.fromkeys(texts) if text not in rows]
+        if new:
+            made = matrix("the embedder", self._passages(new))
+            if len(made) != len(new):
+                raise InputError(f"the embedder returned {len(made)} vectors for {len(new)} texts")
+            known = next(iter(rows.values()), made[0])
+            if known.shape != made[0].shape:
+                raise InputError(
+                    f"the embedder made vectors of {made.shape[1]} dimensions, earlier of {known.size}"
+                )
+            with self._lock:
+                for text, row in zip(new, made, strict=True):
+                    rows[text] = row
+                    if np.isfinite(row).all():  # an embedder may fail once only
+                        self._rows[text] = row.copy()
+                while len(self._rows) > REMEMBERED:
+                    self._rows.popitem(last=False)
+        return np.array([rows[text] for text in texts], dtype=np.float32)
 
     def query(self, text: str) -> NDArray[np.float32]:
         """The vector of a question."""
@@ -214,12 +185,9 @@ class Vectors:
 
 
 def matrix(whose: str, rows: ArrayLike | Sequence[Any]) -> NDArray[np.float32]:
-    """Rows of one length as an array.
-
-    Raises `InputError` if they are not.
-    """
+    """Rows of one length as an array; raises `InputError` if they are not."""
     try:
-        found = _packed(rows) if isinstance(rows, list) else np.asarray(rows, dtype=np.float32)
+        found = np.asarray(rows, dtype=np.float32)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{whose}: vectors are not rows of numbers of one length ({error})") from error
     if found.ndim != 2:
@@ -227,29 +195,11 @@ def matrix(whose: str, rows: ArrayLike | Sequence[Any]) -> NDArray[np.float32]:
     return found
 
 
-def _packed(rows: list[Any]) -> NDArray[np.float32]:
-    """Rows as an array.
-
-    Arrays are joined and lists of floats packed, which takes a quarter of what NumPy takes to look at
-    each.
-    """
-    kinds = set(map(type, rows))
-    if kinds == {np.ndarray} and {(row.dtype, row.shape) for row in rows} == {(_FLOAT, rows[0].shape)}:
-        return np.concatenate(rows).reshape(len(rows), *rows[0].shape)
-    if kinds != {list} or len(set(map(len, rows))) > 1:
-        return np.asarray(rows, dtype=np.float32)
-    form = struct.Struct(f"{len(rows[0])}f")
-    try:
-        packed = b"".join(form.pack(*row) for row in rows)
-    except (struct.error, OverflowError):  # no numbers, or too large ones: NumPy says which
-        return np.asarray(rows, dtype=np.float32)
-    return np.frombuffer(packed, dtype=np.float32).reshape(len(rows), -1)
-
-
 _LOG = logging.getLogger("mio_rag.adapters")
 
 #: Where the notes stand in the metadata of what is chosen.
 NOTES = "mio_rag"
+_NOTED = ("reason", "relevance", "value", "tokens")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -394,7 +344,11 @@ def choose(
         _LOG.warning("%s", "; ".join(selection.notes) or selection.explain())
     proof = _certificate(selection)
     notes = tuple(
-        {**_notes(selection.decisions[i], rank), "certificate": {**proof, "notes": list(proof["notes"])}}
+        {
+            "rank": rank,
+            **{name: getattr(selection.decisions[i], name) for name in _NOTED},
+            "certificate": {**proof, "notes": list(proof["notes"])},
+        }
         for rank, i in enumerate(selection.chosen, start=1)
     )
     place = {name: k for k, name in enumerate(ids)}
@@ -425,9 +379,7 @@ def _read(selection: Selection, rows: Sequence[int], notes: Sequence[dict[str, A
         if not is_whole:
             parts = [
                 {
-                    **{
-                        name: value for name, value in notes[k].items() if name not in ("rank", "certificate")
-                    },
+                    **{name: notes[k][name] for name in _NOTED},
                     "id": part.id,
                     "start": part.start,
                     "end": part.end,
@@ -511,14 +463,4 @@ def _certificate(selection: Selection) -> dict[str, Any]:
         "text": result.certificate(),
         "notes": list(selection.notes),
         "relevance_source": None if source is None else f"{source.kind}: {source.why}",
-    }
-
-
-def _notes(decision: Decision, rank: int) -> dict[str, Any]:
-    return {
-        "rank": rank,
-        "reason": decision.reason,
-        "relevance": decision.relevance,
-        "value": decision.value,
-        "tokens": decision.tokens,
     }

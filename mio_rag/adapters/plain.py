@@ -7,9 +7,7 @@ A selector's settings: as keywords with types, and as plain data that YAML and J
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -99,7 +97,7 @@ def to_plain(selector: Selector) -> dict[str, Any]:
     InputError
         If an uncertainty set is a function of its own.
     """
-    return {name: _plain(value) for name, value in _changed(selector).items()}
+    return Settings.to_dict(selector, defaults=False)  # not the digests of records
 
 
 def from_plain(data: Mapping[str, Any]) -> Selector:
@@ -110,54 +108,18 @@ def from_plain(data: Mapping[str, Any]) -> Selector:
     InputError
         For a setting that does not exist or cannot be read.
     """
-    if not isinstance(data, Mapping):
-        raise InputError(f"a selector's settings are a mapping of names to values, given {data!r}")
-    settings = dict(data)
-    if isinstance(model := settings.get("relevance_model"), Mapping):
-        settings["relevance_model"] = RelevanceModel.from_dict(model)
-    return make_selector(None, settings)
+    model = data.get("relevance_model") if isinstance(data, Mapping) else None
+    given = (
+        {**data, "relevance_model": RelevanceModel.from_dict(model)} if isinstance(model, Mapping) else data
+    )
+    return Selector.from_dict(given, "selector")
 
 
 def check_names(what: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse names that are not known, with the one that was probably meant."""
-    problems = []
-    for name in given:
-        if name not in known:
-            problems.append(f"{what} '{name}' is unknown: {choose(name, known)}")
-    if problems:
-        raise InputError(problems)
-
-
-def _changed(value: Any) -> dict[str, Any]:
-    """Return the settings that are not at their defaults."""
-    if isinstance(value, Settings):
-        fields_of = type(value).model_fields.items()
-        defaults = {name: info.get_default(call_default_factory=True) for name, info in fields_of}
-    else:
-        defaults = {f.name: f.default for f in fields(value)}
-    return {
-        name: now for name, default in defaults.items() if not _same(now := getattr(value, name), default)
-    }
-
-
-def _same(value: Any, default: Any) -> bool:
-    return type(value) is type(default) and not isinstance(value, np.ndarray) and bool(value == default)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (RelevanceModel, UncertaintySet)):
-        return value.to_dict()
-    if isinstance(value, Settings) or is_dataclass(value):
-        return {name: _plain(part) for name, part in _changed(value).items()}
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and math.isinf(value):  # a time limit; JSON has no infinity
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(part) for part in value]
-    return value
+    """Raise `InputError` for names that are not known, with the one that was probably meant."""
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise InputError([f"{what} '{name}' is unknown: {choose(name, known)}" for name in unknown])
 
 
 def select(

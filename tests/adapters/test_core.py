@@ -95,7 +95,7 @@ def test_memory_is_bounded_and_what_is_asked_for_stays_right() -> None:
     vectors = Planes().vectors()
     rows = vectors.passages(texts)
     assert [int(r[0]) for r in rows] == [1 - k % 2 for k in range(len(texts))]
-    assert len(vectors._places) == len(vectors._rows) == REMEMBERED
+    assert len(vectors._rows) == REMEMBERED
     asked: list[str] = []
     vectors._passages = lambda new: asked.extend(new) or Planes().many(new)
     again = vectors.passages([texts[0], texts[7], texts[6], texts[-1]])
@@ -134,7 +134,7 @@ def test_vectors_travel_without_what_they_remember() -> None:
     vectors = Vectors(_zeros, _first, "owner")
     vectors.passages(["a"])
     there = pickle.loads(pickle.dumps(vectors))
-    assert (there.owner, len(there._places)) == ("owner", 0)
+    assert (there.owner, len(there._rows)) == ("owner", 0)
     assert there.passages(["a", "b"]).tolist() == [[0.0], [0.0]]
 
 

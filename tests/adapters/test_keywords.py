@@ -88,7 +88,7 @@ def test_keywords_override_a_selector_unless_they_are_none() -> None:
     [
         (lambda: make_selector(None, {"redundancy": 1}), "'redundancy' is unknown: did you mean"),
         (lambda: make_selector(None, {"zzz": 1}), "'zzz' is unknown: choose preset, redundancy_weight"),
-        (lambda: from_plain([1]), "are a mapping"),
+        (lambda: from_plain([1]), "expected a table of settings"),
         (lambda: from_plain({"options": 3}), "options must be of type SolveOptions"),
         (lambda: from_plain({"options": {"time_limit": 3}}), "did you mean 'time_limit_seconds'"),
         (lambda: from_plain({"side": {"max_similarty": 3}}), "did you mean 'max_similarity'"),
@@ -140,7 +140,7 @@ def test_vectors_of_any_length_have_a_direction() -> None:
         ({"titles": [1, "b"]}, r"titles\[0\] is 1, expected a string"),
         ({"links": "abc"}, "links is not an array of numbers"),
         ({"counter": len}, "is not a TokenCounter"),
-        ({"scores": [10**400, 1]}, "relevance is not a numeric vector"),
+        ({"scores": [10**400, 1]}, "relevance is not an array of numbers"),
         ({"embeddings": np.array([[1j], [0]])}, "embeddings holds complex numbers"),
         ({"tokens": [10**30, 1]}, "tokens must be at most 1e.12, given 1e.30"),
         ({"tokens": np.array([2**62, 1])}, "tokens must be at most"),
