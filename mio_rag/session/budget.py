@@ -20,21 +20,13 @@ from mio_rag.types import Answer
 class Limits:
     """Limits of one question. Every decider and every tool obeys them.
 
-    Parameters
-    ----------
-    steps : int
-        Most actions that ask a model before the answer, >= 0.
-    tokens : int
-        Most tokens into and out of all models, the answer included, >= 1. The tokens of the answer are
+    steps: most actions that ask a model before the answer, >= 0.
+    tokens: most tokens into and out of all models, the answer included, >= 1. The tokens of the answer are
         reserved from the start.
-    seconds : float
-        No action begins after so many seconds, > 0. A call in progress is not cut short, and the answer is
-        still given.
+    seconds: no action begins after so many seconds, > 0. A call in progress is not cut short, and the answer
+        is still given.
 
-    Raises
-    ------
-    InputError
-        For values out of range.
+    Raises `InputError` for values out of range.
     """
 
     steps: int = 10

@@ -4,20 +4,18 @@ An answer is found by the question (in lower case, with single blanks, with or w
 content of the index, every setting, the model and the version of mio-rag.
 
 One SQLite file, which several processes may share. The number and the age of answers are limited; answers of
-another index are deleted when the file is opened. A cache of another version is renamed and never read.
+another index are deleted when the file is opened.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import sqlite3
 import time
 import unicodedata
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -27,8 +25,6 @@ from typing import Any
 from mio_rag.errors import InputError, Notice
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.storage import make_parent
-
-__all__ = ["AnswerCache", "CacheSettings", "Hit", "digest_of", "normal_question"]
 
 _OURS = 0x6D696F72  # "mior": SQLite's application id
 _VERSION = 2
@@ -56,17 +52,8 @@ def digest_of(settings: Mapping[str, Any]) -> str:
 class CacheSettings:
     """How much a cache holds.
 
-    Parameters
-    ----------
-    entries : int
-        Most answers, >= 1; those that were not asked for the longest time go first.
-    days : float
-        Oldest answer, > 0.
-
-    Raises
-    ------
-    InputError
-        With every problem found.
+    entries: most answers, >= 1; those that were not asked for the longest time go first.
+    days: oldest answer, > 0.
     """
 
     entries: int = 10_000
@@ -86,14 +73,9 @@ class CacheSettings:
 class Hit:
     """An answer that was given before.
 
-    Parameters
-    ----------
-    answer : dict
-        As it was kept.
-    question : str
-        The question that it answered.
-    age_seconds : float
-        Since it was given.
+    answer: as it was kept.
+    question: the question that it answered.
+    age_seconds: since it was given.
     """
 
     answer: dict[str, Any]
@@ -108,27 +90,12 @@ class Hit:
 class AnswerCache:
     """Answers to questions asked of one index.
 
-    Parameters
-    ----------
-    path : str or Path
-        The SQLite file; made when the first answer is kept.
-    corpus : str
-        Digest of the index; see `CorpusIndex.digest`.
-    clock : callable
-        Seconds since 1970.
+    path: the SQLite file; made when the first answer is kept.
+    corpus: digest of the index; see `CorpusIndex.digest`.
+    clock: seconds since 1970.
 
-    Attributes
-    ----------
-    counts : Counter
-        Of "same" and "new" questions, since it was opened.
+    Raises `InputError` if the file is something else than such a cache.
 
-    Raises
-    ------
-    InputError
-        If the file is something else than such a cache.
-
-    Notes
-    -----
     A file that can no longer be read or written causes a warning and finds nothing: a cache must never cost
     an answer.
     """
@@ -142,8 +109,7 @@ class AnswerCache:
     ) -> None:
         self.path, self.settings = Path(path).expanduser(), settings or CacheSettings()
         self._corpus, self._clock = bytes.fromhex(corpus), clock
-        self.counts: Counter[str] = Counter()
-        self._put_aside()
+        self._check_file()
         if self.path.exists():
             with self._warned("opened"), self._connected() as connection:
                 connection.execute("DELETE FROM answers WHERE corpus != ?", (self._corpus,))
@@ -162,7 +128,6 @@ class AnswerCache:
         if self.path.exists():
             with self._warned("read"), self._connected() as connection:
                 found = self._found(connection, question, scope)
-        self.counts["new" if found is None else "same"] += 1
         return found
 
     def put(self, question: str, scope: str, answer: Mapping[str, Any]) -> None:
@@ -170,20 +135,16 @@ class AnswerCache:
         now = self._clock()
         with self._warned("written"):
             make_parent(self.path)
-            self._written(now, question, scope, json.dumps(dict(answer), allow_nan=False))
-
-    def _written(self, now: float, question: str, scope: str, text: str) -> None:
-        with self._connected() as connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (self._key(question, scope), bytes.fromhex(scope), self._corpus, question, text, now, now),
-            )
-            connection.execute("DELETE FROM answers WHERE made < ?", (now - self.settings.days * _DAY,))
-            connection.execute(
-                "DELETE FROM answers WHERE key IN (SELECT key FROM answers ORDER BY used DESC, key LIMIT -1 "
-                "OFFSET ?)",
-                (self.settings.entries,),
-            )
+            text = json.dumps(dict(answer), allow_nan=False)
+            row = (self._key(question, scope), bytes.fromhex(scope), self._corpus, question, text, now, now)
+            with self._connected() as connection:
+                connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                connection.execute("DELETE FROM answers WHERE made < ?", (self._oldest(),))
+                connection.execute(
+                    "DELETE FROM answers WHERE key IN (SELECT key FROM answers ORDER BY used DESC, key "
+                    "LIMIT -1 OFFSET ?)",
+                    (self.settings.entries,),
+                )
 
     def __len__(self) -> int:
         if not self.path.exists():
@@ -230,12 +191,13 @@ class AnswerCache:
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
             yield connection
 
-    def _put_aside(self) -> None:
-        """Rename a cache of another version; refuse what is no cache."""
+    def _check_file(self) -> None:
+        """Raise `InputError` for a file that is no cache, or one of another version."""
         if not self.path.exists() or (self.path.is_file() and self.path.stat().st_size == 0):
             return
         foreign = (
-            f"'{self.path}' is no answer cache of mio-rag: give another file, for instance answers.sqlite"
+            f"'{self.path}' is no answer cache of this version of mio-rag: give another file, for instance "
+            "answers.sqlite"
         )
         if not self.path.is_file():
             raise InputError(foreign)
@@ -243,22 +205,12 @@ class AnswerCache:
             with closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
                 ours = connection.execute("PRAGMA application_id").fetchone()[0]
                 version = connection.execute("PRAGMA user_version").fetchone()[0]
-                tables = [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master")]
+                tables = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master")}
         except sqlite3.Error as error:
             raise InputError(f"{foreign} ({error})") from error
-        if ours == version == 0 and set(tables) <= {_TABLE.replace("IF NOT EXISTS ", "")}:
-            return  # another process is just making it
-        if ours != _OURS:
+        being_made = ours == version == 0 and tables <= {_TABLE.replace("IF NOT EXISTS ", "")}
+        if not being_made and (ours, version) != (_OURS, _VERSION):
             raise InputError(foreign)
-        if version != _VERSION:
-            aside = _free(self.path.with_name(f"{self.path.name}.version-{version}"))
-            os.replace(self.path, aside)
-            warnings.warn(
-                f"'{self.path}' was written by another version of mio-rag (format {version}, not "
-                f"{_VERSION}): it is put aside as '{aside.name}', and a new one is begun",
-                Notice,
-                stacklevel=3,
-            )
 
     @contextmanager
     def _warned(self, what: str) -> Iterator[None]:
@@ -270,11 +222,3 @@ class AnswerCache:
                 Notice,
                 stacklevel=4,
             )
-
-
-def _free(path: Path) -> Path:
-    """The path, or the first with a number behind it that is free."""
-    number, found = 2, path
-    while found.exists():
-        found, number = path.with_name(f"{path.name}-{number}"), number + 1
-    return found

@@ -73,43 +73,24 @@ class _Unanswered:
 class Session:
     """A policy, ready for questions: a row of deciders, and what their actions work with. Thread-safe.
 
-    Parameters
-    ----------
-    name : str
-        As traces and ledgers show it.
-    deciders : tuple of Decider
-        Asked in this order after every result.
-    plan : Plan
-        The decider of the steps; it is one of the deciders.
-    kit : Equipment
-    price : float
-        Of a token. Not used where an account sets it.
-    priced : callable, optional
-        (selector, price) -> the selection program at a price.
-    limits : Limits
-        Of one question.
-    budget : int or None
-        Largest block of evidence that the policy allows; None: the caller's.
-    max_tokens : int
-        Longest answer.
-    longest : int or None
-        The longest answer that a decider may ask for; None: `max_tokens`.
-    models : Models
-        Generators that actions name, opened when they are first asked.
-    account : Account or None
-        A total over questions; sets the price.
-    learner : Learner or None
-        Told of every question.
-    threads : int
-        Actions that run in parallel, at most.
-    seconds : float or None
-        Longest time of an action that sets none itself.
-    settings : mapping
-        What decisions depend on, as plain data for traces.
-    always_asks : bool
-        Whether anything but the answer may ask a model, so that the whole limit is reserved in the account.
-    falls_back : bool
-        Whether a failed answer is asked for again, from what was read, then from memory.
+    name: as traces and ledgers show it.
+    deciders: asked in this order after every result.
+    plan: the decider of the steps; it is one of the deciders.
+    price: of a token. Not used where an account sets it.
+    priced: (selector, price) -> the selection program at a price.
+    limits: of one question.
+    budget: largest block of evidence that the policy allows; None: the caller's.
+    max_tokens: longest answer.
+    longest: the longest answer that a decider may ask for; None: `max_tokens`.
+    models: generators that actions name, opened when they are first asked.
+    account: a total over questions; sets the price.
+    learner: told of every question.
+    threads: actions that run in parallel, at most.
+    seconds: longest time of an action that sets none itself.
+    settings: what decisions depend on, as plain data for traces.
+    always_asks: whether anything but the answer may ask a model, so that the whole limit is reserved in the
+        account.
+    falls_back: whether a failed answer is asked for again, from what was read, then from memory.
     """
 
     name: str
@@ -146,24 +127,14 @@ class Session:
     ) -> Outcome:
         """Answer a question.
 
-        Parameters
-        ----------
-        budget_tokens : int
-            Largest block of evidence, >= 1; less where the policy or the model's window allows less.
-        replies : dict, optional
-            What the generator said to other runs on this question. It is not asked for again, but charged.
-        known : sequence of Result
-            Of actions that need not run again, such as those of `select`; they are not charged again.
+        budget_tokens: largest block of evidence, >= 1; less where the policy or the model's window allows
+            less.
+        replies: what the generator said to other runs on this question. It is not asked for again, but
+            charged.
+        known: of actions that need not run again, such as those of `select`; they are not charged again.
 
-        Returns
-        -------
-        Outcome
-            With an error for any `MioRagError` on the way, and the trace and costs until then.
-
-        Raises
-        ------
-        InputError
-            For a budget below 1.
+        Returns: with an error for any `MioRagError` on the way, and the trace and costs until then.
+        Raises `InputError` for a budget below 1.
         """
         return _Run(self, question, generator, budget_tokens, replies, known).outcome()
 

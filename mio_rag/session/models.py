@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
 
 from mio_rag.errors import InputError
 from mio_rag.generation import Generator, check_generator, make_generator
 from mio_rag.session.costs import Prices
 from mio_rag.session.trace import Step
+from mio_rag.settings import Settings
 
 
 class Models:
@@ -50,76 +51,41 @@ class Models:
         self._open.clear()
 
 
-_READER = "reader"
+READER = "reader"
+_Dollars = Annotated[float, Field(ge=0)]
 
 
-@dataclass(frozen=True)
-class WorkflowSettings:
-    """What `ControlSettings.kinds["workflow"]` holds.
+class WorkflowSettings(Settings):
+    """What `ControlSettings.kinds["workflow"]` holds."""
 
-    models: name -> generator, as `make_generator` takes it; "reader" is whoever answers, and is no name here.
-    prices: name -> dollars per million tokens into it and out of it; "reader" has one too.
-    depth: how many workflows may lie within each other, >= 0.
-    threads: branches that run side by side, >= 1.
-    seconds: longest time of one executor that sets none itself.
-    """
+    models: dict[str, str] = Field(default_factory=dict)
+    """Name -> generator, as `make_generator` takes it; "reader" is the answering model, and no name here."""
+    prices: dict[str, tuple[_Dollars, _Dollars]] = Field(default_factory=dict)
+    """Name -> dollars per million tokens into it and out of it; "reader" has one too."""
+    depth: Annotated[int, Field(ge=0)] = 2
+    """Workflows within each other."""
+    threads: Annotated[int, Field(ge=1)] = 4
+    """Branches that run in parallel."""
+    seconds: Annotated[float, Field(gt=0)] | None = None
+    """Longest time of a step that sets none itself."""
 
-    models: Mapping[str, str] = field(default_factory=dict)
-    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    depth: int = 2
-    threads: int = 4
-    seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        problems = [f"model '{_READER}' is whoever answers: choose another name"] * (_READER in self.models)
-        for name, spec in self.models.items():
+    @field_validator("models")
+    @classmethod
+    def _known(cls, models: dict[str, str]) -> dict[str, str]:
+        problems = [f"'{READER}' is the answering model: choose another name"] * (READER in models)
+        for name, spec in models.items():
             try:
                 check_generator(spec)
             except InputError as error:
-                problems += [f"model '{name}': {problem}" for problem in error.problems]
-        for name, least in (("depth", 0), ("threads", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                problems.append(f"workflow setting {name}={value!r} must be a whole number >= {least}")
-        if self.seconds is not None and not 0 < self.seconds < math.inf:
-            problems.append(f"workflow setting seconds={self.seconds!r} must be > 0")
-        try:
-            Prices(self.prices)
-        except InputError as error:
-            problems += error.problems
+                problems += [f"'{name}': {problem}" for problem in error.problems]
         if problems:
             raise InputError(problems)
-
-    @classmethod
-    def of(cls, data: Any) -> WorkflowSettings:
-        """The settings of plain data; None: the defaults.
-
-        Raises `InputError` for unknown names, and as the class.
-        """
-        given = dict(data or {})
-        known = cls.__dataclass_fields__
-        if unknown := sorted(set(given) - set(known)):
-            raise InputError(
-                f"workflow settings {', '.join(unknown)} are unknown: known are {', '.join(known)}"
-            )
-        if "prices" in given:
-            given["prices"] = {name: tuple(pair) for name, pair in given["prices"].items()}
-        return cls(**given)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, as `ControlSettings.kinds` holds it."""
-        return {
-            "models": dict(self.models),
-            "prices": {name: list(pair) for name, pair in self.prices.items()},
-            "depth": self.depth,
-            "threads": self.threads,
-            "seconds": self.seconds,
-        }
+        return models
 
 
 def workflow_settings(kinds: Mapping[str, Any]) -> WorkflowSettings:
     """Those of workflows in `ControlSettings.kinds`; raises as `WorkflowSettings`."""
-    return WorkflowSettings.of(kinds.get("workflow"))
+    return WorkflowSettings.from_dict(dict(kinds.get("workflow") or {}))
 
 
 #: What costs may be counted in.

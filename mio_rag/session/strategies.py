@@ -15,9 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -29,6 +27,7 @@ from mio_rag.retrieval.links import passage_names
 from mio_rag.retrieval.retriever import Retriever, reciprocal_rank_fusion
 from mio_rag.session.budget import Branch, Budget, Limits
 from mio_rag.session.costs import Call, Costs
+from mio_rag.session.values import filled
 from mio_rag.types import Question, clean
 
 _BULLET = re.compile(
@@ -137,24 +136,12 @@ class Strategy(Protocol):
         ...
 
 
-@cache
-def _template(name: str) -> str:
-    return (Path(__file__).parent / "prompts" / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")
-
-
 def strategy_prompt(name: str, question: Question, fields: Mapping[str, str]) -> Prompt:
-    """The prompt of `prompts/NAME_system.txt` and `prompts/NAME_user.txt`.
-
-    One pass over the template fills it in, so that braces in texts are never looked at.
-    """
+    """The prompt of `prompts/NAME_system.txt` and `prompts/NAME_user.txt`."""
     known = {"question": clean(question.text).strip(), **fields}
-
-    def filled(template: str) -> str:
-        return re.sub(r"\{(\w+)\}", lambda match: known.get(match.group(1), match.group(0)), template)
-
     # Without options and labels: a generator that is given options would choose one instead of writing.
     asked = Question(question.id, question.text)
-    return Prompt(asked, (), filled(_template(f"{name}_system")), filled(_template(f"{name}_user")))
+    return Prompt(asked, (), filled(f"{name}_system", known), filled(f"{name}_user", known))
 
 
 def lines_of(reply: str) -> list[str]:
@@ -295,35 +282,26 @@ class _Raw:
 
 
 @dataclass(frozen=True)
-class _Hyde:
+class _Written:
+    """What the model writes is searched for: instead of the question, or with it."""
+
     settings: StrategySettings
-    name: str = "hyde"
-    needs_model: bool = True
-    needs_links: bool = False
-
-    def find(self, task: SearchTask) -> Found:
-        passage = task.write("hyde", self.settings.passage_tokens)[:_LONGEST_QUERY]
-        if not passage:
-            return Found(note="the model wrote no passage")
-        with task.searching():
-            return Found(tuple(task.retriever.ranked(passage, task.question.text)), (passage,))
-
-
-@dataclass(frozen=True)
-class _Query2Doc:
-    settings: StrategySettings
-    name: str = "query2doc"
+    name: str
+    what: str
+    with_question: bool
     needs_model: bool = True
     needs_links: bool = False
 
     def find(self, task: SearchTask) -> Found:
         text = task.question.text
-        said = task.write("query2doc", self.settings.passage_tokens)[:_LONGEST_QUERY]
+        said = task.write(self.name, self.settings.passage_tokens)[:_LONGEST_QUERY]
         if not said:
-            return Found(note="the model wrote no expansion")
-        words = " ".join([*[text] * _REPEATS, said])
+            return Found(note=f"the model wrote no {self.what}")
+        query, words = said, text
+        if self.with_question:
+            query, words = f"{text} {said}", " ".join([*[text] * _REPEATS, said])
         with task.searching():
-            return Found(tuple(task.retriever.ranked(f"{text} {said}", words)), (f"{text} {said}",))
+            return Found(tuple(task.retriever.ranked(query, words)), (query,))
 
 
 @dataclass(frozen=True)
@@ -382,25 +360,19 @@ class _MultiQuery:
         return Found(tuple(sorted(fused, key=lambda row: (-fused[row], row))), (text, *variations))
 
 
-@dataclass(frozen=True)
-class _Kinds:
-    """The strategies by name, made when they are asked for."""
-
-    settings: StrategySettings = field(default_factory=StrategySettings)
-
-    def all(self) -> dict[str, Strategy]:
-        made: list[Strategy] = [
-            _Raw(),
-            _Hyde(self.settings),
-            _Query2Doc(self.settings),
-            _Grounded(self.settings),
-            _MultiQuery(self.settings),
-        ]
-        return {strategy.name: strategy for strategy in made}
+def _all(settings: StrategySettings) -> dict[str, Strategy]:
+    made: list[Strategy] = [
+        _Raw(),
+        _Written(settings, "hyde", "passage", False),
+        _Written(settings, "query2doc", "expansion", True),
+        _Grounded(settings),
+        _MultiQuery(settings),
+    ]
+    return {strategy.name: strategy for strategy in made}
 
 
 #: In the order in which they are listed.
-STRATEGIES = tuple(_Kinds().all())
+STRATEGIES = tuple(_all(StrategySettings()))
 
 
 def check_strategies(names: Sequence[str]) -> tuple[str, ...]:
@@ -428,5 +400,5 @@ def check_strategies(names: Sequence[str]) -> tuple[str, ...]:
 
 def make_strategies(names: Sequence[str], settings: StrategySettings | None = None) -> tuple[Strategy, ...]:
     """The strategies of these names; errors as `check_strategies`."""
-    kinds = _Kinds(settings or StrategySettings()).all()
+    kinds = _all(settings or StrategySettings())
     return tuple(kinds[name] for name in check_strategies(names))

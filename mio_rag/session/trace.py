@@ -1,7 +1,6 @@
 """What was done for one question: one form for every policy, written as one JSON line, and read back.
 
-A trace holds everything that decisions rest on, so that they can be made again. Traces of version 1, with a
-form for each kind of controller, are still read.
+A trace holds everything that decisions rest on, so that they can be made again.
 """
 
 from __future__ import annotations
@@ -27,44 +26,25 @@ from mio_rag.storage import append_lines, parse_json, read_text
 VERSION = 2
 _OPENING = '{"version": '  # of every line
 _SHOWN = 160  # characters of what an action gave
-_OLD_STEP = {"action": "do", "node": "id", "gave": "output", "broken": "failed"}
-_OLD_TRACE = {"controller": "policy", "budget_tokens": "budget", "choice_of": "scores"}
-_PROCESS = ("uncertainty", "q_values", "next_uncertainty", "closed")
-_TIER = ("tier", "scores", "unsure", "corrected", "top_score")
 
 
 @dataclass(frozen=True)
 class Step:
     """One action.
 
-    Parameters
-    ----------
-    id : str
-        Of the action; "facts/2/answer" is the action "answer" for the second sub-question of "facts".
-    do : str
-        The tool.
-    why : str
-        The decision and its result in a sentence.
-    query, note : str
-        What was searched for; what the tool reports.
-    new_ids, selected_ids : tuple of str
-        Passages that are read since this action; all that are read.
-    output : str
-        What it gave, in a line.
-    model : str or None
-        Which model was asked; None: the reader.
-    signals : dict of str to float
-        What a planner sees of the output.
-    calls : tuple of Call
-        What it took.
-    dropped : str or None
-        Why nothing of it was used.
-    failed : bool
-        Whether a model failed.
-    complete : float or None
-        Probability that the evidence is complete, after it.
-    about : dict
-        What the decision rests on.
+    id: of the action; "facts/2/answer" is the action "answer" for the second sub-question of "facts".
+    do: the tool.
+    why: the decision and its result in a sentence.
+    query, note: what was searched for; what the tool reports.
+    new_ids, selected_ids: passages that are read since this action; all that are read.
+    output: what it gave, in a line.
+    model: which model was asked; None: the reader.
+    signals: what a planner sees of the output.
+    calls: what it took.
+    dropped: why nothing of it was used.
+    failed: whether a model failed.
+    complete: probability that the evidence is complete, after it.
+    about: what the decision rests on.
     """
 
     id: str
@@ -93,42 +73,23 @@ class Step:
 class Trace:
     """All of one question.
 
-    Parameters
-    ----------
-    policy : str
-        Name of the policy.
-    budget : int
-        Largest block of evidence, in tokens.
-    settings : dict
-        What decisions depend on, as plain data.
-    ended : str
-        "stop", or the limit that came first, or "error" where there is no answer.
-    passages : tuple of dict
-        id, title, text and tokens of what was read in the end.
-    opening, closing : tuple of Call
-        What was spent outside the steps.
-    parts : dict
-        All calls, added up by part.
-    error : str or None
-        What failed.
-    workflow : dict
-        The steps that were planned; empty where none were.
-    seconds : float
-        From beginning to end; parallel steps add up to more.
-    scores : dict
-        What was chosen among -> its score.
-    fallback : str or None
-        Why the planned answer was not given, where another one was.
-    token_price : float
-    complete : float or None
-        Probability that the evidence is complete, in the end.
-    search : dict
-        Where strategies search: id (for ratings), strategies, why, notes, queries: strategy -> what it
+    policy: name of the policy.
+    budget: largest block of evidence, in tokens.
+    settings: what decisions depend on, as plain data.
+    ended: "stop", or the limit that came first, or "error" where there is no answer.
+    passages: id, title, text and tokens of what was read in the end.
+    opening, closing: what was spent outside the steps.
+    parts: all calls, added up by part.
+    error: what failed.
+    workflow: the steps that were planned; empty where none were.
+    seconds: from beginning to end; parallel steps add up to more.
+    scores: what was chosen among -> its score.
+    fallback: why the planned answer was not given, where another one was.
+    complete: probability that the evidence is complete, in the end.
+    search: where strategies search: id (for ratings), strategies, why, notes, queries: strategy -> what it
         searched for, and found_by: passage -> strategy -> rank, 0 where only a link leads to it.
-    wanted : int
-        Tokens of what was worth reading, where the rest of a total had no room for any of it.
-    about : dict
-        What the last decision rests on: tier, uncertainty and others.
+    wanted: tokens of what was worth reading, where the rest of a total had no room for any of it.
+    about: what the last decision rests on: tier, uncertainty and others.
     """
 
     question_id: str
@@ -201,7 +162,7 @@ class Trace:
         steps = len(self.steps)
         if "signal" in self.about:  # of a decision process: its actions, without queries that were known
             did = [s for s in self.steps if s.do != "search_again" or s.output]
-            steps = sum(s.do in ("reason", "search_again", "retrieve") for s in did)  # the last of version 1
+            steps = sum(s.do in ("reason", "search_again", "retrieve") for s in did)
         found: dict[str, Any] = {"steps": steps, "ended": self.ended, "elapsed": self.seconds}
         found["dropped"] = len(self.dropped)
         if self.workflow:
@@ -252,16 +213,14 @@ class Trace:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Trace:
-        """The trace of plain data, of this version or of version 1.
+        """The trace of plain data.
 
         Raises `DataError` if it is none, or of another version.
         """
-        if data.get("version") not in (1, VERSION):
-            raise DataError(
-                f"version {data.get('version')!r} of the format is not known, only 1 and {VERSION}"
-            )
+        if data.get("version") != VERSION:
+            raise DataError(f"version {data.get('version')!r} of the format is not known, only {VERSION}")
         try:
-            given = _from_version_1(data) if data["version"] == 1 else dict(data)
+            given = dict(data)
             given.pop("version", None)
             for name in ("opening", "closing"):
                 given[name] = tuple(Call(**call) for call in given.get(name, ()))
@@ -297,29 +256,6 @@ class Outcome:
 def _step(data: Mapping[str, Any]) -> Step:
     tuples = {name: tuple(data.get(name, ())) for name in ("new_ids", "selected_ids")}
     return Step(**{**data, **tuples, "calls": tuple(Call(**call) for call in data["calls"])})
-
-
-def _from_version_1(data: Mapping[str, Any]) -> dict[str, Any]:
-    """One of five kinds of traces as one of version 2."""
-    kind = data.get("kind", "mdp")
-    given = {_OLD_TRACE.get(k, k): v for k, v in data.items() if k not in ("version", "kind")}
-    steps = []
-    for place, old in enumerate(given["steps"]):
-        step = {_OLD_STEP.get(k, k): v for k, v in old.items() if k != "step"}
-        step.setdefault("id", f"{step['do']}-{place}")
-        step["about"] = {name: step.pop(name) for name in _PROCESS if name in step}
-        steps.append(step)
-    given["steps"] = steps
-    if kind == "mdp":
-        renamed = {"signal": "gauge", "q_values": "last_q_values", "closed": "last_closed"}
-        about = {new: given.pop(old) for new, old in renamed.items() if old in given}
-        given["about"] = {**about, "uncertainty": given.pop("uncertainty")}
-    elif kind == "tier":
-        given["about"] = {name: given.pop(name) for name in _TIER if name in given}
-    elif kind == "strategies":
-        found = {"found_by": given.pop("found", {}), "notes": list(given.pop("notes", ()))}
-        given["search"] = {**given.pop("chosen", {}), **found}
-    return given
 
 
 def trace_of(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
@@ -396,44 +396,43 @@ def find_workflow(name: str) -> Workflow:
 def nested(workflow: Workflow) -> Iterator[tuple[str, Workflow | InputError]]:
     """The workflows that nodes of it run, by node; the error of one that there is none of."""
     for node in workflow.nodes:
-        for key in NESTED:
-            if (given := node.settings.get(key)) is None:
-                continue
-            try:
-                yield node.id, given if isinstance(given, Workflow) else find_workflow(str(given))
-            except InputError as error:
-                yield node.id, error
+        for found in _nested(node):
+            yield node.id, found
+
+
+def _nested(node: Node) -> Iterator[Workflow | InputError]:
+    for key in NESTED:
+        if (given := node.settings.get(key)) is None:
+            continue
+        try:
+            yield given if isinstance(given, Workflow) else find_workflow(str(given))
+        except InputError as error:
+            yield error
+
+
+def _every(workflows: Iterable[Workflow]) -> Iterator[Workflow]:
+    """Workflows and all that they run, each once: one may run itself, as deep as is allowed."""
+    waiting, known = list(workflows), set[str]()
+    while waiting:
+        workflow = waiting.pop()
+        if workflow.name not in known:
+            known.add(workflow.name)
+            yield workflow
+            waiting += _inner(workflow.nodes)
+
+
+def _inner(nodes: Iterable[Node]) -> list[Workflow]:
+    return [found for node in nodes for found in _nested(node) if isinstance(found, Workflow)]
 
 
 def inner_hashes(workflows: Sequence[Workflow]) -> dict[str, str]:
     """Named workflows that others run, and what they are: part of what is learned, and of what a run is."""
-    found: dict[str, str] = {}
-    open_ = list(workflows)
-    while open_:
-        for _, inner in nested(open_.pop()):
-            if isinstance(inner, Workflow) and inner.name not in found:
-                found[inner.name] = inner.sha256
-                open_.append(inner)
-    return found
+    return {one.name: one.sha256 for one in _every(found for w in workflows for found in _inner(w.nodes))}
 
 
 def searches_within(node: Node) -> bool:
     """Whether a workflow that a node runs, or one within that, searches."""
-    waiting, known = _named_by(node), set[str]()
-    while waiting:
-        workflow = waiting.pop()
-        if workflow.name in known:  # one may run itself, as deep as is allowed
-            continue
-        known.add(workflow.name)
-        if any(inner.do == "retrieve" for inner in workflow.nodes):
-            return True
-        waiting += [one for inner in workflow.nodes for one in _named_by(inner)]
-    return False
-
-
-def _named_by(node: Node) -> list[Workflow]:
-    given = [node.settings[key] for key in NESTED if key in node.settings]
-    return [one if isinstance(one, Workflow) else find_workflow(str(one)) for one in given]
+    return any(one.do == "retrieve" for workflow in _every(_inner([node])) for one in workflow.nodes)
 
 
 def workflow_problems(
@@ -469,11 +468,8 @@ def workflow_problems(
 
 def misfits(workflows: Sequence[Workflow], index: CorpusIndex, selector: Selector) -> list[str]:
     """What workflows, or those that they run, ask of index or selector that these cannot do, in words."""
-    problems, known = [], set[str]()
-    open_ = list(workflows)
-    while open_:
-        workflow = open_.pop()
-        known.add(workflow.name)
+    problems = []
+    for workflow in _every(workflows):
         for node in workflow.nodes:
             where = f"workflow '{workflow.name}', node '{node.id}': "
             if index.links is None and (names := needs_links(node.settings)):
@@ -486,8 +482,6 @@ def misfits(workflows: Sequence[Workflow], index: CorpusIndex, selector: Selecto
                     selector.replace(units=units)
                 except InputError as error:
                     problems += [where + problem for problem in error.problems]
-        inner = [found for _, found in nested(workflow)]
-        open_ += [found for found in inner if isinstance(found, Workflow) and found.name not in known]
     return problems
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.adapters.core import REMEMBERED, Choice, Documents, Vectors, as_counter, choose, matrix, number
+from mio_rag.adapters.core import REMEMBERED, Choice, Documents, Vectors, choose
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.retrieval import TfidfEmbedder
 from mio_rag.selection.constraints import SideConstraints
@@ -123,13 +123,6 @@ def test_vectors_asked_for_by_many_threads_are_each_texts_own(monkeypatch) -> No
         assert list(pool.map(wrong, range(8))) == [0] * 8
 
 
-def test_a_vector_that_failed_once_is_made_again() -> None:
-    made = iter([[[float("nan")], [1.0]], [[2.0]]])
-    vectors = Vectors(lambda texts: next(made), lambda text: [1.0])
-    assert np.isnan(vectors.passages(["a", "b"])[0, 0])
-    assert vectors.passages(["a", "b"]).tolist() == [[2.0], [1.0]]
-
-
 def test_vectors_travel_without_what_they_remember() -> None:
     vectors = Vectors(_zeros, _first, "owner")
     vectors.passages(["a"])
@@ -176,15 +169,6 @@ def test_an_embedder_of_mio_rag_serves_unless_it_is_unfitted() -> None:
         Vectors.of("tfidf")
 
 
-def test_lists_and_arrays_make_the_same_rows() -> None:
-    rows = np.random.default_rng(0).normal(size=(4, 7))
-    assert np.array_equal(matrix("it", rows.tolist()), rows.astype(np.float32))
-    assert np.array_equal(matrix("it", list(rows)), rows.astype(np.float32))
-    assert matrix("it", [[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
-    with pytest.raises(InputError, match="it: vectors"):
-        matrix("it", [["a", "b"]])
-
-
 def test_ids_are_made_where_they_lack_or_repeat() -> None:
     items = Documents(["one", "two", "three"], ["x", "x", ""], scores=[3.0, 2.0, 1.0])
     found = choose("q", items, budget_tokens=9, selector=SCORED)
@@ -204,13 +188,6 @@ def test_a_cap_by_source_needs_sources() -> None:
         choose("q", Documents(["a"], sources=[""], scores=[1.0]), budget_tokens=9, selector=selector)
     with pytest.raises(InputError, match="sources has 1 entries, expected 2"):
         Documents(["a", "b"], sources=["s"])
-
-
-def test_the_order_of_the_documents_can_be_kept() -> None:
-    selector = Selector.raw(redundancy_weight=0, passage_penalty=0, prompt_order="document")
-    for scores, kept in (([1.0, 3.0, 2.0], (1, 2)), ([2.0, 3.0, 1.0], (0, 1))):
-        items = Documents(["a", "b", "c"], scores=scores)
-        assert choose("q", items, budget_tokens=2, selector=selector).indices == kept
 
 
 def test_notes_and_report_are_plain_data() -> None:
@@ -280,27 +257,6 @@ def test_what_does_not_fit_is_named(items, budget, message: str) -> None:
     selector = SCORED if items.scores and None not in items.scores else Selector.raw()
     with pytest.raises(InputError, match=message):
         choose("q", items, budget_tokens=budget, selector=selector)
-
-
-def test_a_function_counts() -> None:
-    items = Documents(["xxxx", "yy"], scores=[1.0, 0.9])
-    found = choose("q", items, budget_tokens=10, selector=SCORED, counter=len)
-    assert found.selection.tokens_used == len("xxxx\n\nyy") == 8
-    assert as_counter(len).name == "len"
-    for wrong in (None, -1, 1.5):
-        with pytest.raises(InputError, match=r"made .*xxxx', expected a whole number"):
-            choose("q", items, budget_tokens=10, selector=SCORED, counter=lambda text, made=wrong: made)
-    with pytest.raises(InputError, match="counts nothing"):
-        as_counter("gpt-4")
-
-
-def test_numbers_of_metadata() -> None:
-    assert number({"s": 1}, "s", "document 0") == 1.0
-    assert number({"s": np.float32(0.5)}, "s", "document 0") == 0.5
-    assert number({}, "s", "document 0") is None
-    assert number({"s": 1}, None, "document 0") is None
-    with pytest.raises(InputError, match=r"document 0: 's' is 'high', expected a number"):
-        number({"s": "high"}, "s", "document 0")
 
 
 def test_a_missing_framework_is_named_with_its_extra() -> None:

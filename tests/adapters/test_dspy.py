@@ -8,7 +8,7 @@ import pytest
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
-from tests.adapters.conftest import Counting, check_notes
+from tests.adapters.conftest import Counting
 
 dspy = pytest.importorskip("dspy")
 
@@ -122,12 +122,3 @@ def test_what_does_not_fit_is_named(given, message: str) -> None:
         SelectionModule(budget_tokens=9)("q", **given)
     with pytest.raises(InputError, match="did you mean 'solver'"):
         SelectionModule(budget_tokens=9, sovler="highs")
-
-
-def test_notes_are_those_of_the_selection(corpus, model, question, expected) -> None:
-    found = SelectionModule(EmbeddingsWithScores(corpus, embed(model), k=20), budget_tokens=200)(question)
-    wanted = expected(200)
-    renamed = [
-        dict(n, reason=wanted.decisions[i].reason) for n, i in zip(found.notes, wanted.chosen, strict=True)
-    ]
-    check_notes(renamed, wanted)

@@ -14,10 +14,9 @@ from tests.adapters.conftest import Counting, check_notes
 
 pytest.importorskip("haystack")
 
-from haystack import Document, Pipeline, component
+from haystack import Document, Pipeline
 from haystack.components.embedders import MockDocumentEmbedder, MockTextEmbedder
 from haystack.components.retrievers.in_memory import InMemoryBM25Retriever, InMemoryEmbeddingRetriever
-from haystack.core.errors import DeserializationError
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 
 from mio_rag.adapters.haystack import SelectionRanker
@@ -70,11 +69,6 @@ def test_in_a_pipeline_from_python_and_from_yaml(store, demo, model, question, e
     assert all("mio_rag" not in d.meta for d in store.filter_documents())
     smaller = pipeline.run({**inputs, "ranker": {"query": question, "budget_tokens": 120}})["ranker"]
     assert smaller["report"]["budget_tokens"] == 120
-
-
-def test_yaml_of_others_is_not_trusted_unasked(store) -> None:
-    with pytest.raises(DeserializationError):
-        Pipeline.loads(dense(store, SelectionRanker(200)).dumps())
 
 
 def test_haystacks_own_embedders(store, question) -> None:
@@ -130,7 +124,3 @@ def test_what_cannot_be_saved_or_used_is_named(model) -> None:
     assert SelectionRanker(9).run("q", [])["documents"] == []
     with pytest.raises(InputError, match="passages without text"):
         SelectionRanker(9, redundancy_weight=0).run("q", [Document(content=None, score=1.0)])
-
-
-def test_it_is_a_component() -> None:
-    assert component.registry["mio_rag.adapters.haystack.SelectionRanker"] is SelectionRanker

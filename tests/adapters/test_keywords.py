@@ -1,21 +1,17 @@
 """Settings of a selector: as keywords, and as plain data."""
 
 import json
-import math
 
 import numpy as np
 import pytest
 
 from mio_rag import select
 from mio_rag.adapters.plain import SelectorSettings, from_plain, make_selector, to_plain
-from mio_rag.context import SEPARATOR, RegexCounter, render_passage, text_tokens
 from mio_rag.errors import InputError
-from mio_rag.formulations import DeviationBudget, NormBall
 from mio_rag.relevance import load_model
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
-from mio_rag.types import Passage
 
 ALL = {
     "redundancy_weight": 0.3,
@@ -64,19 +60,6 @@ def test_settings_survive_json() -> None:
     assert from_plain(to_plain(Selector(units="sentences"))) == Selector(units="sentences")
 
 
-def test_uncertainty_and_numbers_of_numpy_survive_json() -> None:
-    selector = Selector.raw(
-        redundancy_weight=np.float64(0.5),
-        max_passages=np.int64(3),
-        uncertainty=DeviationBudget(NormBall([0.1, 0.2]), 2),
-        options=SolveOptions(time_limit_seconds=math.inf),
-    )
-    again = from_plain(json.loads(json.dumps(to_plain(selector), allow_nan=False)))
-    assert (again.redundancy_weight, again.max_passages) == (0.5, 3)
-    assert again.uncertainty.to_dict() == selector.uncertainty.to_dict()
-    assert again.options.time_limit_seconds is None  # no limit either
-
-
 def test_keywords_override_a_selector_unless_they_are_none() -> None:
     base = Selector.raw(max_passages=2, radius=0.1)
     made = make_selector(base, {"radius": 0.2, "max_passages": None})
@@ -120,19 +103,6 @@ def test_the_plain_door_takes_every_setting() -> None:
         select("q", ["a", " "], ids=["w", "x"], scores=[1, 2], budget_tokens=3)
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered")
-def test_vectors_of_any_length_have_a_direction() -> None:
-    given = [[3e38, 3e38], [3e-30, 4e-30], [0.0, 0.0], [3.0, 4.0]]
-    chosen = select("q", list("abcd"), scores=[1] * 4, embeddings=given, budget_tokens=9)
-    half = 0.5**0.5
-    assert np.allclose(
-        chosen.candidates.embeddings, [[half, half], [0.6, 0.8], [0, 0], [0.6, 0.8]], atol=1e-6
-    )
-    for wrong in ([np.inf, 0.0], [np.nan, 0.0], [1e39, 0.0]):
-        with pytest.raises(InputError, match=r"embeddings row 1 .* holds NaN or infinity"):
-            select("q", ["a", "b"], scores=[1, 2], embeddings=[[1.0, 0.0], wrong], budget_tokens=3)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -150,13 +120,3 @@ def test_what_select_cannot_take_is_named(changes, message: str) -> None:
     given = {"texts": ["a", "b"], "scores": [1, 2], "budget_tokens": 9, "redundancy_weight": 0} | changes
     with pytest.raises(InputError, match=message):
         select("q", **given)
-
-
-def test_texts_cost_what_they_are_rendered_as() -> None:
-    counter = RegexCounter()
-    texts, titles = ["One.", " two  words ", "\ud800 3", "一二"], ["", " A title", "\udfff", "x\n"]
-    rendered = [SEPARATOR + render_passage(Passage("i", t, h)) for t, h in zip(texts, titles, strict=True)]
-    costs = counter.count(rendered)
-    for _ in range(2):  # counted, and remembered
-        assert text_tokens(texts, titles, counter).tolist() == costs
-    assert text_tokens(texts, [""] * 4, counter).tolist() != costs

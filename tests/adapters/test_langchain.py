@@ -123,13 +123,3 @@ def test_settings_are_checked_and_can_be_changed() -> None:
     with pytest.raises(InputError, match="radius"):
         SelectionRetriever(retriever=RunnableLambda(lambda q: []), budget_tokens=9, radius=-1)
     assert SelectionRetriever(retriever=RunnableLambda(lambda q: []), budget_tokens=9).invoke("q") == []
-
-
-def test_documents_may_come_one_by_one() -> None:
-    documents = [Document(f"text {k}", metadata={"relevance_score": 1.0 + k}) for k in range(3)]
-    compressor = SelectionCompressor(budget_tokens=100, redundancy_weight=0)
-    assert len(compressor.compress_documents(iter(documents), "q")) == 3
-    lazy = SelectionRetriever(
-        retriever=RunnableLambda(lambda query: iter(documents)), budget_tokens=100, redundancy_weight=0
-    )
-    assert len(lazy.invoke("q")) == 3

@@ -178,8 +178,9 @@ def test_it_is_saved_and_loaded() -> None:
         "passage_penalty": "auto",
         "relevance_model": "given",
         "link_benefit": 0.0,
-        "options": {"relative_gap": 0.01},
+        "options": data["selector"]["options"],
     }
+    assert data["selector"]["options"]["relative_gap"] == 0.01
     for copy in (SelectionPostprocessor.from_json(made.to_json()), pickle.loads(pickle.dumps(made))):
         assert copy.selector == Selector.raw(passage_penalty="auto", options=SolveOptions(relative_gap=0.01))
         assert (copy.budget_tokens, copy.embedder) == (99, "minilm")

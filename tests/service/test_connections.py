@@ -189,7 +189,7 @@ def test_real_clients_are_served_among_half_open_connections(index: Path, tmp_pa
         assert served.files() <= files + 1
 
     # Long enough that on a slow machine, too, the limit on connections acts before the timeout.
-    with _serving(index, tmp_path / "log", "--max-connections", "100", "--header-timeout", "5") as one:
+    with _serving(index, tmp_path / "log", "--max-connections", "100", "--header-timeout", "3") as one:
         asyncio.run(asyncio.wait_for(go(one), 60))
         assert one.log.stat().st_size < 2_000
 
@@ -262,10 +262,10 @@ def test_what_strangers_send_does_not_fill_the_log(served: Served) -> None:
 
 @linux
 def test_few_file_descriptors_are_enough_and_a_client_gets_its_share(index: Path, tmp_path: Path) -> None:
-    options = ["--trusted-proxy", "192.0.2.1", "--max-connections-per-client", "15", "--header-timeout", "4"]
+    options = ["--trusted-proxy", "192.0.2.1", "--max-connections-per-client", "15", "--header-timeout", "2"]
 
     async def go(one: Served) -> None:
-        flood = await _beset(one.port, 250, sources=25)
+        flood = await _beset(one.port, 160, sources=16)
         for _ in range(3):
             assert await _client(one.port, 0) == [200, 200, 200]
         assert one.files() < 128 - 20  # there is always room for a file

@@ -28,8 +28,6 @@ from mio_rag.service.requests import held_tokens, standing
 from mio_rag.service.run import check
 from mio_rag.service.settings import Pacing, ServiceSettings, make_pacing
 from mio_rag.types import Answer, GenerationError
-from tests.browsing import layout_problems
-from tests.browsing import served as served_to_browsers
 from tests.cli.running import here
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
@@ -222,51 +220,6 @@ def test_settings_of_a_service_in_a_file(demo_index: CorpusIndex, tmp_path: Path
         refused = here("serve", index, "--config", file)
         assert refused.returncode == 2
         assert wrong in " ".join(refused.stderr.split())
-
-
-def test_the_page_says_what_is_left_in_a_line_and_when_it_is_spent(
-    browser: Any, demo_index: CorpusIndex
-) -> None:
-    pacer = Pacer(1200, window="day", price=0.0005)
-    pages = served_to_browsers(demo_index, pacer=pacer)
-    address = next(pages)
-    page = browser.new_page(viewport={"width": 1200, "height": 900}, reduced_motion="reduce")
-    page.goto(address)
-    page.fill("#question", QUESTION)
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#selection[aria-busy=false] #in li[data-id]")
-    left = pacer.account().left
-    shown = page.text_content("#pacing")
-    assert shown == f"{left:,} of 1,200 tokens left in this window; a token must be worth 0.00050"
-    assert layout_problems(page) == []
-    pacer.ask(left)
-    page.click("#form button[type=submit]")
-    page.wait_for_selector("#status.error")
-    assert "tokens of 1200 left" in page.text_content("#status")
-    page.close()
-    next(pages, None)
-
-
-def test_a_question_that_follows_a_setting_at_once_is_charged_once(
-    browser: Any, demo_index: CorpusIndex
-) -> None:
-    pacer = Pacer(1200, window="day", price=0.0005)
-    pages = served_to_browsers(demo_index, pacer=pacer)
-    page = browser.new_page(reduced_motion="reduce")
-    page.goto(next(pages))
-    page.fill("#question", QUESTION)
-    page.evaluate(
-        """() => {
-            document.getElementById("preset").dispatchEvent(new Event("change"));
-            document.querySelector("#form button[type=submit]").click();
-        }"""
-    )
-    page.wait_for_selector("#selection[aria-busy=false] #in li[data-id]")
-    page.wait_for_timeout(500)  # longer than a changed setting waits for the next one
-    page.wait_for_selector("#selection[aria-busy=false] #in li[data-id]")
-    assert pacer.account().asked == 1
-    page.close()
-    next(pages, None)
 
 
 def _until_ready(lines: IO[str]) -> str:

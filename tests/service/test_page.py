@@ -2,21 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from mio_rag.corpora.dataset import Dataset
-from mio_rag.learning.router import FitSettings, fit_once
-from mio_rag.learning.router_model import RouterSettings
-from mio_rag.learning.weights import write_weights
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.types import Passage
-from tests.browsing import layout_problems, served
-from tests.learning.routes import table
+from tests.browsing import served
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 KEY = "a key of more than sixteen characters"
@@ -107,31 +99,6 @@ def test_a_person_asks_moves_sliders_and_sees_passages_enter_and_leave(page: Any
     assert tops(page, *fixed) == before, "the layout jumped"
 
 
-def test_a_preset_decides_what_nobody_has_moved(page: Any, address: str) -> None:
-    page.goto(address)
-    page.keyboard.type(QUESTION)
-    page.keyboard.press("Enter")
-    page.wait_for_selector(READY)
-    whole_passages(page)
-    tokens, asked = {}, {}
-    for name in ("frugal", "thorough", "raw", "default"):
-        with page.expect_response("**/select") as replied:
-            page.select_option("#preset", name)
-        asked[name], reply = replied.value.request.post_data_json, replied.value.json()
-        tokens[name] = reply["tokens_used"]
-        page.wait_for_function(
-            "value => document.querySelector('#redundancy').value == value", arg=reply["redundancy_weight"]
-        )
-        assert (asked[name]["preset"], asked[name]["passage_penalty"]) == (name, None)
-        assert len(page.text_content("#preset-means")) > 20
-    assert tokens["frugal"] <= tokens["default"] < tokens["thorough"]
-    moved(page, "#penalty", "End", 1)
-    assert chosen(page) == []
-    with page.expect_response("**/select") as replied:
-        page.click("#reset")
-    assert replied.value.request.post_data_json == {**asked["default"], "units": None}
-
-
 def test_a_merged_text_shows_the_borders_of_its_passages(page: Any) -> None:
     words = [f"word{k}" for k in range(60)]
     windows = [
@@ -190,28 +157,6 @@ def test_a_switch_chooses_sentences(page: Any) -> None:
     assert page.input_value("#units") == "auto"
     assert not page.is_disabled("#radius")
     list(server)
-
-
-def test_an_example_is_asked_by_a_click_or_by_keyboard(page: Any, address: str, demo: Dataset) -> None:
-    page.goto(address)
-    page.wait_for_selector("#examples button")
-    before = tops(page, "#status", "#budget", "#read")
-    shown = [button.text_content() for button in page.query_selector_all("#examples button")]
-    assert len(shown) == 3
-    assert set(shown) <= {question.text for question in demo.questions}
-    page.click("#examples li:nth-child(2) button")
-    page.wait_for_selector(READY)
-    assert page.input_value("#question") == shown[1]
-    first = chosen(page)
-    text = page.locator("#in .text").first
-    assert text.inner_text() == next(p.text for p in demo.passages if p.id == first[0])
-    assert text.evaluate("node => node.scrollHeight <= node.clientHeight + 1")  # all of it
-    page.focus("#examples li:nth-child(3) button")
-    with page.expect_response("**/select"):
-        page.keyboard.press("Enter")
-    page.wait_for_function("id => document.querySelector('#in > li').dataset.id !== id", arg=first[0])
-    assert page.input_value("#question") == shown[2]
-    assert tops(page, "#status", "#budget", "#read") == before, "the layout jumped"
 
 
 def test_answers_and_errors_are_shown(page: Any, address: str) -> None:
@@ -290,26 +235,3 @@ def contrast(page: Any, name: str) -> float:
         red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
         bright.append(0.2126 * red + 0.7152 * green + 0.0722 * blue)
     return (max(bright) + 0.05) / (min(bright) + 0.05)
-
-
-def test_an_answer_at_a_tier_shows_no_budget(page: Any, demo_index: CorpusIndex, tmp_path: Path) -> None:
-    embedder = demo_index.embedder
-    made = table(30, embedder=embedder.fingerprint)
-    width = embedder.encode(["Po"]).shape[1]
-    seen = tuple(replace(one, embedding=np.resize(one.embedding, width)) for one in made.seen)
-    router = fit_once(replace(made, seen=seen), FitSettings(kind="logistic")).router
-    write_weights(router.weights(), tmp_path / "r.safetensors")
-    for address in served(
-        demo_index, routing=RouterSettings(router=str(tmp_path / "r.safetensors")).to_dict()
-    ):
-        page.goto(address)
-        page.wait_for_selector("#examples button")
-        page.keyboard.type(QUESTION)
-        page.keyboard.press("Enter")
-        page.wait_for_selector(READY)
-        penalty = page.input_value("#penalty")
-        page.click("#ask")
-        page.wait_for_selector("#answer:not([hidden])")
-        assert re.fullmatch(r"\d+, at the tier (easy|medium|hard)", page.text_content("#tokens"))
-        assert page.input_value("#penalty") == penalty
-        assert layout_problems(page) == []

@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,33 +173,6 @@ def test_every_worker_takes_the_ratings_of_all_policies(
     assert ratings(tmp_path / "b.sqlite") == [identity]
 
 
-def test_what_all_workers_learned_is_told_once(demo_index: CorpusIndex, file: Path, tmp_path: Path) -> None:
-    """In a process of its own: the client decides at its import whether there are several."""
-    index = demo_index.save(tmp_path / "index")
-    script = (
-        "import sys; from fastapi.testclient import TestClient\n"
-        "from mio_rag.generation import ExtractiveGenerator\n"
-        "from mio_rag.retrieval import CorpusIndex\n"
-        "from mio_rag.service.app import create_app\n"
-        "app = create_app(CorpusIndex.load(sys.argv[1]), ExtractiveGenerator(), policy=sys.argv[2])\n"
-        "with TestClient(app) as client:\n"
-        "    for _ in range(2):\n"
-        "        asked = client.post('/select', json={'question': 'How tall is Skerryvore?'})\n"
-        "        assert asked.status_code == 200, asked.text\n"
-        "        told = client.get('/metrics').text\n"
-        "print(told)\n"
-    )
-    (tmp_path / "shared").mkdir()
-    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "shared")}
-    told = subprocess.run(
-        [sys.executable, "-c", script, str(index), str(file)], env=environment, capture_output=True, text=True
-    )
-    assert told.returncode == 0, told.stderr
-    lines = [line for line in told.stdout.splitlines() if line.startswith("mio_rag_strategies_questions")]
-    assert lines == ["mio_rag_strategies_questions 1.0"]
-    assert "mio_rag_requests_total" in told.stdout
-
-
 def test_a_log_that_is_gone_is_not_made_anew(client: TestClient, file: Path, tmp_path: Path) -> None:
     identity = asked_id(client)
     changed(file, bandit("b.sqlite"))
@@ -212,21 +183,6 @@ def test_a_log_that_is_gone_is_not_made_anew(client: TestClient, file: Path, tmp
     assert got.status_code == 400
     assert "is not in the log" in got.json()["error"]["problems"][0]
     assert not (tmp_path / "a.sqlite").exists()
-
-
-def test_a_log_that_cannot_be_read_now_is_not_said_to_lack_the_question(
-    client: TestClient, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mio_rag.shared_file._PATIENCE_SECONDS", 0.2)
-    first = asked_id(client)
-    changed(file, bandit("b.sqlite"))
-    second = asked_id(client)
-    with EventLog(tmp_path / "a.sqlite").transaction():  # somebody writes for long
-        got = client.post("/feedback", json={"id": first, "helpful": True})
-        assert got.status_code == 502
-        assert "a.sqlite" in got.text
-        assert client.post("/feedback", json={"id": second, "helpful": True}).json()["noted"]
-    assert client.post("/feedback", json={"id": first, "helpful": True}).json()["noted"]
 
 
 def test_what_a_selection_asks_the_model_counts_in_the_total(demo_index: CorpusIndex, file: Path) -> None:

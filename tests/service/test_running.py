@@ -63,17 +63,6 @@ def test_overload_is_turned_away_at_once_and_says_when_to_come_back(demo_index: 
         assert client.post("/select", json={"question": "A third?"}).status_code == 200
 
 
-def test_waiting_has_an_end(demo_index: CorpusIndex) -> None:
-    generator = _Stuck()
-    app = create_app(demo_index, generator, ServiceLimits(concurrency=1, max_wait_seconds=0.05))
-    with TestClient(app) as client, ThreadPoolExecutor(2) as pool:
-        first = pool.submit(client.post, "/select", json={"question": QUESTION})
-        assert generator.entered.acquire(timeout=30)
-        assert client.post("/select", json={"question": "Another?"}).status_code == 503
-        generator.let.set()
-        assert first.result().status_code == 200
-
-
 def test_metrics_count_requests_and_certificates(demo_index: CorpusIndex) -> None:
     with TestClient(create_app(demo_index, make_generator("extractive"))) as client:
         client.post("/select", json={"question": QUESTION})

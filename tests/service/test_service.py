@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.service.app import create_app
-from mio_rag.service.run import app_from_environment, check
-from mio_rag.service.settings import ServiceLimits, ServiceSettings
+from mio_rag.service.run import check
+from mio_rag.service.settings import ServiceSettings
 from mio_rag.types import Passage
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
@@ -152,16 +151,6 @@ def test_every_field_of_requests_and_answers_is_described(client: TestClient, pa
     )
 
 
-def test_health_tells_whole_numbers_as_such_and_seconds_without_noise(demo_index: CorpusIndex) -> None:
-    limits = ServiceLimits(max_deadline_seconds=0.1 + 0.2)
-    with TestClient(create_app(demo_index, make_generator("extractive"), limits)) as client:
-        text = client.get("/health").text
-    assert '"max_deadline_seconds":0.3,' in text
-    assert '"max_pool":200,' in text
-    told = json.loads(text)["limits"]
-    assert {**limits.to_dict(), "max_deadline_seconds": 0.3} == told
-
-
 def test_examples_are_those_of_the_set_of_the_operator_or_of_the_titles(
     demo: Dataset, demo_index: CorpusIndex, river_index: CorpusIndex
 ) -> None:
@@ -182,17 +171,6 @@ def test_examples_are_those_of_the_set_of_the_operator_or_of_the_titles(
     assert proposed(nameless) == []
     with TestClient(create_app(demo_index, make_generator("extractive"), api_key=KEY)) as client:
         assert client.get("/examples").status_code == 401
-
-
-def test_worker_processes_propose_what_the_operator_gave(
-    demo_index: CorpusIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = demo_index.save(tmp_path / "index")
-    settings = ServiceSettings(str(folder), examples=("Which one?", "What?"))
-    monkeypatch.setenv("MIO_RAG_SERVICE", settings.to_json())
-    monkeypatch.delenv("MIO_RAG_API_KEY", raising=False)
-    with TestClient(app_from_environment()) as client:
-        assert client.get("/examples").json() == {"questions": ["Which one?", "What?"]}
 
 
 def test_examples_that_nobody_could_ask_are_refused() -> None:
@@ -256,9 +234,7 @@ def test_the_key_is_asked_for_where_the_index_could_be_read(demo_index: CorpusIn
             assert client.post("/select", json=body, headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/page.css", "/page.js", "/docs", "/openapi.json", "/health", "/metrics", "/nowhere"]
-)
+@pytest.mark.parametrize("path", ["/", "/docs", "/health", "/metrics", "/nowhere"])
 def test_head_answers_as_get_does_without_the_body(client: TestClient, path: str) -> None:
     head, get = client.head(path), client.get(path)
     assert head.status_code == get.status_code == (404 if path == "/nowhere" else 200)
@@ -269,18 +245,6 @@ def test_head_answers_as_get_does_without_the_body(client: TestClient, path: str
     else:
         assert head.headers == get.headers
         assert int(head.headers["content-length"]) == len(get.content)
-
-
-def test_head_is_refused_where_there_is_nothing_to_get(demo_index: CorpusIndex) -> None:
-    with TestClient(create_app(demo_index, make_generator("extractive"), api_key=KEY)) as client:
-        key = {"X-API-Key": KEY}
-        assert client.head("/select", headers=key).status_code == 405
-        refused = client.head("/metrics")
-        assert (refused.status_code, refused.content) == (401, b"")
-        assert refused.headers["www-authenticate"] == "Bearer"
-        assert client.post("/health").headers["allow"] == "GET, HEAD"
-        assert client.get("/select", headers=key).headers["allow"] == "POST"
-        assert not any("head" in path for path in client.get("/openapi.json").json()["paths"].values())
 
 
 def test_pages_need_nothing_from_elsewhere(client: TestClient) -> None:

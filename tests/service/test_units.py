@@ -56,22 +56,6 @@ def test_more_tokens_say_what_they_would_buy_by_themselves(demo_index: CorpusInd
             assert (got["unit"], got["more"]["unit_then"]) == (now, then)
 
 
-def test_what_more_tokens_buy_in_sentences_names_sentences() -> None:
-    texts = [f"River {k} is {k}00 miles long. It flows by town {k}. It carries bread." for k in "12345"]
-    passages = [Passage(f"r{k}", text, f"River {k}") for k, text in enumerate(texts)]
-    index = CorpusIndex.build(passages, TfidfEmbedder(dimensions=4), "rivers", sentences=True)
-    body = {"question": "How long is river 3?", "budget_tokens": 20, "units": "sentences"}
-    body["passage_penalty"] = 0.0
-    with TestClient(create_app(index, make_generator("extractive"))) as rivers:
-        now = rivers.post("/select", json={**body, "more_tokens": 60}).json()
-        then = rivers.post("/select", json={**body, "budget_tokens": 80}).json()
-    held, grown = ([p["id"] for p in got["passages"] if p["selected"]] for got in (now, then))
-    assert now["more"]["added"] == [name for name in grown if name not in held]
-    assert now["more"]["removed"] == [name for name in held if name not in grown]
-    assert len(grown) > len(held) > 0
-    assert all("#s" in name for name in now["more"]["added"])
-
-
 def test_sentences_are_chosen_whether_the_index_holds_them_or_not(demo_index: CorpusIndex) -> None:
     text = "The Tiber is 406 kilometres long. Bread is sold on its banks. Rome lies on the Tiber."
     index = CorpusIndex.build([Passage("tiber", text, "Tiber")], TfidfEmbedder(), "rivers", sentences=True)

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.pool import Candidates
@@ -18,21 +16,6 @@ from tests.session.scripted import COMPARISON, agent, said
 def pool(ids: str, **scores: list[float]) -> Candidates:
     n = len(ids)
     return Candidates(list(ids), list(ids), np.ones(n), np.ones(n), scores=scores)
-
-
-logits = st.floats(-60, 60)
-
-
-@given(st.lists(logits, min_size=3, max_size=3), st.lists(logits, min_size=3, max_size=3))
-def test_merged_scores_keep_their_scale_and_order(one: list[float], other: list[float]) -> None:
-    merged = pool("abc", logit=one).merge(pool("bcd", logit=other), 4, set())
-    expected = {"a": one[0], "b": max(one[1], other[0]), "c": max(one[2], other[1]), "d": other[2]}
-    assert dict(zip(merged.ids, merged.scores["logit"].tolist(), strict=True)) == expected
-
-
-def test_scores_that_one_pool_lacks_are_left_out() -> None:
-    merged = pool("ab", dense=[0.1, 0.2], logit=[-3.0, -8.0]).merge(pool("bc", dense=[0.3, 0.4]), 3, set())
-    assert set(merged.scores) == {"dense"}
 
 
 def test_what_only_one_pool_repeats_is_still_known_of_both() -> None:

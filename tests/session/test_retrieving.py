@@ -12,7 +12,6 @@ from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.budget import Limits
 from mio_rag.session.trace import Trace
 from mio_rag.session.workflow import Workflow, chain
-from mio_rag.types import GenerationError
 from tests.session.scripted import COMPARISON, SELECTOR
 from tests.session.test_loop import Watched, check, controller, said
 
@@ -37,17 +36,6 @@ def test_strategies_search_within_a_workflow_and_are_charged_to_the_node(river_i
     step = next(step for step in trace.steps if step.id == "retrieve")
     assert "raw 4, hyde" in step.note
     assert trace.dropped == ()
-
-
-def test_without_a_model_nobody_is_asked(river_index: CorpusIndex) -> None:
-    raw = chain("raw", {"do": "retrieve", "strategies": "raw"}, "select", "answer")
-    one = controller(raw, river_index, limits=Limits(steps=0)).attempt(COMPARISON, Watched(), 60)
-    other = controller("plain", river_index, limits=Limits(steps=0)).attempt(COMPARISON, Watched(), 60)
-    assert one.error is None
-    assert one.selection is not None
-    assert other.selection is not None
-    assert one.selection.ids == other.selection.ids
-    assert one.trace.dropped == ()  # type: ignore[attr-defined]
 
 
 def test_strategies_never_exceed_the_limit_together(river_index: CorpusIndex) -> None:
@@ -83,18 +71,6 @@ def test_a_strategy_has_no_more_time_than_the_question(river_index: CorpusIndex)
     assert "hyde: left out, it took longer than 1." in step.note
     assert found.selection is not None  # time was left to read
     assert found.selection.ids
-
-
-def test_a_strategy_that_fails_is_said_and_the_others_search(river_index: CorpusIndex) -> None:
-    def failing(prompt: Prompt) -> str:
-        if prompt.system.startswith("You write passages"):
-            raise GenerationError("out of order")
-        return writing(prompt)
-
-    found = controller(WIDE, river_index).attempt(COMPARISON, Watched(failing), 60)
-    assert found.error is None
-    step = next(step for step in found.trace.steps if step.do == "retrieve")
-    assert "hyde: left out, out of order" in step.note
 
 
 def test_a_node_that_is_given_up_is_charged_for_every_strategy_under_way(river_index: CorpusIndex) -> None:

@@ -20,7 +20,6 @@ from mio_rag.session.strategies import (
     Grounds,
     SearchTask,
     check_strategies,
-    lines_of,
     names_of,
     strategy_prompt,
 )
@@ -85,17 +84,6 @@ def test_each_strategy_searches_for_what_it_says(index: CorpusIndex) -> None:
     assert tried["query2doc"].queries == (f"{QUESTION.text} Arno Pisa sea",)
     assert tried["grounded"].queries == (f"{QUESTION.text} Arno",)
     assert tried["multi-query"].queries == (QUESTION.text, "river of the peninsula", "the stream near Pisa")
-
-
-def test_hyde_embeds_the_passage_and_keeps_the_words_of_the_question(index: CorpusIndex) -> None:
-    retriever = Retriever(index, pool=4, mode="dense")
-    passage = "The source is on Mount Falterona."
-    hyde = search(QUESTION, retriever, ScriptedGenerator(model(hyde=passage)), ["hyde"])
-    assert list(hyde.tried[0].found.rows) == retriever.ranked(passage)
-    assert hyde.tried[0].found.rows[0] == 1
-    lexical = Retriever(index, pool=4, mode="bm25")
-    both = search(QUESTION, lexical, ScriptedGenerator(model(hyde=passage)), ["raw", "hyde"])
-    assert both.tried[0].found.rows == both.tried[1].found.rows
 
 
 def test_names_that_were_not_given_are_dropped_and_counted(index: CorpusIndex) -> None:
@@ -251,18 +239,6 @@ def test_where_nobody_finds_anything_the_question_is_searched_for(index: CorpusI
     assert "no strategy found anything" in merged.notes[-1]
 
 
-def test_replies_are_kept_and_charged_again(index: CorpusIndex) -> None:
-    generator, replies = ScriptedGenerator(model()), {}  # type: ignore[var-annotated]
-    retriever = Retriever(index, pool=4)
-    budget = Budget(generator, Limits(), replies=replies)
-    spent = [
-        search(QUESTION, retriever, generator, ["hyde"], branch=budget.branch()).tried[0].amount
-        for _ in range(2)
-    ]
-    assert len(generator.prompts) == 1
-    assert spent[0].tokens == spent[1].tokens
-
-
 def test_what_does_not_fit_is_refused_before_anything_is_asked(index: CorpusIndex) -> None:
     retriever = Retriever(index, pool=4)
     with pytest.raises(InputError, match=r"hyde, multi-query.*need a language model"):
@@ -282,14 +258,3 @@ def test_what_does_not_fit_is_refused_before_anything_is_asked(index: CorpusInde
     with pytest.raises(InputError, match="grounded: this strategy needs an index with evidence links"):
         search(QUESTION, Retriever(unlinked, pool=4), ScriptedGenerator(model()), ["grounded"])
     assert check_strategies(["all"]) == STRATEGIES
-
-
-def test_lists_that_models_write() -> None:
-    reply = '1. "One"\n\n2) Two\n- Three\nQuestion: Four\n...\n* 2 rivers'
-    assert lines_of(reply) == ["One", "Two", "Three", "Four", "2 rivers"]
-
-
-def test_braces_in_a_question_arrive_as_they_are() -> None:
-    prompt = strategy_prompt("variations", Question("q", "What is {count}?"), {"count": "3"})
-    assert "What is {count}?" in prompt.user
-    assert "3 rewordings" in prompt.system

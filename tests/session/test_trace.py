@@ -10,7 +10,7 @@ import pytest
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ScriptedGenerator
-from mio_rag.learning.rules import decided, replay
+from mio_rag.learning.rules import replay
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.budget import Limits
 from mio_rag.session.trace import Trace, append_traces, read_traces
@@ -86,48 +86,3 @@ def test_files_survive_an_interruption_and_keep_runs_apart(trace: Trace, tmp_pat
     file.write_text('{"version": 2}\n{"a": 1}\n', encoding="utf-8")
     with pytest.raises(DataError, match="line 1"):
         read_traces(file)
-
-
-CALL = {
-    "part": "answer", "seconds": 1.0, "lm_calls": 1, "retrieval_calls": 0, "prompt_tokens": 9,
-    "completion_tokens": 2,
-}  # fmt: skip
-OLD = {
-    "version": 1, "question_id": "q", "question": "Who?", "choices": [], "controller": "x",
-    "budget_tokens": 60, "settings": {}, "ended": "stop", "passages": [], "answer": "A", "choice": None,
-    "generator": "g", "opening": [], "closing": [CALL], "parts": {"answer": CALL}, "error": None,
-}  # fmt: skip
-STEP = {"step": 0, "query": "Who?", "note": "", "new_ids": ["a"], "selected_ids": ["a"], "calls": []}
-
-
-@pytest.mark.parametrize(
-    ("kind", "more", "step"),
-    [
-        ("mdp", {"gauge": "tracked", "uncertainty": 0.5, "last_q_values": None, "last_closed": []},
-         {"action": "retrieve", "uncertainty": 1.0, "next_uncertainty": 0.5, "q_values": None, "closed": []}),
-        ("tier", {"tier": "easy", "scores": None, "unsure": False, "corrected": False, "top_score": 0.5},
-         {"action": "read"}),
-        ("strategies", {"found": {"a": {"raw": 1}}, "chosen": {"strategies": ["raw"]}, "notes": ["x"]},
-         {"action": "raw"}),
-        ("workflow", {"workflow": {"name": "plain"}, "seconds": 1.0, "choice_of": {"plain": 1.0},
-                      "fallback": None},
-         {"action": "retrieve", "node": "retrieve", "gave": "3 passages", "broken": False, "signals": {}}),
-        ("policy", {"workflow": {"name": "plain"}, "token_price": 0.1, "complete": 0.5, "search": {},
-                    "wanted": 0},
-         {"action": "select", "node": "select", "why": "read", "complete": 0.5}),
-    ],
-)  # fmt: skip
-def test_version_1_is_still_read(kind: str, more: dict[str, Any], step: dict[str, Any]) -> None:
-    named = {} if kind == "mdp" else {"kind": kind}
-    found = Trace.from_dict({**OLD, **named, **more, "steps": [{**STEP, **step}]})
-    assert (found.policy, found.budget, found.answer) == ("x", 60, "A")
-    assert [call.prompt_tokens for call in found.calls] == [9]
-    assert found.steps[0].do == step["action"]
-    assert Trace.from_dict(json.loads(json.dumps(found.to_dict()))) == found
-    if kind == "mdp":
-        assert [one.next_uncertainty for one in decided(found)] == [0.5]
-        assert found.columns()["steps"] == 1
-    if kind == "tier":
-        assert found.columns()["tier"] == "easy"
-    if kind == "strategies":
-        assert found.search["found_by"] == {"a": {"raw": 1}}
