@@ -24,7 +24,7 @@ from mio_rag.policy_files import allocating, resolve
 from mio_rag.selection.selector import Selector
 from mio_rag.session.tiers import Tier
 from mio_rag.solvers import SolveOptions
-from tests.learning.learned import planner_file, router_file
+from tests.learning.files import planner_file, router_file
 
 
 def problems(data: dict[str, object], folder: Path | None = None) -> list[str]:

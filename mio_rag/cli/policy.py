@@ -14,7 +14,7 @@ from mio_rag.cli.output import open_output
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.learning.planner_tree import Encoder
+    from mio_rag.learning.planner import Encoder
     from mio_rag.session.workflow import Workflow
 
 
@@ -453,8 +453,7 @@ def plan_replay_command(
     json_output: Json = False,
 ) -> None:
     """Make the decisions of traces again. Without a model; status 1 where something comes out differently."""
-    from mio_rag.learning.planner import read_planner
-    from mio_rag.learning.planner_replay import replay
+    from mio_rag.learning.planner import read_planner, replay
     from mio_rag.session.trace import read_traces
 
     output = open_output(json_output)

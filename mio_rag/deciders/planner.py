@@ -11,9 +11,8 @@ import numpy as np
 from mio_rag.deciders.order import Order, action_of, inner_workflow
 from mio_rag.deciders.plans import grammar, parse_plan
 from mio_rag.errors import InputError
-from mio_rag.learning.experience import FloatArray, observation, seen
+from mio_rag.learning.planner import Branch, Encoder, FloatArray, observation, seen
 from mio_rag.learning.planner import Planner as Learned
-from mio_rag.learning.planner_tree import Branch, Encoder
 from mio_rag.session.costs import Prices
 from mio_rag.session.state import Action, Result, State, signals
 from mio_rag.session.trace import per_token, share

@@ -1,7 +1,8 @@
-"""Train a planner on a table of outcomes, and judge it against the fixed workflows."""
+"""Train a planner on a table of outcomes, and compare it with the fixed workflows."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
@@ -9,24 +10,360 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy  # loads scipy.stats, a second, where it is first used
+from numpy.typing import ArrayLike, NDArray
 
 from mio_rag import __version__
-from mio_rag.errors import InputError
+from mio_rag.errors import DataError, InputError
 from mio_rag.learning.outcomes import Outcomes, mixtures, read_collected
-from mio_rag.learning.planner_tree import Tree
+from mio_rag.learning.planner import (
+    SEEN,
+    Encoder,
+    FloatArray,
+    IntArray,
+    Planner,
+    QuestionFeatures,
+    Regression,
+    RegressionScorer,
+    Scorer,
+    Tree,
+    observation,
+    seen,
+)
+from mio_rag.session.models import COSTS
+from mio_rag.session.workflow import Workflow, find_workflow
 
 if TYPE_CHECKING:
-    from mio_rag.learning.planner import Planner
-    from mio_rag.learning.planner_tree import Encoder, QuestionFeatures
     from mio_rag.learning.ppo import PPOSettings
-    from mio_rag.session.workflow import Workflow
 
-from mio_rag.learning.experience import Experience, FloatArray, IntArray, experience_of, fit_regression
+#: How a planner may learn.
+METHODS = ("regression", "ppo")
+_CELLS = 500_000  # of an array of draws by questions
+#: Ridge penalties, as multiples of the number of questions; the best of them is chosen out of fold.
+_PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+_FEW = 10  # questions; smaller sets count as one
+_FOLDS = 5
+#: With which workflows must differ on the whole, or from set to set, or they count as alike: so low, since
+#: what is lost where they do differ is more than what is paid where they do not.
+_SURE = 0.75
+
+
+# -- examples -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Experience:
+    """n questions in a tree of p places and m workflows: what is seen at every place, and what it cost.
+
+    Decoding is greedy, so what an executor gave on a question it gives again: rows of whole workflows tell
+    exactly what would be seen and spent at every place, and policies can be trained and replayed on them.
+
+    observed: shape (n, p, d); what is seen at each place.
+    step_cost: shape (n, p); what coming to a place from the one above costs, in units of what `plain` costs
+        on average.
+    quality, cost: shape (n, m); of whole workflows.
+    sets: length n or 0; the question set of each; empty: all are of one.
+    """
+
+    tree: Tree
+    observed: FloatArray
+    step_cost: FloatArray
+    quality: FloatArray
+    cost: FloatArray
+    sets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        n, p, m = len(self.quality), len(self.tree.branches), len(self.tree.workflows)
+        wanted = {"observed": (n, p), "step_cost": (n, p), "quality": (n, m), "cost": (n, m)}
+        problems = []
+        for name, shape in wanted.items():
+            array = getattr(self, name)
+            if array.shape[:2] != shape:
+                problems.append(f"{name} has shape {array.shape}, not {shape}")
+            if not np.isfinite(array).all():
+                problems.append(f"{name} holds values that are not finite")
+        if len(self.sets) not in (0, n):
+            problems.append(f"{len(self.sets)} sets are named for {n} questions: give one each")
+        if problems or not n:
+            raise InputError(problems or ["there are no questions to learn from"])
+
+    def __len__(self) -> int:
+        return len(self.quality)
+
+    def where(self, kept: ArrayLike) -> Experience:
+        """Return the experience of some questions."""
+        rows = np.arange(len(self))[np.asarray(kept)]
+        sets = tuple(self.sets[row] for row in rows) if self.sets else ()
+        return Experience(
+            self.tree, self.observed[rows], self.step_cost[rows], self.quality[rows], self.cost[rows], sets
+        )
+
+    def reward(self, chosen: IntArray, alpha: float) -> FloatArray:
+        """Return quality less alpha times cost of a workflow each, shape (n,)."""
+        rows = np.arange(len(self))
+        return np.asarray(self.quality[rows, chosen] - alpha * self.cost[rows, chosen], dtype=np.float64)
+
+
+def experience_of(
+    tree: Tree,
+    rows: Sequence[Mapping[str, Any]],
+    ids: Sequence[str],
+    features: FloatArray,
+    *,
+    cost: str = "tokens",
+    unit: float,
+) -> Experience:
+    """Return the experience in rows that `collect_outcomes` wrote.
+
+    ids: questions to take, in this order.
+    features: shape (n, k); of these questions.
+    unit: how much of `cost`, tokens or dollars, counts as a cost of 1.
+
+    Raises `DataError` if rows are missing, damaged, or were made by other workflows.
+    """
+    cells = {(row["question_id"], row["action"]): row for row in rows}
+    names = [workflow.name for workflow in tree.workflows]
+    missing = [(i, name) for i in ids for name in names if (i, name) not in cells]
+    if missing:
+        raise DataError(f"{len(missing)} outcomes are missing, for instance {missing[0]}: run plan outcomes")
+    n, p = len(ids), len(tree.branches)
+    observed, step_cost = np.zeros((n, p, features.shape[1] + len(SEEN) + 2)), np.zeros((n, p))
+    quality, costs = np.zeros((2, n, len(names)))
+    paths: list[list[tuple[int, int]]] = []  # nodes on the way to each place; parents come first
+    for branch in tree.branches:
+        path = list(paths[branch.parent]) if branch.parent >= 0 else []
+        paths.append(path if branch.node is None else [*path, branch.node])
+    for i, name in enumerate(ids):
+        told = [cells[name, action] for action in names]
+        quality[i] = [float(row["token_f1"] or 0.0) for row in told]
+        costs[i] = [_number(row.get(cost), cost) / unit for row in told]
+        total = np.zeros(p)
+        for branch, path in zip(tree.branches, paths, strict=True):
+            steps = [_step(told[leaf]["steps"], tree, leaf, depth, name) for leaf, depth in path]
+            spent = sum(_number(step.get(cost), cost) for step in steps) / unit
+            signals = [(s["do"], s["signals"], s["dropped"] is not None) for s in steps]
+            observed[i, branch.place] = observation(features[i], seen(signals), spent)
+            # The cost of a whole workflow includes a fallback, if there was one.
+            total[branch.place] = spent if branch.ends is None else costs[i, branch.ends]
+            above = total[branch.parent] if branch.parent >= 0 else 0.0
+            step_cost[i, branch.place] = total[branch.place] - above
+    return Experience(
+        tree, observed, step_cost, quality, costs, tuple(str(cells[i, names[0]]["set"]) for i in ids)
+    )
+
+
+def _number(value: Any, name: str) -> float:
+    if value is None:
+        raise DataError(f"the outcomes hold no {name}: give prices to plan outcomes, or count tokens")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise DataError(f"an outcome is damaged: its {name} must be a finite number, got {value!r:.40}")
+    return float(value)
+
+
+def _step(steps: Sequence[Any], tree: Tree, leaf: int, depth: int, question: str) -> Mapping[str, Any]:
+    name = tree.workflows[leaf].name
+    if depth < len(steps) and not {"signature", "do", "signals", "dropped"} <= set(steps[depth]):
+        raise DataError(
+            f"the outcome of question '{question}' with '{name}' is damaged: step {depth + 1} is incomplete; "
+            "run plan outcomes again, in a new folder"
+        )
+    if depth >= len(steps) or steps[depth]["signature"] != tree.signatures[leaf][depth]:
+        raise DataError(
+            f"question '{question}' was answered by another workflow named '{name}': run plan outcomes "
+            "again, in a new folder"
+        )
+    found: Mapping[str, Any] = steps[depth]
+    return found
+
+
+# -- regression of quality and cost -------------------------------------------------------------------------
+
+
+def fit_regression(experience: Experience) -> Regression:
+    """Fit by ridge regression, shrunk by what predictions are worth out of fold.
+
+    One model serves every alpha. The predicted cost of what is chosen can only fall as alpha rises: a line in
+    alpha for each workflow, and the upper envelope of lines is convex.
+
+    Outcomes of single questions are noisy. Which question set a question comes from is far easier to learn,
+    and sets differ in what they need. So a gate names the set that a question looks like, and workflows are
+    judged by how they did on that set (a mixture of experts with a hard gate; Jacobs and others, Neural
+    Computation 3, 1991), drawn towards how they did on all sets where sets hardly differ (empirical Bayes;
+    DerSimonian and Laird, Controlled Clinical Trials 7, 1986). A table of a single set is left with the
+    regression.
+
+    At every place all workflows that can still be reached are predicted from what is seen there: what they
+    have in common (how hard the question is), and how each differs from that, since only differences decide.
+    How they differ is first of all what it is on average on the question's set; a gate, fitted by least
+    squares, names the set of a new question. Sets of fewer than 10 questions count as one. What is left is
+    regressed. A slope in [0, 1], the same for all workflows of a place, scales each regression so that it is
+    calibrated on questions that it was not fitted on.
+
+    How a workflow differs on a set is estimated from the set's own mean and that of all sets, weighed by
+    their variances: what questions scatter within sets, and what sets differ by beyond that. Where
+    workflows differ no more, on the whole and from set to set, than in three of four tables of chance alone,
+    they count as alike, and the cheapest is chosen.
+
+    Raises `InputError` for fewer than 10 questions.
+    """
+    n, tree = len(experience), experience.tree
+    if n < 10:
+        raise InputError(f"{n} questions are too few to learn from: give at least 10")
+    p, m, d = len(tree.branches), len(tree.workflows), experience.observed.shape[2]
+    fold = np.random.default_rng(0).permutation(n) % _FOLDS
+    member = _members(experience.sets, n)
+    mean, scale = np.zeros((p, d)), np.ones((p, d))
+    weights, bias = np.zeros((2, p, d, m)), np.zeros((2, p, m))
+    gates, experts = np.zeros((p, d + 1, member.max() + 1)), np.zeros((p, member.max() + 1, m))
+    slopes, right = [], []
+    for place in tree.decisions:
+        x = experience.observed[:, place]
+        mean[place], spread = x.mean(axis=0), x.std(axis=0)
+        scale[place] = np.where(spread > 1e-9, spread, 1.0)
+        z = (x - mean[place]) / scale[place]
+        reached = tree.branches[place].leaves
+        gates[place], told = _gate(z, member, fold)
+        right.append(told)
+        quality, cost = experience.quality[:, reached], experience.cost[:, reached]
+        differs, likely = _by_set(quality, member)
+        experts[place][:, reached] = likely
+        for k, y in enumerate((quality, cost)):
+            common = np.broadcast_to(y.mean(axis=1, keepdims=True), y.shape)
+            rest = y - common - (differs[member] if k == 0 else 0.0)
+            (alike, first, _), (apart, second, slope) = (
+                _best_ridge(z, part, fold) for part in (common, rest)
+            )
+            weights[k, place][:, reached], bias[k, place, reached] = alike + apart, first + second
+            slopes.append(slope)
+    report = {"sets": float(member.max() + 1)}
+    if slopes:
+        report |= {"slope": float(np.mean(slopes)), "sets_told": float(np.mean(right))}
+    return Regression(mean, scale, weights, bias, gates, experts, tree.mask(), report)
+
+
+def _members(sets: Sequence[str], n: int) -> IntArray:
+    """The number of each question's set, shape (n,): 0, 1, ..."""
+    names, place, count = np.unique(np.array(sets or ("",) * n), return_inverse=True, return_counts=True)
+    small = count < _FEW
+    if count[small].sum() < _FEW:
+        kept = np.where(small, np.argmax(count), np.arange(len(names)))
+    else:
+        kept = np.where(small, len(names), np.arange(len(names)))
+    return np.asarray(np.unique(kept[place], return_inverse=True)[1], dtype=np.intp)
+
+
+def _gate(z: FloatArray, member: IntArray, fold: IntArray) -> tuple[FloatArray, float]:
+    """Weights and constants, shape (d + 1, s); and the share of sets that are named rightly out of fold."""
+    belongs = np.eye(member.max() + 1)[member]
+    best = (-1.0, _PENALTIES[-1])
+    for penalty in _PENALTIES:
+        found = np.zeros_like(belongs)
+        for k in np.unique(fold):
+            weights, offset = _ridge(z[fold != k], belongs[fold != k], penalty * len(z))
+            found[fold == k] = z[fold == k] @ weights + offset
+        best = max(best, (float((found.argmax(axis=1) == member).mean()), penalty))
+    fitted, offset = _ridge(z, belongs, best[1] * len(z))
+    return np.vstack([fitted, offset]), best[0]
+
+
+def _by_set(quality: FloatArray, member: IntArray) -> tuple[FloatArray, FloatArray]:
+    """How workflows differ on each set from what they have in common: measured, and likely; (s, m) each."""
+    apart = quality - quality.mean(axis=1, keepdims=True)
+    count = np.bincount(member)
+    measured = np.stack([apart[member == k].mean(axis=0) for k in range(len(count))])
+    scatter = ((apart - measured[member]) ** 2).sum(axis=0) / (len(apart) - len(count))
+    error = np.maximum(scatter / count[:, None], 1e-12)
+    spread = _beyond_chance(measured, error)
+    weight = 1 / (spread + error)
+    overall = (weight * measured).sum(axis=0) / weight.sum(axis=0)
+    if _alike(apart, member) and _alike(apart, np.zeros_like(member)):
+        return measured, np.zeros_like(measured)
+    return measured, overall + spread / (spread + error) * (measured - overall)
+
+
+def _alike(apart: FloatArray, member: IntArray) -> bool:
+    """Whether chance explains how workflows differ, on all sets together.
+
+    By the Hotelling-Lawley trace and its F approximation (McKeon, Biometrika 61, 1974). False where questions
+    are too few to tell.
+    """
+    count = np.bincount(member)
+    measured = np.stack([apart[member == k].mean(axis=0) for k in range(len(count))])
+    rest = apart - measured[member]
+    scatter = rest.T @ rest
+    n, p, q = len(apart) - len(count), int(np.linalg.matrix_rank(scatter, hermitian=True)), len(count)
+    if p == 0:
+        return not np.abs(measured).max() > 1e-12
+    if n < p + 4:
+        return False
+    inverse = np.linalg.pinv(scatter, hermitian=True)
+    trace = float((count * np.einsum("kj,jl,kl->k", measured, inverse, measured)).sum())
+    b = (n + q - p - 1) * (n - 1) / ((n - p - 3) * (n - p))
+    d = 4 + (p * q + 2) / (b - 1)
+    return trace < p * q * (d - 2) / (d * (n - p - 1)) * scipy.stats.f.ppf(_SURE, p * q, d)
+
+
+def _beyond_chance(means: FloatArray, error: FloatArray) -> FloatArray:
+    """The variance of means, down each column, beyond that of their errors; 0 where these explain it."""
+    if len(means) == 1:
+        return np.zeros(means.shape[1])
+    weight = 1 / error
+    total = weight.sum(axis=0)
+    center = (weight * means).sum(axis=0) / total
+    excess = (weight * (means - center) ** 2).sum(axis=0) - (len(means) - 1)
+    return np.asarray(np.maximum(0.0, excess / (total - (weight**2).sum(axis=0) / total)), dtype=np.float64)
+
+
+def _best_ridge(z: FloatArray, y: FloatArray, fold: IntArray) -> tuple[FloatArray, FloatArray, float]:
+    """Weights, already scaled, and means of the penalty that is best out of fold; and the slope.
+
+    The slope is 0 where the errors out of fold are not smaller than without weights by a standard error:
+    among several penalties one does better by chance.
+    """
+    best: tuple[float, float, float] = (np.inf, _PENALTIES[-1], 0.0)
+    for penalty in _PENALTIES:
+        error, slope = _calibrated(_out_of_fold(z, y, fold, penalty * len(y)), y, fold)
+        best = min(best, (float(error.sum()), penalty, slope))
+    _, penalty, slope = best
+    error, _ = _calibrated(_out_of_fold(z, y, fold, penalty * len(y)), y, fold)
+    saved = _calibrated(np.zeros_like(y), y, fold)[0] - error
+    if saved.mean() <= saved.std(ddof=1) / np.sqrt(len(saved)):
+        slope = 0.0
+    fitted, offset = _ridge(z, y, penalty * len(y))
+    if slope == 0.0:
+        return np.zeros_like(fitted), y.mean(axis=0), 0.0
+    return slope * fitted, offset, slope
+
+
+def _ridge(z: FloatArray, y: FloatArray, penalty: float) -> tuple[FloatArray, FloatArray]:
+    """Weights and means; the columns of z are centred."""
+    center, offset = z.mean(axis=0), y.mean(axis=0)
+    zc = z - center
+    weights = np.linalg.solve(zc.T @ zc + penalty * np.eye(z.shape[1]), zc.T @ (y - offset))
+    return weights, offset - center @ weights
+
+
+def _out_of_fold(z: FloatArray, y: FloatArray, fold: IntArray, penalty: float) -> FloatArray:
+    """Predictions for the questions of each fold, less the mean of what they were fitted on."""
+    found = np.zeros_like(y)
+    for k in np.unique(fold):
+        train = fold != k
+        weights, offset = _ridge(z[train], y[train], penalty)
+        found[~train] = z[~train] @ weights + offset - y[train].mean(axis=0)
+    return found
+
+
+def _calibrated(predicted: FloatArray, y: FloatArray, fold: IntArray) -> tuple[FloatArray, float]:
+    """Squared errors of questions out of fold after scaling; the slope in [0, 1] that makes them least."""
+    rest = np.zeros_like(y)
+    for k in np.unique(fold):
+        rest[fold == k] = y[fold == k] - y[fold != k].mean(axis=0)
+    power = float((predicted**2).sum())
+    slope = float(np.clip((predicted * rest).sum() / power, 0, 1)) if power > 1e-12 else 0.0
+    return ((rest - slope * predicted) ** 2).sum(axis=1), slope
+
 
 # -- comparison with fixed workflows ------------------------------------------------------------------------
-
-_CELLS = 500_000  # of an array of draws by questions
 
 
 @dataclass(frozen=True)
@@ -51,72 +388,54 @@ class Point:
     shares: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return asdict(self)
 
 
 def judged(
     name: str, experience: Experience, chosen: IntArray, alpha: float, *, draws: int = 2000, seed: int = 0
 ) -> Point:
-    """A choice of a workflow for each question, against the best mixture of fixed ones at equal cost.
+    """Compare a choice of a workflow for each question with the best mixture of fixed ones at equal cost.
 
     The interval is a bootstrap over questions: each draw has a mixture of its own.
     """
-    rows = np.arange(len(experience))
+    n = len(experience)
+    rows = np.arange(n)
     quality, cost = experience.quality[rows, chosen], experience.cost[rows, chosen]
-    means = experience.quality.mean(axis=0), experience.cost.mean(axis=0)
-    fixed = float(mixtures(means[0][None], means[1][None], cost.mean(keepdims=True))[0])
-    rng = np.random.default_rng(seed)
-    gains = np.concatenate(
-        [
-            _gains(experience, quality, cost, rng.integers(len(rows), size=(some, len(rows))))
-            for some in _portions(draws, len(rows))
-        ]
-    )
-    low, high = np.quantile(gains, [0.025, 0.975])
+
+    def gains(weights: FloatArray) -> FloatArray:
+        mixed = mixtures(weights @ experience.quality, weights @ experience.cost, weights @ cost)
+        return np.asarray(weights @ quality - mixed, dtype=np.float64)
+
+    gain = float(gains(np.full((1, n), 1 / n))[0])
+    rng, drawn, at_once = np.random.default_rng(seed), [], max(1, _CELLS // n)
+    for start in range(0, draws, at_once):
+        k = min(at_once, draws - start)
+        cells = (rng.integers(n, size=(k, n)) + n * np.arange(k)[:, None]).ravel()
+        drawn.append(gains(np.bincount(cells, minlength=k * n).reshape(k, n) / n))
+    low, high = np.quantile(np.concatenate(drawn), [0.025, 0.975])
     names = [workflow.name for workflow in experience.tree.workflows]
-    shares = {n: float((chosen == k).mean()) for k, n in enumerate(names) if (chosen == k).any()}
-    return Point(
-        name, alpha, float(quality.mean()), float(cost.mean()), float((quality - alpha * cost).mean()),
-        fixed, float(quality.mean()) - fixed, float(low), float(high), shares,
-    )  # fmt: skip
-
-
-def _portions(draws: int, questions: int) -> list[int]:
-    """How many draws at a time: as many as some megabytes hold."""
-    most = max(1, _CELLS // max(1, questions))
-    return [min(most, draws - start) for start in range(0, draws, most)]
-
-
-def _gains(experience: Experience, quality: FloatArray, cost: FloatArray, at: IntArray) -> FloatArray:
-    """Quality less that of the mixture, on every draw of questions; `at` has shape (draws, n)."""
-    draws, n = at.shape
-    cells = (at + n * np.arange(draws)[:, None]).ravel()
-    weights = np.bincount(cells, minlength=draws * n).reshape(draws, n) / n
-    mixed = mixtures(weights @ experience.quality, weights @ experience.cost, weights @ cost)
-    return np.asarray(weights @ quality - mixed, dtype=np.float64)
+    shares = {name: float((chosen == k).mean()) for k, name in enumerate(names) if (chosen == k).any()}
+    means = float(quality.mean()), float(cost.mean()), float((quality - alpha * cost).mean())
+    return Point(name, alpha, *means, means[0] - gain, gain, float(low), float(high), shares)
 
 
 def frontier(planner: Planner, experience: Experience, alphas: Sequence[float]) -> list[Point]:
-    """A planner at every price that it may be asked for."""
+    """Return a planner at every price that it may be asked for."""
     allowed = [a for a in alphas if not planner.alphas or planner.alphas[0] <= a <= planner.alphas[-1]]
     return [judged("planner", experience, planner.replay(experience, alpha), alpha) for alpha in allowed]
 
 
 def fixed_points(experience: Experience, alpha: float) -> list[Point]:
-    """Every workflow on every question, and whoever knows each question's best."""
-    points = [
-        judged(workflow.name, experience, np.full(len(experience), k, dtype=np.intp), alpha, draws=200)
-        for k, workflow in enumerate(experience.tree.workflows)
-    ]
-    oracle = np.argmax(experience.quality - alpha * experience.cost, axis=1).astype(np.intp)
-    return [*points, judged("oracle", experience, oracle, alpha, draws=200)]
+    """Return every workflow on every question, and the oracle that knows each question's best."""
+    n, rewards = len(experience), experience.quality - alpha * experience.cost
+    names = [workflow.name for workflow in experience.tree.workflows]
+    choices = {name: np.full(n, k, dtype=np.intp) for k, name in enumerate(names)}
+    choices["oracle"] = np.argmax(rewards, axis=1).astype(np.intp)
+    return [judged(name, experience, chosen, alpha, draws=200) for name, chosen in choices.items()]
 
 
 # -- training -----------------------------------------------------------------------------------------------
-
-#: How a planner may learn.
-METHODS = ("regression", "ppo")
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,29 +455,25 @@ class Table:
     embedder: str
 
     def experience(
-        self, tree: Tree, features: QuestionFeatures, places: NDArray[np.intp], unit: float, cost: str
+        self, tree: Tree, features: QuestionFeatures, places: IntArray, unit: float, cost: str
     ) -> Experience:
-        """The experience of the questions at these places."""
+        """Return the experience of the questions at these places."""
         ids = [self.outcomes.ids[i] for i in places]
-        texts = [self.outcomes.questions[i] for i in places]
-        seen = features.of(texts, self.vectors[places])
-        return experience_of(tree, self.rows, ids, seen, cost=cost, unit=unit)
+        looked = features.of([self.outcomes.questions[i] for i in places], self.vectors[places])
+        return experience_of(tree, self.rows, ids, looked, cost=cost, unit=unit)
 
-    def where(self, places: NDArray[np.intp]) -> Table:
-        """The table of the questions at these places."""
+    def where(self, places: IntArray) -> Table:
+        """Return the table of the questions at these places."""
         return replace(self, outcomes=self.outcomes.where(places), vectors=self.vectors[places])
 
 
 def read_table(folder: Path, embedder: Encoder, files: Sequence[str] = ()) -> Table:
-    """What `collect_outcomes` wrote, with the embeddings of its questions.
+    """Return what `collect_outcomes` wrote, with the embeddings of its questions.
 
     files: of workflows that are not named ones.
 
-    Raises `InputError` if the folder holds no table, or workflows that are not known here or have changed
-    since.
+    Raises `InputError` if the folder holds no table, or workflows that are unknown here or have changed.
     """
-    from mio_rag.session.workflow import find_workflow
-
     outcomes, rows = read_collected(folder)
     given = {workflow.name: workflow for workflow in map(find_workflow, files)}
     hashes = outcomes.provenance.get("workflows", {})
@@ -178,36 +493,29 @@ def read_table(folder: Path, embedder: Encoder, files: Sequence[str] = ()) -> Ta
     return Table(outcomes, rows, tuple(workflows), vectors, embedder.fingerprint)
 
 
-def split_of(outcomes: Outcomes, test: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Places of questions to learn from and of questions held out; of every set the same share.
+def split_of(outcomes: Outcomes, test: float, seed: int) -> tuple[IntArray, IntArray]:
+    """Return places of questions to learn from and of a share `test` that is held out.
 
     A question goes by a hash of its id, so that it stays on its side as the table grows.
     """
-    drawn = np.array([_share(name, seed) for name in outcomes.ids])
-    sets = np.array(outcomes.sets or ("",) * len(outcomes))
-    held = np.zeros(len(outcomes), dtype=bool)
-    for name in np.unique(sets):
-        held |= (sets == name) & (drawn < test)
+    hashes = [sha256(f"{seed}:{name}".encode()).hexdigest()[:12] for name in outcomes.ids]
+    held = np.array([int(digits, 16) / 16**12 for digits in hashes]) < test
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
-def never_seen(outcomes: Outcomes, planner: Planner) -> NDArray[np.intp]:
-    """Places of the questions that a planner has not learned from, by their ids.
+def never_seen(outcomes: Outcomes, planner: Planner) -> IntArray:
+    """Return places of the questions that a planner has not learned from, by their ids.
 
-    Raises `InputError` if it does not say which these are.
+    Raises `InputError` if its file does not list them.
     """
     if "learned_from" not in planner.about:
-        raise InputError("the planner does not say which questions it has learned from: give --all")
+        raise InputError("the planner does not list the questions that it has learned from: give --all")
     known = set(planner.about["learned_from"])
     return np.flatnonzero([_short(name) not in known for name in outcomes.ids])
 
 
 def _short(name: str) -> str:
     return sha256(name.encode()).hexdigest()[:16]
-
-
-def _share(name: str, seed: int) -> float:
-    return int(sha256(f"{seed}:{name}".encode()).hexdigest()[:12], 16) / 16**12
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +528,7 @@ class Made:
 
 def train_planner(
     table: Table,
-    places: NDArray[np.intp],
+    places: IntArray,
     *,
     method: str = "regression",
     mode: str = "once",
@@ -231,16 +539,11 @@ def train_planner(
 ) -> Made:
     """Learn from the questions at these places.
 
-    A cost of 1 is what `plain` costs on average there; of tables without `plain`, what the dearest workflow
-    costs.
+    A cost of 1 is what `plain` costs on average there; of tables without `plain`, what the most expensive
+    workflow costs.
 
     Raises `InputError` for unknown methods, modes and costs, and too few questions.
     """
-    from mio_rag.learning.planner import Planner, RegressionScorer
-    from mio_rag.learning.planner_tree import QuestionFeatures
-    from mio_rag.learning.ppo import PPOSettings, train_ppo
-    from mio_rag.session.models import COSTS
-
     problems = [
         f"{what} '{given}' is unknown: choose {', '.join(known)}"
         for what, given, known in (("method", method, METHODS), ("cost", cost, COSTS))
@@ -248,33 +551,33 @@ def train_planner(
     ]
     if problems:
         raise InputError(problems)
-    outcomes = table.outcomes.where(places)
-    means = outcomes.of(cost).mean(axis=0)
-    names = list(outcomes.actions)
-    unit = float(means[names.index("plain")] if "plain" in names else means.max())
+    outcomes, about = table.outcomes.where(places), table.outcomes.provenance
+    means = dict(zip(outcomes.actions, outcomes.of(cost).mean(axis=0).tolist(), strict=True))
+    unit = means.get("plain", max(means.values()))
     if unit <= 0:
         raise InputError(f"no workflow costs any {cost}: there is nothing to trade against quality")
     features = QuestionFeatures.fit(outcomes.questions, table.vectors[places])
     tree = Tree(table.workflows, mode)
     experience = table.experience(tree, features, places, unit, cost)
-    about = {
+    told: dict[str, Any] = {
         "questions": len(places),
         "learned_from": sorted(_short(name) for name in outcomes.ids),
-        "rows_sha256": str(table.outcomes.provenance.get("rows_sha256", "")),
-        "generator": str(table.outcomes.provenance.get("generator", "")),
-        "budget_tokens": table.outcomes.provenance.get("budget_tokens"),
+        "rows_sha256": str(about.get("rows_sha256", "")),
+        "generator": str(about.get("generator", "")),
+        "budget_tokens": about.get("budget_tokens"),
         "versions": {"mio-rag": __version__, "numpy": np.__version__},
     }
     curve: list[tuple[int, float, float, float]] = []
     alphas: tuple[float, ...] = ()
+    scorer: Scorer
     if method == "regression":
         fitted = fit_regression(experience)
-        scorer: Any = RegressionScorer(fitted)
-        about |= {"report": fitted.report}
+        scorer, told["report"] = RegressionScorer(fitted), fitted.report
     else:
+        from mio_rag.learning.ppo import PPOSettings, train_ppo
+
         settings = ppo or PPOSettings()
         trained = train_ppo(experience, settings, checkpoint=checkpoint, progress=progress)
         scorer, curve, alphas = trained.network, trained.curve, settings.alphas
-        about |= {"seed": settings.seed, "updates": len(curve), "held_out_reward": trained.best}
-    planner = Planner(tree, features, scorer, method, unit, alphas, table.embedder, cost, about)
-    return Made(planner, curve)
+        told |= {"seed": settings.seed, "updates": len(curve), "held_out_reward": trained.best}
+    return Made(Planner(tree, features, scorer, method, unit, alphas, table.embedder, cost, told), curve)

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from mio_rag.errors import InputError, require
-from mio_rag.learning.experience import Experience, fit_regression
-from mio_rag.learning.planner import Network, RegressionScorer, network_input
+from mio_rag.learning.planner import Network, Planner, QuestionFeatures, RegressionScorer, network_input
+from mio_rag.learning.planner_training import Experience, fit_regression
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 from mio_rag.settings import Settings
 
@@ -243,9 +243,6 @@ class _Trainer:
 
     def held_rewards(self, network: Network) -> FloatArray:
         """Rewards of the likeliest actions on the questions set aside, shape (prices, questions)."""
-        from mio_rag.learning.planner import Planner
-        from mio_rag.learning.planner_tree import QuestionFeatures
-
         none = np.zeros(0)
         features = QuestionFeatures(none, np.zeros((0, 0)), none, none)
         planner = Planner(self.tree, features, network, "ppo", 1.0)

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from mio_rag.errors import InputError
-from mio_rag.learning.planner import Planner, write_planner
-from mio_rag.learning.planner_replay import replay
+from mio_rag.learning.planner import Planner, replay, write_planner
 from mio_rag.policies.make import make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.trace import Trace
-from tests.learning.plans import sure_planner
+from tests.learning.files import sure_planner
 from tests.session.scripted import COMPARISON, SELECTOR
 from tests.session.test_loop import Watched, controller
 
@@ -75,5 +74,5 @@ def test_another_planner_is_refused(river_index: CorpusIndex) -> None:
         replay(trace, dataclasses.replace(planner, embedder="minilm:x"))
     fixed = controller("plain", river_index).attempt(COMPARISON, Watched(), 60).trace
     assert isinstance(fixed, Trace)
-    with pytest.raises(InputError, match="nobody chose"):
+    with pytest.raises(InputError, match="was not chosen"):
         replay(fixed, planner)

@@ -21,7 +21,7 @@ from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.service.app import create_app
 from mio_rag.solvers import SolveOptions
 from tests.cli.running import here
-from tests.learning.learned import planner_file, router_file
+from tests.learning.files import planner_file, router_file
 
 #: Chosen by different rules, by different tools; each is asked six questions of the bundled set.
 POLICIES = (

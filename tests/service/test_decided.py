@@ -19,7 +19,7 @@ from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
 from mio_rag.service.settings import Kept, Planning, Strategies
 from mio_rag.session.cache import AnswerCache
-from tests.learning.learned import planner_file
+from tests.learning.files import planner_file
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 KEY = "a key of more than sixteen characters"

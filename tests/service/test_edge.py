@@ -18,7 +18,7 @@ from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
 from mio_rag.service.settings import Planning, ServiceLimits, Strategies
 from mio_rag.types import Answer
-from tests.learning.learned import planner_file, router_file
+from tests.learning.files import planner_file, router_file
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 ASKED = {"question": QUESTION, "deadline_seconds": 25}

@@ -13,7 +13,7 @@ from mio_rag.deciders.planner import Planner
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, SpentError
 from mio_rag.generation import Prompt, ScriptedGenerator
-from mio_rag.learning.experience import observation, seen
+from mio_rag.learning.planner import observation, seen
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.policy import policy_of
@@ -22,7 +22,7 @@ from mio_rag.session.budget import Limits
 from mio_rag.session.loop import Session
 from mio_rag.session.trace import Outcome, Trace, append_traces, read_traces, wrong_totals
 from mio_rag.types import Question
-from tests.learning.learned import planner_file, router_file
+from tests.learning.files import planner_file, router_file
 
 QUESTION = Question("c", "Which river is longer, the Arno or the Tiber?", ("Tiber",), ("r1", "r3"))
 
