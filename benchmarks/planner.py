@@ -25,11 +25,9 @@ from benchmarks.runner import Measured, figure, interval_text, note, numbers, te
 from mio_rag.errors import InputError
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.generation import make_generator
-from mio_rag.learning.experience import Experience, fit_regression
 from mio_rag.learning.outcomes import Source, collect_outcomes, data_hash
-from mio_rag.learning.planner import Planner, RegressionScorer
-from mio_rag.learning.planner_training import Table, judged, read_table
-from mio_rag.learning.planner_tree import MODES, QuestionFeatures, Tree
+from mio_rag.learning.planner import MODES, Planner, QuestionFeatures, RegressionScorer, Tree
+from mio_rag.learning.planner_training import Experience, Table, fit_regression, judged, read_table
 from mio_rag.learning.ppo import PPOSettings, train_ppo
 from mio_rag.pictures import label_points
 from mio_rag.policies.make import workflow_session
