@@ -29,7 +29,7 @@ from mio_rag.session.models import Models
 from mio_rag.types import Answer, GenerationError, Question
 from tests.batch.made import lines_of
 from tests.cli.running import here
-from tests.learning.learned import TIERS, router_file
+from tests.learning.files import TIERS, router_file
 
 QUESTIONS = tuple(Question(f"q{k}", f"How long is river {k}, and where does it rise?") for k in range(24))
 BASE: dict[str, Any] = {"limits": {"evidence_tokens": 60, "answer_tokens": 8}, "search": {"pool": 6}}
