@@ -145,6 +145,8 @@ def is_number(cell: str) -> bool:
 def is_heading(line: str) -> bool:
     """Whether a line that stands alone reads as a heading: short, in capitals or title case, or numbered."""
     words = line.split()
+    if line[:1] in "([" and line[-1:] in ")]":
+        return False
     if (
         not 1 <= len(words) <= LONGEST_TITLE
         or line[-1] in ".,;:?!\u3002\uff1a|"
@@ -229,6 +231,53 @@ def unwrapped(lines: Sequence[str], words: Collection[str] = ()) -> str:
         cut = len(text) > 2 and text[-1] in "-\u2010" and text[-2].isalpha() and line[:1].islower()
         text = joined(text, line, words) if cut else f"{text} {line}"
     return text
+
+
+#: Kinds of marks of items, by what they look like.
+_MARKS = re.compile(
+    r"(?P<bullet>[^\w\s(]\s)|(?P<one>\d{1,3}[.)]\s)|(?P<two>\d+\.\d+\.?\s)|(?P<more>\d+(?:\.\d+){2,}\.?\s)"
+    r"|(?P<roman>\(?[ivx]{1,5}[.)])|(?P<letter>\(?[a-z]{1,2}[.)])|(?P<capital>\(?[A-Z]{1,2}[.)])|(?P<digit>\(\d{1,3}\))"
+)
+_GENERIC = re.compile(
+    r"(?:article|section|chapter|part|item|exhibit|appendix|annex|schedule)\s+[\w.-]+[.:]?", re.IGNORECASE
+)
+
+
+def is_generic(line: str) -> bool:
+    """Whether a heading only counts ("ARTICLE 4"): what it is about follows."""
+    return _GENERIC.fullmatch(line) is not None
+
+
+def nest_items(document: Document) -> None:
+    """Find how deep items stand by the kinds of their marks, where the format does not say."""
+    open_: list[str] = []
+    letter = ""
+    for block in document.blocks:
+        if block.kind != "item":
+            if block.kind == "heading" or not open_ or len(block.text.split()) > 60:
+                open_ = []
+            continue
+        found = _MARKS.match(block.text)
+        kind = (found.lastgroup or "") if found else ""
+        mark = found[0].strip("(). ") if found else ""
+        # "(i)" after "(h)" is a letter.
+        if (
+            kind == "roman"
+            and "letter" in open_
+            and len(mark) == 1
+            and letter
+            and ord(mark) == ord(letter[-1]) + 1
+        ):
+            kind = "letter"
+        if kind == "letter":
+            letter = mark
+        if kind in open_:
+            del open_[open_.index(kind) + 1 :]
+        elif kind in ("one", "two"):
+            open_ = [k for k in open_ if k == "one" and kind == "two"] + [kind]
+        else:
+            open_.append(kind)
+        block.level = min(len(open_) - 1, 4)
 
 
 def merged(cell: str) -> str:

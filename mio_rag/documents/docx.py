@@ -155,7 +155,7 @@ class _Reader:
             pass  # a list of contents repeats the headings
         elif "title" in names[:2] and not self.title and len(self.document.blocks) < 30:
             self.title = text
-            self.document.add("heading", text, 1)
+            self.document.add("heading", text, 0)
         elif level:
             self.document.add("heading", f"{number} {text}".strip() if depth >= 0 else text, level)
         elif depth >= 0 and number:

@@ -6,7 +6,16 @@ import re
 from collections.abc import Generator
 from typing import Any
 
-from mio_rag.documents.blocks import BOLD_LEVEL, Document, infer_headings, merged, plain, short_title, tidy
+from mio_rag.documents.blocks import (
+    BOLD_LEVEL,
+    Document,
+    infer_headings,
+    is_heading,
+    merged,
+    plain,
+    short_title,
+    tidy,
+)
 from mio_rag.errors import require
 
 #: What a page shows beside its text: code, navigation, controls, and what stands in for media.
@@ -23,6 +32,7 @@ _BLOCKS = frozenset((
 _HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
 _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 _LONG_CELL = 80  # words: a table with longer ones lays out a page
+_NO_SCRIPT = re.compile(r"<noscript\b.*?</noscript\s*>", re.IGNORECASE | re.DOTALL)
 _MOST_ROWS = 20_000
 
 
@@ -37,7 +47,7 @@ def add_html(document: Document, text: str, *, page: bool = False) -> None:
     """Append the blocks of a piece of HTML; of a whole page its title, too."""
     require("selectolax", "documents", "reading HTML files")
     lexbor = require("selectolax.lexbor", "documents", "reading HTML files")
-    tree = lexbor.LexborHTMLParser(text)
+    tree = lexbor.LexborHTMLParser(_NO_SCRIPT.sub(" ", text))
     if page:
         for node in tree.css("head > title, h1"):
             if said := tidy(node.text()):
@@ -89,8 +99,8 @@ class _Walk:
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self.text: list[str] = []
-        self.bold = self.letters = self.inside = 0  # characters in bold, all; depth of bold
+        self.text: list[tuple[str, bool]] = []  # and whether it is bold
+        self.inside = 0  # elements that are bold
         self.lists: list[list[Any]] = []  # [kind, next number, type] of each list that is open
         self.marker = ""
         self.term = ""
@@ -115,24 +125,20 @@ class _Walk:
         """Enter a node; whether what is below it is done with."""
         tag = node.tag
         if tag == "-text":
-            said = node.text_content or ""
-            self.text.append(said)
-            size = len(said.strip())
-            self.letters += size
-            self.bold += size if self.inside else 0
+            self.text.append((node.text_content or "", self.inside > 0))
             return True
         if tag in _NOT_TEXT or tag.startswith(("-", "_", "!")) or _hidden(node):
             return True
         if tag == "br":
-            self.text.append("\0")
+            self.text.append(("\0", True))
         elif tag in ("b", "strong"):
             self.inside += 1
         elif tag == "img":
-            self.text.append(f" {node.attributes.get('alt') or ''} ")
+            self.text.append((f" {node.attributes.get('alt') or ''} ", False))
         elif tag == "input":
             kind = node.attributes.get("type")
             if kind in ("checkbox", "radio"):
-                self.text.append(" \u2612 " if "checked" in node.attributes else " \u2610 ")
+                self.text.append((" \u2612 " if "checked" in node.attributes else " \u2610 ", False))
         elif tag in _HEADINGS:
             self.flush()
             self.document.add("heading", tidy(_text(node)), int(tag[1]))
@@ -174,8 +180,8 @@ class _Walk:
         if tag in ("b", "strong"):
             self.inside -= 1
         elif tag == "dt":
-            said = tidy("".join(self.text)).rstrip(":")
-            self._clear()
+            said = tidy("".join(said for said, _ in self.text)).rstrip(":")
+            self.text = []
             self.term = f"{self.term}; {said}" if self.term and said else self.term or said
         elif tag in _BLOCKS:
             self.flush()
@@ -187,26 +193,34 @@ class _Walk:
             elif tag in ("li", "dd"):
                 self.marker = ""
 
-    def _clear(self) -> None:
-        self.text, self.bold, self.letters = [], 0, 0
-
     def flush(self) -> None:
         """What was met since the last border is a block, or some where two line breaks part it."""
-        whole = "".join(self.text)
-        bold = self.letters > 0 and self.bold >= 0.95 * self.letters
-        self._clear()
-        for piece in re.split(r"\0(?:\s*\0)+", whole):
-            lines = [line for line in map(tidy, piece.split("\0")) if line]
-            if not lines:
-                continue
-            if self.lists:
-                depth = len(self.lists) - (1 if self.marker else 0)
-                self.document.add("item", self.marker + " ".join(lines), depth)
-                self.marker = ""
-            elif bold and len(lines) == 1 and len(lines[0].split()) <= 14 and lines[0][-1] not in ".,;":
-                self.document.add("heading", lines[0].rstrip(":"), BOLD_LEVEL)
+        lines: list[tuple[str, bool]] = [("", True)]  # and whether all of it is bold
+        for said, bold in self.text:
+            for k, part in enumerate(said.split("\0")):
+                if k:
+                    lines.append(("", True))
+                before, all_bold = lines[-1]
+                lines[-1] = (before + part, all_bold and (bold or not part.strip()))
+        self.text = []
+        lines = [(tidy(said), bold) for said, bold in lines]
+        while lines and not lines[-1][0]:
+            lines.pop()
+        if self.lists:
+            depth = len(self.lists) - (1 if self.marker else 0)
+            self.document.add("item", self.marker + tidy(" ".join(said for said, _ in lines)), depth)
+            self.marker = "" if lines else self.marker
+            return
+        waiting: list[str] = []
+        for k, (said, bold) in enumerate(lines):
+            alone = bold or (len(lines) > k + 1 and is_heading(said) if said else False)
+            if not said or (alone and len(said.split()) <= 14 and said[-1] not in ".,;"):
+                self.document.add("paragraph", "\n".join(waiting))
+                waiting = []
+                self.document.add("heading", said.rstrip(":"), BOLD_LEVEL)
             else:
-                self.document.add("paragraph", "\n".join(lines))
+                waiting.append(said)
+        self.document.add("paragraph", "\n".join(waiting))
 
 
 def _text(node: Any, breaks: str = " ") -> str:

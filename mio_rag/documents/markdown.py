@@ -44,8 +44,9 @@ def read_markdown(text: str) -> Document:
             given = {name.lower(): str(value) for name, value in settings.items()}
             document.date = next(filter(None, (day_in(given.get(name, "")) for name in _DATES)), "")
     library = require("markdown_it", "documents", "reading Markdown files")
-    tokens = library.MarkdownIt("commonmark", {"maxNesting": 60}).enable("table").parse(plain(text))
-    _add(document, tokens)
+    parser = library.MarkdownIt("commonmark", {"maxNesting": 60}).enable("table")
+    parser.inline.ruler.before("escape", "formula", _formula)
+    _add(document, parser.parse(plain(text)))
     if not document.title:
         heading = next((b for b in document.blocks if b.kind == "heading" and b.level == 1), None)
         document.title = short_title(heading.text) if heading else ""
@@ -94,6 +95,20 @@ def _settings(mark: str, text: str) -> dict[str, Any] | None:
 def _bare(value: str) -> str:
     value = value.strip()
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+
+
+_FORMULA = re.compile(r"\$\$[^$]+\$\$|\$(?=[^\s$])[^$\n]*?(?<=[^\s\\])\$(?!\d)")
+
+
+def _formula(state: Any, silent: bool) -> bool:
+    """Formulas between dollar signs hold no signs of emphasis."""
+    found = _FORMULA.match(state.src, state.pos) if state.src[state.pos] == "$" else None
+    if found is None or not re.search(r"[\\_^{}*]", found[0]):
+        return False
+    if not silent:
+        state.push("text", "", 0).content = found[0]
+    state.pos = found.end()
+    return True
 
 
 def _add(document: Document, tokens: Sequence[Any]) -> None:
@@ -201,7 +216,7 @@ def _add_table(document: Document, tokens: Sequence[Any], k: int) -> int:
 
 
 def _said(children: Sequence[Any] | None, *, hard: str = " ", breaks: str = " ") -> str:
-    """Text without signs of emphasis; addresses of links on the web stay, in brackets."""
+    """Text without signs of emphasis; short addresses on the web stay, in brackets."""
     out: list[str] = []
     links: list[tuple[str, int]] = []
     for child in children or ():
@@ -221,7 +236,10 @@ def _said(children: Sequence[Any] | None, *, hard: str = " ", breaks: str = " ")
         elif kind == "link_close" and links:
             address, at = links.pop()
             said = "".join(out[at:])
-            if re.match(r"https?://|mailto:|ftp://", address) and address.removeprefix("mailto:") not in said:
+            if (
+                re.match(r"(?:https?://|mailto:|ftp://).{1,50}\Z", address)
+                and address.removeprefix("mailto:") not in said
+            ):
                 out.append(f" ({address.removeprefix('mailto:')})")
         elif kind == "html_inline" and re.match(r"<br\b", child.content, re.IGNORECASE):
             out.append(hard)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from mio_rag.documents.blocks import LEADS, Block, Document, tidy
+from mio_rag.documents.blocks import LEADS, Block, Document, is_generic, tidy
 from mio_rag.sentences import leans, sentence_spans
 from mio_rag.types import Line, Passage, Unit
 
@@ -15,6 +15,7 @@ from mio_rag.types import Line, Passage, Unit
 MAX_WORDS = 100
 _SMALL = 3  # a section of less than this part of a passage may join the next
 _WHOLE_ITEM, _CODE, _LONGEST = 40, 40, 80  # words of a unit
+_SHORT_ITEM = 8  # words: one that nested ones need, whether or not it says so
 _OUTER_LINES = 4  # of code around a unit
 _NO_SPACES = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
@@ -107,8 +108,16 @@ def passages_of(document: Document, source: str, max_words: int = MAX_WORDS) -> 
 
 
 def _settle(document: Document) -> None:
-    """Headings without anything below them become paragraphs: nothing of a document is lost."""
-    blocks = document.blocks
+    """Join headings that only count with what follows; those with nothing below become paragraphs."""
+    blocks: list[Block] = []
+    for block in document.blocks:
+        before = blocks[-1] if blocks else None
+        counts = before is not None and before.kind == block.kind == "heading" and is_generic(before.text)
+        if before is not None and counts and not is_generic(block.text) and block.page == before.page:
+            before.text = f"{before.text} {block.text}"
+        else:
+            blocks.append(block)
+    document.blocks = blocks
     for k, block in enumerate(blocks):
         following = blocks[k + 1] if k + 1 < len(blocks) else None
         bare = following is None or (following.kind == "heading" and following.level <= block.level)
@@ -175,8 +184,9 @@ def _parts(document: Document, text: str, starts: Sequence[int]) -> Iterator[_Pa
             )  # fmt: skip
         if block.kind == "item":
             whole = Line(start, text[start:end])
-            short = count_words(block.text) <= _WHOLE_ITEM
-            leads.append((block.level, whole if short or last is None else last))
+            words = count_words(block.text)
+            if words <= _SHORT_ITEM or LEADS.search(block.text):
+                leads.append((block.level, whole if words <= _WHOLE_ITEM or last is None else last))
         before = last if block.kind in ("paragraph", "item") else None
 
 

@@ -17,6 +17,7 @@ from mio_rag.documents.blocks import (
     Document,
     is_number,
     joined,
+    nest_items,
     short_title,
     tidy,
     words_of,
@@ -109,6 +110,7 @@ def read_pdf(data: bytes) -> Document:
         raise DataError("holds no text: its pages are pictures, which need text recognition (OCR) first")
     _drop_repeated(pages)
     _Layout(document, pages).read()
+    nest_items(document)
     document.title = _title(about.get("Title", ""), document)
     known = {
         "author": about.get("Author", ""),
@@ -516,7 +518,8 @@ class _Layout:
                 text[-1:] == "-" and len(text) > 1 and text[-2].isalpha() and line.text[:1].islower()
             )
             text = joined(text, line.text, self.words) if cut else f"{text} {line.text}"
-        text = _LEADERS.sub(" \u2026 ", text)
+        if ".." in text or ". ." in text or "__" in text:
+            text = _LEADERS.sub(" \u2026 ", text)
         self.document.add("item" if ITEM.match(text) else "paragraph", text)
         self.waiting = []
 
@@ -560,7 +563,8 @@ class _Layout:
         base = self.levels.get(round(line.size), 0) if large else 0
         if base:
             return base
-        return len(self.levels) + (1 if capitals else 2) + deep
+        first = capitals or re.match(r"(?:article|chapter|part|item|section)\s+[\dIVX]+", text, re.IGNORECASE)
+        return len(self.levels) + (1 if first else 2) + deep
 
     def _same_heading(self, line: _Line, after: _Line, leading: float) -> bool:
         near = line.bottom - after.top < 0.7 * max(leading, line.size)

@@ -5,7 +5,19 @@ from __future__ import annotations
 import csv
 import re
 
-from mio_rag.documents.blocks import ITEM, Document, is_heading, plain, short_title, tidy, unwrapped, words_of
+from mio_rag.documents.blocks import (
+    ITEM,
+    LONGEST_TITLE,
+    Document,
+    is_generic,
+    is_heading,
+    nest_items,
+    plain,
+    short_title,
+    tidy,
+    unwrapped,
+    words_of,
+)
 
 #: Endings of files of code and of settings.
 CODE = (
@@ -18,6 +30,7 @@ CODE = (
 _WIKI = re.compile(r"\s*((?:=\s?)+)\s*([^=\n]+?)\s*((?:\s?=)+)\s*")
 _UNDERLINE = re.compile(r"\s*(={3,}|-{3,}|~{3,}|\^{3,})\s*")
 _HASHES = re.compile(r"(#{1,6})\s+(\S.*?)\s*#*\s*")
+_COUNTED = re.compile(r"\(?(?:\d{1,3}|[a-z]{1,3})[.)]\s|[^\w\s]\s")
 _RULER = re.compile(r"[\s|:+=_*~\u2013\u2014-]+")
 #: A line of a text file that reads as its title: alone, short, before more text; no list, no setting.
 _TITLE_LINE = re.compile(r"\s*([^\W\d_][^\r\n=]{0,98}[\w)])[ \t]*\r?\n[ \t]*\r?\n\s*(?=\S)")
@@ -31,9 +44,11 @@ def read_text(text: str) -> Document:
     document = Document()
     text = plain(text.replace("\r\n", "\n").replace("\r", "\n"))
     found = _TITLE_LINE.match(text)
-    if found and len(found[1].split()) <= 12:
+    if found and 1 < len(found[1].split()) <= LONGEST_TITLE and not is_generic(found[1]):
         document.title = short_title(found[1])
     add_lines(document, text)
+    if not any(block.level for block in document.blocks if block.kind == "item"):
+        nest_items(document)
     return document
 
 
@@ -58,7 +73,7 @@ def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
             continue
         first = lines[0].strip()
         alone = headings and len(lines) == 1 and k + 1 < len(paragraphs)
-        if alone and ITEM.match(first) and ITEM.match(paragraphs[k + 1][0]):
+        if alone and _COUNTED.match(first) and _COUNTED.match(paragraphs[k + 1][0].strip()):
             alone = False  # of a list with blank lines
         if alone and (is_heading(first) or (k == 0 and first == document.title)):
             document.add("heading", tidy(first), 1 if k == 0 else 2)
