@@ -23,6 +23,7 @@ from mio_rag.documents.blocks import Document, day_in, short_title, stated_date
 from mio_rag.documents.docx import read_docx
 from mio_rag.documents.html import read_html
 from mio_rag.documents.markdown import read_markdown
+from mio_rag.documents.office import read_pptx, read_xlsx
 from mio_rag.documents.passages import MAX_WORDS, passages_of
 from mio_rag.documents.pdf import read_pdf
 from mio_rag.documents.plain import CODE, read_code, read_csv, read_text
@@ -37,7 +38,11 @@ _TEXTS: dict[str, Callable[[str], Document]] = {
     **dict.fromkeys((".csv", ".tsv"), read_csv),
     **dict.fromkeys(CODE, read_code),
 }
-_PACKED: dict[str, Callable[[bytes], Document]] = {".docx": read_docx}
+_PACKED: dict[str, Callable[[bytes], Document]] = {
+    **dict.fromkeys((".docx", ".docm"), read_docx),
+    **dict.fromkeys((".xlsx", ".xlsm"), read_xlsx),
+    **dict.fromkeys((".pptx", ".pptm"), read_pptx),
+}
 #: Endings of the files that are read.
 KINDS = (".pdf", ".html", ".htm", ".xhtml", *_PACKED, *_TEXTS)
 _OLE = b"\xd0\xcf\x11\xe0"  # what Word wraps an encrypted document in, and what .doc files are
@@ -81,7 +86,7 @@ def read_document(path: Path, max_bytes: int = MAX_BYTES) -> Document:
     Parameters
     ----------
     max_bytes : int
-        Largest size of the file, and of what a packed file (DOCX) unpacks to.
+        Largest size of the file, and of what a packed file (DOCX, XLSX, PPTX) unpacks to.
 
     Raises
     ------

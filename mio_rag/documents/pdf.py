@@ -39,6 +39,7 @@ _YEARS = re.compile(
     re.IGNORECASE,
 )
 _DIGITS = re.compile(r"\d\S*")
+_WORD = re.compile(r"\S+")
 _UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff]")
 
 
@@ -53,13 +54,10 @@ class _Line:
     top: float
     size: float
     bold: bool
+    words: int
+    cut: bool = False  # ends in a hyphen that may be of the line alone
     cells: list[tuple[float, float, str]] = field(default_factory=list)
     spots: list[tuple[float, float, str]] = field(default_factory=list)  # of words
-    cut: bool = False  # ends in a hyphen that may be of the line alone
-
-    @property
-    def words(self) -> int:
-        return len(self.text.split())
 
 
 def read_pdf(data: bytes) -> Document:
@@ -165,15 +163,29 @@ class _Place:
     """Where characters of a page stand."""
 
     def __init__(self, raw: Any, page: Any) -> None:
-        self.raw, self.page = raw, page
+        self.raw, self.page = raw, page.raw
         self.box = [ctypes.c_double() for _ in range(4)]
+        self.refs = [ctypes.byref(value) for value in self.box]
         self.fonts: dict[Any, bool] = {}
 
     def of(self, k: int) -> tuple[float, float, float, float]:
         """Left, right, bottom, top of a character."""
         a, b, c, d = self.box
-        self.raw.FPDFText_GetCharBox(self.page, k, a, b, c, d)
+        self.raw.FPDFText_GetCharBox(self.page, k, *self.refs)
         return a.value, b.value, c.value, d.value
+
+    def words(self, text: str, first: int, end: int) -> Iterator[tuple[float, float, str]]:
+        """Left, right and text of each word."""
+        box, page, refs = self.raw.FPDFText_GetCharBox, self.page, self.refs
+        left, right = self.box[:2]
+        for word in _WORD.finditer(text, first, end):
+            a, b = word.span()
+            box(page, a, *refs)
+            begun = left.value
+            if b - a > 1:
+                box(page, b - 1, *refs)
+            said = word[0]
+            yield begun, right.value, said if said.isascii() else tidy(said)
 
     def bold(self, k: int) -> bool:
         """Whether a character is of a bold font."""
@@ -208,20 +220,13 @@ def _lines(raw: Any, page: Any, text: str) -> Iterator[_Line]:
             if last > first:
                 _, right, low, high = place.of(last)
                 bottom, top = min(bottom, low), max(top, high)
-            size = float(raw.FPDFText_GetFontSize(page, first))
+            size = float(raw.FPDFText_GetFontSize(page.raw, first))
             cut = mark is not None and mark[0] in _CUTS
             if said[-1] == "\u00ad":
                 cut, said = True, said[:-1]
-            line = _Line(
-                said + "-" if cut else said,
-                left,
-                right,
-                bottom,
-                top,
-                round(size, 1),
-                place.bold(first),
-                cut=cut,
-            )
+            said = tidy(said + "-" if cut else said)
+            bold, words = place.bold(first), said.count(" ") + 1
+            line = _Line(said, left, right, bottom, top, round(size, 1), bold, words, cut)
             found.append((line, first, last + 1))
         at = len(text) if mark is None else mark.end()
     rows = _in_rows(found)
@@ -232,13 +237,8 @@ def _lines(raw: Any, page: Any, text: str) -> Iterator[_Line]:
     ]
     for k, (line, parts) in enumerate(rows):
         if len(parts) > 1 or wanted[k] or (line.words <= 14 and any(wanted[max(0, k - 1) : k + 5])):
-            line.spots = [
-                (place.of(first + w.start())[0], place.of(first + w.end() - 1)[1], tidy(w[0]))
-                for _, first, end in parts
-                for w in re.finditer(r"\S+", text[first:end])
-            ]
+            line.spots = [spot for _, first, end in parts for spot in place.words(text, first, end)]
             line.cells = _cells(line, [len(text[first:end].split()) for _, first, end in parts])
-        line.text = tidy(line.text)
         if line.text:
             yield line
 
@@ -252,10 +252,10 @@ def _in_rows(found: Sequence[_Found]) -> list[tuple[_Line, list[_Found]]]:
     for one in found:
         line = one[0]
         height = max(line.top - line.bottom, 4.0)
-        if groups:
-            group = groups[-1]
-            last = group[-1][0]
-            up = line.bottom - last.bottom
+        group = groups[-1] if groups else [one]
+        last = group[-1][0]
+        up = line.bottom - last.bottom
+        if groups and (up > -0.4 * height or len(group) > 1):
             first = max(x.top for x, *_ in group)
             # It goes up again, a few lines at most, and to the right: a cell of the same row.
             if (
@@ -292,8 +292,11 @@ def _in_rows(found: Sequence[_Found]) -> list[tuple[_Line, list[_Found]]]:
         groups.append([one])
     rows: list[tuple[_Line, list[_Found]]] = []
     for group in groups:
+        if len(group) == 1:
+            rows.append((group[0][0], group))
+            continue
         levels: list[list[_Found]] = []
-        for one in sorted(group, key=lambda one: -one[0].top) if len(group) > 1 else group:
+        for one in sorted(group, key=lambda one: -one[0].top):
             line = one[0]
             level = levels[-1][0][0] if levels else line
             over = min(level.top, line.top) - max(level.bottom, line.bottom)
@@ -306,6 +309,7 @@ def _in_rows(found: Sequence[_Found]) -> list[tuple[_Line, list[_Found]]]:
             line, last = parts[0][0], parts[-1][0]
             if len(parts) > 1:
                 line.text = " ".join(x.text for x, *_ in parts)
+                line.words = sum(x.words for x, *_ in parts)
                 line.right, line.cut = last.right, last.cut
             rows.append((line, parts))
     return rows
@@ -314,11 +318,9 @@ def _in_rows(found: Sequence[_Found]) -> list[tuple[_Line, list[_Found]]]:
 def _is_row(text: str) -> bool:
     """Whether a line has numbers as rows of tables do."""
     digits = len(_DIGITS.findall(text))
-    if not digits:
+    if not digits or (digits < 0.25 * (text.count(" ") + 1) and text.count(" ") > 7):
         return False
     words = text.split()
-    if digits < 0.25 * len(words) and len(words) > 8:
-        return False
     count = sum(is_number(word) for word in words if _DIGITS.search(word))
     return (count >= 2 and count >= 0.25 * len(words)) or (
         count == 1 and 1 < len(words) <= 8 and is_number(words[-1])
@@ -506,7 +508,7 @@ class _Layout:
     def _right(self, lines: list[_Line], k: int) -> float:
         """Where the column ends."""
         left = lines[k].left
-        return max(x.right for x in lines[max(0, k - 6) : k + 7] if abs(x.left - left) < 60)
+        return max([x.right for x in lines[max(0, k - 6) : k + 7] if -60 < x.left - left < 60])
 
     def _flush(self, lines: list[_Line]) -> None:
         """What waits is a paragraph, or an item."""

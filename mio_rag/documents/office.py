@@ -1,0 +1,187 @@
+"""Workbooks and slides -> blocks."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterable, Iterator
+from datetime import date, datetime, time, timedelta
+from typing import Any
+
+from mio_rag.documents.blocks import ITEM, Document, plain, short_title, tidy
+from mio_rag.errors import require
+
+# Workbooks -------------------------------------------------------------------------------------------------
+
+
+def read_xlsx(data: bytes) -> Document:
+    """Sheets as sections, with the header row of each table; hidden sheets are left out."""
+    library = require("openpyxl", "documents", "reading XLSX files")
+    document = Document()
+    values = library.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        names = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
+        computed = any(b"<f" in archive.read(name) for name in names)
+    # A formula whose result nobody stored is shown as it is written.
+    formulas = library.load_workbook(io.BytesIO(data), read_only=True) if computed else None
+    for sheet in values.worksheets:
+        if sheet.sheet_state != "visible":
+            document.left_out.append((f"sheet '{sheet.title}'", "is hidden"))
+            continue
+        sheet.reset_dimensions()  # files may state them wrongly
+        written: Iterator[Any] | None = None
+        if formulas is not None:
+            same = formulas[sheet.title]
+            same.reset_dimensions()
+            written = same.iter_rows()
+        rows = [_row(row, None if written is None else next(written, ())) for row in sheet.iter_rows()]
+        if any(map(any, rows)):
+            document.add("heading", tidy(sheet.title), 1)
+            for table in _tables(rows):
+                if len(table) == 1 or max(sum(map(bool, row)) for row in table) == 1:
+                    for row in table:
+                        document.add("paragraph", " | ".join(filter(None, row)))
+                else:
+                    document.add_table(table)
+    about = values.properties
+    document.title = short_title(about.title or "")
+    if about.modified is not None:
+        document.metadata["modified"] = about.modified.date().isoformat()
+    return document
+
+
+def _row(cells: Iterable[Any], formulas: Iterable[Any]) -> list[str]:
+    written = {cell.column: cell.value for cell in formulas if isinstance(getattr(cell, "value", None), str)}
+    row: list[str] = []
+    for cell in cells:
+        value = cell.value
+        if (
+            value is None
+            and getattr(cell, "column", None) in written
+            and written[cell.column].startswith("=")
+        ):
+            value = written[cell.column]
+        row.append(_shown(value, getattr(cell, "number_format", "") or ""))
+    while row and not row[-1]:
+        row.pop()
+    return row
+
+
+def _shown(value: Any, form: str) -> str:
+    """A value as the sheet shows it, more or less."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, datetime):
+        return value.date().isoformat() if value.time() == time() else value.isoformat(" ", "minutes")
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return str(value)
+    if isinstance(value, (int, float)):
+        if "%" in form:
+            return f"{100 * value:.10g}%"
+        return f"{value:.12g}"
+    return tidy(str(value))
+
+
+def _tables(rows: list[list[str]]) -> Iterator[list[list[str]]]:
+    """Rows between empty ones, without the empty columns on their left."""
+    table: list[list[str]] = []
+    for row in [*rows, []]:
+        if any(row):
+            table.append(row)
+            continue
+        if table:
+            left = min(next(k for k, cell in enumerate(one) if cell) for one in table)
+            yield from _titled([one[left:] for one in table])
+        table = []
+
+
+def _titled(table: list[list[str]]) -> Iterator[list[list[str]]]:
+    """A table, and before it the lines above that are no row of it."""
+    while len(table) > 2 and sum(map(bool, table[0])) == 1 and max(sum(map(bool, row)) for row in table) > 2:
+        yield [table.pop(0)]
+    yield table
+
+
+# Slides ----------------------------------------------------------------------------------------------------
+
+
+def read_pptx(data: bytes) -> Document:
+    """Slides as pages, their titles as headings, from top to bottom, with notes; hidden ones are left out."""
+    library = require("pptx", "documents", "reading PPTX files")
+    document = Document()
+    file = library.Presentation(io.BytesIO(data))
+    for number, slide in enumerate(file.slides, 1):
+        document.page = number
+        if slide.element.get("show") == "0":
+            document.left_out.append((f"slide {number}", "is hidden"))
+            continue
+        before = len(document.blocks)
+        pictures = 0
+        title = slide.shapes.title
+        if title is not None and title.has_text_frame and tidy(title.text_frame.text):
+            document.add("heading", tidy(title.text_frame.text), 1)
+        for shape in _ordered(slide.shapes):
+            if title is not None and shape.shape_id == title.shape_id:
+                continue
+            pictures += shape.shape_type == 13
+            _add_shape(document, shape)
+        if slide.has_notes_slide and (notes := tidy(slide.notes_slide.notes_text_frame.text)):
+            document.add("paragraph", f"Notes: {notes}")
+        if len(document.blocks) == before and pictures:
+            document.left_out.append((f"slide {number}", "holds no text (a picture needs OCR)"))
+    about = file.core_properties
+    document.title = (
+        "" if (about.title or "") in ("", "PowerPoint Presentation") else short_title(about.title)
+    )
+    if about.modified is not None:
+        document.metadata["modified"] = about.modified.date().isoformat()
+    return document
+
+
+def _ordered(shapes: Any) -> Iterator[Any]:
+    """Shapes from top to bottom, those of groups among them."""
+
+    def place(shape: Any) -> tuple[int, int]:
+        return (shape.top or 0) // 180_000, shape.left or 0  # half a centimetre is one line
+
+    for shape in sorted(shapes, key=place):
+        if shape.shape_type == 6:
+            yield from _ordered(shape.shapes)
+        else:
+            yield shape
+
+
+def _add_shape(document: Document, shape: Any) -> None:
+    if shape.is_placeholder and shape.placeholder_format.type in (13, 15, 16):
+        return  # number of the slide, footer, date
+    if getattr(shape, "has_table", False) and shape.has_table:
+        rows = [[cell.text for cell in row.cells] for row in shape.table.rows]
+        document.add_table(rows, 1 if shape.table.first_row else None)
+    elif getattr(shape, "has_chart", False) and shape.has_chart:
+        chart = shape.chart
+        if chart.has_title and chart.chart_title.has_text_frame:
+            document.add("paragraph", tidy(chart.chart_title.text_frame.text))
+        for plot in chart.plots:
+            names = [str(name) for name in plot.categories]
+            rows = [
+                ["", *names],
+                *([series.name or "", *map(_number, series.values)] for series in plot.series),
+            ]
+            document.add_table(rows, 1)
+    elif shape.has_text_frame:
+        for paragraph in shape.text_frame.paragraphs:
+            lines = [tidy(line) for line in plain(paragraph.text.replace("\v", "\n")).split("\n")]
+            text = " ".join(filter(None, lines))
+            listed = paragraph.level > 0 or (shape.is_placeholder and len(shape.text_frame.paragraphs) > 1)
+            if text and listed and not ITEM.match(text):
+                document.add("item", f"- {text}", paragraph.level)
+            else:
+                document.add("item" if text and ITEM.match(text) else "paragraph", text)
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{value:.12g}"
