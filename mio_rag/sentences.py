@@ -23,8 +23,8 @@ _CLOSING, _OPENING = "\"'”’»)\\]」』）", "\"'“‘„«(\\[¿¡"
 #: A full stop, white space and what may begin a sentence; a full-width full stop; or the end of a line. All
 #: begin with one of a few characters, which is what makes it quick.
 _BREAK = re.compile(
-    rf"[.!?؟۔।。！？\n](?:(?<=[.!?؟۔।])[{_CLOSING}]*\s+(?=[{_OPENING}]?([^\W_]))"
-    rf"|(?<=[。！？])\s*(?=[^\s{_CLOSING}])|(?<=\n)\s*)"
+    rf"[.!?؟۔।。！？．\n](?:(?<=[.!?؟۔।])[{_CLOSING}]*\s+(?=[{_OPENING}]?([^\W_]))"
+    rf"|(?:(?<=[。！？])|(?<=．)(?!\d))\s*(?=[^\s{_CLOSING}])|(?<=\n)\s*)"
 )
 _SHORT = 40  # characters of a piece that may say nothing alone
 _LONGEST_ABBREVIATION = 10  # characters, with the one before it

@@ -84,7 +84,7 @@ class Document:
         dropped = sum(not any(row) for row in kept[:headers]) if headers else 0
         kept = [row for row in kept if any(row)]
         width = max((k + 1 for row in kept for k, cell in enumerate(row) if cell), default=0)
-        kept = [row[:width] for row in kept]
+        kept = [[*row, *[""] * width][:width] for row in kept]
         count = _headers(kept) if headers is None else headers - dropped
         self._tables += 1
         for k, row in enumerate(kept):

@@ -297,11 +297,10 @@ def _tick(control: Any) -> str:
 
 
 def _sign(font: str, code: int) -> str:
-    code = code - 0xF000 if 0xF000 <= code <= 0xF0FF else code
     known = _SIGNS.get(font.lower())
     if known is None:
         return chr(code) if code < 0xD800 else "[sign]"
-    return known.get(code, "[sign]")
+    return known.get(code - 0xF000 if code >= 0xF000 else code, "[sign]")
 
 
 def _signs(element: Any) -> str:

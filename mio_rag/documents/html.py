@@ -206,10 +206,10 @@ class _Walk:
         lines = [(tidy(said), bold) for said, bold in lines]
         while lines and not lines[-1][0]:
             lines.pop()
-        if self.lists:
+        if self.lists and lines:
             depth = len(self.lists) - (1 if self.marker else 0)
             self.document.add("item", self.marker + tidy(" ".join(said for said, _ in lines)), depth)
-            self.marker = "" if lines else self.marker
+            self.marker = ""
             return
         waiting: list[str] = []
         for k, (said, bold) in enumerate(lines):

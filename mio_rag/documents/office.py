@@ -34,7 +34,7 @@ def read_xlsx(data: bytes) -> Document:
             same = formulas[sheet.title]
             same.reset_dimensions()
             written = same.iter_rows()
-        rows = [_row(row, None if written is None else next(written, ())) for row in sheet.iter_rows()]
+        rows = [_row(row, () if written is None else next(written, ())) for row in sheet.iter_rows()]
         if any(map(any, rows)):
             document.add("heading", tidy(sheet.title), 1)
             for table in _tables(rows):

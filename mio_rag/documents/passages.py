@@ -163,11 +163,11 @@ def _parts(document: Document, text: str, starts: Sequence[int]) -> Iterator[_Pa
                     leads = [(-1, before)]
                 while leads and leads[-1][0] >= block.level:
                     leads.pop()
-            elif block.kind == "paragraph" or not leads:
+            elif block.kind == "paragraph":
                 leads = []
-                if block.kind == "code" and before is not None and LEADS.search(before.text):
-                    leads = [(-1, before)]
             needs = [line for _, line in leads]
+            if block.kind == "code":
+                needs = [before] if before is not None and LEADS.search(before.text) else []
         if heading is not None:
             needs = [heading, *needs]
         end = start + len(block.text) + (2 * block.level if block.kind == "item" else 0)

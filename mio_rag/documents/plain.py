@@ -44,7 +44,7 @@ def read_text(text: str) -> Document:
     document = Document()
     text = plain(text.replace("\r\n", "\n").replace("\r", "\n"))
     found = _TITLE_LINE.match(text)
-    if found and 1 < len(found[1].split()) <= LONGEST_TITLE and not is_generic(found[1]):
+    if found and len(found[1].split()) <= LONGEST_TITLE and not is_generic(found[1]):
         document.title = short_title(found[1])
     add_lines(document, text)
     if not any(block.level for block in document.blocks if block.kind == "item"):
@@ -72,7 +72,7 @@ def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
             document.add_table(rows, 1 if ruled else None)
             continue
         first = lines[0].strip()
-        alone = headings and len(lines) == 1 and k + 1 < len(paragraphs)
+        alone = headings and len(lines) == 1 and k + 1 < len(paragraphs) and not _WIKI.fullmatch(first)
         if alone and _COUNTED.match(first) and _COUNTED.match(paragraphs[k + 1][0].strip()):
             alone = False  # of a list with blank lines
         if alone and (is_heading(first) or (k == 0 and first == document.title)):

@@ -1,0 +1,148 @@
+"""Passages and units as spans of one text, whatever is given; damaged files end no reading."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mio_rag.corpora.folder import load_folder
+from mio_rag.documents.blocks import Document
+from mio_rag.documents.files import KINDS, read_file, read_folder
+from mio_rag.documents.markdown import read_markdown
+from mio_rag.documents.passages import document_text, passages_of
+from mio_rag.documents.plain import read_code, read_csv, read_text
+from tests.documents.made import docx, paragraph, pdf
+
+WORDS = st.sampled_from(
+    [
+        "the", "pump", "12", "4.5", "Rates:", "-", "*", "#", "##", "=", "|", "||", "a)", "(a)", "1.", "2.1",
+        "```", "~~~", "**bold**", "<b>", "</p>", "<td>", "$x_1$", "[a](b)", "&", "\\", "\"", "'", "塔很高。",
+        "مرحبا", "สวัสดี", "It", "Dr.", "e.g.", "AND", "ARTICLE 4", "---", "+++", "key:", "===", "_",
+        "\xad", "\ufb01", "\u200b",
+    ]
+)  # fmt: skip
+TEXTS = st.lists(
+    st.tuples(WORDS, st.sampled_from([" ", " ", " ", "\n", "\n\n", "\n    ", "\t"])), min_size=1, max_size=80
+).map(lambda parts: "".join(a + b for a, b in parts))
+
+
+def check(document: Document, max_words: int) -> None:
+    passages = passages_of(document, "a", max_words)
+    text, starts = document_text(document)
+    headings = [
+        (start, start + len(block.text))
+        for block, start in zip(document.blocks, starts, strict=True)
+        if block.kind == "heading"
+    ]
+    covered = [False] * len(text)
+    last = 0
+    for number, passage in enumerate(passages):
+        assert passage.id == f"a#{number}"
+        assert passage.start is not None
+        assert passage.text == text[passage.start : passage.end]
+        assert passage.start >= last
+        last = passage.end or 0
+        assert passage.units
+        assert passage.units[-1].end == len(passage.text)
+        end = 0
+        for unit in passage.units:
+            assert end <= unit.start < unit.end
+            end = unit.end
+            begin = passage.start + unit.start
+            covered[begin : passage.start + unit.end] = [True] * (unit.end - unit.start)
+            needed = [passage.lines[k] for k in unit.needs]
+            assert needed == sorted(needed)
+            assert all(line.start < begin for line in needed)
+        assert all(text[line.start : line.start + len(line.text)] == line.text for line in passage.lines)
+    for start, end in headings:
+        assert not any(covered[start:end])
+        covered[start:end] = [True] * (end - start)
+    assert not "".join(c for c, seen in zip(text, covered, strict=True) if not seen).split()
+
+
+@pytest.mark.parametrize("reader", [read_text, read_markdown, read_code, read_csv])
+@given(TEXTS, st.sampled_from([1, 7, 30, 100]))
+@settings(max_examples=120, deadline=None)
+def test_passages_and_lines_are_spans_and_nothing_but_headings_lies_outside_units(
+    reader, text: str, max_words: int
+) -> None:
+    check(reader(text), max_words)
+
+
+WHOLE = {
+    "a.pdf": pdf(["The pump is new. It was built in May.", "Its rate is 12."], ["Nothing else is known."]),
+    "a.docx": docx(paragraph("The pump is new.") + paragraph("Rates", '<w:outlineLvl w:val="0"/>')),
+    "a.html": b"<title>Pump</title><h1>Pump</h1><p>The <b>pump</b> is new.<table><tr><td>a<td>1</table>",
+    "a.md": b"# Pump\n\n- new\n  - old\n\n| a | b |\n|---|---|\n| 1 | 2 |\n",
+}
+
+
+@given(st.sampled_from(sorted(WHOLE)), st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_file_is_read_or_named(tmp_path: Path, name: str, data: st.DataObject) -> None:
+    whole = bytearray(WHOLE[name])
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(whole) - 1))
+        length = data.draw(st.integers(0, 40))
+        whole[at : at + length] = data.draw(st.binary(max_size=20))
+        if not whole:
+            break
+    (tmp_path / name).write_bytes(bytes(whole))
+    found = read_file(tmp_path / name)
+    assert found.passages or found.left_out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_under_any_ending_is_read_or_named(tmp_path: Path, kind: str) -> None:
+    for number, data in enumerate(
+        (b"\x00\xff\x10PK\x03\x04", b"PK\x03\x04", b"text", b"<", b"{", b"%PDF-1.4")
+    ):
+        path = tmp_path / f"{number}{kind}"
+        path.write_bytes(data)
+        found = read_file(path)
+        assert found.passages or found.left_out
+
+
+def test_many_files_are_read_side_by_side_and_one_by_one_alike(tmp_path: Path) -> None:
+    for k in range(21):
+        (tmp_path / f"{k}.md").write_text(f"# File {k}\n\nIts number is {k}.\n")
+    (tmp_path / "x.pdf").write_bytes(b"%PDF-1.4")
+    told: list[tuple[int, int]] = []
+    many = load_folder(tmp_path, progress=lambda done, total: told.append((done, total)))
+    assert told == [(k + 1, 22) for k in range(22)]
+    for name in ("x.pdf", "1.md", "2.md"):
+        (tmp_path / name).unlink()
+    few = read_folder(tmp_path)
+    assert [p for p in many.passages if p.source not in ("1.md", "2.md")] == list(few.passages)
+    assert [one.path for one in many.left_out] == ["x.pdf"]
+
+
+SCRIPT = """
+import sys
+from mio_rag.corpora.folder import load_folder
+print(len(load_folder(sys.argv[1]).passages))
+"""
+
+
+def test_a_program_without_a_guard_may_read_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for k in range(21):
+        (tmp_path / "docs" / f"{k}.txt").write_text(f"Number {k} is here.")
+    (tmp_path / "run.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "run.py", "docs"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("21\n", "")
+
+
+def test_what_tools_keep_is_named_and_not_read(tmp_path: Path) -> None:
+    for name in (".git", "node_modules"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.js").write_text("let a = 1")
+    (tmp_path / "a.txt").write_text("It is so.")
+    data = load_folder(tmp_path)
+    assert [p.source for p in data.passages] == ["a.txt"]
+    assert [one.path for one in data.left_out] == [".git", "node_modules"]

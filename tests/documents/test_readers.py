@@ -1,0 +1,471 @@
+"""What becomes of a document of each format, at the door for folders."""
+
+import datetime
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mio_rag.corpora.folder import load_folder
+from tests.documents.made import Piece, docx, needs, paragraph, pdf, read, run, units
+
+ROWS = [
+    ["Ticket", "Summer", "Winter", "All year"],
+    ["Adult day return", "24", "18", ""],
+    ["Child day return", "", "9", ""],
+    ["Season pass", "", "", "310"],
+]
+TABLE = [" | ".join(row) for row in ROWS]
+
+
+def html_table(rows: list[list[str]]) -> str:
+    lines = ["".join(f"<t{'h' if k == 0 else 'd'}>{cell}" for cell in row) for k, row in enumerate(rows)]
+    return "<table><tr>" + "<tr>".join(lines) + "</table>"
+
+
+def word_table(rows: list[str]) -> str:
+    grid = '<w:tblGrid><w:gridCol w:w="1"/><w:gridCol w:w="1"/><w:gridCol w:w="1"/></w:tblGrid>'
+    return f"<w:tbl><w:tblPr/>{grid}{''.join(f'<w:tr>{row}</w:tr>' for row in rows)}</w:tbl>"
+
+
+def cell(text: str, settings: str = "") -> str:
+    return f"<w:tc><w:tcPr>{settings}</w:tcPr><w:p>{run(text) if text else ''}</w:p></w:tc>"
+
+
+def xlsx(rows: list[list[Any]]) -> bytes:
+    library: Any = pytest.importorskip("openpyxl")
+    book, out = library.Workbook(), io.BytesIO()
+    for row in rows:
+        book.active.append(row)
+    book.save(out)
+    return out.getvalue()
+
+
+def csv(rows: list[list[str]]) -> str:
+    return "\n".join(",".join(row) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("fares.md", "\n".join(f"| {' | '.join(row)} |" for row in [ROWS[0], ["-"] * 4, *ROWS[1:]])),
+        ("fares.txt", "\n".join(f"| {' | '.join(row)} |" for row in ROWS)),
+        ("fares.html", html_table(ROWS)),
+        ("fares.csv", csv(ROWS)),
+        ("fares.tsv", csv(ROWS).replace(",", "\t")),
+        ("fares.xlsx", xlsx(ROWS)),
+        ("fares.docx", docx(word_table(["".join(map(cell, row)) for row in ROWS]))),
+    ],
+)
+def test_rows_keep_their_columns_and_bring_their_header(tmp_path: Path, name: str, data: str | bytes) -> None:
+    passages = read(tmp_path, name, data)
+    assert units(passages) == TABLE
+    assert all(TABLE[0] in needs(passages)[row] for row in TABLE[1:])
+
+
+def test_rows_of_a_pdf_keep_their_columns_and_bring_their_header(tmp_path: Path) -> None:
+    at = (60, 260, 340, 420)
+    pieces = [
+        Piece(x, 700 - 14 * k, text)
+        for k, row in enumerate(ROWS)
+        for x, text in zip(at, row, strict=True)
+        if text
+    ]
+    passages = read(tmp_path, "fares.pdf", pdf([Piece(60, 740, "The fares are in euros."), *pieces]))
+    assert units(passages) == ["The fares are in euros.", *TABLE]
+    assert all(TABLE[0] in needs(passages)[row] for row in TABLE[1:])
+
+
+MERGED = {
+    "html": (
+        "<table><tr><th>Region<th>Time<th>Euros<tr><td rowspan=2>North<td>Day<td>10<tr><td>Night<td>20"
+        "<tr><td colspan=2>South<td>15</table>"
+    ),
+    "docx": docx(
+        word_table(
+            [
+                cell("Region") + cell("Time") + cell("Euros"),
+                cell("North", '<w:vMerge w:val="restart"/>') + cell("Day") + cell("10"),
+                cell("", "<w:vMerge/>") + cell("Night") + cell("20"),
+                cell("South", '<w:gridSpan w:val="2"/>') + cell("15"),
+                '<w:trPr><w:gridBefore w:val="1"/></w:trPr>' + cell("Noon") + cell("12"),
+            ]
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MERGED)
+def test_merged_cells_do_not_shift_a_row(tmp_path: Path, kind: str) -> None:
+    rows = units(read(tmp_path, f"rates.{kind}", MERGED[kind]))
+    late = [" | Noon | 12"] if kind == "docx" else []
+    wanted = ["Region | Time | Euros", "North | Day | 10", "North | Night | 20", "South |  | 15", *late]
+    assert rows == wanted
+
+
+LISTS = {
+    "md": "We cover:\n\n- storms, except:\n    - floods\n    - hail\n- fire\n\nNothing else.",
+    "txt": "We cover:\n- storms, except:\n    - floods\n    - hail\n- fire\n\nNothing else is said.",
+    "html": (
+        "<p>We cover:</p><ul><li>storms, except:<ul><li>floods</li><li>hail</li></ul></li><li>fire</li></ul>"
+        "<p>Nothing else."
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_nested_items_stay_below_and_bring_what_leads_to_them(tmp_path: Path, kind: str) -> None:
+    passages = read(tmp_path, f"cover.{kind}", LISTS[kind])
+    found = needs(passages)
+    assert "- storms, except:\n  - floods\n  - hail\n- fire" in "\n".join(p.text for p in passages)
+    assert found["  - hail"] == ["We cover:", "- storms, except:"]
+    assert found["- fire"] == ["We cover:"]
+    assert [lines for text, lines in found.items() if text.startswith("Nothing")] == [[]]
+
+
+def test_items_of_contracts_nest_by_their_marks(tmp_path: Path) -> None:
+    text = (
+        "2.1 Neither party may:\n(a) sell, save for:\n(i) boats;\n(ii) oars;\n(b) lend.\n2.2 Both may row.\n"
+    )
+    found = needs(read(tmp_path, "deed.txt", text))
+    assert found["    (ii) oars;"] == ["2.1 Neither party may:", "  (a) sell, save for:"]
+    assert found["  (b) lend."] == ["2.1 Neither party may:"]
+    assert found["2.2 Both may row."] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "wanted"),
+    [
+        ("a.html", "<ol start=5><li>He pays.<li value=9>He leaves.</ol>", ["5. He pays.", "9. He leaves."]),
+        ("a.html", "<ol type=a><li>One.<li>Two.</ol>", ["a. One.", "b. Two."]),
+        ("a.html", "<dl><dt>Fee<dd>Two<dt>Rent<dd><p>Ten</p></dl>", ["Fee: Two", "Rent: Ten"]),
+        ("a.md", "3. Open it.\n4. Close it.\n", ["3. Open it.", "4. Close it."]),
+        ("a.html", "<p>Ten.<p hidden>draft<p style='display: none'>draft<div aria-hidden=true>", ["Ten."]),
+        ("a.html", "<nav>Home</nav><script>x</script><p>Ten.<noscript>No</noscript>", ["Ten."]),
+        ("a.html", "<p>First line.<br>Second line.", ["First line.", "Second line."]),
+        ("a.html", "<p>An <b>in</b>separable word.", ["An inseparable word."]),
+        ("a.html", "<label><input type=checkbox checked> Insured</label>", ["☒ Insured"]),
+        ("a.md", "~~~\nmake\n  run\n~~~\n", ["make\n  run"]),
+        ("a.html", "<pre>make\n  run</pre>", ["make\n  run"]),
+        ("a.md", "See [it](https://x.org/a) and [that](b.md).", ["See it (https://x.org/a) and that."]),
+        ("a.md", "The *first* of `a_b` is 2 \\* 3.<!-- secret -->", ["The first of `a_b` is 2 * 3."]),
+        ("a.md", "Let $x_1$ be and $y_2$.", ["Let $x_1$ be and $y_2$."]),
+        ("a.txt", "The maxi-\nmum of the well-\nknown crane.", ["The maximum of the well-known crane."]),
+        ("a.txt", "The ofﬁce co\u00adoperates.", ["The office cooperates."]),
+        ("a.txt", "灯塔建得很高。它已经很老。", ["灯塔建得很高。", "它已经很老。"]),
+    ],
+)  # fmt: skip
+def test_units_are_what_a_reader_sees(tmp_path: Path, name: str, data: str, wanted: list[str]) -> None:
+    assert units(read(tmp_path, name, data)) == wanted
+
+
+# Headings --------------------------------------------------------------------------------------------------
+
+FAN = "The fan is for walls. It has a filter. The motor needs no fuse. Clean it with a cloth. "
+MANUAL = "".join(f"\n## Model {k}\n\n{FAN * 4}It weighs {k} kilograms.\n" for k in (200, 400))
+
+
+def test_a_unit_brings_the_heading_of_its_own_section(tmp_path: Path) -> None:
+    passages = read(tmp_path, "fans.md", f"# Fans\n{MANUAL}")
+    assert {p.section for p in passages} == {("Model 200",), ("Model 400",)}
+    for model in ("200", "400"):
+        weighs = f"It weighs {model} kilograms."
+        assert needs(passages)[weighs] == [f"Model {model}", "Clean it with a cloth."]
+    assert not any(p.text.endswith(("Model 200", "Model 400")) for p in passages)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.md", "# Book\n\n## Part\n\n### Rates\n\nTen euros."),
+        ("a.md", "Book\n====\n\nPart\n----\n\n**Rates**\n\nTen euros."),
+        ("a.html", "<title>Book</title><h2>Part</h2><p><b>Rates</b></p><p>Ten euros."),
+        ("a.txt", "Book of prices\n\n= Part =\n\n= = Rates = =\n\nTen euros."),
+        (
+            "a.docx",
+            docx(
+                paragraph("Book", '<w:pStyle w:val="Title"/>')
+                + paragraph("Part", '<w:outlineLvl w:val="0"/>')
+                + paragraph("Rates", '<w:pStyle w:val="Heading2"/>')
+                + paragraph("Ten euros.")
+            ),
+        ),
+        (
+            "a.pdf",
+            pdf(
+                [
+                    Piece(60, 700, "Part", 20),
+                    Piece(60, 670, "Rates", 14),
+                    *(Piece(60, 640 - 14 * k, "Ten euros are the price of it all.") for k in range(9)),
+                ]
+            ),
+        ),
+    ],
+)
+def test_headings_are_found_in_every_format(tmp_path: Path, name: str, data: str | bytes) -> None:
+    (passage,) = read(tmp_path, name, data)
+    assert passage.section == ("Part", "Rates")
+    assert passage.text.startswith("Ten euros")
+    assert [line.text for line in passage.lines] == ["Rates"]
+
+
+def test_a_heading_with_nothing_below_is_read_and_one_that_counts_joins_the_next(tmp_path: Path) -> None:
+    text = "# Deed\n\n## Empty\n\n## ARTICLE 4\n\n## TERM\n\nFive years.\n"
+    passages = read(tmp_path, "deed.md", text)
+    assert units(passages) == ["Empty", "Five years."]
+    assert needs(passages)["Five years."] == ["ARTICLE 4 TERM"]
+
+
+def test_small_sections_share_a_passage_that_keeps_their_headings(tmp_path: Path) -> None:
+    text = "# Questions\n\n## When?\n\nOn Monday.\n\n## Where?\n\nIn Oslo.\n"
+    (passage,) = read(tmp_path, "faq.md", text)
+    assert (passage.text, passage.section) == ("When?\nOn Monday.\nWhere?\nIn Oslo.", ())
+    assert needs([passage]) == {"On Monday.": ["When?"], "In Oslo.": ["Where?"]}
+
+
+# Word ------------------------------------------------------------------------------------------------------
+
+NUMBERING = (
+    '<w:abstractNum w:abstractNumId="7"><w:lvl w:ilvl="0"><w:start w:val="1"/><w:numFmt w:val="decimal"/>'
+    '<w:lvlText w:val="%1."/></w:lvl><w:lvl w:ilvl="1"><w:start w:val="1"/><w:numFmt w:val="decimal"/>'
+    '<w:lvlText w:val="%1.%2"/></w:lvl><w:lvl w:ilvl="2"><w:start w:val="1"/><w:numFmt w:val="lowerLetter"/>'
+    '<w:lvlText w:val="(%3)"/></w:lvl></w:abstractNum><w:num w:numId="7"><w:abstractNumId w:val="7"/></w:num>'
+    '<w:num w:numId="8"><w:abstractNumId w:val="7"/><w:lvlOverride w:ilvl="0"><w:startOverride w:val="9"/>'
+    "</w:lvlOverride></w:num>"
+)
+
+
+def listed(text: str, level: int, number: int = 7) -> str:
+    return paragraph(text, f'<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="{number}"/></w:numPr>')
+
+
+def test_word_counts_its_lists_and_so_do_we(tmp_path: Path) -> None:
+    body = [
+        listed("Use", 0), listed("Six persons.", 1), listed("No dogs.", 1), listed("Large ones.", 2),
+        listed("Small ones.", 2), listed("Costs", 0), paragraph("In between."),
+        listed("Cleaning: 45 euros.", 1), listed("Annex", 0, 8),
+    ]  # fmt: skip
+    passages = read(tmp_path, "hire.docx", docx("".join(body), NUMBERING))
+    assert [line.strip() for line in units(passages)] == [
+        "1. Use", "1.1 Six persons.", "1.2 No dogs.", "(a) Large ones.", "(b) Small ones.", "2. Costs",
+        "In between.", "2.1 Cleaning: 45 euros.", "9. Annex",
+    ]  # fmt: skip
+
+
+def text_of(text: str) -> str:
+    return f"<m:r><m:t>{text}</m:t></m:r>"
+
+
+X = text_of("x")
+LEGACY = (
+    '<w:r><w:fldChar w:fldCharType="begin"><w:ffData><w:checkBox><w:default w:val="0"/>{}</w:checkBox>'
+    "</w:ffData></w:fldChar></w:r><w:r><w:instrText> FORMCHECKBOX </w:instrText></w:r>"
+    '<w:r><w:fldChar w:fldCharType="end"/></w:r>'
+)
+CONTROL = (
+    '<w:sdt><w:sdtPr><w14:checkbox><w14:checked w14:val="{}"/></w14:checkbox></w:sdtPr><w:sdtContent>'
+    "<w:r><w:t>x</w:t></w:r></w:sdtContent></w:sdt>"
+)
+
+
+@pytest.mark.parametrize(
+    ("runs", "wanted"),
+    [
+        (run("C = ") + f"<m:oMath>{text_of('1.85 × L')}</m:oMath>", "C = 1.85 × L"),
+        (f"<m:oMath><m:f><m:num>{text_of('a+b')}</m:num><m:den>{X}</m:den></m:f></m:oMath>", "(a+b)/x"),
+        (f"<m:oMath><m:sSup><m:e>{X}</m:e><m:sup>{text_of('2')}</m:sup></m:sSup></m:oMath>", "x^2"),
+        (f"<m:oMath><m:rad><m:deg/><m:e>{text_of('y')}</m:e></m:rad></m:oMath>", "√(y)"),
+        (LEGACY.format("<w:checked/>") + run("yes ") + LEGACY.format("") + run("no"), "☒ yes ☐ no"),
+        (CONTROL.format(1) + run("yes ") + CONTROL.format(0) + run("no"), "☒ yes ☐ no"),
+        ('<w:r><w:sym w:font="Wingdings" w:char="F0FE"/></w:r>' + run(" paid"), "☑ paid"),
+        ('<w:r><w:sym w:font="Nobody" w:char="F0FE"/></w:r>' + run(" paid"), "[sign] paid"),
+        (f"<w:ins>{run('In')}</w:ins><w:del><w:r><w:delText>out</w:delText></w:r></w:del>", "In"),
+        (f"<w:moveFrom>{run('gone')}</w:moveFrom><w:fldSimple>{run('Field')}</w:fldSimple>", "Field"),
+        ("<w:r><w:rPr><w:vanish/></w:rPr><w:t>hidden</w:t></w:r>" + run("Shown."), "Shown."),
+    ],
+)  # fmt: skip
+def test_a_paragraph_of_word_reads_as_it_is_shown(tmp_path: Path, runs: str, wanted: str) -> None:
+    assert units(read(tmp_path, "a.docx", docx(f"<w:p>{runs}</w:p>"))) == [wanted]
+
+
+# PDF -------------------------------------------------------------------------------------------------------
+
+
+def test_words_cut_at_line_ends_are_whole_again(tmp_path: Path) -> None:
+    lines = [
+        "Rules for the boathouse. The maxi-", "mum load of the slipway is nine tonnes. Main-",
+        "tenance is done in May. The well-", "known crane inspector comes on Mondays. Long-",
+        "term berths are in the ISO-", "9001 book of the non-", "Euclidean society.",
+    ]  # fmt: skip
+    (passage,) = read(tmp_path, "rules.pdf", pdf(lines))
+    assert passage.text == (
+        "Rules for the boathouse. The maximum load of the slipway is nine tonnes. Maintenance is done in May."
+        " The well-known crane inspector comes on Mondays. Long-term berths are in the ISO-9001 book of the "
+        "non-Euclidean society."
+    )
+
+
+def test_a_page_without_text_is_named_and_sentences_stay_whole(
+    tmp_path: Path,
+) -> None:
+    data = pdf(["The tenant pays in May. The lease"], ["runs for five years. It ends then."], None)
+    passages = read(tmp_path, "lease.pdf", data)
+    assert [(p.page, p.text) for p in passages] == [
+        (1, "The tenant pays in May. The lease runs for five years."), (2, "It ends then."),
+    ]  # fmt: skip
+    left_out = load_folder(tmp_path).left_out
+    assert [(one.path, one.reason) for one in left_out] == [
+        ("lease.pdf, page 3", "holds no text (a picture needs OCR)")
+    ]
+
+
+def test_what_every_page_repeats_goes_and_so_do_their_numbers(tmp_path: Path) -> None:
+    pages = [
+        [
+            Piece(60, 810, "Harbour report, secret"),
+            Piece(60, 600, f"Boats of kind {name} are {name}."),
+            Piece(280, 30, f"Page {k + 1} of 4"),
+        ]
+        for k, name in enumerate(("red", "blue", "green", "white"))
+    ]
+    passages = read(tmp_path, "report.pdf", pdf(*pages))
+    assert [(p.page, p.text) for p in passages] == [
+        (k + 1, f"Boats of kind {name} are {name}.")
+        for k, name in enumerate(("red", "blue", "green", "white"))
+    ]
+
+
+def test_cells_that_come_column_by_column_are_rows_again(tmp_path: Path) -> None:
+    columns = {
+        60: ["Year", "Boats", "Oars"],
+        200: ["2021", "1,500", "1,200"],
+        300: ["2022", "1,700", "1,900"],
+    }
+    pieces = [Piece(x, 700 - 14 * k, t) for x, texts in columns.items() for k, t in enumerate(texts)]
+    assert units(read(tmp_path, "boats.pdf", pdf(pieces))) == [
+        "Year | 2021 | 2022",
+        "Boats | 1,500 | 1,700",
+        "Oars | 1,200 | 1,900",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("title", "wanted"),
+    [("Rules of the port", "Rules of the port"), ("Microsoft Word - x12.doc", "port rules v2")],
+)
+def test_the_title_of_a_pdf_is_its_own_where_that_is_one(tmp_path: Path, title: str, wanted: str) -> None:
+    (passage,) = read(
+        tmp_path, "port_rules-v2.pdf", pdf(["These are the rules of the port of Oslo."], title=title)
+    )
+    assert passage.title == wanted
+
+
+# Other formats ---------------------------------------------------------------------------------------------
+
+
+def test_a_workbook_is_read_sheet_by_sheet(tmp_path: Path) -> None:
+    library: Any = pytest.importorskip("openpyxl")
+    book, out = library.Workbook(), io.BytesIO()
+    sheet = book.active
+    sheet.title = "Fares"
+    for row in (
+        ["Code", "Sold", "Share"],
+        ["007", 3.0, 0.25],
+        ["NA", "=B2+1", None],
+        [],
+        ["From", datetime.date(2024, 5, 1)],
+    ):
+        sheet.append(row)  # fmt: skip
+    sheet["C2"].number_format = "0%"
+    book.create_sheet("Old").sheet_state = "hidden"
+    book.save(out)
+    passages = read(tmp_path, "prices.xlsx", out.getvalue())
+    assert units(passages) == ["Code | Sold | Share", "007 | 3 | 25%", "NA | =B2+1 | ", "From | 2024-05-01"]
+    assert needs(passages)["007 | 3 | 25%"] == ["Fares", "Code | Sold | Share"]
+    assert [one.path for one in load_folder(tmp_path).left_out] == ["prices.xlsx, sheet 'Old'"]
+
+
+def test_slides_are_pages(tmp_path: Path) -> None:
+    library: Any = pytest.importorskip("pptx")
+    show, out = library.Presentation(), io.BytesIO()
+    for title, text in (("Cover", "We pay for storms."), ("Price", "Ten euros."), ("Old", "Nine euros.")):
+        slide = show.slides.add_slide(show.slide_layouts[1])
+        slide.shapes.title.text, slide.placeholders[1].text_frame.text = title, text
+    slide.element.set("show", "0")
+    show.slides[0].notes_slide.notes_text_frame.text = "Smile."
+    show.save(out)
+    passages = read(tmp_path, "show.pptx", out.getvalue())
+    assert [(p.page, p.section, p.text) for p in passages] == [
+        (1, ("Cover",), "We pay for storms.\nNotes: Smile."), (2, ("Price",), "Ten euros."),
+    ]  # fmt: skip
+    assert [one.path for one in load_folder(tmp_path).left_out] == ["show.pptx, slide 3"]
+
+
+def test_lines_of_code_bring_the_lines_they_stand_below(tmp_path: Path) -> None:
+    body = "\n".join(f"        self.pump_{k}.set(limit={k}, unit='bar')" for k in range(30))
+    code = f"import os\n\n\nclass Plant:\n\n    def start(self):\n{body}\n\n\ndef stop():\n    os.abort()\n"
+    passages = read(tmp_path, "plant.py", code)
+    found = needs(passages)
+    last = next(text for text in found if "pump_29" in text)
+    assert found[last] == ["class Plant:", "    def start(self):"]
+    assert "".join("".join(units(passages)).split()) == "".join(code.split())
+    tree = json.dumps({"pumps": {f"p{k}": {"limit": k, "unit": "bar"} for k in range(30)}}, indent=2)
+    found = needs(read(tmp_path, "plant.json", tree))
+    assert found[next(text for text in found if '"limit": 29' in text)][0].strip() == '"pumps": {'
+
+
+# Size, titles, dates ---------------------------------------------------------------------------------------
+
+SCRIPTS = {
+    "zh": "东港建于一九四年。它的高度是三十米。",
+    "ja": "東港は昭和十年に建てられた．高さは三十メートルである．",
+    "th": "ประภาคารเหนือสร้างขึ้นเมื่อปีมีความสูง ",
+    "none": "x" * 40,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_book_in_any_script_becomes_passages_of_the_same_size(tmp_path: Path, script: str) -> None:
+    passages = read(tmp_path, "book.txt", SCRIPTS[script] * 400)
+    assert len(passages) >= (3 if script == "none" else 20)
+    assert max(len(p.text) for p in passages) < (8000 if script == "none" else 260)
+    assert all(len(p.text[a:b]) < 4000 for p in passages for a, b, _ in p.units)
+
+
+@pytest.mark.parametrize("size", [5, 20, 100, 400])
+def test_passages_are_about_as_long_as_asked(tmp_path: Path, size: int) -> None:
+    sentences = [f"Sentence number {k} has seven words." for k in range(300)]
+    text = "\n\n".join(" ".join(sentences[k : k + 4]) for k in range(0, 300, 4))
+    lengths = [len(p.text.split()) for p in read(tmp_path, "long.txt", text, size)]
+    assert max(lengths) <= max(size, 6)
+    assert sorted(lengths)[len(lengths) // 2] >= 0.7 * size
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "date"),
+    [
+        ("a.md", "---\ndate: 2024-05-03\nowner: Ann\n---\nIt is so.", "2024-05-03"),
+        ("a.md", "+++\nupdated = 2024-05-03\n+++\nIt is so.", "2024-05-03"),
+        ("a.txt", "Last updated: May 3, 2024\n\nIt is so.", "2024-05-03"),
+        ("a.txt", "Stand: 3. Mai 2024\n\nIt is so.", "2024-05-03"),
+        ("a.html", "<p>Effective date: 3 May 2024<p>It is so.", "2024-05-03"),
+        ("fees_2024-05-03.txt", "It is so.", "2024-05-03"),
+        ("fees 20240503.txt", "It is so.", "2024-05-03"),
+        ("a.txt", "In May 2024 it was so.", ""),
+        ("a.txt", "Updated: May 33, 2024", ""),
+    ],
+)
+def test_the_date_is_the_one_that_a_document_states(tmp_path: Path, name: str, text: str, date: str) -> None:
+    passages = read(tmp_path, name, text)
+    assert {p.date for p in passages} == {date}
+    if "owner" in text:
+        assert passages[0].metadata["owner"] == "Ann"
+
+
+def test_a_title_has_twelve_words_at_most_and_none_of_them_is_lost(tmp_path: Path) -> None:
+    heading = " ".join(f"word{k}" for k in range(20))
+    (passage,) = read(tmp_path, "a.md", f"# {heading}\n\nIt is so.")
+    assert passage.title == " ".join(heading.split()[:12])
+    assert passage.section == (heading,)
