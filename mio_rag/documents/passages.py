@@ -218,7 +218,7 @@ def _short(text: str, start: int, end: int, longest: int = _LONGEST) -> Iterator
             begun = at + len(text[at:end]) - len(text[at:end].lstrip())
             words = count_words(text[begun : found.start()])
             good = 0
-        words += 1 / _PER_WORD if _ALONE.match(found[0]) else 1
+        words += 1 / _PER_WORD if _ALONE.match(found[0]) else max(1, len(found[0]) / 40)
         if words > 0.7 * size and (
             text[found.end() : found.end() + 1].isspace() or found[0][-1] in "\uff0c\u3001\uff1b;,"
         ):
