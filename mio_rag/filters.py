@@ -1,0 +1,195 @@
+"""Filters: which passages a question may be answered from, by their source, date, section and metadata.
+
+    {"tenant": "a", "date": {">=": "2026-01-01"}, "source": "travel*"}      Python, JSON
+    tenant=a   date>=2026-01-01   source=travel*   tag=in=x,y               command line
+
+All conditions must hold. Texts match as glob patterns. A passage without the key meets no condition on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import InputError, choose
+from mio_rag.types import Passage, check_date, moment
+
+OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in")
+#: Keys that every passage has.
+KEYS = ("source", "title", "date", "page", "section", "type")
+_EXPRESSION = re.compile(r"\s*([^=<>!]+?)\s*(=in=|!=|<=|>=|=|<|>)(.*)", re.DOTALL)
+_SHOWN = 12  # known keys in a message
+
+
+class Condition(NamedTuple):
+    """One condition: a key, an operator of `OPERATORS`, and a value, or several for "in"."""
+
+    key: str
+    operator: str
+    value: Any
+
+    def holds(self, found: Any) -> bool:
+        """Whether a value of a passage meets the condition; of a list one entry must."""
+        if isinstance(found, (list, tuple, set, frozenset)):
+            return any(self.holds(one) for one in found)
+        if self.operator == "in":
+            return any(_equal(found, one) for one in self.value)
+        if self.operator in ("=", "!="):
+            return _equal(found, self.value) is (self.operator == "=")
+        one, other = _comparable(found, self.value, self.key)
+        if one is None:
+            return False
+        below, same = bool(one < other), bool(one == other)
+        return {"<": below, "<=": below or same, ">": not (below or same), ">=": not below}[self.operator]
+
+
+class Filter:
+    """Conditions on passages; without any, every passage meets them.
+
+    Parameters
+    ----------
+    where : mapping, or sequence of str, or str, or None
+        Key -> value, or key -> {operator: value}; or expressions as on the command line.
+
+    Raises
+    ------
+    InputError
+        With every condition that is none.
+    """
+
+    def __init__(self, where: Mapping[str, Any] | Sequence[str] | str | None = None) -> None:
+        if isinstance(where, str):
+            where = [where]
+        given = () if where is None else where
+        problems: list[str] = []
+        found: list[Condition] = []
+        if isinstance(given, Mapping):
+            for key, value in given.items():
+                found += _from_mapping(str(key), value, problems)
+        else:
+            for text in given:
+                found += _from_text(text, problems)
+        if problems:
+            raise InputError(problems)
+        self.conditions = tuple(found)
+
+    def __bool__(self) -> bool:
+        return bool(self.conditions)
+
+    def __and__(self, other: Filter) -> Filter:
+        """Both filters together: what is locked to a key of a service stays so."""
+        both = Filter()
+        both.conditions = (*self.conditions, *other.conditions)
+        return both
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """Return the conditions as plain data for JSON."""
+        return [one._asdict() for one in self.conditions]
+
+    def rows(self, passages: Iterable[Passage]) -> NDArray[np.int64]:
+        """Return the places of the passages that meet all conditions.
+
+        Raises
+        ------
+        InputError
+            If a condition names a key that no passage has: a misspelt one would find nothing.
+        """
+        known: set[str] = set(KEYS)
+        kept = []
+        for i, passage in enumerate(passages):
+            known.update(passage.metadata)
+            if all(one.holds(value_of(passage, one.key)) for one in self.conditions):
+                kept.append(i)
+        strange = sorted({one.key for one in self.conditions} - known)
+        if strange:
+            names = sorted(known)
+            hint = choose(strange[0], names[:_SHOWN])
+            raise InputError([f"no passage has '{key}' to filter by: {hint}" for key in strange])
+        return np.array(kept, dtype=np.int64)
+
+
+def value_of(passage: Passage, key: str) -> Any:
+    """Return what a passage has under a key; None where it has nothing."""
+    if key == "type":
+        name = passage.source.rpartition("/")[2]
+        return name.rpartition(".")[2].lower() if "." in name else None
+    if key in KEYS:
+        return getattr(passage, key) or None
+    return passage.metadata.get(key)
+
+
+def _from_mapping(key: str, value: Any, problems: list[str]) -> list[Condition]:
+    if not isinstance(value, Mapping):
+        return (
+            [Condition(key, "in", tuple(value))]
+            if isinstance(value, (list, tuple, set))
+            else [Condition(key, "=", value)]
+        )
+    found = []
+    for operator, bound in value.items():
+        if operator not in OPERATORS:
+            problems.append(
+                f"filter on '{key}': '{operator}' is no operator: {choose(str(operator), OPERATORS)}"
+            )
+        elif operator == "in" and not isinstance(bound, (list, tuple, set)):
+            problems.append(f"filter on '{key}': 'in' takes a list of values, got {bound!r}")
+        else:
+            found.append(Condition(key, operator, tuple(bound) if operator == "in" else bound))
+    return found
+
+
+def _from_text(text: str, problems: list[str]) -> list[Condition]:
+    match = _EXPRESSION.fullmatch(text)
+    if match is None:
+        problems.append(f"'{text}' is no condition: write KEY=VALUE, KEY>=VALUE or KEY=in=A,B")
+        return []
+    key, operator, value = match[1], match[2], match[3].strip()
+    if operator == "=in=":
+        return [Condition(key, "in", tuple(part.strip() for part in value.split(",")))]
+    return [Condition(key, operator, value)]
+
+
+def _equal(found: Any, wanted: Any) -> bool:
+    if found is None:
+        return wanted is None
+    if isinstance(found, str) and isinstance(wanted, str):
+        return found == wanted or fnmatchcase(found, wanted)
+    if isinstance(found, bool) or isinstance(wanted, bool):
+        return str(found).lower() == str(wanted).lower()
+    one, other = _number(found), _number(wanted)
+    return one == other if one is not None and other is not None else str(found) == str(wanted)
+
+
+def _comparable(found: Any, wanted: Any, key: str) -> tuple[Any, Any]:
+    """Both as numbers, as moments, or as texts; (None, None) where they cannot be compared."""
+    if found is None:
+        return None, None
+    numbers = _number(found), _number(wanted)
+    if None not in numbers and key != "date":
+        return numbers
+    dates = _moment(found), _moment(wanted)
+    if all(dates):
+        return dates
+    if key == "date":
+        raise InputError(f"filter on 'date': {wanted!r} is no date: write YYYY-MM-DD")
+    return (found, wanted) if isinstance(found, str) and isinstance(wanted, str) else (None, None)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _moment(value: Any) -> str:
+    text = value.isoformat() if isinstance(value, (date, datetime)) else str(value)
+    return "" if check_date(text) else moment(text)

@@ -1,0 +1,66 @@
+"""Filters: what they keep, and what they refuse."""
+
+from typing import Any
+
+import pytest
+
+from mio_rag.errors import InputError
+from mio_rag.filters import Filter
+from mio_rag.types import Passage
+
+PASSAGES = (
+    Passage("a", "One.", source="travel.md", date="2026-03-01", metadata={"tenant": "a", "tags": ["x", "y"]}),
+    Passage(
+        "b", "Two.", source="hr/leave.pdf", date="2025-12-31", page=3, metadata={"tenant": "b", "size": 12}
+    ),
+    Passage("c", "Three.", source="hr/pay.md", section=("Pay", "Bonus"), metadata={"draft": True, "size": 9}),
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        (None, "abc"),
+        ({"tenant": "a"}, "a"),
+        ({"source": "hr/*"}, "bc"),
+        ({"type": "md"}, "ac"),
+        ({"date": {">=": "2026-01-01"}}, "a"),
+        ({"date": {"<": "2026-01-01"}}, "b"),
+        ({"size": {">": 9}}, "b"),
+        ({"size": {">=": "9", "<": 12}}, "c"),
+        ({"tags": "x"}, "a"),
+        ({"tenant": {"in": ["a", "b"]}}, "ab"),
+        ({"tenant": ["a", "b"]}, "ab"),
+        ({"tenant": {"!=": "a"}}, "bc"),
+        ({"section": "Bonus"}, "c"),
+        ({"page": 3}, "b"),
+        ({"draft": True}, "c"),
+        (["source=*.md", "tenant=a"], "a"),
+        ("date>=2025-12-31", "ab"),
+        (["tenant=in=a,b"], "ab"),
+        (["tenant!=a"], "bc"),
+    ],
+)
+def test_what_is_kept(where: Any, kept: str) -> None:
+    assert "".join(PASSAGES[i].id for i in Filter(where).rows(PASSAGES)) == kept
+
+
+def test_both_filters_hold_together() -> None:
+    both = Filter({"tenant": "a"}) & Filter("tenant=b")
+    assert both.rows(PASSAGES).size == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"tenent": "a"}, "no passage has 'tenent' to filter by: did you mean 'tenant'"),
+        ({"size": {"~": 3}}, "'~' is no operator"),
+        ({"size": {"in": 3}}, "'in' takes a list"),
+        ("tenant", "write KEY=VALUE"),
+        ({"date": {">": "soon"}}, "no date"),
+    ],
+)
+def test_what_is_refused(where: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Filter(where).rows(PASSAGES)
+    assert message in str(caught.value)
