@@ -31,6 +31,9 @@ _BLOCKS = frozenset((
 ))  # fmt: skip
 _HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
 _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
+#: What pages fold away.
+_FOLDED = frozenset(("div", "section", "article", "dd", "p"))
+_LONG_PROSE = 40  # words
 _LONG_CELL = 80  # words: a table with longer ones lays out a page
 _NO_SCRIPT = re.compile(r"<noscript\b.*?</noscript\s*>", re.IGNORECASE | re.DOTALL)
 _MOST_ROWS = 20_000
@@ -65,12 +68,22 @@ def add_html(document: Document, text: str, *, page: bool = False) -> None:
 
 def _hidden(node: Any) -> bool:
     given = node.attributes
-    return bool(given) and (
-        "hidden" in given
-        or given.get("role") in ("navigation", "menu", "menubar", "search")
-        or _HIDDEN.search(given.get("style") or "") is not None
-        or (given.get("aria-hidden") == "true" and node.tag not in ("div", "section", "main", "body"))
+    if not given:
+        return False
+    if given.get("role") in ("navigation", "menu", "menubar", "search", "dialog"):
+        return True
+    closed = "hidden" in given or _HIDDEN.search(given.get("style") or "") is not None
+    closed = closed or (
+        given.get("aria-hidden") == "true" and node.tag not in ("div", "section", "main", "body")
     )
+    return closed and not _unfolds(node)
+
+
+def _unfolds(node: Any) -> bool:
+    """Whether hidden text is long prose: pages fold whole sections away until a reader opens them."""
+    if node.tag not in _FOLDED:
+        return False
+    return len(node.text().split()) >= _LONG_PROSE and ". " in node.text()
 
 
 def _steps(root: Any) -> Generator[tuple[bool, Any], Any, None]:
