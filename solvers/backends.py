@@ -176,7 +176,7 @@ def scaled(program: SelectionProgram) -> Scaled:
         min(1e-7, max(1e-10, tolerance / factor / 10)),
         _RESOLVED * max(1, program.n) if program.value_scale < _SMALL_SHARE * _OBJECTIVE * factor else 0.0,
         _far_apart(np.append(pairwise, linear))
-        or any(_far_apart(np.append(row.coefficients, _ends(row))) for row in (budget, *kept)),
+        or any(_far_apart(np.append(r.coefficients, (r.lower, r.upper))) for r in (budget, *kept)),
     )
 
 
@@ -192,12 +192,8 @@ def _without_dust(
     return np.where(values, linear, 0.0), np.where(pairs, pairwise, 0.0), dropped
 
 
-def _ends(row: LinearConstraint) -> list[float]:
-    return [end for end in (row.lower, row.upper) if math.isfinite(end)]
-
-
 def _far_apart(values: FloatArray) -> bool:
-    sizes = np.abs(values[values != 0])
+    sizes = np.abs(values[(values != 0) & np.isfinite(values)])
     return bool(sizes.size and float(sizes.min()) < _SEEN * float(sizes.max()))
 
 
@@ -217,9 +213,8 @@ def within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray, flo
         pairwise = np.where(np.logical_and.outer(free, free), pairwise, 0.0)
     linear = np.where((linear > 0) & (program.costs > room), 0.0, linear)
     if float(pairwise.min(initial=0.0)) < 0:
-        pairwise = np.where(
-            (pairwise < 0) & (np.add.outer(program.costs, program.costs) > room), 0.0, pairwise
-        )
+        too_dear = np.add.outer(program.costs, program.costs) > room
+        pairwise = np.where((pairwise < 0) & too_dear, 0.0, pairwise)
     offset = program.objective(inside)
     gains = float(np.maximum(linear, 0).sum() + np.maximum(np.triu(-pairwise), 0).sum())
     if program.violations(inside):
@@ -238,7 +233,7 @@ def _row(row: LinearConstraint) -> LinearConstraint | None:
         return None
     row = without_giants(row)
     if is_whole(row.coefficients):
-        lower, upper = _ceil(row.least), _floor(row.most)
+        lower, upper = float(np.ceil(row.least)), float(np.floor(row.most))
         if lower > upper:
             return None
     else:
@@ -260,14 +255,6 @@ def without_giants(row: LinearConstraint) -> LinearConstraint:
         return row
     enough = 4 * _power_of_two(row.most) if row.most > 0 else 1.0  # nothing above 0 keeps a bound of 0
     return replace(row, coefficients=np.minimum(a, enough)) if a.max() > enough else row
-
-
-def _floor(value: float) -> float:
-    return float(math.floor(value)) if math.isfinite(value) else value
-
-
-def _ceil(value: float) -> float:
-    return float(math.ceil(value)) if math.isfinite(value) else value
 
 
 def _largest(values: FloatArray) -> float:
@@ -573,22 +560,20 @@ def build_model(program: SelectionProgram) -> Any:
         - sum(float(program.pairwise[i, j]) * model.y[i, j] for i, j in pairs),
         sense=pyo.maximize,
     )
-    # Constant expressions are not constraints in Pyomo, hence the detour for empty programs.
-    model.budget = pyo.Constraint(
-        expr=_linear(model, c) <= program.budget
-        if np.any(c)
-        else _constant(pyo, LinearConstraint(c, upper=program.budget))
-    )
+
+    def sides(row: LinearConstraint) -> list[Any]:
+        if not np.any(row.coefficients):  # constant expressions are not constraints in Pyomo
+            holds = row.least <= 0 <= row.most
+            return [pyo.Constraint.Feasible if holds else pyo.Constraint.Infeasible]
+        activity = sum(float(a) * model.x[i] for i, a in enumerate(row.coefficients) if a != 0)
+        upper = [activity <= row.upper] if math.isfinite(row.upper) else []
+        return upper + ([activity >= row.lower] if math.isfinite(row.lower) else [])
+
+    model.budget = pyo.Constraint(expr=sides(LinearConstraint(c, upper=program.budget))[0])
     model.row = pyo.ConstraintList()
     for row in program.rows:
-        if not np.any(row.coefficients):
-            model.row.add(_constant(pyo, row))
-            continue
-        activity = _linear(model, row.coefficients)
-        if math.isfinite(row.upper):
-            model.row.add(activity <= row.upper)
-        if math.isfinite(row.lower):
-            model.row.add(activity >= row.lower)
+        for side in sides(row):
+            model.row.add(side)
     model.product = pyo.ConstraintList()
     for i, j in pairs:
         if program.pairwise[i, j] > 0:
@@ -600,14 +585,6 @@ def build_model(program: SelectionProgram) -> Any:
         if value >= 0:
             model.x[i].fix(int(value))
     return model
-
-
-def _linear(model: Any, coefficients: Any) -> Any:
-    return sum(float(a) * model.x[i] for i, a in enumerate(coefficients) if a != 0)
-
-
-def _constant(pyo: Any, row: LinearConstraint) -> Any:
-    return pyo.Constraint.Feasible if row.least <= 0 <= row.most else pyo.Constraint.Infeasible
 
 
 @segments_by_rows
@@ -664,13 +641,13 @@ def _values(model: Any, pyo: Any) -> Any:
 
 def _claims_of_highs(model: Any, options: SolveOptions, given: Scaled) -> _Claims:
     # The classic appsi_highs interface silently drops the time limit; this one keeps it.
-    factory = require("pyomo.contrib.solver.common.factory", "solvers", "solver='pyomo'").SolverFactory
-    results = require("pyomo.contrib.solver.common.results", "solvers", "solver='pyomo'")
-    pyo = require("pyomo.environ", "solvers", "solver='pyomo'")
-    solver = factory("highs")
+    import highspy
+    import pyomo.environ as pyo
+    from pyomo.contrib.solver.common import factory, results
+
+    solver = factory.SolverFactory("highs")
     if not solver.available():
         raise SolverError(f"Pyomo finds no HiGHS: pip install 'highspy{PACKAGES['highspy'].versions}'")
-    highspy = require("highspy", "solvers", "solver='pyomo'")
     problem = refusal("highspy", str(highspy.Highs().version()))
     if problem is not None:
         raise InputError(f"solver 'pyomo' cannot use HiGHS: {problem}")

@@ -169,7 +169,7 @@ class Search:
         self.numbers[kernel.RELATIVE_GAP] = relative_gap
         self.numbers[kernel.OFFSET] = problem.base / problem.scale
         given = (data.A, root.G, data.c, data.W, data.w, problem.harmless, shift)
-        self._arrays = (*given, *problem.needs, *tree, self._best, self.numbers)
+        self._arrays = (*given, problem.needs, tree, self._best, self.numbers)
 
     @property
     def nodes(self) -> int:
@@ -270,21 +270,13 @@ def warmup() -> float:
 def _ready(shared: bool) -> None:
     """Load or compile the kernel by calling its parts; print a message if that takes seconds."""
     what = "the exact kernel for shared text" if shared else "the exact kernel"
-    call, best = f"import {__name__} as b; b._call_search({shared})", Incumbent(-math.inf, None)
     # The first use of one_blas_thread looks for BLAS libraries, which is not solving either.
     with kernel.announced(what, "8 to 12"), one_blas_thread():
-        with kernel.compiling_elsewhere(kernel.search, 1 + shared, call):
-            program, root = _tiny(shared)
-            _round(program, root.problem, root.x, best, 1)
-            probed(relax_root(root, best, 1e-9, SolveOptions()), math.inf, math.inf, fewest=0)
-            kernel.knapsack_search(np.ones(3), np.ones(3), 2.0, 10)
-        _call_search(shared)
-
-
-def _call_search(shared: bool) -> None:
-    """Load or compile the search, which takes as long as all the rest."""
-    program, root = _tiny(shared)
-    Search(program, root, Incumbent(-math.inf, None), 1e-9, 0.0).run(math.inf, 2)
+        (program, root), best = _tiny(shared), Incumbent(-math.inf, None)
+        _round(program, root.problem, root.x, best, 1)
+        probed(relax_root(root, best, 1e-9, SolveOptions()), math.inf, math.inf, fewest=0)
+        kernel.knapsack_search(np.ones(3), np.ones(3), 2.0, 10)
+        Search(program, root, Incumbent(-math.inf, None), 1e-9, 0.0).run(math.inf, 2)
 
 
 def _tiny(shared: bool) -> tuple[SelectionProgram, Root]:

@@ -26,8 +26,6 @@ of a function changes, but not when a function that it calls changes in another 
 from __future__ import annotations
 
 import math
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -35,7 +33,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
@@ -61,7 +58,6 @@ _FLAGS: dict[str, Any] = {
     "no_cfunc_wrapper": True,
 }
 _Function = TypeVar("_Function", bound=Callable[..., object])
-_PATIENCE_SECONDS = 15.0  # for the other interpreter, which may get little time on a busy machine
 
 #: "No item", zero and one as arguments: for a plain number, numba would compile a second version.
 NONE = cast(int, np.int64(-1))
@@ -119,48 +115,6 @@ def _load(cache: Any, signature: Any, context: Any) -> Any:
         with suppress(OSError):  # in a read-only folder, the warning comes again
             cache.flush()
         return None
-
-
-@contextmanager
-def compiling_elsewhere(function: Callable[..., object], versions: int, statement: str) -> Iterator[None]:
-    """Compile a function in a second interpreter meanwhile: numba compiles in one thread per process.
-
-    Nothing is started if the cache holds the function, if there is no cache, only one core, or no plain
-    interpreter (a frozen program, a server that embeds Python). At its end the block waits for the other
-    interpreter; if that failed, the function is compiled here when it is called.
-
-    Parameters
-    ----------
-    versions : int
-        How many versions of the function the cache holds once this one is compiled.
-    statement : str
-        What the other interpreter executes: a call of the function.
-    """
-    stats = getattr(function, "stats", None)  # with NUMBA_DISABLE_JIT it is a plain function
-    folder = stats and stats.cache_path
-    known = folder is None or len([*Path(folder).glob(f"*.{function.__name__}-*.nbc")]) >= versions
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    plain = not getattr(sys, "frozen", False) and Path(sys.executable or "").name.startswith("python")
-    other = None
-    if not known and cores > 1 and plain:
-        paths = os.pathsep.join(path for path in sys.path if path)
-        with suppress(OSError):
-            other = subprocess.Popen(
-                [sys.executable, "-c", statement],
-                env={**os.environ, "PYTHONPATH": paths},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-    try:
-        yield
-        if other is not None:
-            with suppress(subprocess.TimeoutExpired):
-                other.wait(_PATIENCE_SECONDS)
-    finally:
-        if other is not None and other.poll() is None:
-            other.kill()
-            other.wait()
 
 
 @contextmanager
@@ -449,6 +403,22 @@ def probe(
 
 
 @compiled
+def _size(array: Any) -> int:
+    """The length of an array; 0 for None."""
+    if array is None:
+        return ZERO
+    return array.size  # type: ignore[no-any-return]
+
+
+@compiled
+def _pay(i: int, start: Ints, segment: Ints, paid: Bools) -> None:
+    """Mark what item i needs as paid."""
+    if start is not None:
+        for k in range(start[i], start[i + 1]):
+            paid[segment[k]] = True
+
+
+@compiled
 def _share_out(
     ids: Ints, m: int, start: Ints, segment: Ints, paid: Bools, share: Floats, total: Floats, users: Ints
 ) -> None:
@@ -456,6 +426,8 @@ def _share_out(
 
     `total` and `users` are room to work in, one entry a segment.
     """
+    if start is None:
+        return
     for s in range(total.size):
         total[s] = 0.0
         users[s] = 0
@@ -548,6 +520,8 @@ def _promise(
 
     `most` gets that fraction of every segment, `borne` what its users bear of it.
     """
+    if start is None:
+        return 0.0
     for s in range(most.size):
         most[s] = 0.0
         borne[s] = 0.0
@@ -585,6 +559,8 @@ def _move_shares(
     The bound falls by `length` if it is linear. `mean` and `users` are room to work in. Returns whether
     anything moved.
     """
+    if start is None:
+        return False
     for s in range(mean.size):
         mean[s] = 0.0
         users[s] = 0
@@ -636,10 +612,7 @@ def spread(
     c: Floats,
     room: float,
     base: float,
-    start: Ints,
-    segment: Ints,
-    cost: Floats,
-    price: Floats,
+    needs: Needs,
     share: Floats,
     x: Floats,
     stop: float,
@@ -652,6 +625,7 @@ def spread(
     P are values with the rows' multipliers subtracted, c the items' own costs. Ends when the bound is at most
     `stop`; steps aim at `goal`, a value that is attained. Returns the bound of the best shares.
     """
+    start, segment, cost, price = needs
     m, segments = P.size, cost.size
     ids = np.arange(m)
     paid = np.zeros(segments, dtype=np.bool_)
@@ -879,27 +853,8 @@ def search(
     w: Floats,
     harmless: Bools,
     shift: Floats,
-    start: Ints,
-    segment: Ints,
-    cost: Floats,
-    price: Floats,
-    ids: Ints,
-    P: Floats,
-    X: Floats,
-    GX: Floats,
-    size: Ints,
-    room: Floats,
-    base: Floats,
-    lag: Floats,
-    activity: Floats,
-    chosen: Ints,
-    count: Ints,
-    bound: Floats,
-    delta: Floats,
-    measured: Ints,
-    weight: Floats,
-    paid: Bools,
-    share: Floats,
+    needs: Needs,
+    tree: Tree,
     best: Bits,
     numbers: Floats,
     max_nodes: int,
@@ -912,12 +867,12 @@ def search(
     the search can be stopped after any node, asked for its bound, and resumed. `numbers` is indexed by the
     constants at the top of this file; `best` takes the incumbent.
     """
+    start, segment, cost, price = needs
+    ids, P, X, GX, size, room, base, lag, activity = tree[:9]
+    chosen, count, bound, delta, measured, weight, paid, share = tree[9:]
     n = c.size
-    segments = 0
-    per_item = 0.0  # work of needs
-    if start is not None:
-        segments = cost.size
-        per_item = NEED * segment.size / max(n, 1)
+    segments = _size(cost)
+    per_item = NEED * _size(segment) / max(n, 1)  # work of needs
     q, cc, h = np.empty(n), np.empty(n), np.empty(n)
     work, other = np.empty(segments), np.empty(segments)
     users = np.empty(segments, dtype=np.int64)
@@ -960,8 +915,7 @@ def search(
             b = 0.0
             mu = 0.0
             for r in range(_ROUNDS + 1):
-                if start is not None:
-                    _share_out(ids_, m, start, segment, paid_, share_, work, users)
+                _share_out(ids_, m, start, segment, paid_, share_, work, users)
                 b, two = _charge(
                     ids_, m, p, G, delta[d], c, start, segment, cost, price, paid_, share_, room[d], q, cc
                 )
@@ -972,9 +926,7 @@ def search(
                 ub, mu, k = relax(q, G, delta[d], ids_, cc, b, x, g, m, steps, stop, lag[d], 1e-7, 0.4)
                 numbers[WORK] += EXCHANGE * k * m
                 bound[d] = min(bound[d], ub)
-                if bound[d] <= stop or r == _ROUNDS:
-                    break
-                if start is None:
+                if segments == 0 or bound[d] <= stop or r == _ROUNDS:
                     break
                 hope = _promise(ids_, m, x, start, segment, cost, price, paid_, share_, mu, work, other)
                 if ub - _HOPE * hope > stop:
@@ -1027,9 +979,7 @@ def search(
                 base[d] += gain + shift[i]
                 lag[d] += gain
                 room[d] -= c[i] + _needed(i, start, segment, cost, paid_, ZERO)
-                if start is not None:
-                    for k in range(start[i], start[i + 1]):
-                        paid_[segment[k]] = True
+                _pay(i, start, segment, paid_)
                 for r in range(w.size):
                     activity[d, r] += W[r, i]
                 chosen[d, count[d]] = i
@@ -1068,13 +1018,11 @@ def search(
         measured[e] = measured[d]
         weight[e] = 0.5 * weight[d]
         weight[d] = weight[e]
-        if start is not None:
-            for s in range(segments):
-                paid[e, s] = paid_[s]
-            for k in range(start[i], start[i + 1]):
-                paid[e, segment[k]] = True
-            for k in range(segment.size):
-                share[e, k] = share_[k]
+        for s in range(segments):
+            paid[e, s] = paid_[s]
+        _pay(i, start, segment, paid[e])
+        for k in range(share_.size):
+            share[e, k] = share_[k]
         for r in range(w.size):
             activity[e, r] = activity[d, r] + W[r, i]
         for t in range(count[d]):
@@ -1125,24 +1073,14 @@ def _use(i: int, by: int, start: Ints, segment: Ints, users: Ints) -> None:
 
 
 @compiled
-def _local_search(
-    p: Floats,
-    A: Floats,
-    c: Floats,
-    room: float,
-    W: Floats,
-    w: Floats,
-    start: Ints,
-    segment: Ints,
-    cost: Floats,
-    price: Floats,
-    x: Bits,
-) -> float:
+def _local_search(data: Data, needs: Needs, x: Bits) -> float:
     """Best add, drop or swap until none improves; the feasible x is changed in place. Returns the value."""
+    p, A, c, room, W, w = data
+    start, segment, cost, price = needs
     n = p.size
     g = p.copy()
     gain = np.empty(n)
-    users = np.zeros(ZERO if start is None else cost.size, np.int64)
+    users = np.zeros(_size(cost), np.int64)
     activity = np.zeros(w.size)
     used = 0.0
     value = 0.0
@@ -1214,28 +1152,16 @@ def _local_search(
 
 
 @compiled
-def _greedy(
-    p: Floats,
-    A: Floats,
-    c: Floats,
-    room: float,
-    W: Floats,
-    w: Floats,
-    start: Ints,
-    segment: Ints,
-    cost: Floats,
-    price: Floats,
-    x: Bits,
-    power: float,
-    banned: Ints,
-) -> bool:
+def _greedy(data: Data, needs: Needs, x: Bits, power: float, banned: Ints) -> bool:
     """Add to x what repairs most of the broken rows, then the best gain / cost^power until nothing gains.
 
     x is completed in place; items with `banned` > 0 stay out. Returns whether all rows hold.
     """
+    p, A, c, room, W, w = data
+    start, segment, cost, price = needs
     n = p.size
     g = p.copy()
-    users = np.zeros(ZERO if start is None else cost.size, np.int64)
+    users = np.zeros(_size(cost), np.int64)
     activity = np.zeros(w.size)
     spend, toll, weight = np.empty(n), np.empty(n), np.empty(n)  # with what is not paid for yet
     used = 0.0
@@ -1292,9 +1218,7 @@ def _greedy(
             return not broken
         x[add] = 1
         used += spend[add]
-        stale = False
-        if start is not None:
-            stale = start[add + 1] > start[add]
+        stale = _size(start) > 0
         _use(add, ONE, start, segment, users)
         for k in range(n):
             g[k] -= A[add, k]
@@ -1321,41 +1245,27 @@ def incumbent(
     first = np.argsort(-worth / np.sqrt(np.maximum(alone, 1e-3)), kind="stable")[:starts]
     first = first[alone[first] <= data.room]
     order = np.argsort(-point, kind="stable")
-    return local_optima(*data, *needs, first, point, order, rounds, known, seed)
+    return local_optima(data, needs, first, point, order, rounds, known, seed)
 
 
 @compiled
 def local_optima(
-    p: Floats,
-    A: Floats,
-    c: Floats,
-    room: float,
-    W: Floats,
-    w: Floats,
-    start: Ints,
-    segment: Ints,
-    cost: Floats,
-    price: Floats,
-    first: Ints,
-    point: Floats,
-    order: Ints,
-    rounds: int,
-    known: Bits,
-    seed: int,
+    data: Data, needs: Needs, first: Ints, point: Floats, order: Ints, rounds: int, known: Bits, seed: int
 ) -> tuple[bool, float, Bits]:
     """Do the work of `incumbent`, with the forced first items and the order of fractions given."""
-    n = p.size
+    start, segment, cost, _ = needs
+    n = data.p.size
     found = False
     best = -np.inf
     best_x = np.zeros(n, np.int8)
     x = np.zeros(n, np.int8)
     banned = np.zeros(n, np.int64)
-    users = np.zeros(ZERO if start is None else cost.size, np.int64)
+    users = np.zeros(_size(cost), np.int64)
     if known.size:
         found = True
         for i in range(n):
             best_x[i] = known[i]
-        best = _local_search(p, A, c, room, W, w, start, segment, cost, price, best_x)
+        best = _local_search(data, needs, best_x)
     state = seed
     greedy = 3 + first.size
     begin = greedy if known.size else 0
@@ -1384,14 +1294,14 @@ def local_optima(
             else:
                 used = 0.0
                 for i in order:
-                    spend = c[i] + _needed(i, start, segment, cost, users, ZERO)
-                    if point[i] > 0.3 and used + spend <= room:
+                    spend = data.c[i] + _needed(i, start, segment, cost, users, ZERO)
+                    if point[i] > 0.3 and used + spend <= data.room:
                         x[i] = 1
                         used += spend
                         _use(i, ONE, start, segment, users)
-        if not _greedy(p, A, c, room, W, w, start, segment, cost, price, x, power, banned):
+        if not _greedy(data, needs, x, power, banned):
             continue
-        value = _local_search(p, A, c, room, W, w, start, segment, cost, price, x)
+        value = _local_search(data, needs, x)
         if value > best + (1e-12 if k >= end else 0.0):
             found = True
             best = value

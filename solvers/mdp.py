@@ -1,11 +1,11 @@
-"""None"""
+"""Finite Markov decision processes: values with a guaranteed error, whoever found them."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -148,10 +148,12 @@ def _resolve(mdp: FiniteMDP, method: MDPMethod) -> str:
     return "one_pass" if mdp.never_rises else "policy_iteration"
 
 
-def _rows(mdp: FiniteMDP) -> tuple[NDArray[np.int32], NDArray[np.int32], FloatArray, FloatArray, FloatArray]:
-    """The process as the kernels take it."""
+def _process(mdp: FiniteMDP) -> Any:
+    from mio_rag.solvers.mdp_kernel import Process
+
     matrix = mdp.transitions
-    return matrix.indptr, matrix.indices, matrix.data, mdp.rewards.ravel(), mdp.factors.ravel()
+    parts = (matrix.indptr, matrix.indices, matrix.data, mdp.rewards.ravel(), mdp.factors.ravel())
+    return Process(*parts, mdp.n_actions)
 
 
 def _fixed_point(
@@ -162,23 +164,13 @@ def _fixed_point(
         return _by_products(mdp, values, epsilon, max_sweeps)
     from mio_rag.solvers import mdp_kernel as kernel
 
-    n, m = mdp.rewards.shape
     if method == "one_pass":
-        kernel.one_pass(*_rows(mdp), m, values)
+        kernel.one_pass(_process(mdp), values)
         return values, 1
-    numbers = np.zeros(4)
+    numbers, policy = np.zeros(4), np.empty(mdp.n_states, dtype=np.int32)
     evaluations = _EVALUATIONS if method == "policy_iteration" else 0
-    values = kernel.iterate(
-        *_rows(mdp),
-        m,
-        values,
-        np.empty(n, dtype=np.int32),
-        evaluations,
-        *mdp.factor_range,
-        epsilon,
-        max_sweeps,
-        numbers,
-    )
+    limits = (evaluations, *mdp.factor_range, epsilon, max_sweeps, numbers)
+    values = kernel.iterate(_process(mdp), values, policy, *limits)
     return values, int(numbers[kernel.SWEEPS])
 
 
@@ -208,7 +200,7 @@ def _backup(
     from mio_rag.solvers import mdp_kernel as kernel
 
     improved, numbers = np.empty(mdp.n_states), np.empty(4)
-    kernel.sweep(*_rows(mdp), mdp.n_actions, values, improved, policy, False, q, tie, numbers)
+    kernel.sweep(_process(mdp), values, improved, policy, False, q, tie, numbers)
     low, high, _, scale = numbers.tolist()
     return improved, low, high, 2 * (mdp.successors + 4) * _EPS * scale
 

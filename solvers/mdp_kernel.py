@@ -8,6 +8,8 @@ checked for counting from the end.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,14 +23,20 @@ LOW, HIGH, SWEEPS, SCALE = range(4)
 _LEAVE = 0.3  # a policy is left when its own bounds are that much closer than those of all
 
 
+class Process(NamedTuple):
+    """A process of m actions as compressed rows."""
+
+    start: Ints
+    after: Ints
+    chance: Floats
+    reward: Floats
+    factor: Floats
+    m: int
+
+
 @compiled
 def sweep(
-    start: Ints,
-    after: Ints,
-    chance: Floats,
-    reward: Floats,
-    factor: Floats,
-    m: int,
+    process: Process,
     values: Floats,
     improved: Floats,
     policy: Ints,
@@ -43,6 +51,7 @@ def sweep(
     the best. `q`, of shape (n, m), takes what every action is worth; if it is empty it is left out, and so
     are ties. `numbers` takes the least and the greatest change of a value, and the largest absolute value.
     """
+    start, after, chance, reward, factor, m = process
     low, high, scale = np.inf, -np.inf, 0.0
     one, two = np.uint64(1), np.uint64(2)
     for s in range(values.size):
@@ -91,12 +100,7 @@ def beyond(low: float, high: float, least: float, greatest: float) -> tuple[floa
 
 @compiled
 def iterate(
-    start: Ints,
-    after: Ints,
-    chance: Floats,
-    reward: Floats,
-    factor: Floats,
-    m: int,
+    process: Process,
     values: Floats,
     policy: Ints,
     evaluations: int,
@@ -112,10 +116,10 @@ def iterate(
     `greatest` are the extreme factors; `values` is used up.
     """
     improved = np.empty_like(values)
-    q = np.empty((0, m))
+    q = np.empty((0, process.m))
     done = 0
     while True:
-        sweep(start, after, chance, reward, factor, m, values, improved, policy, False, q, 0.0, numbers)
+        sweep(process, values, improved, policy, False, q, 0.0, numbers)
         done += 1
         below, above = beyond(numbers[LOW], numbers[HIGH], least, greatest)
         if 0.5 * (above - below) <= epsilon or done >= max_sweeps:
@@ -125,7 +129,7 @@ def iterate(
         values, improved = improved, values
         enough = max(epsilon, _LEAVE * 0.5 * (above - below))
         for _ in range(min(evaluations, max_sweeps - done - 1)):
-            sweep(start, after, chance, reward, factor, m, values, improved, policy, True, q, 0.0, numbers)
+            sweep(process, values, improved, policy, True, q, 0.0, numbers)
             values, improved = improved, values
             done += 1
             below, above = beyond(numbers[LOW], numbers[HIGH], least, greatest)
@@ -134,14 +138,13 @@ def iterate(
 
 
 @compiled
-def one_pass(
-    start: Ints, after: Ints, chance: Floats, reward: Floats, factor: Floats, m: int, values: Floats
-) -> None:
+def one_pass(process: Process, values: Floats) -> None:
     """Exact values where no action leads to a higher state, by substitution from state 0 upwards.
 
     An action that may stay is worth what it is worth when repeated until it leaves:
     V = r + f (p V + rest), hence V = (r + f rest) / (1 - f p). Successors are sorted, so staying comes last.
     """
+    start, after, chance, reward, factor, m = process
     for s in range(values.size):
         best = -np.inf
         for a in range(m):

@@ -635,7 +635,7 @@ def _better_shares(
         sharing.c,
         problem.room,
         float(lam @ problem.w),
-        *problem.needs,
+        problem.needs,
         share,
         x,
         stop,

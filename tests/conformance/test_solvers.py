@@ -9,12 +9,9 @@ import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.formulations import LinearConstraint, SelectionProgram
-from mio_rag.solvers import SolveOptions, Status, solve, solvers
-from mio_rag.testing import check_solver, hard_program, known_cases, random_program
+from mio_rag.solvers import Status, solve, solvers
+from mio_rag.testing import check_solver, known_cases, random_program
 from mio_rag.testing.programs import knapsack
-
-HEURISTIC = [info.name for info in solvers() if not info.exact]
-BACK_ENDS = [info.name for info in solvers() if info.exact and info.name != "exhaustive"]
 
 
 def of(linear, costs, budget, rows=(), fixed=None) -> SelectionProgram:
@@ -35,11 +32,11 @@ def test_every_solver_passes_the_suite(info) -> None:
     )
 
 
-@pytest.mark.parametrize("solver", HEURISTIC)
-@pytest.mark.parametrize("case", known_cases(), ids=lambda case: case.name)
-def test_heuristics_find_a_selection_where_there_is_one(case, solver: str) -> None:
-    if solve(case.program, "exhaustive").x is not None:
-        assert solve(case.program, solver).status in (Status.OPTIMAL, Status.FEASIBLE)
+@pytest.mark.parametrize("solver", [info.name for info in solvers() if not info.exact])
+def test_heuristics_find_a_selection_where_there_is_one(solver: str) -> None:
+    for case in known_cases():
+        if solve(case.program, "exhaustive").x is not None:
+            assert solve(case.program, solver).status in (Status.OPTIMAL, Status.FEASIBLE), case.name
 
 
 def test_enumeration_itself_against_a_plain_loop() -> None:
@@ -59,20 +56,6 @@ def test_enumeration_itself_against_a_plain_loop() -> None:
         found = solve(given, "exhaustive").objective
         assert (found is None) == (best == -math.inf)
         assert found is None or found == pytest.approx(best, abs=1e-9)
-
-
-@pytest.mark.parametrize("solver", BACK_ENDS)
-@pytest.mark.parametrize("seconds", [0.001, 0.5])
-def test_a_time_limit_leaves_a_valid_bound(solver: str, seconds: float) -> None:
-    given = hard_program(np.random.default_rng(1))
-    known = solve(given, "local_search").objective
-    result = solve(given, solver, SolveOptions(time_limit_seconds=seconds))
-    assert result.status in (Status.FEASIBLE, Status.NO_SOLUTION)
-    assert result.limit == "time"
-    assert result.bound >= known
-    assert result.objective is None or result.gap == pytest.approx(
-        (result.bound - result.objective) / abs(result.objective or 1e-9)
-    )
 
 
 def test_more_than_twenty_free_items_are_not_enumerated() -> None:

@@ -32,7 +32,7 @@ def best_helpers(arrays: MilpArrays, x: tuple[int, ...]) -> float | None:
 @pytest.mark.parametrize("form", ["mccormick", "glover"])
 def test_for_every_selection_the_best_helpers_give_the_quadratic_objective(form: str) -> None:
     checked = 0
-    for seed in range(60):
+    for seed in range(30):
         program = random_program(np.random.default_rng([5, seed]), 5)
         if program.n == 0:
             continue
@@ -44,41 +44,16 @@ def test_for_every_selection_the_best_helpers_give_the_quadratic_objective(form:
             else:
                 assert value == pytest.approx(program.objective(x), abs=1e-6)
                 checked += 1
-    assert checked > 100
+    assert checked > 60
 
 
-def test_sizes_and_kinds_of_columns() -> None:
-    pairwise = np.zeros((4, 4))
-    pairwise[0, 1] = pairwise[1, 0] = 2.0
-    pairwise[0, 2] = pairwise[2, 0] = -1.0
-    program = SelectionProgram([1.0] * 4, pairwise, [1] * 4, 3, fixed=[-1, 0, 1, -1])
-    dense = linearize(program, "mccormick")
-    assert dense.matrix.shape == (1 + 1 + 2, 4 + 2)
-    small = linearize(program, "glover")
-    assert small.matrix.shape == (1 + 2, 4 + 1)  # only item 0 has partners after it
-    for arrays in (dense, small):
-        assert arrays.integral.tolist() == [True] * 4 + [False] * (arrays.matrix.shape[1] - 4)
-        assert arrays.col_lower[:4].tolist() == [0, 0, 1, 0]
-        assert arrays.col_upper[:4].tolist() == [1, 0, 1, 1]
-
-
-def test_glover_takes_u_over_the_whole_budget() -> None:
-    """Over B - c_i it would be 0 here, and item 1 would pay for a partner that is not selected."""
+def test_glover_takes_u_over_the_whole_budget_and_keeps_items_that_fit_up_to_rounding() -> None:
+    """Over B - c_i, U would be 0 here, and item 1 would pay for a partner that is not selected."""
     program = SelectionProgram([1.0, 10.0], [[0, 5], [5, 0]], [4, 4], 4)
     assert best_helpers(linearize(program, "glover"), (0, 1)) == pytest.approx(10.0)
-
-
-@pytest.mark.parametrize(
-    ("costs", "budget", "x", "value"),
-    [
-        ([0.1, 0.2], 0.3, (1, 1), 3.0),
-        ([0.1 + 0.2, 0.0], 0.3, (1, 1), 3.0),
-        ([0.0, 0.1 + 0.2], 0.3, (1, 1), 3.0),
-    ],
-)
-def test_glover_keeps_items_that_fit_up_to_rounding(costs, budget, x, value) -> None:
-    program = SelectionProgram([-1.0, -1.0], [[0, -5], [-5, 0]], costs, budget)
-    assert best_helpers(linearize(program, "glover"), x) == pytest.approx(value)
+    for costs in ([0.1, 0.2], [0.1 + 0.2, 0.0], [0.0, 0.1 + 0.2]):
+        program = SelectionProgram([-1.0, -1.0], [[0, -5], [-5, 0]], costs, 0.3)
+        assert best_helpers(linearize(program, "glover"), (1, 1)) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def attack(mu, q, x, radii, norm: str, rng: np.random.Generator) -> np.ndarray:
 def test_no_perturbation_beats_the_certificate(norm: str, per_passage: bool) -> None:
     rng = np.random.default_rng(3)
     closest = np.inf
-    for _ in range(12):
+    for _ in range(8):
         n, d = 6, int(rng.integers(2, 6))
         mu, q, costs = unit(rng, n, d), unit(rng, d), rng.integers(5, 90, n)
         radius = rng.uniform(0, 0.4, n) if per_passage else 0.15

@@ -41,21 +41,6 @@ def test_a_damaged_cache_is_compiled_again_and_a_whole_one_loaded_alone(tmp_path
     assert run(tmp_path, CALL) == "3.25 0"
 
 
-def test_another_interpreter_compiles_into_the_same_cache(tmp_path: Path) -> None:
-    (tmp_path / "tiny.py").write_text(TINY)
-    code = (
-        "import sys, tiny; from mio_rag.solvers.kernel import compiling_elsewhere\n"
-        "with compiling_elsewhere(tiny.twice, 1, sys.argv[1] if sys.argv[1:] else %r): pass\n"
-        "print(tiny.twice(21.0), sum(tiny.twice.stats.cache_hits.values()))"
-    )
-    assert run(tmp_path, code % "raise SystemExit(3)") == "42.0 0"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    (tmp_path / "tiny.py").write_text(TINY + "\n" * 3)
-    for file in (tmp_path / "cache").rglob("*.nb?"):
-        file.unlink()
-    assert run(tmp_path, code % "import tiny; tiny.twice(1.0)") == f"42.0 {int(cores != 1)}"
-
-
 def test_without_compiling_the_kernel_is_plain_python(tmp_path: Path) -> None:
     code = (
         "import numpy as np; from mio_rag import SelectionProgram, solve;"
