@@ -234,7 +234,7 @@ def presolve(program: SelectionProgram) -> Problem | None:
         base = float(program.linear[inside].sum() - 0.5 * part_of(program.pairwise, inside).sum())
         p = p - program.pairwise[np.ix_(free, inside)].sum(axis=1)
     most_gain = p - np.minimum(A, 0.0).sum(axis=1) if A.size and A.min() < 0 else p
-    harmless = ~(W < 0).any(axis=0) if rows else np.ones(free.size, dtype=np.bool_)
+    harmless = np.asarray(~(W < 0).any(axis=0)) if rows else np.ones(free.size, dtype=np.bool_)
     hopeless = harmless & (most_gain <= 0)
     k = np.flatnonzero((alone[free] <= room) & ~hopeless)
     if rows:

@@ -291,9 +291,10 @@ class _Suite:
     def _limited(self) -> None:
         """Limits that are reached at once."""
         question = self.questions[0]
-        changes: tuple[dict[str, float], ...] = ({"steps": 0}, {"seconds": 1e-9})
-        for change in (*changes, *({"tokens": tokens} for tokens in (1, 500, 1000))):
-            limits, reader = replace(self.limits, **change), CountingReader()  # type: ignore[arg-type]
+        changes: list[dict[str, Any]] = [{"steps": 0}, {"seconds": 1e-9}]
+        changes += [{"tokens": tokens} for tokens in (1, 500, 1000)]
+        for change in changes:
+            limits, reader = replace(self.limits, **change), CountingReader()
             budget = min(self.budgets) if "tokens" in change else max(self.budgets)
             what = f"question '{question.id}', {limits}"
             found = self._attempt(what, self._controller(limits), question, budget, reader)

@@ -192,7 +192,7 @@ def _bound_of_equal_shares(problem) -> float:
 def _spread(problem, G, share, x, rounds: int, goal: float = 0.0) -> float:
     sharing = problem.sharing
     return kernel.spread(
-        sharing.p, G, sharing.c, problem.room, 0.0, *problem.needs, share, x, -np.inf, goal, rounds, 300
+        sharing.p, G, sharing.c, problem.room, 0.0, problem.needs, share, x, -np.inf, goal, rounds, 300
     )
 
 
