@@ -212,67 +212,67 @@ _ROUNDS = 20
 def filled(
     workload: Workload, selector: Selector, price: float, total_tokens: int, workers: int
 ) -> list[Decided]:
-    """The decisions at a price that spends no more than the total, and steps from there with what is left.
+    """Return the decisions at a price, and steps from there with what is left of the total.
 
-    price: one that was tried.
+    price: one that was tried, and spends no more than the total.
     """
-    current = workload.decisions(price)
+    questions, current = workload.questions, workload.decisions(price)
     left = total_tokens - sum(decided.tokens for decided in current)
     if price == 0:  # each has its best, whatever is left
         return current
+
+    def is_over() -> bool:
+        """Whether what is left is less than any passage that is not chosen."""
+        return left < min(q.smallest_missing(one) for q, one in zip(questions, current, strict=True))
+
     for share in _LOWER:
-        if left < _cheapest(workload.questions, current):
+        if is_over():
             return current
         workload.at(share * price)
-        left = _stepped(workload.questions, current, left)
+        left = _stepped(questions, current, left, {})
     for _ in range(_ROUNDS):
-        if left < _cheapest(workload.questions, current):
+        if is_over():
             break
-        again = sorted(range(len(current)), key=lambda k: -_steepest(workload.questions[k], current[k]))
-        found = _solved_again(workload, selector, current, left, again[:_AGAIN], workers)
-        after = _stepped(workload.questions, current, left, found)
+        gains = [
+            max((gain for gain, _ in _better(one, q)), default=0.0)
+            for q, one in zip(questions, current, strict=True)
+        ]
+        again = sorted(range(len(current)), key=lambda k: -gains[k])[:_AGAIN]
+        # The best of some questions within what they have and all that is left.
+        budgets = {k: min(questions[k].ceiling, current[k].tokens + left) for k in again}
+        tasks = (
+            (k, questions[k].program(0.0, most)) for k, most in budgets.items() if most > current[k].tokens
+        )
+        more: dict[int, Decided] = {}
+        for k, result in solve_as_completed(tasks, selector.solver, selector.options, workers=workers):
+            workload.programs += 1
+            more[k] = questions[k].decided(0.0, budgets[k], result)
+        after = _stepped(questions, current, left, more)
         if after == left:
             break
         left = after
     return current
 
 
-def _cheapest(questions: Sequence[PricedQuestion], current: Sequence[Decided]) -> float:
-    """Fewest tokens of any passage that is not chosen."""
-    pairs = zip(questions, current, strict=True)
-    return min(question.smallest_missing(decided) for question, decided in pairs)
-
-
-def _better(decided: Decided, options: Sequence[Decided]) -> list[tuple[float, Decided]]:
+def _better(decided: Decided, question: PricedQuestion, *more: Decided) -> list[tuple[float, Decided]]:
     """Decisions that are worth more for more tokens, with the value of each token more."""
     return [
         ((other.value - decided.value) / max(other.tokens - decided.tokens, 1), other)
-        for other in options
+        for other in (*(probe.decided for probe in question.probes), *more)
         if other.x is not None and other.value > decided.value and other.tokens >= decided.tokens
     ]
 
 
-def _options(question: PricedQuestion) -> list[Decided]:
-    return [probe.decided for probe in question.probes]
-
-
-def _steepest(question: PricedQuestion, decided: Decided) -> float:
-    return max((gain for gain, _ in _better(decided, _options(question))), default=0.0)
-
-
 def _stepped(
-    questions: Sequence[PricedQuestion],
-    current: list[Decided],
-    left: int,
-    more: Mapping[int, Sequence[Decided]] | None = None,
+    questions: Sequence[PricedQuestion], current: list[Decided], left: int, more: Mapping[int, Decided]
 ) -> int:
-    """Take steps while any fits, the best first; what is left afterwards."""
+    """Take steps while any fits, the best first; return what is left afterwards."""
     heap: list[tuple[float, int, int, int, Decided]] = []
     taken = [0] * len(current)  # steps of each question: those that lead on from an earlier decision are off
     serial = itertools.count()
 
     def push(k: int) -> None:
-        for gain, other in _better(current[k], [*_options(questions[k]), *(more or {}).get(k, ())]):
+        for gain, other in _better(current[k], questions[k], *([more[k]] if k in more else ())):
             if other.tokens - current[k].tokens <= left:
                 heapq.heappush(heap, (-gain, k, taken[k], next(serial), other))
 
@@ -288,28 +288,6 @@ def _stepped(
         taken[k] += 1
         push(k)
     return left
-
-
-def _solved_again(
-    workload: Workload,
-    selector: Selector,
-    current: Sequence[Decided],
-    left: int,
-    which: Sequence[int],
-    workers: int,
-) -> dict[int, list[Decided]]:
-    """The best of some questions within what they have and all that is left."""
-    budgets = {k: min(workload.questions[k].ceiling, current[k].tokens + left) for k in which}
-    tasks = (
-        (k, workload.questions[k].program(0.0, budget))
-        for k, budget in budgets.items()
-        if budget > current[k].tokens
-    )
-    found = {}
-    for k, result in solve_as_completed(tasks, selector.solver, selector.options, workers=workers):
-        workload.programs += 1
-        found[k] = [workload.questions[k].decided(0.0, budgets[k], result)]
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -453,6 +431,11 @@ def allocate(
         raise AssertionError(f"{sum(tokens)} tokens were allotted, of {total}")
     values = tuple(question.value_of(c) for question, c in zip(workload.questions, choices, strict=True))
     reached, bound = math.fsum(values), workload.bound(total)
+    notes: tuple[str, ...] = ()
+    if without := [k for k, choice in enumerate(choices) if choice.result.x is None]:
+        named = ", ".join(map(str, without[:5])) + (", ..." if without[5:] else "")
+        status = choices[without[0]].result.status.value.replace("_", " ")
+        notes = (f"{plural(len(without), 'question')} without a selection ({named}): {status}",)
     return Allocation(
         choices,
         tokens,
@@ -461,15 +444,5 @@ def allocate(
         values,
         max(bound, reached) if math.isfinite(bound) else None,
         workload.programs,
-        _notes(choices),
+        notes,
     )
-
-
-def _notes(choices: Sequence[Choice]) -> tuple[str, ...]:
-    notes = []
-    without = [k for k, choice in enumerate(choices) if choice.result.x is None]
-    if without:
-        named = ", ".join(map(str, without[:5])) + (", ..." if without[5:] else "")
-        status = choices[without[0]].result.status.value.replace("_", " ")
-        notes.append(f"{plural(len(without), 'question')} without a selection ({named}): {status}")
-    return tuple(notes)

@@ -52,9 +52,8 @@ class Reservation:
 class Account:
     """Where a window stands.
 
-    total, spent, reserved, left: tokens; total = spent + reserved + left, unless somebody spent more than was
-        allowed.
-    lost: tokens of questions that never told what they spent; part of `spent`.
+    total, spent, reserved, left: tokens; total = spent + reserved + left, unless more was spent than allowed.
+    lost: tokens of reservations that were never settled; part of `spent`.
     price: of the next token.
     asked, finished, refused: questions.
     ends_in: seconds until the next window; None: there is none.
@@ -77,11 +76,11 @@ class Account:
 
 
 def refusal(left: int, total: int, reserved: int, wanted: int, wait: float | None) -> SpentError:
-    """Why a question is turned away, and when to come back; `wait` in seconds, None: never."""
+    """Return why a question is turned away, and when to come back; `wait` in seconds, None: never."""
     if wait is None and left + reserved >= wanted:  # what questions under way do not use is free again
         wait = 1.0
     when = "there will be no more" if wait is None else f"there are more in {math.ceil(wait)} s"
-    held = f", {plural(reserved, 'token')} held by questions under way" if reserved else ""
+    held = f", {plural(reserved, 'token')} reserved by questions under way" if reserved else ""
     return SpentError(
         f"{plural(left, 'token')} of {total} left{held}, and {wanted} wanted: {when}; ask for fewer, or "
         "start a pacer with a higher total",
@@ -94,34 +93,29 @@ WhenSpent = Literal["rest", "refuse"]
 
 _LARGEST_TOTAL = 10**15  # SQLite adds in 64 bits
 _SECONDS = {"hour": 3600.0, "day": 86400.0}
+_LATEST = 1e12  # seconds since 1970: what is beyond is no time
 
 
 def count_problem(name: str, value: Any, least: int) -> str | None:
-    """What is wrong with a count, in words."""
+    """Return what is wrong with a count, in words."""
     wrong = rows.count_problem(name, value) is not None or not least <= value <= _LARGEST_TOTAL
     return f"{name}={value!r} must be a whole number from {least} to {_LARGEST_TOTAL:g}" if wrong else None
 
 
 def whole(name: str, value: Any, least: int) -> int:
-    """The count.
-
-    Raises `InputError` if it is none, or below `least`.
-    """
+    """Return the count; `InputError` if it is none, or below `least`."""
     if problem := count_problem(name, value, least):
         raise InputError(problem)
     return int(value)
 
 
 def window_seconds(window: Any) -> float | None:
-    """Its length; infinite without one, None where it is no window."""
+    """Return its length; infinite without one, None where it is no window."""
     if window is None:
         return math.inf
     if isinstance(window, str):
         return _SECONDS.get(window)
     return float(window) if is_setting(window) and window >= 1 else None
-
-
-_LATEST = 1e12  # seconds since 1970: what is beyond is no time
 
 
 @dataclass(frozen=True)
@@ -136,10 +130,7 @@ class Windows:
     clock: Callable[[], float]
 
     def now(self) -> float:
-        """What the clock says.
-
-        Raises `InputError` if that is no time.
-        """
+        """Return the time; `InputError` if the clock gives none."""
         now = self.clock()
         if not is_setting(now) or now > _LATEST:
             raise InputError(
@@ -148,20 +139,20 @@ class Windows:
         return float(now)
 
     def at(self, now: float) -> tuple[int, float]:
-        """Number of the window at a time, and when it began."""
+        """Return the number of the window at a time, and when it began."""
         if math.isinf(self.seconds):
             return 0, now
         number = int(now // self.seconds)
         return number, number * self.seconds
 
     def left(self, began: float, now: float) -> float | None:
-        """Seconds until a window ends, from 0 to its length; None: never."""
+        """Return seconds until a window ends, from 0 to its length; None: never."""
         if math.isinf(self.seconds):
             return None
         return min(max(0.0, began + self.seconds - now), self.seconds)
 
     def over(self, began: float, now: float) -> float:
-        """Share of a window that is over; 0 where there is only one."""
+        """Return the share of a window that is over; 0 where there is only one."""
         left = self.left(began, now)
         return 0.0 if left is None else 1 - left / self.seconds
 
@@ -174,12 +165,12 @@ LARGEST_PRICE, _SMALLEST_PRICE = 1.0, 1e-7
 
 
 def expected(state: State) -> Forecast:
-    """The forecast of a window; where there is none, questions are taken to be like those so far."""
+    """Return the forecast of a window; without one, questions are taken to be like those so far."""
     return Forecast(state.reference, state.usual or state.effort / max(1, state.finished - 1))
 
 
 def count(state: State, price: float, tokens: int | None, allowed: int) -> None:
-    """Count a question of a window that spent so many tokens at a price; None: it was given back."""
+    """Count a question of a window that spent so many tokens at a price; None: it was released."""
     if tokens is None:
         state.asked -= 1
         state.logs -= expected(state).counted(price)
@@ -192,12 +183,12 @@ def count(state: State, price: float, tokens: int | None, allowed: int) -> None:
 
 
 def arrivals(state: State) -> Arrivals:
-    """When the questions of a window come."""
+    """Return when the questions of a window come."""
     return Arrivals.read(state.usually, state.came, state.opened)
 
 
 def following(last: State, number: int, began: float, over: float) -> State:
-    """A window that begins with what the last one has shown.
+    """Return a window that begins with what the last one has shown.
 
     over: share of it that is over. If it follows the last one, nobody asked in that; else nobody knows.
     """
@@ -217,7 +208,7 @@ def following(last: State, number: int, began: float, over: float) -> State:
 
 
 def kept(price: float) -> float:
-    """A price within its bounds."""
+    """Return a price within its bounds."""
     return min(LARGEST_PRICE, max(_SMALLEST_PRICE, price))
 
 
@@ -231,22 +222,25 @@ _MOST = 3.0  # a question that takes more than four shares moves the price as on
 class Pacer:
     """Spends a total of tokens where it brings most, over questions that come one by one.
 
+    Threads and processes may share it. A reservation and its price are one transaction, and what is reserved
+    counts as spent until it is settled: the total is never exceeded as long as each question keeps to what it
+    was allowed. The price of the next question follows what was settled before it was asked.
+
     total_tokens: that may be spent, in every window.
     horizon: questions that are expected, in every window. May be left out where there are windows: then those
-        before and the clock tell; see `pacer_arrivals`. More questions than expected are served too, as long
+        before and the clock tell; see `Arrivals`. More questions than expected are served too, as long
         as tokens are left.
     window: after how many seconds the total starts anew, by the clock in UTC; None: never.
     price: price to begin with, in units of relevance per token, up to 1. A file that exists knows its own; a
         new window begins with the mean price of the last.
-    mean_tokens: what questions take in the mean at `price`, as `price_for` finds it. The pacer believes that
+    mean_tokens: what questions take on average at `price`, as `price_for` finds it. The pacer believes that
         of the first window as a whole, whatever its order. Of the next ones it believes what the last window
         has shown, if that had 50 questions; see `pacer_forecast`. What a window refutes it drops.
     path: file of the state, shared by threads and processes and kept over restarts; in memory without one.
     when_spent: what a question gets that wants more than is left: "rest" gives it what is left, if only 0
         tokens; "refuse" raises `SpentError`.
-    most: tokens that one question may spend at most, where it does not say itself.
-    expires_seconds: after which a question that has not told what it spent counts as having spent all that it
-        was allowed.
+    most: tokens that one question may spend at most, unless it asks for another number.
+    expires_seconds: after which a reservation that is not settled counts in full.
     clock: seconds since 1970, for instance of a recording that is played again. It may jump: each window
         spends its total once, however often the clock comes back to it (of the last thousand that it left).
 
@@ -314,9 +308,9 @@ class Pacer:
         )
 
     def ask(self, tokens: int | None = None, least: int | None = None) -> Reservation:
-        """The price for the next question, and the tokens that it may spend, which are reserved for it.
+        """Reserve tokens for the next question, at the price of the moment, in one transaction.
 
-        tokens: that the question may want at most, >= 1; `most` by default.
+        tokens: most that the question may want, >= 1; `most` by default.
         least: where fewer are left, it is refused; 0 by default, or `tokens` where `when_spent` is "refuse".
 
         Raises `SpentError` if too little is left; `InputError` if `tokens` or `least` is out of range, or the
@@ -365,10 +359,7 @@ class Pacer:
         self._settle(reservation, whole("tokens", tokens, 0))
 
     def release(self, reservation: Reservation) -> None:
-        """Give a reservation back: its question failed before it spent anything. The price stays.
-
-        Raises `InputError` as `spent`.
-        """
+        """Give a reservation back: its question failed before it spent anything. Raises as `spent`."""
         self._settle(reservation, None)
 
     def _settle(self, reservation: Reservation, tokens: int | None) -> None:
@@ -380,25 +371,22 @@ class Pacer:
                 raise InputError(
                     f"reservation {reservation.id} is not known: it was settled already, or is another's"
                 )
-            if held.window != state.window:
-                # What was under way when its window ended counts there as spent in full.
-                if past := transaction.past_state(held.window):
-                    past.settled += used - held.tokens
-                    past.lost -= held.tokens
-                    count(past, reservation.price, tokens, held.tokens)
-                    transaction.write_past(past)
-                transaction.write(state)  # what has expired meanwhile is marked
-                return
-            if held.expired:
-                state.settled += used - held.tokens
-                state.lost -= held.tokens
-            else:
-                state.reserved -= held.tokens
-                state.settled += used
-            count(state, reservation.price, tokens, held.tokens)
-            if tokens is not None and held.tokens:  # who is allowed nothing says nothing about the price
-                state.price = self._moved(state, held.share, used)
-            transaction.write(state)
+            # What was under way when its window ended counts there as spent in full.
+            is_past = held.window != state.window
+            of = transaction.past_state(held.window) if is_past else state
+            if of is not None:
+                if is_past or held.expired:
+                    of.settled += used - held.tokens
+                    of.lost -= held.tokens
+                else:
+                    of.reserved -= held.tokens
+                    of.settled += used
+                count(of, reservation.price, tokens, held.tokens)
+                if is_past:
+                    transaction.write_past(of)
+                elif tokens is not None and held.tokens:  # without tokens it shows nothing about the price
+                    of.price = self._moved(of, held.share, used)
+            transaction.write(state)  # what has expired meanwhile is marked, too
 
     def select(
         self,
@@ -407,10 +395,9 @@ class Pacer:
         counter: TokenCounter | None = None,
         tokens: int | None = None,
     ) -> Selection:
-        """Choose passages at the pacer's price, and tell it what they take.
+        """Choose passages at the pacer's price, and settle what they take.
 
         selector: its `token_price` is replaced; its price of a passage stays.
-        counter: the reader's.
         tokens: as in `ask`.
 
         Where nothing is left and questions are not refused, the selection is empty and a note says why.
@@ -419,15 +406,18 @@ class Pacer:
         """
         reservation = self.ask(tokens)
         try:
-            made = selected(reservation, candidates, selector, counter)
+            priced = selector.replace(token_price=reservation.price)
+            made = priced.select(candidates, reservation.allowed, counter)
         except BaseException:
             self.release(reservation)
             raise
         self.spent(reservation, made.tokens_used)
-        return made
+        if reservation.allowed:
+            return made
+        return dataclasses.replace(made, notes=(*made.notes, "no tokens are left: nothing is read"))
 
     def account(self) -> Account:
-        """Where the open window stands."""
+        """Return where the open window stands."""
         with self._store.transaction() as transaction:
             now = self._windows.now()
             state = self._current(transaction, now)
@@ -446,7 +436,7 @@ class Pacer:
         )
 
     def windows(self) -> list[dict[str, Any]]:
-        """Windows that are not open, oldest first: when they began, what they spent, lost and refused."""
+        """Return windows that are not open, oldest first: beginning, tokens spent, lost and refused."""
         names = ("window", "began", "price", "spent", "lost", "asked", "refused")
         with self._store.transaction() as transaction:
             return [dict(zip(names, row, strict=True)) for row in transaction.past()]
@@ -496,17 +486,3 @@ class Pacer:
             state.usual = 0.0  # for the rest of the window
             return state.price
         return kept(forecast.price_for(seen, unsettled, self.total_tokens - state.settled, state.price))
-
-
-def selected(
-    reservation: Reservation, candidates: Candidates, selector: Selector, counter: TokenCounter | None = None
-) -> Selection:
-    """What a selector chooses within a reservation, which is not settled.
-
-    Raises `MioRagError` as `Selector.select`.
-    """
-    priced = selector.replace(token_price=reservation.price)
-    made = priced.select(candidates, reservation.allowed, counter)
-    if reservation.allowed:
-        return made
-    return dataclasses.replace(made, notes=(*made.notes, "no tokens are left: nothing is read"))

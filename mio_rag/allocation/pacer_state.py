@@ -1,4 +1,4 @@
-"""What a pacer remembers: one SQLite file, shared by threads and processes, one transaction a decision.
+"""The state of a pacer: one SQLite file, shared by threads and processes, one transaction a decision.
 
 The file is in write-ahead mode. What a killed process had decided is there; after a loss of power the last
 decisions may be missing, since nothing waits for the disk.
@@ -19,7 +19,7 @@ from mio_rag.errors import InputError, StateError
 from mio_rag.shared_file import SharedFile, patiently
 
 _SCHEMA = 6
-_APPLICATION = 0x6D696F70  # "miop": how the file is known as a pacer's
+_APPLICATION = 0x6D696F70  # "miop": how the file is recognised
 _KEPT_WINDOWS = 1000  # in the order in which they were left, which is not theirs where the clock jumps
 
 
@@ -27,23 +27,19 @@ _KEPT_WINDOWS = 1000  # in the order in which they were left, which is not their
 class State:
     """The window that is open.
 
-    window: number of the window.
-    began: when it began, in seconds since 1970.
-    settled: tokens that were spent in it.
-    reserved: tokens that questions under way may still spend.
+    window, began: its number; when it began, in seconds since 1970.
+    settled, reserved: tokens that were spent in it; that questions under way may still spend.
     lost: tokens of reservations that expired; part of `settled`.
     asked, finished, refused: questions that got a price; whose spending is known; that were turned away.
     price: of the next token.
     logs: sum of the logarithms of the prices that were asked, those far from the reference counted as less
         far.
     opened: share of the window that was over when it was first watched.
-    usually, came: questions that windows before had in each part, and those of this one; see
-        `pacer_arrivals`.
+    usually, came: questions that windows before had in each part, and those of this one; see `Arrivals`.
     reference: price of the forecast, or the first price where there is none.
-    usual: tokens that a question is expected to take in the mean at that price; 0: there is no forecast.
-    effort: tokens of all questions so far, had they paid that price.
-    course: of these, each times the number of questions before it: whether they rise or fall.
-    squares: of these, each times itself: how far they differ.
+    usual: tokens that a question is expected to take on average at that price; 0: there is no forecast.
+    effort, course, squares: of what each question would have spent at that price: the sum, the sum of each
+        times the number of questions before it (whether they rise or fall), and the sum of squares.
     """
 
     window: int
@@ -76,31 +72,33 @@ class Held:
     expired: bool
 
 
-_COLUMNS = tuple(field.name for field in fields(State))
+_NAMES = tuple(field.name for field in fields(State))
+_COLUMNS = ", ".join(_NAMES)
+_MARKS = ", ".join("?" for _ in _NAMES)
+_SET = ", ".join(f"{name} = ?" for name in _NAMES)
+_TYPED = ", ".join(f"{name} NOT NULL" for name in _NAMES)
 _CREATE = f"""
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), {", ".join(f"{c} NOT NULL" for c in _COLUMNS)});
-CREATE TABLE windows (closed INTEGER PRIMARY KEY AUTOINCREMENT,
-    {", ".join(f"{c} NOT NULL" for c in _COLUMNS)}, UNIQUE (window));
+CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), {_TYPED});
+CREATE TABLE windows (closed INTEGER PRIMARY KEY AUTOINCREMENT, {_TYPED}, UNIQUE (window));
 CREATE TABLE reservations (id INTEGER PRIMARY KEY AUTOINCREMENT, window INTEGER NOT NULL,
     tokens INTEGER NOT NULL, share REAL NOT NULL, expires REAL);
 CREATE INDEX reservations_by_end ON reservations (expires) WHERE expires IS NOT NULL;
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_SCHEMA};
 """
-_READ = f"SELECT {', '.join(_COLUMNS)} FROM state"
-_REOPEN = f"SELECT {', '.join(_COLUMNS)} FROM windows WHERE window = ?"
-_CLOSE = f"INSERT OR REPLACE INTO windows ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
-_WRITE = f"UPDATE state SET {', '.join(f'{c} = ?' for c in _COLUMNS)}"
-_REWRITE = f"UPDATE windows SET {', '.join(f'{c} = ?' for c in _COLUMNS)}"
+
+
+def _values(state: State) -> list[Any]:
+    return [getattr(state, name) for name in _NAMES]
 
 
 class Store(SharedFile):
     """The state of a pacer, in a file or in memory.
 
-    path: none: in memory, for one process.
+    path: None: in memory, for one process.
     settings: what the totals mean; a file of others is refused.
-    first: of a new file.
+    first: the state of a new file.
 
     Raises `InputError` if the file cannot be used: no pacer's, of another version, of other settings, not
     writable.
@@ -114,7 +112,7 @@ class Store(SharedFile):
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """One decision: nobody else reads or writes until it is done, and it is done whole or not at all.
+        """Make one decision, whole or not at all: nothing else reads or writes until it is done.
 
         Raises `StateError` if the file cannot be read or written.
         """
@@ -146,20 +144,20 @@ class Store(SharedFile):
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make the tables of a new file; refuse one that means something else."""
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if not tables and not application:
+
+        def number(expression: str) -> Any:
+            return connection.execute(expression).fetchone()[0]
+
+        application = number("PRAGMA application_id")
+        if not application and not number("SELECT count(*) FROM sqlite_master"):
             for statement in filter(None, map(str.strip, _CREATE.split(";"))):
                 connection.execute(statement)
             connection.executemany("INSERT INTO settings VALUES (?, ?)", self._settings.items())
-            values = [getattr(self._first, name) for name in _COLUMNS]
-            marks = ", ".join("?" * len(values))
-            connection.execute(f"INSERT INTO state VALUES (1, {marks})", values)
+            connection.execute(f"INSERT INTO state VALUES (1, {_MARKS})", _values(self._first))
             return
         if application != _APPLICATION:
             raise InputError(f"'{self._path}' is a database of something else: choose another path")
-        if version != _SCHEMA:
+        if (version := number("PRAGMA user_version")) != _SCHEMA:
             raise InputError(
                 f"'{self._path}' is a pacer's file of version {version}, and this is version {_SCHEMA}: "
                 "choose another path, or remove the file"
@@ -171,7 +169,7 @@ class Store(SharedFile):
             if known.get(name) != value
         ]
         if other:
-            price = connection.execute("SELECT price FROM state").fetchone()[0]
+            price = number("SELECT price FROM state")
             raise InputError(
                 f"'{self._path}' is the state of another pacer ({'; '.join(other)}): give the same settings, "
                 f"or another path with price={price:.3g}, its last price"
@@ -182,70 +180,69 @@ class Transaction:
     """What one decision reads and writes."""
 
     def __init__(self, connection: sqlite3.Connection, named: str) -> None:
-        self._connection, self._named = connection, named
-
-    def state(self) -> State:
-        """The open window."""
-        return self._checked(self._connection.execute(_READ).fetchone(), "state")
+        self._execute, self._named = connection.execute, named
 
     def _checked(self, row: tuple[Any, ...] | None, table: str) -> State:
-        """A row as a state.
-
-        Raises `StateError` if it is damaged.
-        """
+        """A row as a state; `StateError` if it is damaged."""
+        what = "nothing" if row is None else ""
         for column, value in zip(fields(State), row or (), strict=False):
             kinds = {"int": int, "str": str}.get(str(column.type), (int, float))
-            finite = not isinstance(value, float) or math.isfinite(value)
-            if not isinstance(value, kinds) or not finite:
-                raise self._damaged(table, f"{column.name}={value!r}")
-        if row is None:
-            raise self._damaged(table, "nothing")
+            if not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
+                what = f"{column.name}={value!r}"
+        if what or row is None:
+            raise StateError(
+                f"{self._named} is damaged: row 1 of {table} holds {what}. Restore the file, or remove it to "
+                "begin anew"
+            )
         return State(*row)
 
-    def _damaged(self, table: str, what: str) -> StateError:
-        return StateError(
-            f"{self._named} is damaged: row 1 of {table} holds {what}. Restore the file, or remove it to "
-            "begin anew"
-        )
+    def state(self) -> State:
+        """Return the open window."""
+        return self._checked(self._execute(f"SELECT {_COLUMNS} FROM state").fetchone(), "state")
 
     def write(self, state: State) -> None:
-        """Replace it."""
-        self._connection.execute(_WRITE, [getattr(state, name) for name in _COLUMNS])
+        """Replace the open window."""
+        self._execute(f"UPDATE state SET {_SET}", _values(state))
 
     def close_window(self, state: State) -> None:
-        """Keep the account of a window that the clock has left; what it still holds counts as lost."""
+        """Store the account of a window that the clock has left; what it still reserves counts as lost."""
         state.settled += state.reserved
         state.lost += state.reserved
         state.reserved = 0
-        execute = self._connection.execute
-        last = execute(_CLOSE, [getattr(state, name) for name in _COLUMNS]).lastrowid
+        stored = f"INSERT OR REPLACE INTO windows ({_COLUMNS}) VALUES ({_MARKS})"
+        last = self._execute(stored, _values(state)).lastrowid
         assert last is not None
-        execute(
+        old = (last - _KEPT_WINDOWS,)
+        self._execute(
             "DELETE FROM reservations WHERE expires IS NULL AND window IN "
             "(SELECT window FROM windows WHERE closed <= ?)",
-            (last - _KEPT_WINDOWS,),
+            old,
         )
-        execute("DELETE FROM windows WHERE closed <= ?", (last - _KEPT_WINDOWS,))
+        self._execute("DELETE FROM windows WHERE closed <= ?", old)
 
     def reopened(self, window: int) -> State | None:
-        """The account of a window that the clock comes back to; None where there is none."""
-        found = self._connection.execute(_REOPEN, (window,)).fetchone()
-        if found is None:
+        """Take out the account of a window that the clock comes back to; None where there is none."""
+        state = self.past_state(window)
+        if state is None:
             return None
-        self._connection.execute("DELETE FROM windows WHERE window = ?", (window,))
-        state = self._checked(found, "windows")
-        (held,) = self._connection.execute(
-            "SELECT coalesce(sum(tokens), 0) FROM reservations WHERE window = ? AND expires IS NOT NULL",
-            (window,),
-        ).fetchone()
+        self._execute("DELETE FROM windows WHERE window = ?", (window,))
+        held = self._under_way("coalesce(sum(tokens), 0)", window)
         state.settled -= held
         state.lost -= held
         state.reserved = held
         return state
 
+    def _under_way(self, expression: str, window: int) -> int:
+        statement = f"SELECT {expression} FROM reservations WHERE window = ? AND expires IS NOT NULL"
+        return int(self._execute(statement, (window,)).fetchone()[0])
+
+    def under_way(self, window: int) -> int:
+        """Return how many reservations of a window may still spend; those that expired are spent."""
+        return self._under_way("count(*)", window)
+
     def reserve(self, window: int, tokens: int, share: float, expires: float) -> int:
-        """Note a reservation; its id."""
-        made = self._connection.execute(
+        """Add a reservation, and return its id."""
+        made = self._execute(
             "INSERT INTO reservations (window, tokens, share, expires) VALUES (?, ?, ?, ?)",
             (window, tokens, share, expires),
         )
@@ -254,44 +251,33 @@ class Transaction:
 
     def taken(self, identity: int) -> Held | None:
         """Take a reservation out; None where there is none (any more)."""
-        found = self._connection.execute(
+        found = self._execute(
             "SELECT window, tokens, share, expires IS NULL FROM reservations WHERE id = ?", (identity,)
         ).fetchone()
         if found is None:
             return None
-        self._connection.execute("DELETE FROM reservations WHERE id = ?", (identity,))
+        self._execute("DELETE FROM reservations WHERE id = ?", (identity,))
         return Held(found[0], found[1], found[2], bool(found[3]))
 
     def expired(self, now: float) -> list[tuple[int, int]]:
-        """Mark the reservations whose time is over; window and tokens of each."""
-        found = self._connection.execute(
-            "SELECT window, tokens FROM reservations WHERE expires IS NOT NULL AND expires <= ?", (now,)
-        ).fetchall()
+        """Mark the reservations whose time is over, and return window and tokens of each."""
+        over = "expires IS NOT NULL AND expires <= ?"
+        found = self._execute(f"SELECT window, tokens FROM reservations WHERE {over}", (now,)).fetchall()
         if found:
-            self._connection.execute(
-                "UPDATE reservations SET expires = NULL WHERE expires IS NOT NULL AND expires <= ?", (now,)
-            )
+            self._execute(f"UPDATE reservations SET expires = NULL WHERE {over}", (now,))
         return [(int(window), int(tokens)) for window, tokens in found]
 
-    def under_way(self, window: int) -> int:
-        """How many reservations of a window may still spend; those that expired are spent."""
-        (count,) = self._connection.execute(
-            "SELECT count(*) FROM reservations WHERE expires IS NOT NULL AND window = ?", (window,)
-        ).fetchone()
-        return int(count)
-
     def past_state(self, window: int) -> State | None:
-        """The account of a window that is not open; None where it is not kept."""
-        found = self._connection.execute(_REOPEN, (window,)).fetchone()
+        """Return the account of a window that is not open; None where it is not kept."""
+        found = self._execute(f"SELECT {_COLUMNS} FROM windows WHERE window = ?", (window,)).fetchone()
         return None if found is None else self._checked(found, "windows")
 
     def write_past(self, state: State) -> None:
         """Replace it, in its place among those that are kept."""
-        values = [getattr(state, name) for name in _COLUMNS]
-        self._connection.execute(f"{_REWRITE} WHERE window = ?", [*values, state.window])
+        self._execute(f"UPDATE windows SET {_SET} WHERE window = ?", [*_values(state), state.window])
 
     def past(self) -> list[tuple[int, float, float, int, int, int, int]]:
-        """Windows that are not open: number, beginning, price, settled, lost, asked, refused."""
-        return self._connection.execute(
+        """Return windows that are not open: number, beginning, price, settled, lost, asked, refused."""
+        return self._execute(
             "SELECT window, began, price, settled, lost, asked, refused FROM windows ORDER BY window"
         ).fetchall()

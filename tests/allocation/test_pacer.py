@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import random
+import signal
 import sqlite3
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +17,30 @@ import pytest
 
 from mio_rag import Candidates, InputError, Selector
 from mio_rag.allocation.pacer import FIRST_PRICE, Pacer
-from mio_rag.errors import SpentError
-from tests.allocation.pacing import Clock, pool
+from mio_rag.errors import SpentError, StateError
+
+DAY = 86400.0
+POSIX = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self, now: float = 1e6) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pool(seed: int = 0, n: int = 12) -> Candidates:
+    rng = np.random.default_rng(seed)
+    return Candidates(
+        ids=[f"p{k}" for k in range(n)],
+        texts=["text"] * n,
+        relevance=np.sort(rng.uniform(0, 1, n))[::-1],
+        tokens=rng.integers(40, 160, n),
+    )
 
 
 def test_a_reservation_holds_its_tokens_until_it_is_settled() -> None:
@@ -41,124 +68,13 @@ def test_the_price_rises_with_what_is_spent_beyond_the_share_and_falls_below_it(
     assert after(0) == pytest.approx(0.002 * math.exp(-0.15))
 
 
-def sorted_day(pacer: Pacer, wants: list[int], clock: Clock | None = None) -> list[float]:
-    """Prices of a day in which each question spends what it wants at a price of .001, by a power law."""
-    prices = []
-    for want in wants:
-        if clock is not None:
-            clock.now += 86400 / len(wants) * (1 - 1e-9)
-        reservation = pacer.ask()
-        prices.append(reservation.price)
-        pacer.spent(reservation, min(reservation.allowed, round(want * (0.001 / reservation.price) ** 0.55)))
-    return prices
-
-
-@pytest.mark.parametrize("hard_first", [False, True])
-def test_a_forecast_holds_the_price_where_a_day_is_sorted(hard_first: bool) -> None:
-    """Each takes what was said in the mean, but for the order: the price of the forecast is right all day.
-
-    At first the order is not to be seen: easy questions could be the beginning of an easy day.
-    """
-    wants = sorted(np.random.default_rng(0).exponential(300, 200).round().tolist(), reverse=hard_first)
-    total = int(sum(wants))
-    told = Pacer(total, horizon=200, price=0.001, mean_tokens=total / 200)
-    prices = sorted_day(told, wants)
-    assert prices[20:70] == pytest.approx([0.001] * 50, rel=0.15)
-    assert min(prices[:150]) > 0.00075
-    assert max(prices[:150]) < 0.0019
-    assert total >= told.account().spent > 0.94 * total
-    alone = sorted_day(Pacer(total, horizon=200, price=0.001), wants)
-    assert max(alone[:150]) / min(alone[:150]) > 3 * max(prices[:150]) / min(prices[:150])
-
-
-def test_a_forecast_that_is_wrong_costs_value_and_never_the_total() -> None:
-    for mean_tokens in (1.0, 50.0, 5000.0):
-        pacer = Pacer(60_000, horizon=200, price=0.001, mean_tokens=mean_tokens)
-        sorted_day(pacer, [300] * 260)
-        assert pacer.account().spent <= 60_000
-
-
-@pytest.mark.parametrize("factor", [0.7, 1.36])
-def test_in_random_order_the_day_corrects_its_forecast(factor: float) -> None:
-    wants = np.random.default_rng(0).exponential(300, 400).round().tolist()
-    total = int(sum(wants))
-    pacer = Pacer(total, horizon=400, price=0.001, mean_tokens=factor * total / 400)
-    prices = sorted_day(pacer, wants)
-    assert abs(prices[0] / 0.001 - 1) > 0.2
-    assert np.mean(np.abs(np.array(prices[200:350]) / 0.001 - 1)) < 0.12
-    assert total >= pacer.account().spent > 0.97 * total
-
-
-def test_a_price_that_nobody_pays_falls_whatever_was_forecast() -> None:
-    """Here nothing is worth more than .02 a token, where the power law says that much would be read."""
-    pacer = Pacer(6_000, horizon=900, price=0.001, mean_tokens=420)
-    for _ in range(900):
-        reservation = pacer.ask()
-        pacer.spent(reservation, min(reservation.allowed, 80) if reservation.price < 0.02 else 0)
-    assert pacer.account().spent > 5_500
-
-
-def test_a_forecast_is_learned_anew_from_every_window(tmp_path: Path) -> None:
-    clock = Clock(0.0)
-    pacer = Pacer(
-        60_000, 200, "day", 0.001, tmp_path / "p.sqlite", mean_tokens=900, clock=clock
-    )  # three times what they take
-    days = [sorted_day(pacer, [300] * 200, clock) for _ in range(4)]
-    assert days[0][0] == pytest.approx(0.002)  # further from its own price, a forecast knows nothing
-    assert days[2][:180] == pytest.approx([0.001] * 180, rel=0.15)
-    assert days[3][:180] == pytest.approx([0.001] * 180, rel=0.05)
-    with pytest.raises(InputError, match=r"mean tokens 900 at 0.001 there, none here"):
-        Pacer(60_000, 200, "day", 0.001, tmp_path / "p.sqlite", clock=clock)
-
-
-@pytest.mark.parametrize("hard_first", [False, True])
-def test_each_window_tells_the_next_what_to_expect_where_nobody_else_does(hard_first: bool) -> None:
-    """Days that all begin with their easy or with their hard questions: soon the price holds nevertheless."""
-    wants = sorted(np.random.default_rng(0).exponential(300, 200).round().tolist(), reverse=hard_first)
-    clock, total = Clock(0.0), int(sum(wants))
-    pacer = Pacer(total, 200, "day", clock=clock)
-    days, spent = [], []
-    for _ in range(4):
-        days.append(sorted_day(pacer, wants, clock)[:150])
-        spent.append(pacer.account().spent / total)
-    moved = [max(day) / min(day) for day in days]
-    assert moved[0] > 4
-    assert max(moved[1:]) < 2
-    assert max(moved[2:]) < 1.4
-    assert 1 >= min(spent[1:]) > 0.9
-
-
-def test_a_window_of_few_questions_tells_the_next_one_nothing() -> None:
-    clock = Clock(0.0)
-    pacer = Pacer(15_000, 40, "day", 0.001, mean_tokens=300, clock=clock)
-    sorted_day(pacer, [3000] * 40, clock)
-    clock.now = 86400.0
-    assert pacer.ask().price == pytest.approx(0.001 * (300 * 40 / 15_000) ** (1 / 1.5), rel=0.05)
-
-
-def test_a_first_price_that_is_far_off_is_forgotten() -> None:
-    clock = Clock(0.0)
-    pacer = Pacer(60_000, 200, "day", price=0, clock=clock)
-    days = [sorted_day(pacer, [300] * 200, clock) for _ in range(3)]
-    assert days[0][0] < 1e-6
-    assert days[2][:180] == pytest.approx([0.001] * 180, rel=0.1)
-
-
-def test_what_was_cut_short_does_not_teach_that_questions_are_cheap() -> None:
-    clock = Clock(0.0)
-    pacer = Pacer(6_000, 40, "day", 0.001, mean_tokens=300, most=400, clock=clock)
-    for _ in range(40):  # they spend all that they are allowed: soon nothing
-        reservation = pacer.ask()
-        pacer.spent(reservation, reservation.allowed)
-    clock.now = 86400.0
-    assert pacer.ask().price > 0.001
-
-
 def test_refusing_says_how_much_is_left_and_when_there_is_more() -> None:
     clock = Clock(7200.0 + 600)
     pacer = Pacer(500, window="hour", when_spent="refuse", clock=clock)
     held = pacer.ask(400)
-    with pytest.raises(SpentError, match=r"100 tokens of 500 left, 400 tokens held .* 200 wanted") as found:
+    with pytest.raises(
+        SpentError, match=r"100 tokens of 500 left, 400 tokens reserved .* 200 wanted"
+    ) as found:
         pacer.ask(200)
     assert found.value.retry_after == 3000
     assert pacer.account().refused == 1
@@ -220,57 +136,6 @@ def test_a_reservation_is_settled_once() -> None:
     with pytest.raises(InputError, match="settled already"):
         pacer.spent(reservation, 5)
     assert pacer.account().spent == 5
-
-
-def test_without_a_horizon_the_clock_tells_how_many_questions_come() -> None:
-    """Ten questions in the first tenth of a day: a hundred a day, as guessed; then ten times as many."""
-
-    def price_after(count: int) -> float:
-        clock = Clock(0.0)
-        pacer = Pacer(100_000, window="day", price=0.01, clock=clock)
-        for k in range(count):
-            clock.now = 8640 * (k + 1) / count
-            pacer.spent(pacer.ask(), 1000)
-        return pacer.account().price
-
-    assert price_after(10) == pytest.approx(0.01, rel=0.15)
-    assert price_after(100) > 0.1
-
-
-def test_a_file_goes_on_where_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "pacer.sqlite"
-    first = Pacer(10_000, horizon=10, path=path, price=0.003)
-    first.spent(first.ask(), 2000)
-    price = first.account().price
-    first.close()
-    second = Pacer(10_000, horizon=10, path=path, price=0.5)
-    assert second.account().price == price > 0.003
-    assert second.account().spent == 2000
-    assert Pacer(10_000, horizon=10, path=path).ask(9000).allowed == 8000
-
-
-def test_files_of_something_else_are_refused_with_the_reason(tmp_path: Path) -> None:
-    path = tmp_path / "pacer.sqlite"
-    Pacer(10_000, horizon=10, path=path).close()
-    with pytest.raises(InputError, match=r"total tokens 10000 there, 20000 here.*price=0\.001"):
-        Pacer(20_000, horizon=10, path=path)
-    with pytest.raises(InputError, match=r"window none there, 86400 s here"):
-        Pacer(10_000, horizon=10, window="day", path=path)
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 7")
-    with pytest.raises(InputError, match="of version 7, and this is version 6"):
-        Pacer(10_000, horizon=10, path=path)
-    other = tmp_path / "other.sqlite"
-    with sqlite3.connect(other) as connection:
-        connection.execute("CREATE TABLE notes (text)")
-    with pytest.raises(InputError, match="a database of something else"):
-        Pacer(10_000, horizon=10, path=other)
-    text = tmp_path / "notes.txt"
-    text.write_text("not a database " * 100, encoding="utf-8")
-    with pytest.raises(InputError, match="cannot be used"):
-        Pacer(10_000, horizon=10, path=text)
-    with pytest.raises(InputError, match="cannot be used"):
-        Pacer(10_000, horizon=10, path=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -341,3 +206,299 @@ def test_a_failed_selection_spends_nothing() -> None:
     pacer.release(again)
     with pytest.raises(InputError, match="settled already"):
         pacer.release(again)
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+def test_a_file_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "pacer.sqlite"
+    first = Pacer(10_000, horizon=10, path=path, price=0.003)
+    first.spent(first.ask(), 2000)
+    price = first.account().price
+    first.close()
+    second = Pacer(10_000, horizon=10, path=path, price=0.5)
+    assert second.account().price == price > 0.003
+    assert second.account().spent == 2000
+    assert Pacer(10_000, horizon=10, path=path).ask(9000).allowed == 8000
+
+
+def test_files_of_something_else_are_refused_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "pacer.sqlite"
+    Pacer(10_000, horizon=10, path=path).close()
+    with pytest.raises(InputError, match=r"total tokens 10000 there, 20000 here.*price=0\.001"):
+        Pacer(20_000, horizon=10, path=path)
+    with pytest.raises(InputError, match=r"window none there, 86400 s here"):
+        Pacer(10_000, horizon=10, window="day", path=path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    with pytest.raises(InputError, match="of version 7, and this is version 6"):
+        Pacer(10_000, horizon=10, path=path)
+    other = tmp_path / "other.sqlite"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE notes (text)")
+    with pytest.raises(InputError, match="a database of something else"):
+        Pacer(10_000, horizon=10, path=other)
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database " * 100, encoding="utf-8")
+    with pytest.raises(InputError, match="cannot be used"):
+        Pacer(10_000, horizon=10, path=text)
+    with pytest.raises(InputError, match="cannot be used"):
+        Pacer(10_000, horizon=10, path=tmp_path)
+
+
+# --- clocks, full disks, threads ----------------------------------------------------------------------------
+
+
+def test_what_expires_while_a_question_of_an_older_window_tells_is_counted() -> None:
+    clock = Clock(0.0)
+    pacer = Pacer(1000, 10, 3600, clock=clock, expires_seconds=10)
+    old = pacer.ask(100)
+    clock.now = 3600.0
+    lost = pacer.ask(300)
+    clock.now = 3620.0  # now both have expired, and the first to notice is the older one
+    pacer.spent(old, 50)
+    account = pacer.account()
+    assert (account.spent, account.lost, account.reserved, account.left) == (300, 300, 0, 700)
+    pacer.spent(lost, 120)
+    account = pacer.account()
+    assert (account.spent, account.lost, account.reserved, account.left) == (120, 0, 0, 880)
+
+
+@pytest.mark.parametrize("damage", ["settled = 'x'", "price = 'dear'", "usually = 7", "window = 1.5"])
+def test_damaged_state_is_refused_with_file_and_row(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "pacer.sqlite"
+    pacer = Pacer(1000, horizon=8, path=path)
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE state SET {damage}")
+    for asked in (pacer.ask, pacer.account):
+        with pytest.raises(StateError, match=r"pacer.sqlite' is damaged: row 1 of state holds \w+="):
+            asked()
+
+
+@pytest.mark.parametrize("now", [math.nan, math.inf, -math.inf, -1.0, 1e13, None, "noon", True])
+def test_a_clock_that_gives_no_time_is_refused_and_nothing_is_lost(now: Any) -> None:
+    clock = Clock()
+    pacer = Pacer(1000, horizon=8, window="day", clock=clock)
+    held = pacer.ask(300)
+    clock.now = now
+    message = "clock\\(\\) gave .* seconds since 1970, a number from 0 to 1e\\+12"
+    for asked in (pacer.ask, pacer.account, lambda: pacer.spent(held, 5)):
+        with pytest.raises(InputError, match=message):
+            asked()
+    with pytest.raises(InputError, match=message):
+        Pacer(1000, horizon=8, clock=clock)
+    clock.now = 1e6
+    assert pacer.account().reserved == 300
+    pacer.spent(held, 5)
+    assert pacer.account().spent == 5
+
+
+@pytest.mark.parametrize("expires", [60, 1e9])
+def test_a_clock_that_jumps_ahead_and_back_gives_no_window_its_total_twice(expires: float) -> None:
+    clock = Clock(10 * DAY)
+    pacer = Pacer(1000, window="day", clock=clock, most=400, expires_seconds=expires)
+    pacer.spent(pacer.ask(), 250)
+    here = pacer.ask(100)
+    clock.now = 4000 * DAY  # years ahead
+    there = pacer.ask()
+    assert pacer.account().left == 600
+    clock.now = 10 * DAY + 30  # and back: what is left of today is there at once
+    account = pacer.account()
+    assert (account.spent - account.lost, account.reserved + account.lost, account.left) == (250, 100, 650)
+    assert (account.lost > 0) == (expires == 60)  # ahead its time was over
+    assert account.asked - account.finished == 1
+    assert account.ends_in == pytest.approx(DAY - 30)
+    pacer.spent(here, 60)
+    pacer.spent(there, 350)
+    assert pacer.account().spent == 310
+    clock.now = 4000 * DAY + 30  # what was spent there is spent
+    account = pacer.account()
+    assert (account.spent, account.reserved, account.lost, account.finished) == (350, 0, 0, 1)
+
+
+def test_whatever_the_clock_does_each_window_keeps_to_its_total(tmp_path: Path) -> None:
+    rng, clock = np.random.default_rng(5), Clock(0.0)
+    pacer = Pacer(2000, 20, 100.0, path=tmp_path / "p.sqlite", most=300, expires_seconds=30, clock=clock)
+    spent: dict[int, int] = {}
+    open_ones = []
+    for _ in range(500):
+        clock.now = max(0.0, clock.now + float(rng.choice([1, 5, 40, 150, 1e9, -1, -60, -150, -1e9])))
+        number = int(clock.now // 100)
+        if open_ones and rng.random() < 0.5:
+            reservation, of = open_ones.pop(int(rng.integers(len(open_ones))))
+            used = int(rng.integers(0, reservation.allowed + 1))
+            pacer.spent(reservation, used)
+            spent[of] = spent.get(of, 0) + used
+        elif rng.random() < 0.8:
+            open_ones.append((pacer.ask(), number))
+        account = pacer.account()
+        assert account.left + account.spent + account.reserved == 2000
+        assert min(account.left, account.reserved, account.lost) >= 0
+    for reservation, of in open_ones:
+        pacer.spent(reservation, reservation.allowed)
+        spent[of] = spent.get(of, 0) + reservation.allowed
+    told = {row["window"]: row["spent"] for row in pacer.windows()}
+    told[int(clock.now // 100)] = pacer.account().spent
+    assert {k: v for k, v in told.items() if v} == {k: v for k, v in spent.items() if v}
+    assert 1000 < max(spent.values()) <= 2000
+
+
+@POSIX
+def test_a_full_disk_loses_nothing_and_overspends_nothing(tmp_path: Path) -> None:
+    import resource
+
+    path = tmp_path / "pacer.sqlite"
+    pacer = Pacer(100_000, horizon=200, path=path)
+    first = pacer.ask(500)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    held, told = [], 0
+    size = (tmp_path / "pacer.sqlite-wal").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 40_000, hard))  # a few decisions more
+    try:
+        failed = None
+        while failed is None and len(held) < 100:
+            try:
+                held.append(pacer.ask(500))
+            except StateError as error:
+                failed = str(error)
+        assert failed is not None
+        assert "the count of tokens cannot be read or written" in failed
+        for _ in range(3):
+            with pytest.raises(StateError):
+                pacer.spent(first, 70)
+            with pytest.raises(StateError):
+                pacer.ask(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert 0 < len(held) < 100
+    account = pacer.account()
+    assert (account.reserved, account.spent) == (500 + 500 * len(held), 0)
+    pacer.spent(first, 70)  # nobody has counted it meanwhile
+    for reservation in held:
+        pacer.spent(reservation, 10)
+        told += 10
+    pacer.close()
+    account = Pacer(100_000, horizon=200, path=path).account()
+    assert (account.spent, account.reserved, account.finished) == (70 + told, 0, 1 + len(held))
+
+
+@POSIX
+def test_a_forked_process_opens_the_file_again(tmp_path: Path) -> None:
+    pacer = Pacer(1000, horizon=8, path=tmp_path / "pacer.sqlite")
+    pacer.spent(pacer.ask(), 10)
+    child = os.fork()
+    if child == 0:
+        pacer.spent(pacer.ask(), 20)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    pacer.spent(pacer.ask(), 30)
+    assert pacer.account().spent == 60
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_threads_share_one_pacer(tmp_path: Path, stored: bool) -> None:
+    pacer = Pacer(20_000, horizon=200, path=tmp_path / "p.sqlite" if stored else None, most=300)
+    spent: list[int] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(40):
+            reservation = pacer.ask()
+            used = int(rng.integers(0, reservation.allowed + 1))
+            pacer.spent(reservation, used)
+            spent.append(used)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    account = pacer.account()
+    assert len(spent) == 200 == account.finished
+    assert account.spent == sum(spent) <= 20_000
+    assert account.reserved == 0
+
+
+# --- processes ----------------------------------------------------------------------------------------------
+
+
+TOTAL, KILLS = 400_000, 12
+
+
+class Worker:
+    """A process at work on a pacer's file: it says when it begins, and what it has spent.
+
+    A fork, since a new interpreter takes longer to start than most of these live.
+    """
+
+    def __init__(self, path: Path, count: int, seed: int, total: int = TOTAL) -> None:
+        told, tell = os.pipe()
+        self.number = os.fork()
+        if self.number == 0:
+            code = 1
+            try:
+                os.close(told)
+                spend(path, count, seed, total, tell)
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(tell)
+        self.said = os.fdopen(told)
+
+    def ended(self) -> list[str]:
+        """Its words, once it has ended well."""
+        words = self.said.read().split()
+        self.said.close()
+        assert os.waitstatus_to_exitcode(os.waitpid(self.number, 0)[1]) == 0
+        return words
+
+    def kill(self) -> None:
+        """End it wherever it is."""
+        os.kill(self.number, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(self.number, 0)[1]) == -signal.SIGKILL
+        self.said.close()
+
+
+def spend(path: Path, count: int, seed: int, total: int, tell: int) -> None:
+    """Ask and spend, `count` times."""
+    pacer, rng, spent = Pacer(total, horizon=2000, path=path, most=900), random.Random(seed), 0
+    os.write(tell, b"ready\n")
+    for _ in range(count):
+        reservation = pacer.ask()
+        used = rng.randint(0, reservation.allowed)
+        pacer.spent(reservation, used)
+        spent += used
+    os.write(tell, f"{spent}\n".encode())
+
+
+@POSIX
+def test_processes_keep_to_the_total_together(tmp_path: Path) -> None:
+    path, total = tmp_path / "pacer.sqlite", 25_000
+    started = [Worker(path, 150, seed, total) for seed in range(4)]
+    said = [worker.ended() for worker in started]
+    account = Pacer(total, horizon=2000, path=path).account()
+    assert account.spent == sum(int(words[-1]) for words in said) <= total
+    assert account.left < 900  # they wanted more than there was
+    assert (account.asked, account.finished, account.reserved) == (600, 600, 0)
+
+
+@POSIX
+def test_a_killed_process_loses_at_most_the_question_in_flight(tmp_path: Path) -> None:
+    path, rng = tmp_path / "pacer.sqlite", random.Random(3)
+    witness = Worker(path, 800, 99)
+    for k in range(KILLS):
+        worker = Worker(path, 10**6, k)
+        assert worker.said.readline() == "ready\n"
+        time.sleep(rng.uniform(0.0, 0.05))
+        worker.kill()
+    witness.ended()
+    pacer = Pacer(TOTAL, horizon=2000, path=path)
+    account = pacer.account()
+    assert account.spent + account.reserved + account.left == TOTAL
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        count, held = connection.execute("SELECT count(*), total(tokens) FROM reservations").fetchone()
+    assert account.asked - account.finished == count <= KILLS
+    assert account.reserved == held
+    assert pacer.ask().allowed <= account.left
