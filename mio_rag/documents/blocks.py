@@ -6,13 +6,12 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, Literal
 
 from mio_rag.types import check_date, clean
 
 #: Levels of headings that are none by their format: bold lines, lines in title case.
-BOLD_LEVEL, CASE_LEVEL = 7, 8
+BOLD_LEVEL, COUNTED_LEVEL, CASE_LEVEL = 7, 8, 9
 #: Words of a title, at most.
 LONGEST_TITLE = 12
 _LONG_CELL = 12  # words of a merged cell that every row may repeat
@@ -105,6 +104,8 @@ _SIGNS: dict[int, str | None] = {
     **{ord(sign): None for sign in "\u00ad\u200b\u2060\ufeff"},
     **{code: None for code in (*range(9), 11, *range(14, 32), 127) if code != 11},
     11: " ",
+    0xF0B7: "\u2022", 0xF0A7: "\u25aa", 0xF0D8: "\u27a2", 0xF0FC: "\u2713", 0xF0A8: "\u2610",
+    0xF06F: "\u2610",    0xF0FE: "\u2611", 0xF076: "\u2756", 0xF0E0: "\u2192",
     0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st",
 }  # fmt: skip
 
@@ -172,10 +173,14 @@ def is_heading(line: str) -> bool:
 def infer_headings(document: Document) -> None:
     """Make short paragraphs in title case before longer text headings, as pages on the web write them."""
     blocks = document.blocks
-    for block, after in pairwise(blocks):
+    for k in range(len(blocks) - 2, -1, -1):
+        block, after = blocks[k], blocks[k + 1]
+        if block.kind != "paragraph" or not is_heading(block.text):
+            continue
         longer = after.kind in ("item", "code") or (after.kind == "paragraph" and len(after.text.split()) > 8)
-        if block.kind == "paragraph" and longer and is_heading(block.text):
-            block.kind, block.level = "heading", CASE_LEVEL
+        counted = _NUMBERED.match(block.text) is not None
+        if longer or (counted and after.kind == "heading" and after.level == CASE_LEVEL):
+            block.kind, block.level = "heading", COUNTED_LEVEL if counted else CASE_LEVEL
 
 
 #: First halves of words that keep a hyphen, and second ones.

@@ -135,6 +135,7 @@ def _parts(document: Document, text: str, starts: Sequence[int]) -> Iterator[_Pa
     heading: Line | None = None
     leads: list[tuple[int, Line]] = []  # what leads into the list here, and how deep it stands
     header: list[Line] = []  # of the table here
+    group: Line | None = None  # row that groups those below
     table, before = 0, None
     for k, (block, start) in enumerate(zip(document.blocks, starts, strict=True)):
         if block.kind == "heading":
@@ -151,9 +152,16 @@ def _parts(document: Document, text: str, starts: Sequence[int]) -> Iterator[_Pa
         path = tuple(line.text for _, line in headings)
         if block.kind == "row":
             if block.table != table:
-                table, header = block.table, []
+                table, header, group = block.table, [], None
                 leads = [(-1, before)] if before is not None and LEADS.search(before.text) else []
-            needs = [*(line for _, line in leads), *header]
+            cells = block.text.split(" | ")
+            if len(cells) > 1 and cells[0] and not any(map(str.strip, cells[1:])):  # it groups those below
+                group = Line(start, block.text) if len(cells[0].split()) <= _SHORT_ITEM else None
+                needs = [*(line for _, line in leads), *header]
+            else:
+                needs = [*(line for _, line in leads), *header, *([group] if group is not None else [])]
+            if cells[0].lower().startswith("total"):
+                group = None
             if block.header:
                 needs, header = [], [*header, Line(start, block.text)]
         else:

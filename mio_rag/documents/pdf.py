@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import threading
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import Any
 from mio_rag.documents.blocks import (
     ITEM,
     Document,
+    infer_headings,
     is_number,
     joined,
     nest_items,
@@ -38,6 +40,7 @@ _YEARS = re.compile(
     r"(?:\W*(?:(?:fy|q[1-4]|20\d\d|19\d\d|fiscal|year|ended|months|weeks|three|six|nine|twelve|january|february|march|april|may|june|july|august|september|october|november|december|change|%|as|of|the|vs|restated|unaudited|\d{1,2},)\W*))+",
     re.IGNORECASE,
 )
+_MARKS = re.compile(r"(?:\([a-z]\)[\s,]*){2,}|(?:[*\u2020\u2021]\s*)+")  # that notes left behind
 _DIGITS = re.compile(r"\d\S*")
 _WORD = re.compile(r"\S+")
 _UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff]")
@@ -108,6 +111,7 @@ def read_pdf(data: bytes) -> Document:
         raise DataError("holds no text: its pages are pictures, which need text recognition (OCR) first")
     _drop_repeated(pages)
     _Layout(document, pages).read()
+    infer_headings(document)
     nest_items(document)
     document.title = _title(about.get("Title", ""), document)
     known = {
@@ -156,7 +160,7 @@ def _page(library: Any, page: Any) -> tuple[float, list[_Line]]:
     text = text_page.get_text_range(0, count) if count > 0 else ""
     lines = list(_lines(raw, text_page, text)) if text.strip() else []
     text_page.close()
-    return height, lines
+    return height, [line for line in lines if not _MARKS.fullmatch(line.text)] if len(lines) > 9 else lines
 
 
 class _Place:
@@ -167,6 +171,8 @@ class _Place:
         self.box = [ctypes.c_double() for _ in range(4)]
         self.refs = [ctypes.byref(value) for value in self.box]
         self.fonts: dict[Any, bool] = {}
+        self.matrix = raw.FS_MATRIX()
+        self.matrix_ref = ctypes.byref(self.matrix)
 
     def of(self, k: int) -> tuple[float, float, float, float]:
         """Left, right, bottom, top of a character."""
@@ -186,6 +192,13 @@ class _Place:
                 box(page, b - 1, *refs)
             said = word[0]
             yield begun, right.value, said if said.isascii() else tidy(said)
+
+    def size(self, k: int) -> float:
+        """Height of a letter's font, as it is shown."""
+        said = float(self.raw.FPDFText_GetFontSize(self.page, k))
+        if self.raw.FPDFText_GetMatrix(self.page, k, self.matrix_ref):
+            return said * (math.hypot(self.matrix.c, self.matrix.d) or 1.0)
+        return said
 
     def bold(self, k: int) -> bool:
         """Whether a character is of a bold font."""
@@ -220,7 +233,9 @@ def _lines(raw: Any, page: Any, text: str) -> Iterator[_Line]:
             if last > first:
                 _, right, low, high = place.of(last)
                 bottom, top = min(bottom, low), max(top, high)
-            size = float(raw.FPDFText_GetFontSize(page.raw, first))
+            size = place.size(first)
+            if size < 3:  # not what is shown
+                size = max(top - bottom, 3) / 0.72
             cut = mark is not None and mark[0] in _CUTS
             if said[-1] == "\u00ad":
                 cut, said = True, said[:-1]
@@ -357,6 +372,8 @@ def _cells(line: _Line, counts: Sequence[int]) -> list[tuple[float, float, str]]
 
 def _apart(before: str, word: str, gap: float) -> bool:
     """Whether two words are of two columns though little white space is between them: two numbers."""
+    if gap >= 0.2 and word[0] in "$\u20ac\u00a3" and before[-1:] in "%)":
+        return True
     if (
         gap < 0.2
         or before[-1:] == ","
@@ -372,27 +389,28 @@ def _apart(before: str, word: str, gap: float) -> bool:
 def _drop_repeated(pages: list[tuple[float, list[_Line]]]) -> None:
     """Take out headers, footers and page numbers."""
 
-    def at_edge(height: float, line: _Line) -> bool:
-        return line.bottom > (1 - _EDGE) * height or line.top < _EDGE * height
-
     def key(line: _Line) -> str:
         return re.sub(r"\d+", "#", line.text.lower())
 
+    edges: list[list[bool]] = []
+    for height, lines in pages:
+        tops, bottoms = sorted((x.top for x in lines), reverse=True)[:2], sorted(x.bottom for x in lines)[:2]
+        low, high = max([_EDGE * height, *bottoms]), min([(1 - _EDGE) * height, *tops])
+        edges.append([x.top <= _EDGE * height or x.bottom <= low or x.top >= high for x in lines])
     seen = Counter(
-        k for height, lines in pages for k in {key(line) for line in lines if at_edge(height, line)}
+        k
+        for (_, lines), edge in zip(pages, edges, strict=True)
+        for k in {key(line) for line, there in zip(lines, edge, strict=True) if there}
     )
     often = max(3, 0.2 * len(pages))
-    for height, lines in pages:
+    for (height, lines), edge in zip(pages, edges, strict=True):
         kept = []
-        for line in lines:
-            edge = at_edge(height, line)
-            if edge and (seen[key(line)] >= often or (_PAGE_NUMBER.fullmatch(line.text) and len(pages) > 1)):
-                continue
-            kept.append(line)
+        for line, there in zip(lines, edge, strict=True):
+            outside = line.top < _EDGE * height or line.bottom > (1 - _EDGE) * height
+            number = outside and len(pages) > 1 and _PAGE_NUMBER.fullmatch(line.text)
+            if not there or not (seen[key(line)] >= often or number):
+                kept.append(line)
         lines[:] = kept
-
-
-# Layout ----------------------------------------------------------------------------------------------------
 
 
 def _parted(line: _Line, columns: Sequence[Sequence[float]]) -> Iterator[tuple[float, float, str]]:
@@ -589,7 +607,7 @@ class _Layout:
     def _table_end(self, lines: list[_Line], k: int, leading: float) -> int:
         """Where the table that begins at a line ends; 0 if none begins there."""
         line = lines[k]
-        if not self._row(line) or (line.words <= 3 and len(line.cells) < 2):
+        if not (self._row(lines, k) or self._heads(lines, k)) or (line.words <= 3 and len(line.cells) < 2):
             return 0
         end, rows, k = k + 1, 1, k + 1
         misses = 0
@@ -597,11 +615,19 @@ class _Layout:
             line, before = lines[k], lines[k - 1]
             if before.bottom - line.top > 3 * max(leading, self.body):
                 break
-            if self._row(line):
+            label = (
+                k + 1 < len(lines) and line.words <= 30 and line.text[-1] != "." and self._row(lines, k + 1)
+            )
+            label = (
+                label
+                and before.bottom - line.top < leading
+                and line.bottom - lines[k + 1].top < 0.6 * leading
+            )
+            if self._row(lines, k):
                 rows += 1
                 misses = 0
                 end = k + 1
-            elif (
+            elif not label and (
                 line.words > 14
                 or misses >= 3
                 or before.bottom - line.top > 1.3 * leading
@@ -613,30 +639,56 @@ class _Layout:
             k += 1
         return end if rows >= 2 else 0
 
-    def _row(self, line: _Line) -> bool:
+    def _row(self, lines: list[_Line], k: int) -> bool:
+        """Whether a line is of a table: numbers behind its first cell, or cells below or above others."""
+        line = lines[k]
         if len(line.cells) >= 2 and any(is_number(said) for *_, said in line.cells[1:]):
             longest = max(len(said.split()) for *_, said in line.cells)
             return longest <= 25
-        return len(line.cells) >= 3 and line.words <= 40 and ITEM.match(line.text) is None
+        if len(line.cells) < 2 or line.words > 40 or (len(line.cells) == 2 and ITEM.match(line.text)):
+            return False
+        for other in (*lines[max(0, k - 1) : k], *lines[k + 1 : k + 2]):
+            same = sum(any(abs(x[0] - y[0]) < 3 for y in other.cells[1:]) for x in line.cells[1:])
+            if same >= 1 and len(other.cells) >= 2 and same >= len(line.cells) - 2:
+                return True
+        return False
+
+    def _heads(self, lines: list[_Line], k: int) -> bool:
+        """Whether a line names columns of numbers that stand below it, perhaps after some labels."""
+        cells = lines[k].cells
+        if len(cells) < 3 or lines[k].words > 16 or any(is_number(said) for *_, said in cells):
+            return False
+        for row in lines[k + 1 : k + 6]:
+            if len(row.cells) >= len(cells) and sum(is_number(said) for *_, said in row.cells[1:]) >= 2:
+                return all(any(x[0] < y[1] + 9 and y[0] < x[1] + 9 for y in row.cells[1:]) for x in cells[1:])
+            if row.words > 30 or row.text[-1] == "." or len(row.cells) > 2:
+                break
+        return False
 
     def _header_start(self, lines: list[_Line], k: int) -> int:
         """First of the lines above a table that say what it holds: those that wait and are short."""
         right = max((x for x, *_ in lines[k].cells[1:]), default=0.0)
-        start = k
-        while start > 0 and k - start < 5 and self.waiting and self.waiting[-1] is lines[start - 1]:
-            line = lines[start - 1]
+        start, at = k, k
+        while (
+            at > 0 and k - at < 7 and len(self.waiting) > k - at and self.waiting[at - k - 1] is lines[at - 1]
+        ):
+            line = lines[at - 1]
             over = len(line.cells) >= 2 or line.left > 0.5 * right or _YEARS.fullmatch(line.text) is not None
             small = re.fullmatch(r"\(.*\)", line.text) is not None
-            if line.words > 14 or not (over or small) or (line.text[-1] == "." and line.words > 5):
+            label = line.words <= 30 and abs(line.left - lines[k].left) < 12
+            if not (over or small or label) or (line.text[-1] == "." and line.words > 5) or line.words > 30:
                 break
-            self.waiting.pop()
-            start -= 1
+            at -= 1
+            if (over or small) and line.words <= 16:
+                start = at
+        del self.waiting[len(self.waiting) - (k - start) :]
         return start
 
     def _add_table(self, lines: list[_Line], headers: int) -> None:
         """Append rows, with cells in the columns above which they stand."""
         lines = [line for line in lines if line.cells]
-        spans = sorted((a, b) for line in lines if self._row(line) for a, b, said in line.cells[1:])
+        rows_of = [k for k in range(len(lines)) if self._row(lines, k)]
+        spans = sorted((a, b) for k in rows_of for a, b, _ in lines[k].cells[1:])
         columns: list[list[float]] = []
         for a, b in spans:
             if columns and a < columns[-1][1]:
@@ -657,7 +709,8 @@ class _Layout:
                 row[best] = f"{row[best]} {_LEADERS.sub('', said)}".strip()
             alone = sum(map(bool, row)) == 1 and bool(row[0])
             # A label goes on in the next line.
-            if rows and whole[-1] and row[0][:1].islower() and len(rows) > headers:
+            goes_on = rows and whole[-1] and len(rows) > headers and rows[-1][0][-1:] not in ":."
+            if goes_on and (row[0][:1].islower() or (len(rows[-1][0].split()) > 7 and not alone)):
                 row[0] = f"{rows[-1][0]} {row[0]}"
                 rows[-1], whole[-1] = row, alone
                 continue
