@@ -134,28 +134,6 @@ def reports(browser: Any, pages: dict[str, Path]) -> Iterator[Reports]:
     found.close()
 
 
-def test_the_list_of_questions_begins_where_methods_differ(reports: Reports) -> None:
-    page = reports.opened("report", 1280)
-    assert page.eval_on_selector("#f-budget", "one => one.selectedOptions[0].text") == "256 tokens"
-    marks = page.eval_on_selector_all(
-        ".q", "all => all.map(one => [...one.querySelectorAll('.m b')].map(b => b.textContent))"
-    )
-    # Evidence alone: what an extractive reader quotes is not judged.
-    assert all(len(own) == 5 and all("/" in mark for mark in own) for own in marks)
-    shares = [[int(a) / int(b) for a, b in (mark.split("/") for mark in own)] for own in marks]
-    order = [(min(own) - max(own), sum(own)) for own in shares]
-    assert [spread for spread, _ in order] == sorted(spread for spread, _ in order)
-    assert order == sorted(order)
-    assert page.query_selector("#f-show [value=wrong]") is None
-    first = page.eval_on_selector("#f-show", "one => one.value")
-    page.select_option("#f-show", "missed")
-    assert page.locator(".q").count() == sum(min(own) < 1 for own in shares)
-    page.select_option("#f-show", "disagree")
-    assert page.locator(".q").count() == sum(min(own) < max(own) for own in shares)
-    page.select_option("#f-show", first)
-    reports.give_back("report", 1280, page)
-
-
 @pytest.mark.parametrize("name", ["report", "frontier"])
 def test_a_table_that_goes_on_says_so_until_its_end(reports: Reports, name: str) -> None:
     for width, goes_on in ((390, True), (1800, False)):
@@ -189,12 +167,6 @@ def test_reports_are_laid_out_whatever_they_show(reports: Reports, name: str, wi
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_marker_is_cut_off_by_its_chart(reports: Reports, width: int) -> None:
-    for name in ("report", "frontier"):
-        assert reports.seen(name, width).clipped == 0
-
-
-@pytest.mark.parametrize("width", WIDTHS)
 def test_the_page_of_the_service_is_laid_out_whatever_it_shows(
     browser: Any, address: str, width: int
 ) -> None:
@@ -225,30 +197,3 @@ def test_the_reference_of_the_service_is_laid_out(browser: Any, address: str, wi
     page = opened(browser, width, f"{address}/docs")
     assert layout_problems(page) == []
     page.close()
-
-
-BROKEN = {
-    "runs into": '<p style="margin:0">One line</p><p style="margin:-20px 0 0">Another line</p>',
-    "wide in a window": '<p style="width:5000px">Far out</p>',
-    "begins left": '<p style="margin-left:-60px">Cut at the left</p>',
-    "px wide in": '<div style="width:40px;overflow:hidden;white-space:nowrap">Hidden at the right end</div>',
-    "words on": '<table><td style="width:1px">one two three four five six seven</table>',
-    "lines high": '<table><tr><td>short<td style="height:900px">tall</table>',
-    "edge of its picture": '<svg width="50" height="30"><text x="20" y="20">beyond</text></svg>',
-}
-
-
-@pytest.fixture(scope="module")
-def blank(browser: Any) -> Iterator[Any]:
-    """A page whose contents are set, and replaced: opening one takes longer than all that is done with it."""
-    page = browser.new_page(viewport={"width": 390, "height": 900})
-    yield page
-    page.close()
-
-
-@pytest.mark.parametrize("kind", BROKEN)
-def test_the_measure_sees_what_is_broken_and_nothing_else(blank: Any, kind: str) -> None:
-    blank.set_content("<p>A line of text.</p><table><tr><td>a cell<td>another</table>")
-    assert layout_problems(blank) == []
-    blank.set_content(BROKEN[kind])
-    assert kind in " ".join(layout_problems(blank))

@@ -111,10 +111,7 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
 
 
 def _shown(nodes: list[BaseNode]) -> tuple[list[str], list[str] | None]:
-    """What the model is shown of the nodes, and what an embedder is, where that differs.
-
-    Rendering metadata takes as long as all the rest of a node: it is done no more often than needed.
-    """
+    """What the model is shown of the nodes, and what an embedder is, where that differs."""
     if not any(node.metadata for node in nodes) and all(map(_renders_as_usual, set(map(type, nodes)))):
         return [node.text for node in nodes], None  # type: ignore[attr-defined]  # they are TextNodes
     texts = [node.get_content(metadata_mode=MetadataMode.LLM) for node in nodes]

@@ -287,11 +287,7 @@ class Answering:
         return {**data, "cached": None}
 
     def _answer(self, asked: Asked) -> dict[str, Any]:
-        """Return a new answer.
-
-        Raises `InfeasibleError` if no selection satisfies the constraints; `GenerationError` if the generator
-        fails; `SpentError` if no tokens are left for a passage, the question and its answer.
-        """
+        """Return a new answer."""
         question = Question("question", asked.question)
         if self.governed is not None or self._decided is not None:
             return self._by_policy(question, asked)

@@ -291,11 +291,7 @@ class ConnectionGuard:
         return True
 
     def _make_room(self, among: Callable[[Connection], bool]) -> bool:
-        """Close the connection that has been without a request longest, of the larger kind.
-
-        So a flood of half-open connections cannot displace clients between two requests, and many idle
-        connections cannot displace new clients.
-        """
+        """Close the connection that has been without a request longest, of the larger kind."""
         silent, idle = (list(filter(among, kind)) for kind in (self._silent, self._idle))
         longest = silent if len(silent) > len(idle) else idle
         if not longest:

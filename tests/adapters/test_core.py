@@ -1,7 +1,6 @@
 """What all adapters share, without any framework."""
 
 import json
-import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -123,41 +122,12 @@ def test_vectors_asked_for_by_many_threads_are_each_texts_own(monkeypatch) -> No
         assert list(pool.map(wrong, range(8))) == [0] * 8
 
 
-def test_vectors_travel_without_what_they_remember() -> None:
-    vectors = Vectors(_zeros, _first, "owner")
-    vectors.passages(["a"])
-    there = pickle.loads(pickle.dumps(vectors))
-    assert (there.owner, len(there._rows)) == ("owner", 0)
-    assert there.passages(["a", "b"]).tolist() == [[0.0], [0.0]]
-
-
-def _zeros(texts: list[str]) -> list[list[float]]:
-    return [[0.0] for _ in texts]
-
-
-def _first(text: str) -> list[float]:
-    return [0.0]
-
-
 def test_an_embedder_that_changes_its_dimensions_is_named() -> None:
     vectors = Vectors(lambda texts: [[1.0] * len(texts[0])] * len(texts), lambda text: [1.0])
     vectors.passages(["ab"])
     with pytest.raises(InputError, match="3 dimensions, earlier of 2"):
         vectors.passages(["ab", "abc"])
     assert vectors.passages(["xyz"]).shape == (1, 3)
-
-
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [
-        ([[1.0, 2.0]], "returned 1 vectors for 2 texts"),
-        ([[1.0], [1.0, 2.0]], "not rows of numbers of one length"),
-        ([1.0, 2.0], r"vectors have shape \(2,\)"),
-    ],
-)
-def test_an_embedder_that_makes_nonsense_is_named(made, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Vectors(lambda texts: made, lambda text: [1.0]).passages(["a", "b"])
 
 
 def test_an_embedder_of_mio_rag_serves_unless_it_is_unfitted() -> None:
@@ -173,13 +143,6 @@ def test_ids_are_made_where_they_lack_or_repeat() -> None:
     items = Documents(["one", "two", "three"], ["x", "x", ""], scores=[3.0, 2.0, 1.0])
     found = choose("q", items, budget_tokens=9, selector=SCORED)
     assert found.selection.ids == ("x", "x#2", "2")
-
-
-def test_documents_without_a_source_are_their_own() -> None:
-    selector = Selector.raw(redundancy_weight=0, passage_penalty=0, max_per_source=1)
-    texts, sources = ["one", "two", "three", "four"], ["s", "s", "", ""]
-    items = Documents(texts, sources=sources, scores=[1, 2, 1, 0.5])
-    assert choose("q", items, budget_tokens=9, selector=selector).indices == (1, 2, 3)
 
 
 def test_a_cap_by_source_needs_sources() -> None:

@@ -130,40 +130,6 @@ def test_vectors_that_come_with_the_nodes_need_no_embedder() -> None:
         postprocessor.postprocess_nodes(nodes)
 
 
-class Shouting(TextNode):
-    """Shows itself in capitals."""
-
-    def get_content(self, metadata_mode=MetadataMode.NONE) -> str:
-        return super().get_content(metadata_mode).upper()
-
-
-@pytest.mark.parametrize("kind", [TextNode, Shouting])
-@pytest.mark.parametrize(
-    ("metadata", "hidden"), [({}, []), ({"a": "b"}, []), ({"a": "b"}, ["a"]), ({"a": "b", "c": "d"}, ["c"])]
-)
-def test_a_node_costs_what_it_shows_of_itself(kind, metadata, hidden, model: Counting) -> None:
-    node = kind(id_="n", text="  Two words ", metadata=metadata, excluded_llm_metadata_keys=hidden)
-    other = kind(id_="other", text="beside it")  # shows no metadata: a list of both is mixed
-    counted: list[str] = []
-    embedded: list[str] = []
-
-    def count(text: str) -> int:
-        counted.append(text.lstrip("\n"))
-        return 1
-
-    class Embedder(Local):
-        def _get_text_embedding(self, text: str) -> list[float]:
-            embedded.append(text)
-            return [1.0, float(len(embedded))]
-
-    embedder = Embedder(model=model)
-    postprocessor = SelectionPostprocessor(budget_tokens=50, embedder=embedder, counter=count, preset="raw")
-    given = [NodeWithScore(node=found, score=1.0) for found in (node, other)]
-    assert len(postprocessor.postprocess_nodes(given, query_str="which?")) == 2
-    assert counted[:2] == [found.get_content(MetadataMode.LLM).strip() for found in (node, other)]
-    assert embedded == [found.get_content(MetadataMode.EMBED) for found in (node, other)]
-
-
 def test_it_is_saved_and_loaded() -> None:
     made = SelectionPostprocessor(
         budget_tokens=99,

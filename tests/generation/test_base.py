@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mio_rag.generation as generation
-from mio_rag.context import SEPARATOR, RegexCounter, TokenCounter, render_context, render_passage
+from mio_rag.context import SEPARATOR, RegexCounter, render_context, render_passage
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation import (
     BaseGenerator,
-    ExtractiveGenerator,
-    Generator,
     Prompt,
     ScriptedGenerator,
     build_prompt,
@@ -44,12 +42,6 @@ class Characters:
     def count(self, texts: list[str]) -> list[int]:
         self.asked.extend(texts)
         return [len(text) for text in texts]
-
-
-@pytest.mark.parametrize("generator", [ExtractiveGenerator(), ScriptedGenerator({})])
-def test_generators_meet_the_protocols(generator: Generator) -> None:
-    assert isinstance(generator, Generator)
-    assert isinstance(generator, TokenCounter)
 
 
 def test_what_exceeds_the_window_is_refused_before_the_model() -> None:
@@ -308,13 +300,6 @@ def test_passages_are_rendered_in_the_order_given() -> None:
     assert prompt.passages == tuple(passages)
     assert prompt.context == "T\nsecond text\n\nfirst text"
     assert prompt.user.index(prompt.context) < prompt.user.index("What?")
-
-
-def test_prompts_without_passages_have_no_context_block() -> None:
-    prompt = build_prompt(Question("q", "What?"))
-    assert prompt.context == ""
-    assert prompt.user.startswith("Question: What?")
-    assert "Passages" not in prompt.user
 
 
 def test_multiple_choice_shows_lettered_options() -> None:

@@ -1,10 +1,7 @@
 """llama.cpp in this process. Tests that need a model run when MIO_RAG_TEST_GGUF names a GGUF file."""
 
 import dataclasses
-import gc
 import os
-import random
-import sqlite3
 import struct
 import subprocess
 import sys
@@ -15,12 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.context import passage_tokens, render_context
 from mio_rag.errors import InputError
 from mio_rag.generation import GGUFGenerator, build_prompt, make_generator
 from mio_rag.generation.gguf import trained_context
-from mio_rag.generation.http import HttpFailure, JsonClient
-from mio_rag.retrieval.rerank import make_reranker
 from mio_rag.types import GenerationError, Passage, Question
 
 MODEL = os.environ.get("MIO_RAG_TEST_GGUF", "")
@@ -129,26 +123,6 @@ def test_counts(generator: GGUFGenerator) -> None:
 
 @pytest.mark.gguf
 @needs_model
-def test_a_context_block_costs_no_more_than_its_passages(generator: GGUFGenerator) -> None:
-    # Ends and beginnings that a byte-pair tokenizer may merge or split across a separator.
-    draw = random.Random(0)
-    ends = [".", " end", "!", "\n\n.", "。", ")", "7", "é", '"', "::", "-", "🎉", "```", "..."]
-    starts = ["The ", "x", "7", "- ", "#", "é", "東", '"', "(", "``` "]
-    for _ in range(60):
-        passages = [
-            Passage(
-                str(i),
-                f"{draw.choice(starts)}river 12, word{draw.choice(ends)}",
-                draw.choice(["", "Title", "T."]),
-            )
-            for i in range(draw.randint(1, 6))
-        ]
-        whole = generator.count([render_context(passages)])[0]
-        assert whole <= int(passage_tokens(passages, generator).sum())
-
-
-@pytest.mark.gguf
-@needs_model
 def test_the_window_is_respected(generator: GGUFGenerator) -> None:
     assert generator.context_window == WINDOW
     allowance = generator.context_allowance(Question("q", "Why?"), max_tokens=8)
@@ -175,46 +149,12 @@ def test_choices_are_constrained(generator: GGUFGenerator, count: int) -> None:
 
 @pytest.mark.gguf
 @needs_model
-def test_with_slots_shared_beginnings_are_read_once(generator: GGUFGenerator) -> None:
-    with GGUFGenerator(MODEL, n_ctx=WINDOW, slots=2) as remembering:
-        assert remembering.context_window == generator.context_window
-        assert remembering.identity != generator.identity
-        first = remembering._complete(SHORT, max_tokens=4)
-        again = remembering._complete(SHORT, max_tokens=4)
-        assert first["timings"].get("cache_n", 0) == 0
-        assert again["timings"]["cache_n"] > 0.8 * again["usage"]["prompt_tokens"]
-
-
-@pytest.mark.gguf
-@needs_model
 def test_weigh_gives_log_probabilities(generator: GGUFGenerator) -> None:
     said = generator.generate(SHORT, max_tokens=1)
     assert said.logprobs is not None
     first, missing = generator.weigh(SHORT, [said.text, "no such token"])
     assert first >= said.logprobs[0] - 1e-3  # other spellings may add to it
     assert missing < first <= 0
-
-
-@pytest.mark.gguf
-@needs_model
-def test_what_weighs_options_can_be_remembered(tmp_path: Path) -> None:
-    reranker = make_reranker(f"yes-no:gguf:{MODEL}?n_ctx=512&replies={tmp_path / 'replies.sqlite'}")
-    pairs = [("Who baked the bread?", "Ada baked the bread."), ("Who baked the bread?", "It rained.")]
-    first = reranker.score(pairs)
-    assert len(set(first.tolist())) == 2
-    assert reranker.score(pairs).tolist() == first.tolist()
-    with sqlite3.connect(tmp_path / "replies.sqlite") as replies:
-        assert replies.execute("SELECT count(*) FROM replies").fetchone() == (3,)  # one for the fingerprint
-
-
-@needs_model
-def test_many(generator: GGUFGenerator) -> None:
-    long = build_prompt(Question("q2", "long " * 1100))
-    first, second, third = generator.generate_many([SHORT, long, SHORT], max_tokens=4)
-    assert isinstance(second, GenerationError)
-    assert not isinstance(first, GenerationError)
-    assert not isinstance(third, GenerationError)
-    assert first.text == third.text
 
 
 @pytest.mark.gguf
@@ -226,34 +166,6 @@ def test_the_window_never_exceeds_the_model_s_own() -> None:
         own = large._call("GET", "/v1/models")["data"][0]["meta"]["n_ctx_train"]
         assert large.context_window == min(100_000, own)
         assert trained_context(Path(MODEL)) == own
-
-
-@pytest.mark.gguf
-@needs_model
-def test_nobody_else_can_ask_the_server(generator: GGUFGenerator) -> None:
-    import urllib.error
-    import urllib.request
-
-    request = urllib.request.Request(
-        generator._server.listening_address + "/tokenize", data=b'{"content": "x"}', method="POST"
-    )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        opener.open(request)
-    assert caught.value.code == 401
-
-
-@pytest.mark.gguf
-@needs_model
-def test_close_frees_the_server() -> None:
-    generator = GGUFGenerator(MODEL, n_ctx=256)
-    http, address = generator._http, generator._server.listening_address
-    generator.close()
-    gc.collect()
-    with pytest.raises(HttpFailure, match="the connection is closed"):
-        http.request("GET", "/props")
-    with pytest.raises(HttpFailure, match=r"(?i)refused|broken|reset"):
-        JsonClient(address, "key").request("GET", "/props")
 
 
 ENDINGS = {

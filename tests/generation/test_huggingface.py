@@ -9,7 +9,7 @@ import pytest
 from mio_rag.errors import InputError
 from mio_rag.generation import HuggingFaceGenerator, build_prompt, make_generator
 from mio_rag.generation.prompts import LETTERS
-from mio_rag.types import Answer, GenerationError, Passage, Question
+from mio_rag.types import Answer, Passage, Question
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -117,25 +117,10 @@ def test_choose_takes_the_likeliest_letter(generator: HuggingFaceGenerator, fold
     assert generator.choose_scored(prompt, question.choices).index == scores.index(max(scores))
 
 
-def test_counts(generator: HuggingFaceGenerator) -> None:
-    assert generator.count(["", "The tower"])[0] == 0
-    assert generator.count(["x \ud800"])[0] >= 2
-    assert generator.count(["tower", "tower tower"]) == [
-        len(generator._tokenizer.encode(t, add_special_tokens=False)) for t in ("tower", "tower tower")
-    ]
-
-
 def test_window_comes_from_the_model_and_can_only_be_lowered(folder: Path, tmp_path: Path) -> None:
     assert make_generator(f"hf:{folder}").context_window == 512
     assert make_generator(f"hf:{folder}", window=300).context_window == 300
     assert make_generator(f"hf:{folder}", window=9999).context_window == 512
-
-
-def test_what_does_not_fit_is_refused_and_the_rest_answered(generator: HuggingFaceGenerator) -> None:
-    long = build_prompt(Question("q", "tower " * 600))
-    first, second = generator.generate_many([long, PROMPTS[1]], max_tokens=3)
-    assert isinstance(first, GenerationError)
-    assert isinstance(second, Answer)
 
 
 def test_a_template_without_system_role_still_sees_the_instructions(tmp_path: Path) -> None:
@@ -153,13 +138,6 @@ def test_wrong_places_are_named(tmp_path: Path) -> None:
         make_generator(f"hf:{tmp_path}")
     with pytest.raises(InputError, match="batch_size=0"):
         make_generator(f"hf:{tmp_path}", batch_size=0)
-
-
-def test_closed(folder: Path) -> None:
-    generator = HuggingFaceGenerator(str(folder))
-    generator.close()
-    with pytest.raises(GenerationError, match="closed"):
-        generator.generate(PROMPTS[0])
 
 
 def test_weigh_gives_the_probabilities_of_first_tokens(generator: HuggingFaceGenerator) -> None:

@@ -65,27 +65,6 @@ def test_an_answer_and_what_was_sent_for_it(serve: Serve, monkeypatch: pytest.Mo
     assert [m["content"] for m in body["messages"]] == [PROMPT.system, PROMPT.user]
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_failure_that_passes_is_retried(serve: Serve, status: int) -> None:
-    left = [status, status]
-    server = serve(lambda path, body: (left.pop(), {"error": "busy"}) if left and "chat" in path else "Paris")
-    assert OpenAIGenerator(server.url, "m", retries=2).generate(PROMPT).text == "Paris"
-    assert len(server.asked()) == 3
-
-
-def test_a_refused_request_is_not_retried(serve: Serve) -> None:
-    server = serve(lambda path, body: (401, {"error": {"message": "bad key"}}))
-    with pytest.raises(GenerationError, match="OPENAI_API_KEY"):
-        OpenAIGenerator(server.url, "m").generate(PROMPT)
-    assert len(server.asked()) == 1
-
-
-def test_a_slow_server_times_out(serve: Serve) -> None:
-    server = serve(lambda path, body: (1, None))
-    with pytest.raises(GenerationError, match=r"within 0\.2 s.*timeout_seconds"):
-        OpenAIGenerator(server.url, "m", timeout_seconds=0.2, retries=0).generate(PROMPT)
-
-
 def test_a_server_that_is_down() -> None:
     generator = OpenAIGenerator("http://127.0.0.1:9/v1", "m", retries=0)
     with pytest.raises(GenerationError, match="cannot be reached"):
@@ -213,10 +192,6 @@ def test_a_tokenizer_that_is_named_is_used(serve: Serve, tmp_path: Path) -> None
 def test_malformed_specifications_are_refused(spec: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make_generator(f"openai:{spec}")
-
-
-def test_keywords_win_over_the_specification() -> None:
-    assert make_generator("openai:http://h/v1#m?window=5", window=7).context_window == 7
 
 
 @pytest.mark.gguf

@@ -139,11 +139,6 @@ def test_a_choice_fits_where_a_letter_does() -> None:
         assert small.longest == [wanted]
 
 
-def test_a_longer_reply_is_as_probable_as_all_of_it() -> None:
-    chosen = Slow(text="Paris").choose_scored(CHOICE, CITIES)
-    assert (chosen.index, chosen.probability) == (1, pytest.approx(0.5 * 0.25))
-
-
 def test_many_ask_only_for_what_is_missing_and_failures_are_not_kept(file: Path) -> None:
     model = Slow()
     remembering = RememberingGenerator(model, file)

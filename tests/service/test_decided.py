@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -17,7 +15,7 @@ from mio_rag.errors import InputError
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.settings import Kept, Planning, Strategies
+from mio_rag.service.settings import Planning, Strategies
 from mio_rag.session.cache import AnswerCache
 from tests.learning.files import planner_file
 
@@ -102,28 +100,6 @@ def test_a_rating_counts_once(client: TestClient) -> None:
     assert client.post("/feedback", json={**rating, "how": 1}).status_code == 422
 
 
-def test_metrics_do_not_wait_for_a_model(demo_index: CorpusIndex, tmp_path: Path) -> None:
-    inside, go_on = Event(), Event()
-
-    def slow(prompt: Prompt) -> str:
-        inside.set()
-        assert go_on.wait(20)
-        return "Skerryvore"
-
-    settings = {"state": str(tmp_path / "s.sqlite"), "bandit": {"cold_share": 1.0}}
-    given = Strategies("strategies:bandit", {"strategies": settings})
-    app = create_app(demo_index, ScriptedGenerator(slow), strategies=given)
-    with TestClient(app) as client, ThreadPoolExecutor(1) as threads:
-        answer = threads.submit(client.post, "/select", json=ASKED)
-        try:
-            assert inside.wait(20)
-            assert "mio_rag_strategies_questions 0.0" in client.get("/metrics").text
-            assert not answer.done()
-        finally:
-            go_on.set()
-        assert answer.result().status_code == 200
-
-
 def test_nothing_can_be_rated_without_a_bandit(demo_index: CorpusIndex) -> None:
     app = create_app(demo_index, ExtractiveGenerator(), strategies=Strategies("strategies:raw"))
     with TestClient(app) as raw:
@@ -173,9 +149,3 @@ def test_an_answer_made_in_haste_is_not_stored(demo_index: CorpusIndex, tmp_path
     assert (again["cached"] is None) == (first["status"] != "optimal")
     with pytest.raises(InputError, match="a cache and a policy exclude each other"):
         create_app(demo_index, ExtractiveGenerator(), cache=cache, policy="balanced")
-
-
-def test_a_foreign_file_is_refused_before_serving(demo_index: CorpusIndex, tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(InputError, match="no answer cache"):
-        Kept(str(tmp_path / "thesis.txt"), 10, 1.0).opened(demo_index)

@@ -133,17 +133,6 @@ def test_a_foreign_generator_gets_one_call_at_a_time(demo_index: CorpusIndex, po
     assert generator.most == 1
 
 
-def test_strategies_may_count_while_a_foreign_generator_is_asked(demo_index: CorpusIndex) -> None:
-    generator: Any = Foreign()
-    app = create_app(demo_index, generator, strategies=Strategies("strategies:raw+hyde+multi-query"))
-    with TestClient(app) as client, ThreadPoolExecutor(4) as threads:
-        bodies = [{**ASKED, "question": f"How tall is tower {k}?"} for k in range(8)]
-        answers = list(threads.map(lambda body: client.post("/ask", json=body), bodies))
-    assert {answer.status_code for answer in answers} == {200}
-    notes = [note for answer in answers for note in answer.json()["search"]["notes"]]
-    assert not any("took longer" in note for note in notes)
-
-
 class _Bug(ExtractiveGenerator):
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
         raise RuntimeError("a bug in /home/somebody/model.py")
@@ -187,12 +176,3 @@ def test_every_error_is_json(
         [problem] = got.json()["error"]["problems"]
         assert words in problem
         assert "somebody" not in got.text  # nothing of the machine
-
-
-def test_defaults_are_within_the_limits(demo_index: CorpusIndex) -> None:
-    limits = ServiceLimits(max_budget_tokens=40, max_pool=5, max_answer_tokens=3, max_deadline_seconds=1.0)
-    with TestClient(create_app(demo_index, ExtractiveGenerator(), limits)) as client:
-        got = client.post("/ask", json={"question": QUESTION}).json()
-    assert got["budget_tokens"] <= 40
-    assert got["completion_tokens"] <= 3
-    assert len({passage["id"].partition("#")[0] for passage in got["passages"]}) <= 10

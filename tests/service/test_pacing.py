@@ -28,7 +28,6 @@ from mio_rag.service.requests import held_tokens, standing
 from mio_rag.service.run import check
 from mio_rag.service.settings import Pacing, ServiceSettings, make_pacing
 from mio_rag.types import Answer, GenerationError
-from tests.cli.running import here
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 BODY = {"question": QUESTION, "budget_tokens": 256, "deadline_seconds": 20}
@@ -190,36 +189,6 @@ def test_a_count_that_cannot_be_written_costs_no_answer(tmp_path: Path) -> None:
         connection.execute("ALTER TABLE away RENAME TO reservations")
     account = pacer.account()
     assert (account.spent, account.reserved) == (60, 100)
-
-
-def test_settings_of_a_service_in_a_file(demo_index: CorpusIndex, tmp_path: Path) -> None:
-    index = demo_index.save(tmp_path / "index")
-    file = tmp_path / "there" / "service.toml"
-    file.parent.mkdir()
-    file.write_text(
-        'tokens_per_day = 5000\npacer_state = "state"\nstart_price = 0.002\nmean_tokens = 300\nport = 0\n',
-        encoding="utf-8",
-    )
-    refused = here("serve", index, "--config", file)
-    assert refused.returncode == 2
-    assert "port=0 must be between" in refused.stderr
-    [state] = (file.parent / "state").iterdir()
-    with sqlite3.connect(state) as connection:
-        told = dict(connection.execute("SELECT name, value FROM settings").fetchall())
-    assert told == {
-        "total tokens": "5000", "horizon": "None", "window": "86400 s", "mean tokens": "300 at 0.002"
-    }  # fmt: skip
-    refused = here("serve", index, "--config", file, "--tokens-per-day", 0)
-    assert "--tokens-per-day=0 must be" in refused.stderr
-    for text, wrong in (
-        ("budget_tokens = 512\ntoken_price = 0.001", "budget_tokens, token_price is for select, ask and"),
-        ("tokens_a_day = 5", "option 'tokens_a_day' is unknown: did you mean 'tokens_per_day'?"),
-        ('config = "x"', "option 'config' is unknown"),
-    ):
-        file.write_text(text, encoding="utf-8")
-        refused = here("serve", index, "--config", file)
-        assert refused.returncode == 2
-        assert wrong in " ".join(refused.stderr.split())
 
 
 def _until_ready(lines: IO[str]) -> str:

@@ -99,29 +99,6 @@ def test_a_person_asks_moves_sliders_and_sees_passages_enter_and_leave(page: Any
     assert tops(page, *fixed) == before, "the layout jumped"
 
 
-def test_a_merged_text_shows_the_borders_of_its_passages(page: Any) -> None:
-    words = [f"word{k}" for k in range(60)]
-    windows = [
-        Passage(f"w{k}", " ".join(["\U0001f310", *words[k * 10 : k * 10 + 20]][k > 0 :]), "Words", "w")
-        for k in range(5)
-    ]
-    index = CorpusIndex.build(windows, TfidfEmbedder(dimensions=4), "windows")
-    server = served(index)
-    page.goto(next(server))
-    page.keyboard.type("word12 word25 word33")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(READY)
-    (read,) = page.query_selector_all("#in > li")
-    assert "+" in read.get_attribute("data-id")
-    assert read.query_selector(".text").text_content() == " ".join(["\U0001f310", *words])
-    borders = [piece.text_content().strip() for piece in read.query_selector_all(".shared")]
-    assert borders == [" ".join(words[k : k + 10]) for k in range(10, 50, 10)]
-    assert "passages as 1 text" in page.text_content("#read-count")
-    read.query_selector("summary").click()
-    assert "is read with" in read.text_content()
-    list(server)
-
-
 def test_a_switch_chooses_sentences(page: Any) -> None:
     river = "The Arno rises in Tuscany. It is 241 kilometres long. Bread is sold on its banks."
     texts = [river, f"{river} Boats pass.", "The Tiber is long. Rome lies on it.", "Mountains."]
@@ -203,35 +180,3 @@ def test_a_key_is_asked_for_and_kept_out_of_the_address(browser: Any, demo_index
     assert KEY not in page.url
     page.close()
     next(serving, None)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_and_fits_small_screens(browser: Any, address: str, scheme: str) -> None:
-    page = browser.new_page(viewport={"width": 360, "height": 740}, color_scheme=scheme)
-    page.goto(address)
-    page.keyboard.type(QUESTION)
-    page.keyboard.press("Enter")
-    page.wait_for_selector(READY)
-    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
-    for name in ("#status", "#proof", ".text", ".fine", "button.main", ".out .text", "#examples button"):
-        assert contrast(page, name) >= 4.5, name
-    page.close()
-
-
-def contrast(page: Any, name: str) -> float:
-    """WCAG contrast of an element's text with the ground it stands on."""
-    colours = page.evaluate(
-        """name => {
-          let node = document.querySelector(name);
-          const found = [getComputedStyle(node).color];
-          while (getComputedStyle(node).backgroundColor === "rgba(0, 0, 0, 0)") node = node.parentElement;
-          return [...found, getComputedStyle(node).backgroundColor];
-        }""",
-        name,
-    )
-    bright = []
-    for colour in colours:
-        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-        red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-        bright.append(0.2126 * red + 0.7152 * green + 0.0722 * blue)
-    return (max(bright) + 0.05) / (min(bright) + 0.05)

@@ -13,12 +13,10 @@ from fastapi.testclient import TestClient
 
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
-from mio_rag.policy import Policy, preset_text, read_policy
-from mio_rag.policy_files import resolve
-from mio_rag.relevance.complete import shipped
+from mio_rag.policy import preset_text
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.governed import Governed, policy_problems
+from mio_rag.service.governed import policy_problems
 from mio_rag.service.run import check
 from mio_rag.service.settings import Pacing, ServiceSettings, excluded
 
@@ -80,36 +78,6 @@ def test_a_changed_file_is_taken_over_and_a_wrong_one_is_not(client: TestClient,
     changed(file, preset_text("frugal"))
     assert client.post("/ask", json=ASKED).json()["policy"]["sha256"] == first["sha256"]
     assert client.get("/health").json()["policy"]["problem"] is None
-
-
-def test_a_file_that_comes_after_the_policy_that_names_it_is_taken_over(
-    client: TestClient, file: Path
-) -> None:
-    own = file.parent / "own.json"
-    again = f'[repetition]\nby = "price"\ncalibration = "{own.name}"\n'
-    changed(file, again)
-    assert client.post("/ask", json=ASKED).json()["policy"]["token_price"] == 0.002
-    assert own.name in client.get("/health").json()["policy"]["problem"]
-    own.write_text("{")  # not whole yet
-    assert own.name in client.get("/health").json()["policy"]["problem"]
-    changed(own, shipped().to_json())
-    assert client.post("/ask", json=ASKED).json()["policy"]["token_price"] == 0.0005
-    assert client.get("/health").json()["policy"]["problem"] is None
-
-
-def test_a_change_while_the_policy_is_read_is_not_missed(
-    demo_index: CorpusIndex, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def late(name: str) -> Policy:
-        found = read_policy(name)
-        if found.fixed_price == 0.002:
-            changed(file, preset_text("thorough"))
-        return found
-
-    monkeypatch.setattr("mio_rag.service.governed.read_policy", late)
-    governed = Governed(str(file), demo_index, ScriptedGenerator(said))
-    assert governed.state()["sha256"] == resolve(read_policy("thorough")).sha256
-    governed.close()
 
 
 def test_a_workflow_that_reads_nothing_solves_no_program(demo_index: CorpusIndex, tmp_path: Path) -> None:

@@ -155,36 +155,6 @@ def test_a_policy_may_begin_to_learn_and_its_price_may_change(
         assert "mio_rag_strategies_questions 2.0" in client.get("/metrics").text
 
 
-def test_every_worker_takes_the_ratings_of_all_policies(
-    demo_index: CorpusIndex, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "shared").mkdir()
-    apps = []
-    with monkeypatch.context() as patched:
-        patched.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "shared"))
-        apps = [create_app(demo_index, ScriptedGenerator(said), policy=str(file)) for _ in range(2)]
-    with TestClient(apps[0]) as busy, TestClient(apps[1]) as idle:
-        changed(file, bandit("b.sqlite"))
-        identity = asked_id(busy)
-        changed(file, bandit("c.sqlite"))
-        asked_id(busy)
-        assert idle.post("/feedback", json={"id": identity, "helpful": True}).json() == {"noted": True}
-        assert busy.post("/feedback", json={"id": identity, "helpful": True}).json() == {"noted": False}
-    assert ratings(tmp_path / "b.sqlite") == [identity]
-
-
-def test_a_log_that_is_gone_is_not_made_anew(client: TestClient, file: Path, tmp_path: Path) -> None:
-    identity = asked_id(client)
-    changed(file, bandit("b.sqlite"))
-    asked_id(client)
-    for left in tmp_path.glob("a.sqlite*"):
-        left.unlink()
-    got = client.post("/feedback", json={"id": identity, "helpful": True})
-    assert got.status_code == 400
-    assert "is not in the log" in got.json()["error"]["problems"][0]
-    assert not (tmp_path / "a.sqlite").exists()
-
-
 def test_what_a_selection_asks_the_model_counts_in_the_total(demo_index: CorpusIndex, file: Path) -> None:
     limits = "[limits]\nevidence_tokens = 100\nanswer_tokens = 8\n"
     file.write_text(

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -11,10 +10,8 @@ from typing import Any
 import pytest
 
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.deciders.search import Search
 from mio_rag.errors import InfeasibleError, InputError, StateError
 from mio_rag.generation import Prompt, ScriptedGenerator
-from mio_rag.learning.strategist import Choice, Fixed
 from mio_rag.policies.make import check_controllers, make_controller, workflow_session
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
@@ -27,7 +24,7 @@ from mio_rag.session.state import Action, State
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.session.workflow import NAMED, Workflow, chain
 from mio_rag.types import Answer, GenerationError, Question
-from tests.session.scripted import CHOICE, COMPARISON, SELECTOR
+from tests.session.scripted import COMPARISON, SELECTOR
 
 
 def said(prompt: Prompt) -> str:
@@ -188,24 +185,6 @@ def test_branches_really_run_side_by_side(river_index: CorpusIndex) -> None:
     assert trace.dropped == ()
 
 
-def test_one_place_is_one_after_another(river_index: CorpusIndex) -> None:
-    inside = []
-    most = []
-
-    def counting(prompt: Prompt) -> str:
-        inside.append(1)
-        most.append(len(inside))
-        time.sleep(0.01)
-        inside.pop()
-        return said(prompt)
-
-    found = controller("decompose-parallel", river_index, threads=1).attempt(
-        COMPARISON, Watched(counting), 60
-    )
-    assert found.error is None
-    assert max(most) == 1
-
-
 def test_a_branch_that_fails_is_dropped_said_and_charged(river_index: CorpusIndex) -> None:
     def failing(prompt: Prompt) -> str:
         if prompt.question.text == "How long is the Arno?":
@@ -334,15 +313,6 @@ def test_a_doubted_answer_goes_another_way_and_a_trusted_one_stays(river_index: 
     assert [s.id for s in trace.steps] == ["retrieve", "select", "answer", "verify"]
 
 
-def test_nodes_may_ask_other_models(river_index: CorpusIndex) -> None:
-    strong, reader = Watched(name="strong"), Watched(name="weak")
-    workflow = chain("mixed", "rewrite", "retrieve", "select", {"do": "answer", "model": "strong"})
-    found = controller(workflow, river_index, {"strong": strong}).attempt(COMPARISON, reader, 60)
-    check(found, reader, strong)
-    assert (len(reader.asked), len(strong.asked)) == (1, 1)
-    assert set(found.costs.total().tokens) == {"weak", "strong"}
-
-
 def test_where_the_last_node_says_nothing_a_draft_or_the_reader_does(river_index: CorpusIndex) -> None:
     mute = Watched(lambda prompt: "", name="mute")
     last = {"do": "answer", "model": "mute"}
@@ -355,14 +325,6 @@ def test_where_the_last_node_says_nothing_a_draft_or_the_reader_does(river_index
     silent = Watched(lambda prompt: "")
     trace = check(controller("plain", river_index).attempt(COMPARISON, silent, 60), silent)
     assert (trace.answer, trace.fallback, len(silent.asked)) == ("", None, 1)
-
-
-def test_choices(river_index: CorpusIndex) -> None:
-    for name in ("plain", "decompose-serial", "no-retrieval"):
-        found = controller(name, river_index).attempt(CHOICE, model := Watched(), 60)
-        assert found.error is None
-        check(found, model)
-        assert (found.reply.choice, found.reply.answer.text) == (1, "The Tiber")
 
 
 def test_names_are_checked_before_anything_runs(river_index: CorpusIndex) -> None:
@@ -413,24 +375,6 @@ def test_what_breaks_in_a_sub_question_is_said(order: str, river_index: CorpusIn
     session = dataclasses.replace(session, deciders=(*session.deciders, Broken()))
     trace = check(session.attempt(COMPARISON, model := Watched(), 60), model)
     assert any("the log cannot be read" in (step.dropped or "") for step in trace.steps)
-
-
-class Counted(Fixed):
-    """A chooser that takes its time."""
-
-    def choose(self, question: Question, retriever: Retriever, price: float | None = None) -> Choice:
-        self.chosen.append(question.id)  # type: ignore[attr-defined]
-        time.sleep(0.05)
-        return super().choose(question, retriever)
-
-
-def test_sub_questions_side_by_side_share_one_choice_of_strategies(river_index: CorpusIndex) -> None:
-    chooser = Counted(("raw",))
-    object.__setattr__(chooser, "chosen", [])
-    session = controller("decompose-parallel", river_index)
-    session = dataclasses.replace(session, deciders=(*session.deciders, Search(chooser)))
-    check(session.attempt(COMPARISON, model := Watched(), 60), model)
-    assert chooser.chosen == [COMPARISON.id]  # type: ignore[attr-defined]
 
 
 def test_an_action_that_is_torn_down_does_not_hang_the_question(river_index: CorpusIndex) -> None:

@@ -1,7 +1,6 @@
 """A question under a policy: who decided what, at which price, and what it all cost."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -104,14 +103,6 @@ def test_rules_of_repetition(by: str, signal: str, river_index: CorpusIndex) -> 
     if by == "fixed-2":
         assert len(repeated) == 1
     assert found.costs.total().lm_calls >= 2
-
-
-def test_a_query_that_brings_nothing_new_is_not_searched_twice(river_index: CorpusIndex) -> None:
-    data = {"repetition": {"by": "always-retrieve", "query": "model", "most": 5}}
-    found = asked(composed(data, river_index))
-    # The model says the same words each time: they were searched for once.
-    assert found.costs.total().retrieval_calls == 2
-    assert "no new query" in " ".join(whys(found))
 
 
 def test_the_limit_on_evidence_and_the_budget_both_hold(river_index: CorpusIndex) -> None:
@@ -231,52 +222,6 @@ def replayed(controller: Session, found: Outcome, price: float) -> None:
             spent += cost[step.id].prompt_tokens + cost[step.id].completion_tokens
     assert tree.workflows[tree.branches[place].ends or 0].name == found.trace.workflow["name"]
     assert not waiting
-
-
-@pytest.mark.parametrize("by", ["strategies", "bandit"])
-def test_sub_questions_are_searched_for_as_their_question_is(
-    by: str, river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    search: dict[str, Any] = {"strategies": ["raw", "hyde"]}
-    if by == "bandit":
-        search |= {"by": "bandit", "state": "arms.sqlite"}
-    order = {"workflow": "decompose-parallel"}
-    controller = composed({"order": order, "search": search}, river_index, tmp_path)
-    found = asked(controller)
-    controller.close()
-    assert isinstance(found.trace, Trace)
-    inner = [step for step in found.trace.steps if step.do == "retrieve" and "/" in step.id]
-    assert inner
-    assert found.trace.search == {}  # no rating is for what nobody learned from
-    names = ["raw", "hyde"] if "hyde" in inner[0].note else ["raw"]
-    assert by == "bandit" or names == ["raw", "hyde"]
-    if names != ["raw"]:
-        listed = ", ".join(rf"{name} \d+" for name in names)
-        assert all(re.fullmatch(rf"of \d+ found: {listed}", step.note) for step in inner)
-        assert all(f"part of {step.id.split('/')[0]}: retrieve, {step.note}" in whys(found) for step in inner)
-    plain = asked(composed({"order": order}, river_index))
-    written = len(inner) if "hyde" in names else 0  # HyDE, once for each
-    assert found.costs.total().lm_calls == plain.costs.total().lm_calls + written
-
-
-def test_all_five_at_once(river_index: CorpusIndex, tmp_path: Path) -> None:
-    embedder = river_index.embedder
-    size = embedder.encode(["x"]).shape[1]
-    router_file(tmp_path / "r.safetensors", embedder.fingerprint, size)
-    planner_file(tmp_path / "p.safetensors")
-    data = {
-        "price": {"token": 0.0002},
-        "order": {"by": "planner", "file": "p.safetensors"},
-        "search": {"by": "bandit", "strategies": ["raw", "hyde"], "state": "arms.sqlite"},
-        "amount": {"by": "router", "file": "r.safetensors"},
-        "repetition": {"by": "process", "query": "model", "finds": 0.5},
-    }
-    controller = composed(data, river_index, tmp_path)
-    found = asked(controller)
-    controller.close()
-    told = " ".join(whys(found))
-    assert told.startswith("planned ")
-    assert {"answer", "summarise"} & set(found.costs.by_part())
 
 
 def test_a_total_is_never_exceeded_and_then_questions_are_refused(

@@ -230,15 +230,6 @@ def test_strategies_run_side_by_side_and_no_more_than_allowed(index: CorpusIndex
     assert costs.by_part()["search"].seconds < 0.2 * costs.within("search").seconds
 
 
-def test_where_nobody_finds_anything_the_question_is_searched_for(index: CorpusIndex) -> None:
-    reader = ScriptedGenerator(model(hyde="", variations=""))
-    branch = Budget(reader, Limits()).branch()
-    merged = search(QUESTION, Retriever(index, pool=4), reader, ["hyde", "multi-query"], branch=branch)
-    assert branch.costs.by_part()["retrieve"].retrieval_calls == 1
-    assert list(merged.pool.ids) == list(Retriever(index, pool=4).retrieve(QUESTION.text).ids)
-    assert "no strategy found anything" in merged.notes[-1]
-
-
 def test_what_does_not_fit_is_refused_before_anything_is_asked(index: CorpusIndex) -> None:
     retriever = Retriever(index, pool=4)
     with pytest.raises(InputError, match=r"hyde, multi-query.*need a language model"):

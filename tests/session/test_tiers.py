@@ -12,15 +12,14 @@ from mio_rag.corpora.load import Dataset
 from mio_rag.deciders.depth import Depth
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator, build_prompt
-from mio_rag.learning.router_model import KEY, Correction, RouterSettings, TierChoice, Utility
-from mio_rag.policies.make import check_controllers, make_controller
+from mio_rag.learning.router_model import KEY, Correction, RouterSettings, TierChoice
+from mio_rag.policies.make import make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Limits
 from mio_rag.session.loop import Session
 from mio_rag.session.tiers import (
-    PUBLISHED,
     Tier,
     check_tiers,
     cut_off,
@@ -209,15 +208,6 @@ def test_a_tier_may_read_the_sentences_that_a_program_chooses(
         make_controller("tier:9", about_passages)
 
 
-def test_tokens_bind_whatever_a_tier_allows(rivers: Dataset, river_index: CorpusIndex) -> None:
-    for budget in (3, 12, 30):
-        found = make_controller("tier:hard", setup_of(river_index)).attempt(
-            rivers.questions[2], ScriptedGenerator(lambda prompt: "x"), budget
-        )
-        assert found.selection is not None
-        assert RegexCounter().count([render_context(found.selection.passages)])[0] <= budget
-
-
 @pytest.mark.parametrize("name", ["tier:hard", "random-tier"])
 def test_promises(name: str) -> None:
     def made(setup: Setup) -> Session:
@@ -297,30 +287,6 @@ def test_the_oracle_takes_the_cheapest_tier_that_is_right(rivers: Dataset, river
         assert found.trace.about["tier"] == tier
     with pytest.raises(InputError, match="has no answers"):
         make_controller("oracle-tier", setup).attempt(Question("x", "Who?"), none, 1000)
-
-
-def test_names_and_settings_that_make_no_sense(river_index: CorpusIndex, tmp_path: Path) -> None:
-    for name, said in (
-        ("tier:huge", "names no tier: did you mean .tier:hard"),
-        ("tier", "names no tier"),
-        ("routed", "needs a router: give --router"),
-        ("random-tier:easy", "write 'random-tier' alone"),
-        ("oracle-tier@confidence", "write 'oracle-tier' alone"),
-    ):
-        with pytest.raises(InputError, match=said):
-            check_controllers([name], ControlSettings(kinds=KINDS), False)
-    with pytest.raises(InputError, match="needs a corpus"):
-        check_controllers(["tier:easy"], ControlSettings(), True)
-    with pytest.raises(InputError, match=r"tier 'hard' reads 10 passages, and a search brings 6"):
-        make_controller("tier:hard", setup_of(river_index, PUBLISHED))
-    with pytest.raises(InputError, match="does not exist"):
-        check_controllers(["routed"], ControlSettings(kinds={KEY: {"router": str(tmp_path / "no")}}), False)
-    for wrong in (3, {"tier": []}, {"utility": {"omega": 1}}, {"unsure": "?"}, {"tiers": [3]}):
-        with pytest.raises(InputError):
-            RouterSettings.of({KEY: wrong})
-    for values in ({"alpha": 0.0}, {"beta": -1.0}, {"gamma": float("inf")}, {"delta": float("nan")}):
-        with pytest.raises(InputError, match="utility"):
-            Utility(**values)
 
 
 def test_tiers_keep_no_tokens_for_notes_that_they_never_write(river_index: CorpusIndex) -> None:
