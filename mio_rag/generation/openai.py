@@ -241,7 +241,7 @@ class OpenAIGenerator(BaseGenerator):
         return Answer(text, into, out, seconds, self.name, _logprobs(choice))
 
     def _believed(self, usage: Any, prompt: Prompt, text: str, max_tokens: int) -> tuple[int, int]:
-        """Tokens of prompt and reply: as the server reports them where that can be true, else our own count."""
+        """Tokens of prompt and reply, as the server reports them where that can be true, else our count."""
         try:
             system, user, said = self.count([prompt.system, prompt.user, text])
             least = system + user
