@@ -264,7 +264,8 @@ class Retriever:
             )
         ranking = {"dense": dense, "bm25": bm25}.get(self.mode)
         if ranking is None:
-            ranking = sorted(sorted(fused), key=fused.__getitem__, reverse=True)
+            tied = sorted(fused) if terms is None else fused  # of equal ones in documents the nearest first
+            ranking = sorted(tied, key=fused.__getitem__, reverse=True)
             if terms is not None and not whole:
                 together, alone, units = (round(self.pool * share) for share in (_TOGETHER, _ALONE, _UNITS))
                 of_units = terms.owners(terms.best_units(asked.text, units)).tolist()

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import PurePosixPath
 
 from mio_rag.sentences import sentence_spans
 from mio_rag.types import Passage, Unit
 
+_MOST = 8  # words of a file's name
+_SAYS_NOTHING = frozenset({"index", "readme", "default", "main", "document", "untitled"})
+_CAPITAL = re.compile(r"(?<=[a-z]{2})(?=[A-Z])")  # within "AlderSoftware"
+_NAME = re.compile(r"[^\W\d_]{2,}|(?<!\d)(?:19|20)\d\d(?!\d)|(?<!\w)v\d+(?:\.\d+)*")
+
 
 def headings_of(passage: Passage) -> tuple[str, ...]:
-    """Title and headings above a passage, outermost first, each once."""
-    return tuple(dict.fromkeys(part for part in (passage.title, *passage.section) if part))
+    """Title and headings above a passage, outermost first, each once; of documents the file's name, too.
+
+    Pages of many sites call themselves "Privacy Policy"; then only the file's name says whose it is.
+    """
+    name = file_name(passage.source, passage.title) if passage.units else ""
+    return tuple(dict.fromkeys(part for part in (name, passage.title, *passage.section) if part))
+
+
+@lru_cache(maxsize=4096)
+def file_name(source: str, title: str) -> str:
+    """The words of a file's name, of its folder's where that says nothing; blank where the title has them all.
+
+    Numbers are left out, but for years and versions.
+    """
+    path = PurePosixPath(source)
+    for part in (path.stem if path.suffix else path.name, path.parent.name):
+        words = list(dict.fromkeys(_NAME.findall(_CAPITAL.sub(" ", part))))
+        if any(word.isalpha() and word.lower() not in _SAYS_NOTHING for word in words):
+            known = title.casefold()
+            return "" if all(word.casefold() in known for word in words) else " ".join(words[:_MOST])
+    return ""
 
 
 def embedded_text(passage: Passage) -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.retrieval.texts import between_units, context_of, embedded_text, unit_text
+from mio_rag.retrieval.texts import between_units, context_of, embedded_text, file_name, unit_text
 from mio_rag.retrieval.unit_terms import TERMS_FILE, UnitTerms
 from mio_rag.retrieval.words import Words
+from mio_rag.types import Passage, Unit
 from tests.retrieval.documents import documents
 
 QUESTIONS = (
@@ -77,6 +78,29 @@ def test_what_stands_above_is_told_once() -> None:
     assert embedded_text(rent) == f"Lease of Alder House > Rent\nMonth | Rent\n{rent.text}"
     assert embedded_text(sale) == f"Sale of Birch Farm > Price\n{sale.text}"  # its line lies in its text
     assert between_units(sale).split() == ["Repairs"]
+
+
+@pytest.mark.parametrize(
+    ("source", "title", "name"),
+    [
+        ("sites/1498_www.naturalnews.com.html", "Privacy Policy", "www naturalnews com"),
+        (
+            "AlderSoftwareInc_20190815_8-K_EX-10.34_Lease Agreement.pdf",
+            "Exhibit",
+            "Alder Software Inc EX Lease Agreement",
+        ),
+        ("pump-guide.md", "Guide for a Pump", ""),
+        ("refunds/index.md", "Start", "refunds"),
+        ("1705.09665.md", "Communities", ""),
+        ("report 2024 v2.1.docx", "Report", "report 2024 v2.1"),
+        ("", "Report", ""),
+    ],
+)
+def test_names_of_files_say_whose_a_page_is(source: str, title: str, name: str) -> None:
+    assert file_name(source, title) == name
+    whole = Passage("1", "All data.", title, source, units=(Unit(0, 9),))
+    assert embedded_text(whole) == (f"{name} > {title}\nAll data." if name else f"{title}\nAll data.")
+    assert embedded_text(Passage("1", "All data.", title, source)) == f"{title}\nAll data."
 
 
 def test_damaged_parts_are_refused(tmp_path: Path) -> None:
