@@ -264,7 +264,10 @@ class Retriever:
             )
         ranking = {"dense": dense, "bm25": bm25}.get(self.mode)
         if ranking is None:
-            tied = sorted(fused) if terms is None else fused  # of equal ones in documents the nearest first
+            tied = sorted(fused)
+            if terms is not None:  # of equal ones the nearest first
+                near = dict(zip(dense, dense_scores.round(6).tolist(), strict=True))
+                tied.sort(key=lambda row: near.get(row, -1.0), reverse=True)
             ranking = sorted(tied, key=fused.__getitem__, reverse=True)
             if terms is not None and not whole:
                 together, alone, units = (round(self.pool * share) for share in (_TOGETHER, _ALONE, _UNITS))

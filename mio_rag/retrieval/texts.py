@@ -27,7 +27,7 @@ def headings_of(passage: Passage) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def file_name(source: str, title: str) -> str:
-    """The words of a file's name, of its folder's where that says nothing; blank where the title has them all.
+    """The words of a file's name, or of its folder's where that says nothing; blank where the title has all.
 
     Numbers are left out, but for years and versions.
     """
