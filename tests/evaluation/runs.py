@@ -1,4 +1,4 @@
-"""Short runs of the harness, and what holds in every one."""
+"""Short runs of the harness."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,11 +6,8 @@ from typing import Any
 
 import pyarrow.parquet
 
-from mio_rag.context import RegexCounter, render_context
-from mio_rag.corpora.dataset import Dataset
 from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings, evaluate
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
-from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import GenerationError
 
 SCRIPT = {"a": "Mount Falterona", "b": "406 kilometres", "c": "The Tiber", "d": "sand"}
@@ -18,9 +15,11 @@ SCRIPT = {"a": "Mount Falterona", "b": "406 kilometres", "c": "The Tiber", "d": 
 SETTINGS = EvaluationSettings(methods=("topk", "mmr", "exact"), budgets=(30, 120))
 
 
-def run(
-    data: Dataset, index: CorpusIndex, generator: Generator | None, out: Path, **changes: Any
-) -> EvaluationResult:
+class Crash(Exception):
+    """An unforeseen error."""
+
+
+def run(data: Any, index: Any, generator: Generator | None, out: Path, **changes: Any) -> EvaluationResult:
     options = {name: changes.pop(name) for name in ("resume", "progress") if name in changes}
     return evaluate(data, index, generator, replace(SETTINGS, **changes), out, **options)
 
@@ -31,7 +30,7 @@ def ledger(folder: Path) -> list[dict[str, Any]]:
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without what differs from run to run: seconds, and the memory of the process."""
+    """Rows without seconds and memory, which differ from run to run."""
     return [
         {k: v for k, v in row.items() if not k.endswith("_seconds") and k != "peak_memory_mb"} for row in rows
     ]
@@ -41,29 +40,24 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def check_rows(result: EvaluationResult, data: Dataset, counter: RegexCounter) -> None:
-    """What holds in every run."""
-    passages = {p.id: p for p in data.passages}
-    assert result.rows
-    for row in result.rows:
-        block = render_context(passages[i] for i in row["selected_ids"])
-        assert row["tokens_used"] == (counter.count([block])[0] if block else 0) <= row["budget_tokens"]
-        question = next(q for q in data.questions if q.id == row["question_id"])
-        if question.gold_ids:
-            found = set(row["selected_ids"]) & set(question.gold_ids)
-            assert row["gold_recall"] == len(found) / len(set(question.gold_ids))
-            assert row["all_gold"] == (found == set(question.gold_ids))
+def scripted(*failing: str, crash: str = "") -> ScriptedGenerator:
+    """A reader that fails on some questions, and crashes on one."""
 
-
-def failing(*ids: str) -> ScriptedGenerator:
     def answer(prompt: Prompt) -> str:
-        if prompt.question.id in ids:
+        if prompt.question.id in failing:
             raise GenerationError("the model fell over")
-        return SCRIPT.get(prompt.question.id, "x")
+        if prompt.question.id == crash:
+            raise Crash
+        return SCRIPT.get(prompt.question.id, f"answer to {prompt.question.id}")
 
     return ScriptedGenerator(answer)
 
 
-def never(prompt: Prompt) -> str:
-    """For runs of which nothing is left to be asked."""
-    raise AssertionError(f"asked about '{prompt.question.id}'")
+def at(count: int) -> Any:
+    """A progress that crashes after so many questions."""
+
+    def crash(more: int, text: str) -> None:
+        if text.startswith(f"{count} of"):
+            raise Crash
+
+    return crash

@@ -51,7 +51,7 @@ def filled(scores: np.ndarray, tokens: np.ndarray, budget: int, most: int = 99) 
     return sorted(taken)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_rankings(seed: int) -> None:
     given = pool(seed)
     scores = {"topk": given.relevance, "bm25": given.scores["bm25"], "fused": given.scores["fused"]}
@@ -65,7 +65,7 @@ def test_rankings(seed: int) -> None:
 
 
 @pytest.mark.parametrize("weight", [0.3, 0.7])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_mmr_is_the_textbook_loop(seed: int, weight: float) -> None:
     """Carbonell and Goldstein (1998), taking the best that still fits."""
     given = pool(seed)
@@ -85,7 +85,7 @@ def test_mmr_is_the_textbook_loop(seed: int, weight: float) -> None:
     assert chosen("mmr", given, 90, mmr_lambda=weight) == sorted(taken)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_exact_is_worth_most_on_its_own_program(seed: int) -> None:
     given, selector = pool(seed), Selector.raw(redundancy_weight=0.3)
     program = selector.program(given, 90)

@@ -26,17 +26,7 @@ from mio_rag.evaluation.statistics import (
 )
 
 
-def test_the_interval_covers_about_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(1)
-    hits = 0
-    for run in range(120):
-        found = mean_interval(rng.normal(5.0, 2.0, size=60).tolist(), seed=run)
-        assert found["low"] < found["mean"] < found["high"]
-        hits += found["low"] <= 5.0 <= found["high"]
-    assert 105 <= hits <= 119  # 114 expected
-
-
-@pytest.mark.parametrize("n", [2, 3, 12, 150, 1200])
+@pytest.mark.parametrize("n", [2, 12, 1200])
 def test_the_interval_is_that_of_scipy(n: int) -> None:
     values = np.random.default_rng(n).lognormal(size=n)
     outcome = bootstrap(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import sqlite3
 import subprocess
@@ -38,53 +37,41 @@ from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.storage import claimed
 from mio_rag.types import Question
-from tests.cli.running import here, only_object
+from tests.cli.running import full_disk, here, only_object
 
 pytest.importorskip("optuna")
 
 World = tuple[list[Question], list[Candidates]]
 
 
+def pool(ids: list[str], relevance: Any, tokens: Any, vectors: np.ndarray) -> Candidates:
+    return Candidates(
+        ids=ids, texts=["t"] * len(ids), relevance=np.array(relevance), tokens=np.array(tokens),
+        embeddings=vectors / np.linalg.norm(vectors, axis=1, keepdims=True), question="Which?",
+    )  # fmt: skip
+
+
 def copies(count: int = 12) -> World:
     """Decoys are copies of one gold passage, so that only a redundancy weight finds both."""
-    rng = np.random.default_rng(0)
-    questions, pools = [], []
+    rng, questions, pools = np.random.default_rng(0), [], []
+    ids, relevance = ["gold a", "copy 1", "copy 2", "gold b", "noise"], [0.9, 0.62, 0.61, 0.6, 0.05]
     for k in range(count):
         base = np.linalg.qr(rng.normal(size=(8, 8)))[0]
         vectors = np.vstack([base[0], base[0] + 0.05 * base[2], base[0] + 0.05 * base[3], base[1], base[4]])
         questions.append(Question(f"q{k}", "Which?", ("x",), ("gold a", "gold b")))
-        pools.append(
-            Candidates(
-                ids=["gold a", "copy 1", "copy 2", "gold b", "noise"],
-                texts=["t"] * 5,
-                relevance=np.array([0.9, 0.62, 0.61, 0.6, 0.05]),
-                tokens=np.array([50, 50, 50, 50, 20]),
-                embeddings=vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
-                question="Which?",
-            )
-        )
+        pools.append(pool(ids, relevance, [50, 50, 50, 50, 20], vectors))
     return questions, pools
 
 
 def mixed() -> World:
     """Sizes, relevance and gold at random, so that hardly two settings are worth the same."""
-    rng = np.random.default_rng(0)
-    questions, pools = [], []
+    rng, questions, pools = np.random.default_rng(0), [], []
+    ids = [f"p{i}" for i in range(9)]
     for k in range(10):
         vectors = rng.normal(size=(9, 3))
-        ids = [f"p{i}" for i in range(9)]
         relevance = np.sort(rng.uniform(0.1, 0.9, 9))[::-1]
         questions.append(Question(f"q{k}", "Which?", ("x",), tuple(ids[i] for i in rng.choice(7, 3, False))))
-        pools.append(
-            Candidates(
-                ids=ids,
-                texts=["t"] * 9,
-                relevance=relevance,
-                tokens=rng.integers(5, 60, 9),
-                embeddings=vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
-                question="Which?",
-            )
-        )
+        pools.append(pool(ids, relevance, rng.integers(5, 60, 9), vectors))
     return questions, pools
 
 
@@ -93,7 +80,7 @@ FEW = TuneSettings(
     Goal(100), START, vary=("redundancy_weight", "passage_penalty"), trials=8, patience=8, folds=2
 )
 #: Enough trials for draws that rest on earlier ones (the first ten do not) and for some that end early.
-MANY = replace(FEW, vary=("redundancy_weight", "passage_penalty", "token_price"), trials=16, patience=16)
+MANY = replace(FEW, vary=("redundancy_weight", "passage_penalty", "token_price"), trials=13, patience=13)
 
 
 def test_what_a_setting_is_worth_by_hand() -> None:
@@ -112,22 +99,20 @@ def test_what_a_setting_is_worth_by_hand() -> None:
 
 def test_it_finds_what_helps_and_reports_unseen_questions(tmp_path: Path) -> None:
     storage = tmp_path / "s.sqlite"
-    told: list[int] = []
-    found = tune(*copies(), FEW, storage, progress=lambda n, text: told.append(n))
+    done: list[int] = []
+    found = tune(*copies(), FEW, storage, progress=lambda n, text: done.append(n))
     assert found.setting.redundancy_weight > 0.02
     assert (found.start["recall"]["mean"], found.outer["recall"]["mean"]) == (0.5, 1.0)
     assert found.outer["gain"]["low"] > 0
     assert found.clearly_better
-    assert (len(found.folds), sum(told)) == (2, 3 * 8)
-    # Continued: every search is finished, and the outcome is the same.
-    assert tune(*copies(), FEW, storage).to_dict() == found.to_dict()
+    assert (len(found.folds), sum(done)) == (2, 3 * 8)
     # Other settings share the file and not the searches.
     assert tune(*copies(), replace(FEW, goal=Goal(120), trials=2), storage).trials <= 6
     # A recall is reached with fewer tokens.
     cheap = tune(*copies(), replace(FEW, goal=Goal(220, recall=0.5)), storage)
     assert cheap.outer["recall"]["mean"] >= 0.5
     assert cheap.outer["tokens"]["mean"] < cheap.start["tokens"]["mean"]
-    # Nothing that is varied changes anything: the search ends early, and the start stays the best.
+    # Where nothing that is varied matters, the search ends early, and the start stays the best.
     still = tune(*copies(), replace(FEW, vary=("redundancy_by_relevance",), trials=30, patience=3), storage)
     assert still.trials <= 3 * 5
     assert (still.outer["gain"]["mean"], still.improved, still.clearly_better) == (0, False, False)
@@ -138,9 +123,9 @@ def test_it_finds_what_helps_and_reports_unseen_questions(tmp_path: Path) -> Non
 def test_relevance_fitted_within_the_folds_never_sees_its_questions(
     demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    questions = [q for q in demo.questions if q.gold_ids]
-    pools = Retriever(demo_index, pool=20).retrieve_many([q.text for q in questions])
-    train, test = list(range(18)), list(range(18, len(questions)))
+    questions = [q for q in demo.questions if q.gold_ids][:20]
+    pools = Retriever(demo_index, pool=12).retrieve_many([q.text for q in questions])
+    train, test = list(range(16)), list(range(16, 20))
     valued = valued_pools("logistic", questions, pools, train, test, 0)
     assert sorted(valued) == sorted(train + test)
     # Labels of a question must not change its own values, only those of others.
@@ -169,62 +154,26 @@ def test_unusable_searches_are_refused(tmp_path: Path) -> None:
             make()
 
 
-def test_the_outcome_is_shown() -> None:
-    figures = {
-        "recall": {"mean": 0.5, "low": 0.4, "high": 0.6},
-        "tokens": {"mean": 90.0, "low": 80.0, "high": 99.0},
-    }
-    saved = {"mean": -5.2, "low": -11.0, "high": 3.0}
-
-    def shown(**gain: float) -> list[str]:
-        outer = {**figures, "gain": gain, "saved": saved}
-        return _lines(TuneResult(Setting.of(START, 100), figures, outer, figures, [{}, {}], 20, 12, True))
-
-    lines = shown(mean=0.1, low=0.05, high=0.2)
-    assert (
-        lines[0] == "12 questions; 20 trials in 3 searches, one for each of 2 folds and one on all questions"
-    )
-    assert "evidence found 50.0% (40.0% to 60.0%) with 90 tokens" in lines[1]
-    assert lines[-1].endswith("evidence found +10.0 points (+5.0 to +20.0), tokens +5 (-3 to +11)")
-    unclear = shown(mean=-0.0, low=-0.01, high=0.01)
-    assert unclear[-1].startswith("no clear improvement on questions not seen")
-    assert "+0.0 points" in unclear[-2]
-
-
 def test_the_command_writes_what_select_and_evaluate_read(demo_index: CorpusIndex, tmp_path: Path) -> None:
     index, out = demo_index.save(tmp_path / "index"), tmp_path / "tuned.toml"
     command = ("tune", "demo", "--index", index, "--out", out, "--trials", 2, "--folds", 2, "--limit", 12)
     for more, said in (
         ((), "another run is at work on"),
-        (("--storage", tmp_path / "other.sqlite"), "another run is at work on"),
         (("--storage", out), "must be another file than --out"),
         (("--out", tmp_path / "x.json"), "must be a file that ends in .toml"),
     ):
-        with claimed(out), claimed(tmp_path / "other.sqlite"):
+        with claimed(out):
             done = here(*command, *more)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert said in done.stderr
-    evidence = (
-        "--pool",
-        15,
-        "--budget-tokens",
-        200,
-        "--relevance",
-        "ranks",
-        "--link-hops",
-        1,
-        "--link-benefit",
-        0.2,
-    )
-    found = only_object(here(*command, *evidence, "--json"))
+    evidence = ("--pool", 15, "--budget-tokens", 200, "--relevance", "ranks", "--link-hops", 1)
+    found = only_object(here(*command, *evidence, "--link-benefit", 0.2, "--json"))
     assert found["outer"]["recall"]["mean"] > 0.3
     assert found["trials"] <= 6
     assert "outer_recall" in out.read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "tuned.sqlite", "tuned.toml"]
     select = ("select", index, "Which tower is taller, Bell Rock Lighthouse or Skerryvore?", "--config", out)
-    chosen = only_object(here(*select, "--json"))
-    assert chosen["budget_tokens"] == 200
-    assert all(0 <= p["relevance"] <= 1 for p in chosen["passages"])
+    assert only_object(here(*select, "--json"))["budget_tokens"] == 200
     narrow = only_object(here(*select, "--budget-tokens", 90, "--json"))
     assert narrow["budget_tokens"] == 90  # the command line wins
     evaluate = ("evaluate", "demo", "--index", index, "--out", tmp_path / "e", "--generator", "none")
@@ -256,14 +205,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuneResult, list[An
     return search(storage), tried(storage)
 
 
-class Stop(BaseException):
-    """Nothing tidies up behind it."""
-
-
 def counting(
     monkeypatch: pytest.MonkeyPatch, at: Callable[[int], None] = lambda count: None
 ) -> list[Setting]:
-    """Settings that are read from now on; `at` is told how many there have been."""
+    """Settings that are read from now on; `at` is called with how many there have been."""
     seen: list[Setting] = []
 
     def counted(setting: Setting, *rest: Any) -> list[Reading]:
@@ -273,25 +218,6 @@ def counting(
 
     monkeypatch.setattr(module, "readings", counted)
     return seen
-
-
-def test_wherever_it_is_stopped_it_ends_alike(
-    whole: tuple[TuneResult, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for first in (17, 190):
-        storage = tmp_path / f"{first}.sqlite"
-        for after in (first, 9):  # stopped, and once more after it went on
-
-            def stop(count: int, last: int = after) -> None:
-                if count == last:
-                    raise Stop
-
-            counting(monkeypatch, stop)
-            with pytest.raises(Stop):
-                search(storage)
-        counting(monkeypatch)
-        assert search(storage).to_dict() == whole[0].to_dict(), first
-        assert tried(storage) == whole[1], first
 
 
 KILLED = """
@@ -311,7 +237,7 @@ search(Path(sys.argv[1]))
 """
 
 
-def test_killed_and_started_again_it_ends_alike(whole: tuple[TuneResult, list[Any]], tmp_path: Path) -> None:
+def test_killed_and_resumed_it_ends_alike(whole: tuple[TuneResult, list[Any]], tmp_path: Path) -> None:
     storage = tmp_path / "s.sqlite"
     for after in (60, 31):
         killed = subprocess.run([sys.executable, "-c", KILLED, storage, str(after)], check=False)
@@ -328,34 +254,27 @@ def test_more_trials_and_more_patience_continue_the_same_searches(
     few = search(storage, replace(MANY, trials=6))
     assert few.trials == 3 * 6
     before = tried(storage)
-    assert search(storage, replace(MANY, patience=2)).trials < 3 * 16
+    assert search(storage, replace(MANY, patience=2)).trials < 3 * 13
     seen = counting(monkeypatch)
     assert search(storage).to_dict() == whole[0].to_dict()
     assert tried(storage) == whole[1]
     assert {key for key, _ in before} < {key for key, _ in whole[1]}
     judged = 2 * 4 + 2  # of each fold start and choice, on either side; at the end start and choice
     assert len(seen) <= len(whole[1]) - len(before) + judged
-    assert search(storage, replace(MANY, trials=6)).to_dict() == few.to_dict()  # fewer are what they were
 
 
-def test_a_full_disk_is_one_error_and_results_are_kept(
+def test_damaged_foreign_and_full_storage_is_refused(
     whole: tuple[TuneResult, list[Any]], tmp_path: Path
 ) -> None:
     storage = tmp_path / "s.sqlite"
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for size in (1000, 20_000):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-        try:
-            with pytest.raises(InputError, match=r"s\.sqlite' cannot hold the searches: [^\n]*$"):
-                search(storage)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with full_disk(20_000), pytest.raises(InputError, match=r"s\.sqlite' cannot hold the searches: [^\n]*$"):
+        search(storage)
     assert 0 < len(tried(storage)) < len(whole[1])
     assert search(storage).to_dict() == whole[0].to_dict()
-
-
-def test_a_file_that_is_no_storage_is_refused(tmp_path: Path) -> None:
-    storage = tmp_path / "s.sqlite"
+    with closing(sqlite3.connect(storage)) as connection, connection:
+        connection.execute("UPDATE readings SET made = '[[1.0'")
+    with pytest.raises(InputError, match=r"is damaged .*: delete it"):
+        search(storage, replace(MANY, trials=1))
     storage.write_text("years of work")
     for path in (tmp_path, storage / "deeper"):
         with pytest.raises(InputError, match="cannot"):
@@ -363,9 +282,3 @@ def test_a_file_that_is_no_storage_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot hold the searches: file is not a database"):
         search(storage)
     assert storage.read_text() == "years of work"
-    storage.unlink()
-    search(storage, replace(MANY, trials=1))
-    with closing(sqlite3.connect(storage)) as connection, connection:
-        connection.execute("UPDATE readings SET made = '[[1.0'")
-    with pytest.raises(InputError, match=r"is damaged .*: delete it"):
-        search(storage, replace(MANY, trials=1))
