@@ -82,8 +82,8 @@ def test_weights_find_rows_that_those_that_ship_pass_over() -> None:
     again = fit_sentences(questions, [replace(one, sentences=None) for one in pools])
     assert tuple(again.weights) == SENTENCE_FEATURES
     assert again.weights == pytest.approx(fitted.weights)
+    unanswered = [Question(f"u{k}", "What?") for k in range(3)]
     with pytest.raises(InputError, match=r"9 of 12 questions .* at least 10"):
-        unanswered = [Question(f"u{k}", "What?") for k in range(3)]
         fit_sentences([*questions[:9], *unanswered], pools[:12])
 
 
