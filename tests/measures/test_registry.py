@@ -211,27 +211,24 @@ def test_a_measure_that_would_mislead_is_refused(changes: dict[str, Any], said: 
     assert measures() == before
 
 
-def test_a_measure_that_is_not_judged_needs_no_labels() -> None:
-    register(replace(GOLD_FIRST, labelled=None, page=Page(judged=False)))
-    assert "gold_first" in [m.name for m in measures()]
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_value_that_no_file_can_hold_is_refused(value: float) -> None:
-    broken = replace(GOLD_FIRST, compute=lambda question, selection: value)
-    with pytest.raises(InputError, match=r"'gold_first' is (nan|inf) for question 'q'"):
-        broken.value(Question("q", "?", gold_ids=("p0",)), None)
-
-
-def test_half_a_whole_number_is_refused() -> None:
-    broken = replace(WORDS, compute=lambda question, text: 2.5)
-    with pytest.raises(InputError, match="must be a whole number"):
-        broken.value(Question("q", "?", ("a",)), "a b")
+@pytest.mark.parametrize(
+    ("measure", "value", "said"),
+    [
+        (GOLD_FIRST, float("nan"), "'gold_first' is nan for question 'q'"),
+        (GOLD_FIRST, float("inf"), "'gold_first' is inf for question 'q'"),
+        (WORDS, 2.5, "must be a whole number"),
+    ],
+)
+def test_a_value_that_no_file_can_hold_is_refused(measure: Measure, value: float, said: str) -> None:
+    broken = replace(measure, compute=lambda question, selection: value)
+    with pytest.raises(InputError, match=said):
+        broken.value(Question("q", "?", ("a",), gold_ids=("p0",)), None)
 
 
 def test_the_measures_of_the_package_pass_what_registering_asks() -> None:
     for measure in measures():
         register(replace(measure, name=f"{measure.name}_again"))
+    register(replace(GOLD_FIRST, labelled=None, page=Page(judged=False)))  # it is not judged
 
 
 def test_names_that_measure_nothing_are_reserved(
