@@ -130,7 +130,7 @@ def studied(rows: Sequence[Rows], seed: int = 0) -> dict[str, Any]:
         known = _fit(training)
         for one, mask, own in zip(rows, inside, training, strict=True):
             test("known sets", one.name, known, *one.flat(mask))
-            test("own set alone", one.name, _or(others[one.name], lambda own=own: fit(*own)), *one.flat(mask))
+            test("own set alone", one.name, _or(others[one.name], fit, *own), *one.flat(mask))
     rng = np.random.default_rng(seed)
     for one in rows:
         test("unknown set", one.name, others[one.name], *one.flat())
@@ -139,7 +139,7 @@ def studied(rows: Sequence[Rows], seed: int = 0) -> dict[str, Any]:
             tested = min(_TESTED, len(order) // 2)
             own = one.flat(order[: min(_OWN, len(order) - tested)])
             model = others[one.name]
-            adapted = _or(model, lambda own=own, model=model: adapt(model, *own))
+            adapted = _or(model, adapt, model, *own)
             test(f"unknown set, {_OWN} own questions", one.name, adapted, *one.flat(order[-tested:]))
     return {
         kind: {
@@ -150,10 +150,10 @@ def studied(rows: Sequence[Rows], seed: int = 0) -> dict[str, Any]:
     }
 
 
-def _or(fallback: Completeness, make: Callable[[], Completeness]) -> Completeness:
+def _or(fallback: Completeness, make: Callable[..., Completeness], *given: Any) -> Completeness:
     """Fit; too few questions, or all alike, keep what there is."""
     try:
-        return make()
+        return make(*given)
     except InputError:
         return fallback
 

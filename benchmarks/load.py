@@ -124,7 +124,8 @@ def _run(
         "--out", str(out), "--policy", str(work / "policy.toml"), "--total-dollars", f"{total:.9f}",
         "--generator", spec, "--concurrency", "8", "--limit", str(questions), "--json",
     ]  # fmt: skip
-    known = read_json(progress) if progress.is_file() else {"killed": 0, "before": _billed(bill)}
+    new = {"killed": 0, "before": _billed(bill)}
+    known: dict[str, Any] = read_json(progress) if progress.is_file() else new
     killed, drawn = int(known["killed"]), random.Random(f"{seed} {known['killed']}")
     seen: list[tuple[int, float]] = []
     while True:

@@ -18,10 +18,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from mio_rag.session.loop import Session
 from mio_rag.session.tiers import Tier
 from mio_rag.types import Question
 
+T = TypeVar("T")
 TOTALS = (300, 500, 900)
 _CEILING = 2048
 _TIERS = tuple(
@@ -94,10 +95,8 @@ def measure(given: argparse.Namespace) -> Measured:
             columns = {m: np.array([one[m] for one in found]) for m in found[0]}
             rows.append(Row(f"{name} {value:g}", name, columns))
             note(rows[-1].name)
-    summary, equal = (
-        summarized(rows, names),
-        at_equal_cost(rows, "tokens", TOTALS, "complete", ("fused", "price", "all")),
-    )
+    summary = summarized(rows, names)
+    equal = at_equal_cost(rows, "tokens", TOTALS, "complete", ("fused", "price", "all"))
     counts = {one.name: names.count(one.name) for one in sets}
     report = {"questions": counts, "training": given.training, "rows": summary, "equal_tokens": equal}
     text = equal_cost_table(equal, "tokens", "complete")
@@ -114,13 +113,15 @@ def _trained(sets: Sequence[QuestionSet], training: int, work: Path, seed: int) 
     """Train routers on the first questions: one for what rankings read, one for what the program reads."""
     files = {}
     for name, price in (("RANKING", None), ("PROGRAM", 0.0)):
-        path = files[name] = work / f"{name.lower()}.safetensors"
+        path = files[name] = work / f"{name.lower()}-{training}-{seed}.safetensors"
         if path.is_file():
             continue
         tiers = tuple(dataclasses.replace(tier, token_price=price) for tier in _TIERS)
         settings = LabelSettings(tiers, by="evidence", seed=seed)
         tables = [
-            label_questions(one.first(training), one.index, None, settings, work / name / one.name).table
+            label_questions(
+                one.first(training), one.index, None, settings, work / f"{name}-{training}" / one.name
+            ).table
             for one in sets
         ]
         made = fit_once(joined(tables), FitSettings(kind="utility", features="question+search", seed=seed))
@@ -136,10 +137,11 @@ class _Remembering(Retriever):
         super().__init__(index)
         self._known: dict[Any, Any] = {}
 
-    def _once(self, key: Any, make: Any) -> Any:
+    def _once(self, key: Any, make: Callable[[], T]) -> T:
         if key not in self._known:
             self._known[key] = make()
-        return self._known[key]
+        found: T = self._known[key]
+        return found
 
     def retrieve(self, question: str) -> Candidates:
         return self._once(question, lambda: super(_Remembering, self).retrieve(question))

@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.compare import Row, differences, draw, rows_table, summarized
-from benchmarks.questions import left_out, load_sets, pools_of, retrieved
+from benchmarks.questions import left_out, load_sets, pools_of
 from benchmarks.runner import Measured, interval_text, note, text_table
 from mio_rag.allocation import allocate
 from mio_rag.evaluation.contenders import make_methods
@@ -34,6 +34,7 @@ BUDGETS = (128, 256, 512, 1024)
 PRICES = (0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001)
 MEANS = (150, 250, 400, 600, 1000)
 CEILING = 2048
+_POOL = 50  # passages that retrieval ranked; links added the others
 _PAIRS = (
     ("allocation 250", "fused 512"), ("allocation 250", "fused 256"), ("allocation 250", "program 256"),
     ("allocation 400", "fused 1024"), ("allocation 400", "program 512"), ("allocation 1000", "fused 1024"),
@@ -88,7 +89,7 @@ def _rows(
     options = SolveOptions(time_limit_seconds=limit, relative_gap=1e-4)
     program = Selector(options=options, relevance_model=None, link_benefit=LINK_BENEFIT, passage_penalty=0.0)
     fused = make_methods(["fused"], program)[0]
-    heads = [fused.scored(retrieved(pool)) for _, pool in asked]
+    heads = [fused.scored(pool.take(range(min(_POOL, len(pool))))) for _, pool in asked]
 
     def row(kind: str, setting: float, budget: int, selector: Selector, of: Sequence[Candidates]) -> Row:
         found = [selector.choose(pool, budget) for pool in of]

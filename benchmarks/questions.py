@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.runner import note
+from benchmarks.runner import note, sources
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError
@@ -62,19 +62,23 @@ def load_sets(given: argparse.Namespace, embedder: str = "minilm") -> list[Quest
     InputError
         If `--sets` names none, or one that `--data` lacks.
     """
+    built = given.shared / f"indexes-{sources()}"
     if given.data is None:
         demo, name = load_dataset("demo"), "tfidf" if given.quick else embedder
-        index = _index(demo, given.work / "indexes" / f"demo-{name}", name)
+        index = _index(demo, built / f"demo-{name}", name)
         halves = (replace(demo, name=f"demo-{k + 1}", questions=demo.questions[k::2]) for k in range(2))
         return [QuestionSet(_drawn(half, given.seed), index) for half in halves]
-    found, folder = [], given.indexes or given.work / "indexes"
+    found = []
     if not (names := names_of(given)):
         raise InputError("--sets names no set: give folders of --data, separated by commas")
     if missing := [name for name in names if not (given.data / name).is_dir()]:
         raise InputError(f"'{given.data}' holds no {', '.join(missing)}: change --data or --sets")
     for name in names:
         dataset = load_dataset(given.data / name)
-        index = _index(dataset, Path(folder) / f"{name}-{embedder}", embedder)
+        folder = built / f"{name}-{embedder}-{dataset.content_hash()[:12]}"
+        if given.indexes is not None:
+            folder = given.indexes / f"{name}-{embedder}"
+        index = _index(dataset, folder, embedder)
         found.append(QuestionSet(_drawn(dataset, given.seed), index))
     return found
 
@@ -141,22 +145,3 @@ def _labelled(given: Pools) -> list[Labelled]:
     weight = 1 / sum(len(pool) for pool in given.pools)
     pairs = zip(given.questions, given.pools, strict=True)
     return [Labelled(pool, frozenset(q.gold_ids), weight) for q, pool in pairs if q.gold_ids]
-
-
-def retrieved(pool: Candidates, size: int = 50) -> Candidates:
-    """Return the passages that retrieval ranked, without those that links added."""
-    rows = list(range(min(size, len(pool))))
-    lists = {name: [getattr(pool, name)[k] for k in rows] for name in ("ids", "texts")}
-    lists |= {
-        name: None if (of := getattr(pool, name)) is None else [of[k] for k in rows]
-        for name in ("titles", "sources", "dates", "documents")
-    }
-    arrays = {
-        name: None if (of := getattr(pool, name)) is None else of[rows]
-        for name in ("relevance", "tokens", "embeddings", "spans")
-    }
-    square = None if pool.duplicates is None else pool.duplicates[np.ix_(rows, rows)]
-    scores = {name: values[rows] for name, values in pool.scores.items()}
-    return dataclasses.replace(
-        pool, **lists, **arrays, scores=scores, duplicates=square, links=None, positions=None, sentences=None
-    )

@@ -112,7 +112,8 @@ def measure(given: argparse.Namespace) -> Measured:
     groups = {"by folds": _joined([tables[one.name] for one in sets if one.name not in unseen])}
     if unseen:
         groups["never met"] = _joined([tables[name] for name in unseen])
-    learned, report, texts = groups["by folds"], {}, []
+    learned, texts = groups["by folds"], list[str]()
+    report: dict[str, Any] = {}
     for name, asked in groups.items():
         rows = _rows(learned, None if asked is learned else asked, given.seed)
         summary = _compared(rows, asked["published"].outcomes.sets)
@@ -263,7 +264,7 @@ def _compared(rows: Sequence[Row], sets: Sequence[str]) -> dict[str, Any]:
 
 def _deciding(table: Table, seed: int) -> dict[str, float]:
     """Return the median processor seconds of one decision by kind."""
-    found = {}
+    found = dict[str, float]()
     kinds: tuple[_Kind, ...] = ("mlp", "logistic", "utility")
     for kind in kinds:
         router, took = fit_once(table, FitSettings(kind=kind, seed=seed)).router, []

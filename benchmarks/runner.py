@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
 import importlib
 import json
 import os
@@ -36,7 +37,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mio_rag import __version__, storage
+from mio_rag import __version__, errors, storage
 from mio_rag.errors import InputError, MioRagError, SolverError
 from mio_rag.retrieval.cached import cache_folder
 
@@ -49,10 +50,10 @@ _PACKAGES = (
     *("mdpsolver", "ray", "langchain-core", "llama-index-core", "dspy", "haystack-ai"),
 )
 #: Settings of every study on question sets; see `benchmarks.questions.load_sets`.
-_ON_SETS: Mapping[str, Mapping[str, Any]] = {
+_ON_SETS: dict[str, dict[str, Any]] = {
     "data": {"type": "path", "help": "folder with one folder for each set (default: the bundled questions)"},
     "sets": {"help": "comma-separated names"},
-    "indexes": {"type": "path", "help": "folder of indexes SET-EMBEDDER (default: built in --work)"},
+    "indexes": {"type": "path", "help": "folder of indexes SET-EMBEDDER (default: built)"},
     "limit": {"help": "questions of each set"},
 }
 
@@ -102,7 +103,7 @@ class Study:
         """Return all settings with their defaults."""
         defaults = {"sets": self.sets, "limit": self.limit}
         shared = {k: {**v, "default": defaults.get(k)} for k, v in _ON_SETS.items()} if self.sets else {}
-        always = {
+        always: dict[str, dict[str, Any]] = {
             "seed": {"default": 0, "help": "of everything that is drawn"},
             "work": {"type": "path", "help": "folder of finished work, where a run resumes (default: cache)"},
         }
@@ -200,13 +201,22 @@ def run(study: Study, arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _work_folder(study: Study, given: argparse.Namespace) -> Iterator[None]:
-    """Set `given.work`: as given, temporary for a quick run, else in the user's cache."""
+    """Set `given.work`, and `given.shared` for what carries its own key and may outlive a change of the code.
+
+    Both are `--work` if it is given, temporary for a quick run, else in the user's cache, where other
+    settings and other sources have another folder for work.
+    """
     if given.work is None and given.quick:
         with tempfile.TemporaryDirectory(prefix="mio-rag-benchmarks-") as folder:
-            given.work = Path(folder)
+            given.work = given.shared = Path(folder)
             yield
         return
-    given.work = given.work or cache_folder() / "benchmarks" / study.name
+    cache = cache_folder() / "benchmarks"
+    given.shared = given.work or cache
+    if given.work is None:
+        settings = sorted((k, str(v)) for k, v in vars(given).items() if k not in ("out", "shared", "fresh"))
+        digest = hashlib.sha256(f"{sources()}{settings}".encode()).hexdigest()[:16]
+        given.work = cache / f"{study.name}-{digest}"
     given.work.mkdir(parents=True, exist_ok=True)
     yield
 
@@ -258,6 +268,15 @@ def stored(path: Path, settings: Any, make: Callable[[], Any]) -> Any:
         known = {"settings": settings, "made": make()}
         write_text(path, json.dumps(known))
     return known["made"]
+
+
+def sources() -> str:
+    """Return a digest of the sources of the package and of the benchmarks."""
+    package, digest = Path(errors.__file__).resolve().parent, hashlib.sha256()
+    folders = [package, package / "solvers", package / "formulations", Path(__file__).resolve().parent]
+    for path in sorted({file.resolve() for folder in folders for file in folder.glob("**/*.py")}):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def versions() -> dict[str, str]:

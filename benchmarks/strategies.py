@@ -142,7 +142,7 @@ def utility(cell: Mapping[str, Any]) -> float:
 # The table -------------------------------------------------------------------------------------------------
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _read(path: Path) -> list[Line]:
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -321,7 +321,7 @@ def _estimates(
         values.append(worths(means[None, :], target.overlap(means), target.costs())[0])
     true = np.column_stack([worth[action] for action in actions])
     truth = float(np.mean([p @ row for p, row in zip(chances, true, strict=True)]))
-    start, found = float(worth[BASE].mean()), {}
+    start, found = float(worth[BASE].mean()), dict[str, list[Any]]()
     for seed, order in enumerate(orders):
         lived = live(lines, order, POLICIES["uniform"], seed)
         place = [actions.index(action) for action in lived.actions]

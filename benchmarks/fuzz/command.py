@@ -9,7 +9,6 @@ exception, no RuntimeWarning, no hang, no end of memory. Each input is drawn fro
 from __future__ import annotations
 
 import argparse
-import hashlib
 import multiprocessing
 import sys
 import tempfile
@@ -27,8 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fuzz.endings import CPU_SECONDS, Fault, Kind, ending
-from benchmarks.runner import Measured, at_least, note, stored
-from mio_rag import errors
+from benchmarks.runner import Measured, at_least, note, sources, stored
 from mio_rag.errors import InputError
 
 #: Module and class of each kind, and its share of all inputs: the quicker ones get more.
@@ -58,18 +56,18 @@ def measure(given: argparse.Namespace) -> Measured:
     for name in chosen:
         count = max(1, round(given.inputs * KINDS[name][1] / whole))
         chunks += [(name, first, min(_CHUNK, count - first)) for first in range(0, count, _CHUNK)]
-    sources, work = _sources(), given.work
+    digest, work = sources(), given.work
     run = _chunk_here if given.processes == 0 else _chunk_apart
 
     def finished(chunk: tuple[str, int, int]) -> tuple[str, Done]:
         path = work / f"{chunk[0]}-{given.seed}-{chunk[1]}.json"
-        found: Done = stored(path, [*chunk, sources], partial(run, *chunk, given.seed))
+        found: Done = stored(path, [*chunk, digest], partial(run, *chunk, given.seed))
         note(f"{chunk[0]}: {chunk[1] + chunk[2]} inputs")
         return chunk[0], found
 
     with ThreadPoolExecutor(max(1, given.processes)) as pool:
         report = _report(list(pool.map(finished, chunks)))
-    report["sources"] = sources
+    report["sources"] = digest
     return Measured(report, _table(report, given.seed), wrong=len(report["faults"]))
 
 
@@ -102,15 +100,6 @@ def _repeated(which: str, seed: int) -> Measured:
         else:
             lines.append(end)
     return Measured({"repeated": which}, "\n".join(lines), wrong=int(isinstance(end, Fault)))
-
-
-def _sources() -> str:
-    """Return a digest of all that could change an ending: the package's sources and the fuzzer's."""
-    package, digest = Path(errors.__file__).resolve().parent, hashlib.sha256()
-    folders = [package, package / "solvers", package / "formulations", Path(__file__).resolve().parent]
-    for path in sorted({file.resolve() for folder in folders for file in folder.glob("**/*.py")}):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 # Running ---------------------------------------------------------------------------------------------------
@@ -173,7 +162,7 @@ def _chunk_apart(name: str, first: int, count: int, seed: int) -> Done:
             done = ours.recv() if ours.poll(1.0) else None
         except EOFError:
             done = None
-        slow = done is None and process.is_alive()
+        slow = time.monotonic() - moved >= _WALL_SECONDS
         process.kill()
         process.join()
         if done is None:

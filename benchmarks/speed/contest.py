@@ -140,7 +140,7 @@ class Ledger:
 def program_hash(program: SelectionProgram) -> str:
     """Return a digest of everything that a solver is given; programs here have no rows and nothing fixed."""
     digest, shared = hashlib.sha256(np.array([program.budget]).tobytes()), program.segments
-    parts = [program.linear, program.pairwise, program.costs]
+    parts: list[Any] = [program.linear, program.pairwise, program.costs]
     parts += [] if shared is None else [shared.costs, shared.needs, shared.prices]
     for part in parts:
         digest.update(np.ascontiguousarray(part).tobytes())

@@ -57,7 +57,7 @@ def measure_solvers(given: argparse.Namespace) -> Measured:
     """Solve the grid; a bound below another solver's selection is wrong."""
     at_least(given, queries=1, peer_queries=0, time_limit=0.01, peer_time_limit=0.01)
     cells, peer_cells = chosen_cells(grid(), given.cells), set(chosen_cells(grid(), given.peer_cells))
-    taking_part, ledger = entrants(given.peers), Ledger(given.work / "solves.jsonl", given.fresh)
+    taking_part, ledger = entrants(given.peers), Ledger(given.shared / "solves.jsonl", given.fresh)
     pools, described = load_pools(given.data, _names(given), given.queries, given.seed)
     for entrant in taking_part:  # imports and compilation are not what is timed
         entrant.solve(similar_passages(14), 5.0)
@@ -106,7 +106,7 @@ def measure_shared(given: argparse.Namespace) -> Measured:
     at_least(given, queries=1, peer_queries=0, time_limit=0.01, peer_time_limit=0.01)
     taking_part = [e for e in entrants(given.peers) if e.role != "heuristic" and e.name != "cpsat-2"]
     pools, described = load_windows(given.data, _names(given), given.queries, given.seed)
-    ledger, rows = Ledger(given.work / "shared.jsonl", given.fresh), []
+    ledger, rows = Ledger(given.shared / "shared.jsonl", given.fresh), []
     warmup()
     cells = [cell for cell in shared_cells() if cell.n in numbers("--windows", given.windows, int)]
     with progress_bar("cells", len(cells)) as advance:

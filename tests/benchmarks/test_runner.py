@@ -20,7 +20,7 @@ SECTIONS = {
     for title in re.findall(r"^#+ (.*)$", README, re.MULTILINE)
 }
 #: Those of at most about two seconds.
-QUICK = ("complete", "conformance", "fuzz", "judges", "price", "strategies-log", "trust", "trust-segments")
+QUICK = ("conformance", "fuzz", "judges", "price", "strategies-log", "trust")
 
 
 @pytest.mark.parametrize("name", sorted(studies()))
@@ -111,13 +111,6 @@ def test_an_unknown_name_lists_the_known_ones(capsys) -> None:
     assert "conformance" in capsys.readouterr().err
     assert main(["list"]) == 0
     assert "conformance" in capsys.readouterr().out
-
-
-def test_stored_work_is_made_once_for_equal_settings(tmp_path: Path) -> None:
-    made = []
-    for settings in ([1], [1], [2]):
-        runner.stored(tmp_path / "x.json", settings, lambda settings=settings: made.append(settings) or made)
-    assert made == [[1], [2]]
 
 
 def row(kind: str, tokens: float, quality: float) -> Row:
