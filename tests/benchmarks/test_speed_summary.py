@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.speed.summary import (
@@ -76,6 +76,7 @@ def test_the_ratio_to_the_best_rival(some, expected: Ratio | None) -> None:
         assert (found.value, found.at_least) == (pytest.approx(expected.value), expected.at_least)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.1, 1e4), st.floats(0.1, 1e4)), min_size=1, max_size=9))
 def test_a_median_of_lower_bounds_is_one(pairs) -> None:
     """Each program has a true ratio, and a limit up to which it is seen."""
