@@ -117,16 +117,12 @@ class FiniteMDP:
         matrix = _stochastic(self.transitions, allowed, problems)
         if problems:
             raise InputError(problems)
-        for name, value in (
-            ("rewards", np.where(allowed, rewards, -np.inf)),
-            ("terminal", terminal),
-            ("allowed", allowed),
-            ("durations", durations),
-        ):
-            value.flags.writeable = False
+        rewards = np.where(allowed, rewards, -np.inf)
+        arrays = {"rewards": rewards, "terminal": terminal, "allowed": allowed, "durations": durations}
+        for array in arrays.values():
+            array.flags.writeable = False
+        for name, value in {**arrays, "transitions": matrix, "actions": names}.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "transitions", matrix)
-        object.__setattr__(self, "actions", names)
 
     def _time_problems(self) -> list[str]:
         problems = []
@@ -258,6 +254,7 @@ Rounding = Literal["interpolate", "down", "up"]
 Parameter = float | tuple[float, ...]
 #: From the cheapest: where actions are worth the same, the first is taken.
 ACTIONS = ("stop", "reason", "retrieve")
+_BY_BINS = ("retrieve_drop", "reason_drop", "success", "retrieve_cost", "reason_cost")
 _DEAREST = 1e12  # in units of quality: more is a mistake, and would eventually overflow float64
 _HUGE = 1e300
 _MOST_CELLS = 50_000_000  # points of the grid times decisions: about 3 GB
@@ -307,38 +304,31 @@ class RetrievalMDP:
         for field in fields(self):  # so that files, traces and reports hold plain Python numbers
             object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
         problems = []
-        for name in ("retrieve_drop", "reason_drop", "success", "retrieve_cost", "reason_cost"):
-            value = getattr(self, name)
-            top = _DEAREST if name.endswith("cost") else 1.0
-            if not all(
-                _number(v) and 0 <= v <= top for v in (value if isinstance(value, tuple) else [value])
-            ):
-                holds = f"in [0, {_DEAREST:g}]" if name.endswith("cost") else "in [0, 1]"
-                problems.append(f"{name}={value!r} must be {holds}: one number, or one for each bin of U")
-            if value == ():
+        for name in _BY_BINS:
+            value, top = getattr(self, name), _DEAREST if name.endswith("cost") else 1.0
+            each = value if isinstance(value, tuple) else (value,)
+            if not each:
                 problems.append(f"{name} is empty: give one number, or one for each bin of U")
-        if not (_number(self.discount) and 0 < self.discount <= 1):
-            problems.append(f"discount={self.discount!r} must be in (0, 1]")
-        elif self.discount == 1 and self.horizon is None:
+            elif not all(_number(v) and 0 <= v <= top for v in each):
+                problems.append(
+                    f"{name}={value!r} must be in [0, {top:g}]: one number, or one for each bin of U"
+                )
+        gamma, horizon, grid, infinite = self.discount, self.horizon, self.grid, self.horizon is None
+        if gamma == 1 and infinite:
             problems.append("discount=1 without a horizon has no finite value: lower it, or set a horizon")
-        if self.horizon is not None and not (
-            _number(self.horizon) and self.horizon == int(self.horizon) >= 1
+        whole = "must be a whole number >= 1; for none, as published, inf (None in Python)"
+        for name, holds, wanted in (
+            ("discount", _number(gamma) and 0 < gamma <= 1, "must be in (0, 1]"),
+            ("horizon", infinite or (_number(horizon) and horizon == int(horizon or 0) >= 1), whole),
+            ("quality", str(self.quality) in get_args(QualityName), "is unknown: choose linear, log or exp"),
+            ("k", _number(self.k) and self.k > 0, "must be a finite number > 0"),
+            ("grid", _number(grid) and grid == int(grid) >= 2, "must be a whole number of points >= 2"),
         ):
-            problems.append(
-                f"horizon={self.horizon!r} must be a whole number >= 1; for none, as published, inf (None in "
-                "Python)"
-            )
-        if not (isinstance(self.quality, str) and self.quality in get_args(QualityName)):
-            problems.append(f"quality={self.quality!r} is unknown: choose linear, log or exp")
-        if not (_number(self.k) and self.k > 0):
-            problems.append(f"k={self.k!r} must be a finite number > 0")
-        if not (_number(self.grid) and self.grid == int(self.grid) >= 2):
-            problems.append(f"grid={self.grid!r} must be a whole number of points >= 2")
-        if not problems and self.grid * (self.horizon or 1) > _MOST_CELLS:
-            problems.append(
-                f"grid={self.grid} times horizon={self.horizon or 1} is more than {_MOST_CELLS:,} decisions: "
-                "lower one of them"
-            )
+            if not holds:
+                problems.append(f"{name}={getattr(self, name)!r} {wanted}")
+        if not problems and grid * (horizon or 1) > _MOST_CELLS:
+            cells = f"grid={grid} times horizon={horizon or 1}"
+            problems.append(f"{cells} is more than {_MOST_CELLS:,} decisions: lower one of them")
         if problems:
             raise InputError(problems)
         for name in ("horizon", "grid"):  # 10.0 is a whole number as well
@@ -358,8 +348,8 @@ class RetrievalMDP:
     @property
     def constant(self) -> bool:
         """Whether every parameter is the same for all U; values then fall as U rises."""
-        names = ("retrieve_drop", "reason_drop", "success", "retrieve_cost", "reason_cost")
-        return all(not isinstance(v, tuple) or len(set(v)) == 1 for v in map(self.__getattribute__, names))
+        values = [getattr(self, name) for name in _BY_BINS]
+        return all(not isinstance(v, tuple) or len(set(v)) == 1 for v in values)
 
     def at(self, name: str, uncertainty: Any) -> FloatArray:
         """The parameter of that name at U, of the shape of `uncertainty`."""
@@ -390,34 +380,25 @@ class RetrievalMDP:
         states, m = n + stops, len(self.actions)
         rewards = np.zeros((states, m))
         allowed = np.ones((states, m), dtype=bool)
-        rows, columns, weights = [], [], []
+        parts = []  # action, state, successor, probability
         own = np.arange(n)
         for a, action in enumerate(self.actions):
             if action == "stop":
                 rewards[:n, a] = self.quality_at(u)
-                parts = [(np.full(n, n), np.ones(n))]
-            else:
-                rewards[:n, a] = -self.at(f"{action}_cost", u) + (0 if stops else self.quality_at(u))
-                chance = self.at("success", u) if action == "retrieve" else np.ones(n)
-                low, share = self._place(self.lowered(action, u), rounding)
-                parts = [
-                    (low, chance * (1 - share)),
-                    (np.minimum(low + 1, n - 1), chance * share),
-                    (own, 1 - chance),
-                ]
-            for column, weight in parts:
-                rows.append(own * m + a)
-                columns.append(column)
-                weights.append(weight)
+                parts.append((a, own, np.full(n, n), np.ones(n)))
+                continue
+            rewards[:n, a] = -self.at(f"{action}_cost", u) + (0 if stops else self.quality_at(u))
+            chance = self.at("success", u) if action == "retrieve" else np.ones(n)
+            low, share = self._place(self.lowered(action, u), rounding)
+            parts.append((a, own, low, chance * (1 - share)))
+            parts.append((a, own, np.minimum(low + 1, n - 1), chance * share))
+            parts.append((a, own, own, 1 - chance))
         if stops:  # "answered": one action that stays there
             allowed[n, 1:] = False
-            rows.append(np.array([n * m]))
-            columns.append(np.array([n]))
-            weights.append(np.ones(1))
-        matrix = scipy.sparse.coo_array(
-            (np.concatenate(weights), (np.concatenate(rows), np.concatenate(columns))),
-            shape=(states * m, states),
-        )
+            parts.append((0, np.array([n]), np.array([n]), np.ones(1)))
+        rows = np.concatenate([state * m + a for a, state, _, _ in parts])
+        columns, weights = (np.concatenate([part[k] for part in parts]) for k in (2, 3))
+        matrix = scipy.sparse.coo_array((weights, (rows, columns)), shape=(states * m, states))
         terminal = None if not stops else np.append(self.quality_at(u), 0.0)
         return FiniteMDP(
             matrix, rewards, self.discount, self.horizon, terminal, allowed, actions=self.actions

@@ -19,10 +19,10 @@ problem of Rhys (1970) and Balinski (1970), here with a budget and pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ from mio_rag.formulations.numbers import (
 from mio_rag.storage import parse_json
 
 FloatArray = NDArray[np.float64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,12 +200,9 @@ class Segments:
         """
         if not isinstance(data, dict):
             raise InputError("segments is not an object with 'costs', 'needs' and optionally 'prices'")
-        problems = [
-            f"segments: unknown key '{key}': expected costs, needs, prices"
-            for key in data
-            if key not in ("costs", "needs", "prices")
-        ]
-        problems += [f"segments: key '{key}' is missing" for key in ("costs", "needs") if key not in data]
+        keys = ("costs", "needs", "prices")
+        problems = [f"segments: unknown key '{k}': expected {', '.join(keys)}" for k in data if k not in keys]
+        problems += [f"segments: key '{key}' is missing" for key in keys[:2] if key not in data]
         if problems:
             raise InputError(problems)
         prices = data.get("prices")
@@ -476,16 +474,23 @@ class SelectionProgram:
         """
         if not isinstance(data, dict):
             raise InputError(f"a program is a JSON object, not {type(data).__name__}")
-        known = {"linear", "pairwise", "costs", "budget", "rows", "fixed", "segments"}
-        problems = [
-            f"unknown key '{key}': expected {', '.join(sorted(known))}" for key in data if key not in known
-        ]
-        problems += [f"key '{key}' is missing" for key in ("linear", "costs", "budget") if key not in data]
+        required, more = ("linear", "costs", "budget"), ("pairwise", "rows", "fixed", "segments")
+        known = sorted((*required, *more))
+        problems = [f"unknown key '{key}': expected {', '.join(known)}" for key in data if key not in known]
+        problems += (missing := [f"key '{key}' is missing" for key in required if key not in data])
         rows: list[LinearConstraint] = []
         given_rows = data.get("rows") or []
         if not isinstance(given_rows, list):
             problems.append("rows is not a list")
             given_rows = []
+
+        def noting(make: Callable[[], T]) -> T | None:
+            try:
+                return make()
+            except InputError as error:
+                problems.extend(error.problems)
+                return None
+
         for k, row in enumerate(given_rows):
             if not isinstance(row, dict) or "coefficients" not in row:
                 problems.append(
@@ -493,42 +498,28 @@ class SelectionProgram:
                 )
                 continue
             stray = sorted(set(row) - {"coefficients", "lower", "upper", "name"})
-            if stray:
-                problems.append(f"rows[{k}]: unknown key '{stray[0]}'")
-            try:
-                rows.append(
-                    LinearConstraint(
-                        coefficients=row["coefficients"],
-                        lower=-math.inf if row.get("lower") is None else row["lower"],
-                        upper=math.inf if row.get("upper") is None else row["upper"],
-                        name=str(row.get("name", f"row {k}")),
-                    )
+            problems += [f"rows[{k}]: unknown key '{key}'" for key in stray[:1]]
+            sides = {side: row[side] for side in ("lower", "upper") if row.get(side) is not None}
+            name = str(row.get("name", f"row {k}"))
+            made = noting(partial(LinearConstraint, row["coefficients"], name=name, **sides))
+            rows += [] if made is None else [made]
+        given = data.get("segments")
+        shared = None if given is None else noting(lambda: Segments.from_dict(given))
+        program = None
+        if not missing:
+            n, pairwise = size_of(data["linear"]), data.get("pairwise")
+            program = noting(
+                lambda: cls(
+                    linear=data["linear"],
+                    pairwise=np.zeros((n, n)) if pairwise is None else pairwise,
+                    costs=data["costs"],
+                    budget=data["budget"],
+                    rows=tuple(rows),
+                    fixed=data.get("fixed"),
+                    segments=shared,
                 )
-            except InputError as error:
-                problems.extend(error.problems)
-        shared: Segments | None = None
-        if data.get("segments") is not None:
-            try:
-                shared = Segments.from_dict(data["segments"])
-            except InputError as error:
-                problems.extend(error.problems)
-        if any(key not in data for key in ("linear", "costs", "budget")):
-            raise InputError(problems)
-        n = size_of(data["linear"])
-        pairwise = data.get("pairwise")
-        try:
-            program = cls(
-                linear=data["linear"],
-                pairwise=np.zeros((n, n)) if pairwise is None else pairwise,
-                costs=data["costs"],
-                budget=data["budget"],
-                rows=tuple(rows),
-                fixed=data.get("fixed"),
-                segments=shared,
             )
-        except InputError as error:
-            raise InputError([*problems, *error.problems]) from error
-        if problems:
+        if problems or program is None:
             raise InputError(problems)
         return program
 

@@ -15,7 +15,6 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 import numpy as np
-import tomli_w
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema, ErrorDetails
 
@@ -414,6 +413,8 @@ def toml_text(data: Mapping[str, Any]) -> str:
     """Return plain data as TOML: numpy values as plain ones, without what is None. `InputError` for half a
     surrogate pair.
     """
+    import tomli_w  # here: reading settings does not need it
+
     text = tomli_w.dumps(_without_none(data))
     if not is_text(text):
         raise InputError(f"{text[:200]!r} holds characters that are no text, and cannot be written as TOML")

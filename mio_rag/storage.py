@@ -15,9 +15,11 @@ import hashlib
 import json
 import math
 import os
+import random
 import re
 import shutil
 import sys
+import threading
 import time
 import tomllib
 import uuid
@@ -25,9 +27,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mio_rag.errors import InputError, Notice
+
+if TYPE_CHECKING:
+    import sqlite3
 
 _LOCK, _PARTIAL, _OLD = ".lock", ".partial", ".old"
 _LOCKS_BIND_OTHERS = os.name == "nt"  # elsewhere they bind only those who ask for them
@@ -262,12 +267,9 @@ def _held(path: Path) -> Iterator[bool]:
 
 def _opened(path: Path) -> int | None:
     """A handle on a file or folder to lock; None where it is gone, or its lock would stop its own writer."""
-    if _LOCKS_BIND_OTHERS:
-        return None
-    try:
-        return os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    except OSError:
-        return None
+    with suppress(OSError):
+        return None if _LOCKS_BIND_OTHERS else os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    return None
 
 
 def _unfinished(folder: Path) -> Iterator[tuple[Path, str, str]]:
@@ -499,3 +501,97 @@ def _check_whole(value: Any) -> None:
             _check_whole(part)
     elif isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ValueError(_too_large(f"of {value.bit_length()} bits"))
+
+
+# SQLite files that processes share.
+
+_PATIENCE_SECONDS = 30.0
+
+
+class SharedFile:
+    """A SQLite file that threads and processes share, in write-ahead mode: one connection a process.
+
+    Classes that extend this make its tables. Without a `file` it is in memory, for one process.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._inherited: list[sqlite3.Connection] = []
+        self._process = 0
+
+    def close(self) -> None:
+        """Close the file; it is opened again when it is needed. What is in memory is gone."""
+        with self._lock:
+            if self._connection is not None and self._process == os.getpid():
+                self._connection.close()
+                self._connection = None
+
+    def _looked_at(self, connection: sqlite3.Connection) -> None:
+        """Refuse a file of others before anything is changed: even its mode is theirs."""
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Make the tables of a new file; refuse one that means something else."""
+        raise NotImplementedError
+
+    def _unusable(self, error: Exception) -> str:
+        """What to say where the file cannot be opened."""
+        raise NotImplementedError
+
+    def _connected(self) -> sqlite3.Connection:
+        """This process's connection: one that was opened before a fork must not be used after it."""
+        if self._connection is None or self._process != os.getpid():
+            if self._connection is not None:
+                self._inherited.append(self._connection)  # SQLite forbids even to close it here
+            self._connection, self._process = self._opened(), os.getpid()
+        return self._connection
+
+    def _opened(self) -> sqlite3.Connection:
+        import sqlite3  # here and below: most commands need no such file
+
+        connection = None
+        try:
+            if self._file is not None:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+            connection = opened = sqlite3.connect(
+                self._file or ":memory:", timeout=0, isolation_level=None, check_same_thread=False
+            )
+            patiently(lambda: self._looked_at(opened))
+            patiently(lambda: opened.execute("PRAGMA journal_mode = WAL"))
+            opened.execute("PRAGMA synchronous = NORMAL")
+            patiently(lambda: opened.execute("BEGIN IMMEDIATE"))
+            try:
+                self._prepare(opened)
+                opened.execute("COMMIT")
+            except BaseException:
+                opened.execute("ROLLBACK")
+                raise
+        except (sqlite3.Error, OSError) as error:
+            if connection is not None:
+                connection.close()
+            raise InputError(self._unusable(error)) from error
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
+        return connection
+
+
+def patiently(attempt: Callable[[], object]) -> None:
+    """Try until the file is free. SQLite would wait up to 100 ms for what is held for a tenth of one."""
+    import sqlite3
+
+    until, pause = time.monotonic() + _PATIENCE_SECONDS, 1e-4
+    while True:
+        try:
+            attempt()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise
+            if time.monotonic() > until:
+                raise
+        else:
+            return
+        time.sleep(pause * (0.5 + random.random()))
+        pause = min(2 * pause, 2e-3)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError, StateError
-from mio_rag.shared_file import SharedFile, patiently
+from mio_rag.storage import SharedFile, patiently
 
 _SCHEMA = 6
 _APPLICATION = 0x6D696F70  # "miop": how the file is recognised

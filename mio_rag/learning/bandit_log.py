@@ -16,8 +16,7 @@ from typing import Any
 
 from mio_rag.errors import DataError, InputError, StateError
 from mio_rag.learning.weights import json_text
-from mio_rag.shared_file import SharedFile, patiently
-from mio_rag.storage import parse_json
+from mio_rag.storage import SharedFile, parse_json, patiently
 
 _SCHEMA = 2
 _APPLICATION = 0x6D696F62  # "miob": how the file is recognised

@@ -174,7 +174,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_others_go_on_while_a_log_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mio_rag.shared_file._PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("mio_rag.storage._PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr("mio_rag.learning.strategist._SNAPSHOT_EVERY", 16)
     path = tmp_path / "s.sqlite"
     bandit = strategist(path, cold_start=10**6)
