@@ -64,12 +64,31 @@ class Document:
     left_out: list[tuple[str, str]] = field(default_factory=list)
     page: int | None = None
     _tables: int = 0
+    _label: str = ""  # "Note" and the like, which the next block says
 
     def add(self, kind: Literal["heading", "paragraph", "item", "code"], text: str, level: int = 0) -> None:
-        """Append a block of the current page, unless it is blank."""
+        """Append a block of the current page, unless it is blank.
+
+        A heading that is one by its looks alone, and only says "Note" or a date, belongs to what follows or is
+        a paragraph.
+        """
         text = text.rstrip() if kind == "code" else text.strip()
-        if text.strip():
-            self.blocks.append(Block(kind, text, level, self.page))
+        if not text.strip():
+            return
+        looks = kind == "heading" and level >= BOLD_LEVEL
+        if looks and _LABEL.fullmatch(text):
+            self._label = text.rstrip(":.!")
+            return
+        if looks and (stated := _STATED.match(text)) and day_in(text, stated.end()):
+            kind, level = "paragraph", 0
+        if self._label and kind in ("paragraph", "item"):
+            mark = _MARKS.match(text) if kind == "item" else None
+            at = mark.end() if mark else 0
+            text = f"{text[:at]}{self._label}: {text[at:]}"
+        elif self._label:
+            self.blocks.append(Block("paragraph", self._label, 0, self.page))
+        self._label = ""
+        self.blocks.append(Block(kind, text, level, self.page))
 
     def add_table(self, rows: Iterable[Sequence[str]], headers: int | None = None) -> None:
         """Append the rows of a table; blank ones are dropped.
@@ -99,6 +118,13 @@ def _headers(rows: Sequence[Sequence[str]]) -> int:
     numbers = any(is_number(cell) for row in rows[1:] for cell in row[1:])
     return int(words_alone and (numbers or len(rows[0]) > 2))
 
+
+#: Says nothing of what follows but how it is meant.
+_LABEL = re.compile(
+    r"(?:note|notes|important|warning|caution|tip|tips|hint|example|examples|remark|info|attention|hinweis"
+    r"|achtung|wichtig|beispiel|remarque|exemple|nota|ejemplo)\s*\d*[:.!]?",
+    re.IGNORECASE,
+)
 
 _SIGNS: dict[int, str | None] = {
     **{ord(sign): None for sign in "\u00ad\u200b\u2060\ufeff"},
@@ -153,6 +179,8 @@ def is_heading(line: str) -> bool:
         or line[-1] in ".,;:?!\u3002\uff1a|"
         or (ITEM.match(line) and len(words) < 2)
     ):
+        return False
+    if _STATED.match(line) and day_in(line, whole=True):
         return False
     letters = [word for word in words if any(c.isalpha() for c in word)]
     if not letters or sum(any(c.isdigit() for c in word) for word in words) > 2:
@@ -248,6 +276,12 @@ _GENERIC = re.compile(
 )
 
 
+def mark_kind(text: str) -> str:
+    """What kind of mark an item begins with; blank for none."""
+    found = _MARKS.match(text)
+    return (found.lastgroup or "") if found else ""
+
+
 def is_generic(line: str) -> bool:
     """Whether a heading only counts ("ARTICLE 4"): what it is about follows."""
     return _GENERIC.fullmatch(line) is not None
@@ -263,7 +297,7 @@ def nest_items(document: Document) -> None:
                 open_ = []
             continue
         found = _MARKS.match(block.text)
-        kind = (found.lastgroup or "") if found else ""
+        kind = mark_kind(block.text)
         mark = found[0].strip("(). ") if found else ""
         # "(i)" after "(h)" is a letter.
         if (
@@ -325,7 +359,7 @@ _DAY = re.compile(
 )
 _STATED = re.compile(
     r"(?:\b(?:last\s+)?(?:updated|modified|revised|revision|reviewed|effective|published|issued|amended)\b"
-    r"|\b(?:as of|dated|date|version of|valid from|in force from|stand|fassung vom|g\u00fcltig ab"
+    r"|\b(?:dated|date:|version of|valid from|in force from|stand|fassung vom|g\u00fcltig ab"
     r"|mis \u00e0 jour|en vigueur|actualizado|vigente))"
     r"[\s:(]*(?:(?:on|date|as of|from|of|le|el|am|since)[\s:]*)?",
     re.IGNORECASE,
@@ -353,6 +387,8 @@ def stated_date(blocks: Sequence[Block]) -> str:
     """The date that the head of a document gives itself ("Last updated: 3 May 2024"); blank if none."""
     for block in blocks[:8]:
         for mark in _STATED.finditer(block.text[:300]):
+            if len(block.text.split()) > 20 and mark.start() > 30:
+                break  # it tells of something else
             if day := day_in(block.text, mark.end()):
                 return day
     return ""

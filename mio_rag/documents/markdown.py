@@ -12,6 +12,13 @@ from mio_rag.documents.html import add_html
 from mio_rag.documents.plain import add_lines
 from mio_rag.errors import require
 
+_TAG = re.compile(
+    r"<[!?]|</?(?:a|abbr|b|bdi|bdo|big|br|center|cite|code|col|colgroup|dd|del|details|dfn|div|dl|dt|em|figcaption"
+    r"|figure|font|footer|h[1-6]|header|hr|i|img|input|ins|kbd|label|li|link|main|mark|meta|nav|ol|p|picture|pre|q"
+    r"|s|samp|script|section|small|source|span|strike|strong|style|sub|summary|sup|svg|table|tbody|td|tfoot|th"
+    r"|thead|time|tr|tt|u|ul|var|video|wbr)(?=[\s/>])",
+    re.IGNORECASE,
+)
 _FRONT = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*\n(.*?\n)?(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _KEY = re.compile(r"([\w][\w .-]*?)\s*:(?:\s+(.*))?")
 _DATES = (
@@ -241,6 +248,8 @@ def _said(children: Sequence[Any] | None, *, hard: str = " ", breaks: str = " ")
                 and address.removeprefix("mailto:") not in said
             ):
                 out.append(f" ({address.removeprefix('mailto:')})")
+        elif kind == "html_inline" and not _TAG.match(child.content):
+            out.append(child.content)  # what stands for something, as "<name>"
         elif kind == "html_inline" and re.match(r"<br\b", child.content, re.IGNORECASE):
             out.append(hard)
     text = "".join(out)

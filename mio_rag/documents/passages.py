@@ -217,7 +217,7 @@ def _short(text: str, start: int, end: int, longest: int = _LONGEST) -> Iterator
     if total <= longest:
         yield start, end
         return
-    size = total / ceil(total / (0.75 * longest))
+    size = total / ceil(total / (0.6 * longest))
     words, begun, good = 0.0, start, 0
     for found in _PIECE.finditer(text, start, end):
         if words >= size:

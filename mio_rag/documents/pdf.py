@@ -40,7 +40,9 @@ _YEARS = re.compile(
     r"(?:\W*(?:(?:fy|q[1-4]|20\d\d|19\d\d|fiscal|year|ended|months|weeks|three|six|nine|twelve|january|february|march|april|may|june|july|august|september|october|november|december|change|%|as|of|the|vs|restated|unaudited|\d{1,2},)\W*))+",
     re.IGNORECASE,
 )
-_MARKS = re.compile(r"(?:\([a-z]\)[\s,]*){2,}|(?:[*\u2020\u2021]\s*)+")  # that notes left behind
+_MARKS = re.compile(
+    r"(?:\([a-z]\)[\s,]*){2,}|(?:(?:[*\u2020\u2021\u00ae\u2122]|TM|SM)\s*)+|[\W_]{3,}"
+)  # that notes left behind
 _DIGITS = re.compile(r"\d\S*")
 _WORD = re.compile(r"\S+")
 _UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff]")
@@ -540,6 +542,8 @@ class _Layout:
             text = joined(text, line.text, self.words) if cut else f"{text} {line.text}"
         if ".." in text or ". ." in text or "__" in text:
             text = _LEADERS.sub(" \u2026 ", text)
+        if "----" in text:
+            text = tidy(re.sub(r"-{4,}", " ", text))
         self.document.add("item" if ITEM.match(text) else "paragraph", text)
         self.waiting = []
 
@@ -642,13 +646,17 @@ class _Layout:
     def _row(self, lines: list[_Line], k: int) -> bool:
         """Whether a line is of a table: numbers behind its first cell, or cells below or above others."""
         line = lines[k]
-        if len(line.cells) >= 2 and any(is_number(said) for *_, said in line.cells[1:]):
+        numbers = sum(is_number(said) for *_, said in line.cells[1:])
+        if numbers and 3 * numbers >= len(line.cells) - 1:
             longest = max(len(said.split()) for *_, said in line.cells)
             return longest <= 25
         if len(line.cells) < 2 or line.words > 40 or (len(line.cells) == 2 and ITEM.match(line.text)):
             return False
         for other in (*lines[max(0, k - 1) : k], *lines[k + 1 : k + 2]):
-            same = sum(any(abs(x[0] - y[0]) < 3 for y in other.cells[1:]) for x in line.cells[1:])
+            same = sum(
+                any(abs(x[0] - y[0]) < 3 for y in other.cells[1:]) and x[0] - before[1] > 1.6 * line.size
+                for before, x in pairwise(line.cells)
+            )
             if same >= 1 and len(other.cells) >= 2 and same >= len(line.cells) - 2:
                 return True
         return False

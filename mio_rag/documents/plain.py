@@ -11,6 +11,7 @@ from mio_rag.documents.blocks import (
     Document,
     is_generic,
     is_heading,
+    mark_kind,
     nest_items,
     plain,
     short_title,
@@ -30,7 +31,6 @@ CODE = (
 _WIKI = re.compile(r"\s*((?:=\s?)+)\s*([^=\n]+?)\s*((?:\s?=)+)\s*")
 _UNDERLINE = re.compile(r"\s*(={3,}|-{3,}|~{3,}|\^{3,})\s*")
 _HASHES = re.compile(r"(#{1,6})\s+(\S.*?)\s*#*\s*")
-_COUNTED = re.compile(r"\(?(?:\d{1,3}|[a-z]{1,3})[.)]\s|[^\w\s]\s")
 _RULER = re.compile(r"[\s|:+=_*~\u2013\u2014-]+")
 #: A line of a text file that reads as its title: alone, short, before more text; no list, no setting.
 _TITLE_LINE = re.compile(r"\s*([^\W\d_][^\r\n=]{0,98}[\w)])[ \t]*\r?\n[ \t]*\r?\n\s*(?=\S)")
@@ -73,7 +73,7 @@ def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
             continue
         first = lines[0].strip()
         alone = headings and len(lines) == 1 and k + 1 < len(paragraphs) and not _WIKI.fullmatch(first)
-        if alone and _COUNTED.match(first) and _COUNTED.match(paragraphs[k + 1][0].strip()):
+        if alone and mark_kind(first) and mark_kind(first) == mark_kind(paragraphs[k + 1][0].strip()):
             alone = False  # of a list with blank lines
         if alone and (is_heading(first) or (k == 0 and first == document.title)):
             document.add("heading", tidy(first), 1 if k == 0 else 2)
