@@ -69,8 +69,8 @@ class Document:
     def add(self, kind: Literal["heading", "paragraph", "item", "code"], text: str, level: int = 0) -> None:
         """Append a block of the current page, unless it is blank.
 
-        A heading that is one by its looks alone, and only says "Note" or a date, belongs to what follows or is
-        a paragraph.
+        A heading that is one by its looks alone is a paragraph if it says a date; "Note" belongs to what
+        follows.
         """
         text = text.rstrip() if kind == "code" else text.strip()
         if not text.strip():

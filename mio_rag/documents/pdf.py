@@ -647,6 +647,8 @@ class _Layout:
         """Whether a line is of a table: numbers behind its first cell, or cells below or above others."""
         line = lines[k]
         numbers = sum(is_number(said) for *_, said in line.cells[1:])
+        if numbers and all(re.fullmatch(r"\(\d\)", said) for *_, said in line.cells[1:] if is_number(said)):
+            numbers = 0  # of a list within a sentence
         if numbers and 3 * numbers >= len(line.cells) - 1:
             longest = max(len(said.split()) for *_, said in line.cells)
             return longest <= 25
