@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.generation.protocol import context_budget
@@ -22,10 +23,10 @@ def ask(
     generator: Generator,
     selector: Selector | None = None,
     *,
-    budget_tokens: int = 256,
-    pool: int = 50,
+    budget_tokens: int = DEFAULTS.budget,
+    pool: int = DEFAULTS.pool,
     mode: Mode = "fused",
-    max_tokens: int = 64,
+    max_tokens: int = DEFAULTS.answer,
     link_hops: int | None = None,
     rerankers: Sequence[str | Reranker] = (),
 ) -> tuple[Selection, Answer]:
@@ -55,17 +56,31 @@ def ask(
     GenerationError
         If the generator fails.
     """
-    asked = question if isinstance(question, Question) else Question("question", question)
-    if budget_tokens < 1:
-        raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
-    allowed = context_budget(generator, asked, budget_tokens, max_tokens=max_tokens, error=InputError)
     chooser = selector or Selector(units="auto")
     check_ids(chooser, index.ids)
     retriever = Retriever(
         index, pool=pool, mode=mode, counter=generator, link_hops=link_hops, rerankers=rerankers
     )
-    candidates = retriever.retrieve(asked.text)
-    selection = chooser.select(candidates, allowed, generator)
+    return answer_from(
+        retriever, question, generator, chooser, budget_tokens=budget_tokens, max_tokens=max_tokens
+    )
+
+
+def answer_from(
+    retriever: Retriever,
+    question: str | Question,
+    generator: Generator,
+    selector: Selector,
+    *,
+    budget_tokens: int = DEFAULTS.budget,
+    max_tokens: int = DEFAULTS.answer,
+) -> tuple[Selection, Answer]:
+    """Answer a question from what a retriever finds; parameters, result and errors as of `ask`."""
+    asked = question if isinstance(question, Question) else Question("question", question)
+    if budget_tokens < 1:
+        raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
+    allowed = context_budget(generator, asked, budget_tokens, max_tokens=max_tokens, error=InputError)
+    selection = selector.select(retriever.retrieve(asked.text), allowed, generator)
     if selection.result.x is None:
         raise InfeasibleError(selection.explain())
     if not selection.chosen:

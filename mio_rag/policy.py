@@ -203,7 +203,7 @@ class PlannerOrder(_Order):
 
     by: Literal["planner"] = "planner"
     file: str
-    """File of `mio-rag plan train`."""
+    """File of `mio-rag policy fit planner`."""
     sha256: Sha256 | None = None
     """SHA-256 of the file; another content is refused."""
     model: str | None = None
@@ -287,7 +287,7 @@ class RouterDepth(_Depth):
 
     by: Literal["router"] = "router"
     file: str
-    """File of `mio-rag route train`."""
+    """File of `mio-rag policy fit router`."""
     sha256: Sha256 | None = None
     """SHA-256 of the file; another content is refused."""
     unsure: Literal["stay", "up"] = "stay"
@@ -384,7 +384,7 @@ class TierSelection(_Selection):
 
 class _Repeat(_Variant):
     calibration: str | None = None
-    """File of `mio-rag policy calibrate`: how likely the evidence is complete, by your own questions."""
+    """File of `mio-rag policy fit completeness`: how likely the evidence is complete."""
 
 
 class Never(_Repeat):
@@ -454,7 +454,7 @@ class Model(Settings):
         if (self.input is None) != (self.output is None):
             problems.append(f"{where}: give both input and output, dollars per million tokens")
         if name == READER and self.spec is not None:
-            problems.append(f"{where}: spec = {self.spec!r}: --generator names the reader; leave it out")
+            problems.append(f"{where}: spec = {self.spec!r}: --model names the reader; leave it out")
         elif name != READER and self.spec is None:
             problems.append(f'{where}: give spec, for instance "openai:gpt-4o-mini"')
         elif self.spec is not None:
@@ -536,6 +536,8 @@ class Policy(Settings):
     """Refusals, and answers that are kept."""
     server: dict[str, Any] = Field(default_factory=dict)
     """Settings of `mio-rag serve`, which checks them."""
+    measured: dict[str, Any] = Field(default_factory=dict)
+    """What was measured when the file was fitted."""
 
     @model_validator(mode="before")
     @classmethod
@@ -653,12 +655,12 @@ class Policy(Settings):
         return sha256(json.dumps(self.content(), sort_keys=True).encode()).hexdigest()
 
 
-_NO_DECISION = ("name", "about", "answers", "server")
+_NO_DECISION = ("name", "about", "answers", "server", "measured")
 _PART = "part"  # of a policy that is checked table by table
 _DECISIONS = ("price", *_USUAL)
 
 
-def _unscaled(selection: ProgramSelection) -> list[str]:
+def _unscaled(selection: Any) -> list[str]:
     """Return what does not go with a price of a token: it is one of probabilities."""
     relevance = selection.settings.get("relevance_model", "auto")
     problems = []
@@ -833,10 +835,12 @@ def read_policy(
     else:
         data, folder = parse_toml(read_text(path), f"'{text}'"), path.absolute().parent
         stem, where = path.stem, f"'{text}': "
+    notes: list[str] = []
     if change is not None:
-        located = {key: _located(key, value, folder) for key, value in _renamed(data)[0].items()}
-        data = dict(change(located))
+        told, notes = _renamed(data)
+        data = dict(change({key: _located(key, value, folder) for key, value in told.items()}))
     policy, problems = _rough(data, stem, None if change is not None else folder)
+    policy.__dict__["_notes"] = (*notes, *policy.notes)
     problems += policy.contradictions()
     if problems:
         try:  # the files that it names, too, so that all is reported at once

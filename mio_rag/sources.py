@@ -334,7 +334,7 @@ def _record(folder: Path) -> dict[str, Any] | None:
 
 
 def _known_files(folder: Path) -> dict[str, list[Any]]:
-    return (_record(folder) or {}).get("files", {})
+    return dict((_record(folder) or {}).get("files", {}))
 
 
 def _left_out(record: dict[str, Any] | None) -> tuple[LeftOut, ...]:
@@ -351,7 +351,7 @@ def _stored(text: str, folder: Path) -> Opened:
         files, changes = _compared(_files(source, kind_of(source), how.follow_links), record["files"])
     except InputError:  # the documents are gone, and the index is all there is
         return Opened(text, "index", folder, record["files"], left_out=_left_out(record))
-    notes = ()
+    notes: tuple[str, ...] = ()
     if changes:
         few = ", ".join(changes.all[:3]) + (
             f" and {len(changes.all) - 3} more" if len(changes.all) > 3 else ""

@@ -120,7 +120,7 @@ def _load(cache: Any, signature: Any, context: Any) -> Any:
 @contextmanager
 def announced(what: str, seconds: str) -> Iterator[None]:
     """Print a message if compiling takes more than a moment of CPU time; `seconds` is the usual time."""
-    text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag warmup` does it in advance)\n"
+    text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag lab warmup` does it in advance)\n"
     done, start = threading.Event(), time.process_time()
 
     def watch() -> None:

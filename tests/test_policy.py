@@ -139,7 +139,7 @@ tokens = 10
         ({"limits": {"max_steps": 2.5}}, "limits.max_steps must be a whole number, got 2.5"),
         ({"limits": {"timeout": float("nan")}}, "limits.timeout must be a finite number"),
         ({"limits": {"budget": 50, "evidence_tokens": 60}}, "the old name of budget: give one of them"),
-        ({"models": {"reader": {"spec": "extractive"}}}, "--generator names the reader"),
+        ({"models": {"reader": {"spec": "extractive"}}}, "--model names the reader"),
         ({"models": {"strong": {"input": 3.0}}}, "give both input and output"),
         ({"models": {"big": {"spec": "oracle:9"}}}, "oracle"),
         ({"models": {"big": {"spec": 3}}}, "models.big.spec must be a text, got 3"),

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from mio_rag.cli.options import config_text, read_config
 from mio_rag.errors import DataError, InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.mdp import model_from_mapping, model_to_toml, read_model
 from mio_rag.settings import Settings, explain, field_help, toml_text
+from mio_rag.storage import read_toml
 
 
 class Never(Settings):
@@ -159,8 +159,6 @@ def test_docstrings_of_fields_are_help_and_schema() -> None:
 def test_half_a_character_is_no_toml() -> None:
     with pytest.raises(InputError, match="no text"):
         toml_text({"a": "\ud800"})
-    with pytest.raises(InputError, match="no text"):
-        config_text({"relevance": "model-\udcff.json"}, {}, "")
 
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
@@ -173,25 +171,19 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("toml") / "file.toml"
 
 
-@given(
-    options=st.dictionaries(texts.filter(lambda name: name not in ("relevance", "measured")), values),
-    measured=st.dictionaries(texts, values),
-    comment=texts,
-)
-def test_configurations_are_read_as_they_were(
-    options: dict[str, Any], measured: dict[str, Any], comment: str, file: Path
-) -> None:
-    file.write_bytes(config_text({"nothing": None, **options}, measured, comment).encode())
-    found = read_config(file, options)
+@given(options=st.dictionaries(texts, values))
+def test_settings_are_read_as_they_were_written(options: dict[str, Any], file: Path) -> None:
+    file.write_bytes(toml_text(options).encode())
+    found = read_toml(file)
     assert found == options
     assert {name: type(value) for name, value in found.items()} == {n: type(v) for n, v in options.items()}
 
 
-def test_numpy_in_a_configuration_is_written_as_what_it_holds(file: Path) -> None:
+def test_numpy_is_written_as_what_it_holds(file: Path) -> None:
     options = {"a": np.float64(0.1), "b": np.int64(3), "c": np.bool_(True), "d": [np.float32(0.5)]}
-    file.write_text(config_text(options | {"e": np.str_("x"), "f": np.arange(2), "g": (1, 2)}, {}, ""))
+    file.write_text(toml_text(options | {"e": np.str_("x"), "f": np.arange(2), "g": (1, 2)}))
     expected = {"a": 0.1, "b": 3, "c": True, "d": [0.5], "e": "x", "f": [0, 1], "g": [1, 2]}
-    assert read_config(file, "abcdefg") == expected
+    assert read_toml(file) == expected
 
 
 @st.composite

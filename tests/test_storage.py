@@ -18,12 +18,12 @@ import filelock
 import pytest
 
 from mio_rag import storage
-from mio_rag.cli.options import read_config
 from mio_rag.corpora.load import load_questions
 from mio_rag.errors import DataError, InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.learning.mdp import read_model
+from mio_rag.policy import read_policy
 from mio_rag.relevance.model import load_model
 from mio_rag.session.trace import Trace, read_traces
 from mio_rag.storage import (
@@ -420,7 +420,7 @@ DOORS = {
     "relevance": load_model,
     "traces": lambda path: read_traces(path, Trace),
     "questions": lambda path: load_questions(path.rename(path.with_name("questions.jsonl")).parent),
-    "options": lambda path: read_config(path, {"pool"}),
+    "policy": read_policy,
     "process": read_model,
 }
 
@@ -428,7 +428,7 @@ DOORS = {
 @pytest.mark.parametrize("door", DOORS)
 def test_every_door_reads_strictly(tmp_path: Path, door: str) -> None:
     texts = ['{"a": "", "a": ""}', '{"a": ' + DEEP + "}", '{"a": 1' + "0" * 400 + "}"]
-    if door in ("options", "process"):
+    if door in ("policy", "process"):
         texts = [text for text, _ in BAD_TOML]
     messages = "given twice|overwrite|nested more than|larger than any|thousands|nan is not"
     for text in texts:

@@ -108,13 +108,13 @@ class Money:
         elif reader is None and len(names) == 1:
             found = names[0]
         elif reader is None:
-            raise InputError(f"{len(names)} models have prices: say whose count with --price-model")
+            raise InputError(f"{len(names)} models have prices: name the one that counts")
         else:
             short = reader.partition(":")[2]
             if reader not in self.prices and short not in self.prices:
                 raise InputError(
                     f"model '{reader}' has no price: {_listed(self.prices)}; add a table [\"{reader}\"], or "
-                    "name one of these with --price-model"
+                    "name one of these"
                 )
             found = reader if reader in self.prices else short
         return Rate(found, *self.prices[found], self.worth)

@@ -369,7 +369,7 @@ def _policy_problems(
     names = dict.fromkeys(n for n in (READER, *policy.models) if n not in policy.prices.dollars)
     if names:
         tables = ", ".join(f"[models.{name}]" for name in names)
-        begin = f"; `mio-rag policy show {policy.name} --toml > FILE` prints a file to begin with"
+        begin = f"; `mio-rag policy new {policy.name} > FILE` prints a file to begin with"
         problems.append(
             f"a total in dollars needs the price of {', '.join(names)}: give {tables} input and output"
             f"{begin if policy.name in PRESETS else ''}"

@@ -1,7 +1,8 @@
-"""The command line: `app.py` registers the commands, `commands/` holds one file for each, `options/` what
-several of them share, `show/` what they print. `output.py` knows exit codes and JSON, `progress.py` bars on
-stderr; `streams.py`, `terminal.py` and `interrupt.py` know encodings, broken pipes and Ctrl-C. Whatever takes
-long to import is imported within the functions that use it: ``--help`` waits for none of it.
+"""The command line: `app.py` registers the commands, one file holds each group of them. `options.py` has the
+options that several share, `chosen.py` what --policy and --set make of a policy, `show.py` and
+`show_control.py` what people see. `output.py` has exit codes, streams and JSON; `terminal.py` text and
+progress; `interrupt.py` Ctrl-C. What takes long to import is imported within the functions that use it, so
+that ``--help`` does not wait for it.
 """
 
 __all__ = ["main"]

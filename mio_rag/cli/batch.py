@@ -1,94 +1,90 @@
-"""Commands over many questions: select-batch, answer-batch, allocate."""
+"""Commands over many questions: batch select, batch answer, batch allocate."""
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from mio_rag.cli.control_options import check_beside
+from mio_rag.cli.chosen import Chosen
 from mio_rag.cli.options import (
     Budget,
-    Exclude,
-    GeneratorSpec,
-    Include,
+    EmbedderName,
     Json,
-    ProgramOptions,
-    RelevanceOptions,
-    SideOptions,
-    SolverOptions,
-    make_selector,
-    spread,
+    Limit,
+    Model,
+    PolicyName,
+    Sets,
+    SourcePath,
+    Units,
+    at_least,
+    opened,
+    opt,
+    pairs,
+    progress,
+    reader_spec,
 )
 from mio_rag.cli.output import open_output
-from mio_rag.cli.show_control import kept, pools_as_given, renamed, sentences, shown
+from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.batch import AllocationSummary, Engine
+    from mio_rag.batch import AllocationSummary, BatchSummary, Engine
     from mio_rag.batch.ask import AskedSummary
-    from mio_rag.policy import Policy
     from mio_rag.policy_files import Allocating
 
+batch_app = typer.Typer(
+    help="Many questions: select, answer, or share a total. Run the same command again to resume.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+Candidates = Annotated[
+    Path, typer.Argument(help="Parquet file of candidates, or a folder of them.", show_default=False)
+]
+Out = Annotated[Path, typer.Option("--out", help="Folder of the output; an interrupted run resumes there.")]
+EngineName = Annotated[str, typer.Option("--engine", help="local, or ray.")]
+Workers = Annotated[int, typer.Option("--workers", help="Worker processes. 0: one per core.")]
+Column = Annotated[
+    list[str] | None, typer.Option("--column", help="OURS=THEIRS: a column has another name. Repeatable.")
+]
+ShardRows = Annotated[int, typer.Option("--shard-rows", help="Maximum rows of an output file.")]
 
-# -- batch -----------------------------------------------------------------------------------------------
 
-
-@spread
-def select_batch(
-    candidates: Annotated[Path, typer.Argument(help="Parquet file of candidates, or a folder of them.")],
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder of the output; an interrupted run resumes there.")
-    ],
-    budget_tokens: Budget = 256,
-    engine: Annotated[str, typer.Option("--engine", help="local (processes) or ray.")] = "local",
-    workers: Annotated[int, typer.Option("--workers", help="Worker processes; default: one per core.")] = 1,
-    column: Annotated[
-        list[str] | None,
-        typer.Option("--column", help="OURS=THEIRS: a column has another name. Repeatable."),
-    ] = None,
-    shard_rows: Annotated[int, typer.Option("--shard-rows", help="Maximum rows of an output file.")] = 5000,
-    *,
-    program: ProgramOptions,
-    must_include: Include = None,
-    must_exclude: Exclude = None,
-    evidence: RelevanceOptions,
-    side: SideOptions,
-    solving: SolverOptions,
+@batch_app.command("select")
+def batch_select(
+    candidates: Candidates,
+    out: Out,
+    budget: Budget = None,
+    units: Units = None,
+    policy: PolicyName = DEFAULTS.policy,
+    set_: Sets = None,
+    engine: EngineName = "local",
+    workers: Workers = 1,
+    column: Column = None,
+    shard_rows: ShardRows = 5000,
     json_output: Json = False,
 ) -> None:
-    """Choose passages for every row of a Parquet file. Run it again to resume after an interruption.
+    """Select passages for every row of a Parquet file.
 
-    A row holds a question's pool: query_id, ids, relevance, tokens and embeddings (or similarity) as lists;
-    see docs/pages/batch.md for all columns.
+    A row holds the candidates of a question: query_id, ids, relevance, tokens and embeddings (or similarity)
+    as lists; see docs/pages/batch.md for all columns.
     """
-    from mio_rag.batch import select_batch as run
+    from mio_rag.batch import select_batch
 
     output = open_output(json_output, lambda: kept(out))
-    selector, names, _ = collect(
-        lambda: side.applied(
-            lambda: evidence.applied(
-                lambda: make_selector(program, solving, must_include or (), must_exclude or ())
-            ),
-            program,
-            pool_radii=True,  # of a column
-        ),
-        lambda: renamed(column),
-        lambda: pools_as_given(evidence.link_hops, evidence.rerank),
-    )
-    with shown() as progress:
-        done = run(
+    chosen, names = collect(lambda: _of_rows(policy, set_, budget, units), lambda: _columns(column))
+    with _shown() as shown:
+        done = select_batch(
             candidates,
             out,
-            budget_tokens,
-            selector,
+            chosen.policy.limits.budget,
+            chosen.selector,
             engine=cast("Engine", engine),
             workers=workers,
             columns=names,
             shard_rows=shard_rows,
-            progress=progress,
+            progress=shown,
         )
     if json_output:
         output.json(done.to_dict())
@@ -98,74 +94,85 @@ def select_batch(
         raise typer.Exit(1)
 
 
-# -- answer batch ----------------------------------------------------------------------------------------
+def _of_rows(policy: str, set_: list[str] | None, budget: int | None, units: str | None) -> Chosen:
+    """The policy of a batch that has its candidates; rows have no texts to cut into sentences."""
+    chosen = Chosen.of(policy, set_, budget=budget, units=units).whole()
+    searches = [key for key in chosen.given if key.startswith("search.")]
+    if searches:
+        raise InputError(
+            f"{', '.join(sorted(searches))}: a batch takes its candidates as they are: leave it out"
+        )
+    if not chosen.is_plain:
+        raise InputError(f"--policy {policy} decides more than a selection: use batch answer")
+    assert chosen.selector
+    return chosen
 
 
-def answer_batch(
+def _columns(given: list[str] | None) -> dict[str, str]:
+    return pairs("--column", given)
+
+
+@batch_app.command("answer")
+def batch_answer(
+    path: SourcePath,
     questions: Annotated[
-        str, typer.Argument(help="JSONL or Parquet file with id and question, or a question set.")
+        str,
+        typer.Argument(
+            metavar="QUESTIONS",
+            help="JSONL or Parquet file with id and question, or a question set.",
+            show_default=False,
+        ),
     ],
-    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder of ledger and answers; an interrupted run resumes there.")
-    ],
-    policy: Annotated[
-        str, typer.Option("--policy", metavar="FILE|PRESET", help="Who decides what on a question's way.")
-    ] = "balanced",
-    generator: GeneratorSpec = "extractive",
+    out: Out,
+    policy: PolicyName = "balanced",
+    set_: Sets = None,
+    budget: Budget = None,
+    model: Model = None,
     total_tokens: Annotated[
-        int | None,
-        typer.Option("--total-tokens", help="Tokens that all questions may take; sets the price of a token."),
+        int | None, opt("Tokens that all questions may take; sets the price of a token.")
     ] = None,
     total_dollars: Annotated[
-        float | None,
-        typer.Option("--total-dollars", help="Dollars that all questions may cost, by the policy's prices."),
+        float | None, opt("Dollars that all questions may cost, by the policy's prices.")
     ] = None,
-    engine: Annotated[str, typer.Option("--engine", help="local (threads) or ray.")] = "local",
-    workers: Annotated[int, typer.Option("--workers", help="Of ray: processes that open the index.")] = 2,
-    concurrency: Annotated[int, typer.Option("--concurrency", help="Questions under way at a time.")] = 4,
-    retries: Annotated[int, typer.Option("--retries", help="Repetitions of a call that failed.")] = 5,
-    limit: Annotated[int | None, typer.Option("--limit", help="Only the first N questions.")] = None,
+    embedder: EmbedderName = DEFAULTS.embedder,
+    engine: EngineName = "local",
+    workers: Annotated[int, opt("Of ray: processes that open the index.")] = 2,
+    concurrency: Annotated[int, opt("Questions in progress at a time.")] = 4,
+    retries: Annotated[int, opt("Repetitions of a call that failed.")] = 5,
+    limit: Limit = None,
     json_output: Json = False,
 ) -> None:
-    """Answer many questions under a policy. Run it again to resume, and to try again what failed.
+    """Answer many questions under a policy.
 
-    Replies are kept beside the ledger where the generator identifies its model (gguf:, openai:), so that what
-    was paid for is never asked for again.
+    Failed questions are tried again by the same command. Replies are kept next to the ledger where the model
+    is identified (gguf:, openai:), so that nothing is paid for twice.
     """
     from mio_rag.batch.ask import ask_many, check_settings, read_questions
-    from mio_rag.cli.terminal import progress_bar
     from mio_rag.generation import check_generator
-    from mio_rag.policy import read_policy
     from mio_rag.policy_files import resolve
-    from mio_rag.retrieval.index import check_index
+    from mio_rag.sources import kind_of
 
-    output = open_output(json_output, lambda: f"what is answered is kept in '{out}': run the same to resume")
-
-    def check_limit() -> None:
-        if limit is not None and limit < 1:
-            raise InputError(f"--limit={limit} must be >= 1")
-
-    def checked() -> Policy:
-        held = read_policy(policy)
-        resolve(held)
-        return held
-
-    found, asked, *_ = collect(
-        checked,
+    output = open_output(json_output, lambda: f"answers are kept in '{out}': run the same to resume")
+    spec = reader_spec(model)
+    chosen, asked, *_ = collect(
+        lambda: Chosen.of(policy, set_, budget=budget),
         lambda: read_questions(questions),
-        lambda: check_index(index),
-        lambda: check_generator(generator),
+        lambda: kind_of(path),
+        lambda: check_generator(spec),
         lambda: check_settings(total_tokens, total_dollars, engine, workers, concurrency, retries),
-        check_limit,
+        lambda: at_least(limit=(limit, 1)),
     )
+    if chosen.controller is not None:
+        raise InputError(f"--policy {policy} is no policy of a file: give a preset or a TOML file")
+    resolve(chosen.policy)
+    found = opened(output, path, embedder)
     asked = asked[:limit]
-    with progress_bar("answering", len(asked)) as advance:
+    with progress("answering", len(asked)) as advance:
         done = ask_many(
             asked,
-            index,
-            generator,
-            found,
+            found.folder,
+            spec,
+            chosen.policy,
             out,
             total_tokens=total_tokens,
             total_dollars=total_dollars,
@@ -178,32 +185,33 @@ def answer_batch(
     if json_output:
         output.json(done.to_dict())
     else:
-        left = f", {done.left} not asked: {_why_left(done)}" if done.left else ""
-        again = f", {done.failed} failed (run the same to try again)" if done.failed else ""
-        unread = f", {done.unread} without a passage worth its price (not asked)" if done.unread else ""
-        before = f"; {done.done_before} were answered before" if done.done_before else ""
-        cost = f"${done.spent:.4f}" if done.unit == "dollars" else f"{done.spent:,.0f} tokens"
-        lost = (
-            ""
-            if not done.lost
-            else f", and {_amount(done)} counted in full for calls that never told what they took"
-        )
-        rest = f"{again}{unread}{left}{before}"
-        output.console.print(
-            f"{done.answered} of {done.questions} answered{rest}\n{cost}{lost} -> {out / 'answers.jsonl'}",
-            soft_wrap=True,
-        )
+        output.console.print(f"{_answered(done)} -> {out / 'answers.jsonl'}", soft_wrap=True)
     if not done.answered:
         raise typer.Exit(1)
 
 
-def _amount(done: AskedSummary) -> str:
-    """What calls of an interrupted run may have taken."""
-    return f"${done.lost:.4f}" if done.unit == "dollars" else f"{done.lost:,.0f} tokens"
+def _answered(done: AskedSummary) -> str:
+    """How many questions were answered, what that cost, and why others were not."""
+    told = [f"{done.answered} of {done.questions} answered"]
+    if done.failed:
+        told.append(f"{done.failed} failed (run the same to try again)")
+    if done.unread:
+        told.append(f"{done.unread} without a passage worth its price (not asked)")
+    if done.left:
+        told.append(f"{done.left} not asked: {_why_left(done)}")
+    before = f"; {done.done_before} were answered before" if done.done_before else ""
+    cost = _amount(done, done.spent)
+    if done.lost:
+        cost += f", and {_amount(done, done.lost)} counted in full for calls whose cost is not known"
+    return f"{', '.join(told)}{before}\n{cost}"
+
+
+def _amount(done: AskedSummary, value: float) -> str:
+    return f"${value:.4f}" if done.unit == "dollars" else f"{value:,.0f} tokens"
 
 
 def _why_left(done: AskedSummary) -> str:
-    """Why questions were left: a total that is spent, or one of which less is left than one may cost."""
+    """Why questions were left: a total that is spent, or less of it than one may cost."""
     left = 0.0 if done.total is None else done.total - done.spent - done.lost
     if done.needs is None or left <= 0:
         return "the total is spent"
@@ -217,138 +225,72 @@ def _why_left(done: AskedSummary) -> str:
     return f"{rest} left, and one question may {most}{reading}: raise the total, or lower {done.lower}"
 
 
-# -- allocate --------------------------------------------------------------------------------------------
-
-#: What may stand beside a policy: what is shared, by whom, and how far programs are solved.
-_BESIDE = {
-    "candidates", "out", "total_tokens", "policy", "weights", "floor", "sample", "engine", "workers",
-    "column", "shard_rows", "json_output", *(one.name for one in fields(SolverOptions)),
-}  # fmt: skip
-
-
-@spread
-def allocate(
-    context: typer.Context,
-    candidates: Annotated[Path, typer.Argument(help="Parquet file of candidates, or a folder of them.")],
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder of the output; an interrupted run resumes there.")
-    ],
+@batch_app.command("allocate")
+def batch_allocate(
+    candidates: Candidates,
+    out: Out,
     total_tokens: Annotated[
-        int | None,
-        typer.Option("--total-tokens", help="Tokens of all questions together; with --policy, its total."),
+        int | None, opt("Tokens of all questions together. [default: the policy's total]")
     ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            "--policy",
-            metavar="FILE|PRESET",
-            help="Let a policy say the total, what is read and the most for a question.",
-        ),
-    ] = None,
-    weights: Annotated[
-        str | None, typer.Option("--weights", help="Column that says what each question counts.")
-    ] = None,
-    floor: Annotated[int, typer.Option("--floor", help="Minimum tokens of a question.")] = 0,
+    policy: PolicyName = DEFAULTS.policy,
+    set_: Sets = None,
+    weights: Annotated[str | None, opt("Column that says what each question counts.")] = None,
+    floor: Annotated[int, opt("Minimum tokens of a question.")] = 0,
     ceiling: Annotated[
-        int | None,
-        typer.Option(
-            "--ceiling", help="Maximum tokens of a question without a budget of its own. [no limit]"
-        ),
+        int | None, opt("Maximum tokens of a question without a budget of its own. [no limit]")
     ] = None,
-    sample: Annotated[
-        int, typer.Option("--sample", help="Questions on which the price of a token is estimated first.")
-    ] = 2000,
-    engine: Annotated[str, typer.Option("--engine", help="local (processes) or ray.")] = "local",
-    workers: Annotated[int, typer.Option("--workers", help="Worker processes; default: one per core.")] = 1,
-    column: Annotated[
-        list[str] | None,
-        typer.Option("--column", help="OURS=THEIRS: a column has another name. Repeatable."),
-    ] = None,
-    shard_rows: Annotated[int, typer.Option("--shard-rows", help="Maximum rows of an output file.")] = 5000,
-    *,
-    program: ProgramOptions,
-    must_include: Include = None,
-    must_exclude: Exclude = None,
-    evidence: RelevanceOptions,
-    side: SideOptions,
-    solving: SolverOptions,
+    sample: Annotated[int, opt("Questions on which the price of a token is estimated first.")] = 2000,
+    engine: EngineName = "local",
+    workers: Workers = 1,
+    column: Column = None,
+    shard_rows: ShardRows = 5000,
     json_output: Json = False,
 ) -> None:
-    """Share a total of tokens among many questions. Of a Parquet file, with a proof of how good it is.
+    """Share a total of tokens among the rows of a Parquet file.
 
-    Rows and outputs are those of select-batch. Every question pays the same price for a token, so that tokens
-    go where they add most. Run it again to resume after an interruption.
+    Rows and outputs are those of batch select. Every question pays the same price for a token, so that tokens
+    go where they add most; the result has a proof of how good it is.
     """
-    from mio_rag.batch import allocate_batch as run
+    from mio_rag.batch import allocate_batch
 
     output = open_output(json_output, lambda: kept(out))
-    unused: tuple[str, ...] = ()
-    if policy is not None:
-        given, names = collect(
-            lambda: _of_policy(policy, context, program, solving, total_tokens), lambda: renamed(column)
-        )
-        selector, unused = given.selector, given.unused
-        total_tokens, ceiling = given.total_tokens, given.ceiling
-    else:
-        selector, names, *_ = collect(
-            lambda: side.applied(
-                lambda: evidence.applied(
-                    lambda: make_selector(program, solving, must_include or (), must_exclude or ())
-                ),
-                program,
-                pool_radii=True,
-            ),
-            lambda: renamed(column),
-            lambda: pools_as_given(evidence.link_hops, evidence.rerank),
-            lambda: _check_total(total_tokens),
-        )
-    assert total_tokens is not None
-    with shown() as progress:
-        done = run(
+    given, names = collect(lambda: _total(policy, set_, total_tokens), lambda: _columns(column))
+    named = policy != DEFAULTS.policy
+    most = given.ceiling if named and ceiling is None else ceiling
+    unused = [line for line in given.unused if named]
+    with _shown() as shown:
+        done = allocate_batch(
             candidates,
             out,
-            total_tokens,
-            selector,
+            given.total_tokens,
+            given.selector,
             weighted=weights is not None,
             floor=floor,
-            ceiling=ceiling,
+            ceiling=most,
             sample=sample,
             engine=cast("Engine", engine),
             workers=workers,
             columns=names if weights is None else {**names, "weight": weights},
             shard_rows=shard_rows,
-            progress=progress,
+            progress=shown,
         )
     if json_output:
-        output.json({**done.to_dict(), **({"unused": list(unused)} if policy is not None else {})})
+        output.json({**done.to_dict(), **({"unused": unused} if named else {})})
     else:
         for line in unused:
-            output.console.print(f"policy: no effect of {line}", style="dim", soft_wrap=True)
+            output.say(f"policy: no effect of {line}")
         output.console.print(f"{_worth(done)}\n{sentences(done)}", soft_wrap=True)
     if done.rejected == done.rows:
         raise typer.Exit(1)
 
 
-def _check_total(total_tokens: int | None) -> None:
-    if total_tokens is None:
-        raise InputError("there is no total to share: give --total-tokens, or --policy with one")
-
-
-def _of_policy(
-    policy: str,
-    context: typer.Context,
-    program: ProgramOptions,
-    solving: SolverOptions,
-    total_tokens: int | None,
-) -> Allocating:
-    """The allocation of a policy, with everything that is wrong about it."""
-    from mio_rag.policy import read_policy
+def _total(policy: str, set_: list[str] | None, total_tokens: int | None) -> Allocating:
+    """A policy as that of an allocation, with everything that is wrong about it."""
     from mio_rag.policy_files import allocating, resolve
 
-    check_beside(policy, context, _BESIDE)
-    found = read_policy(policy)
-    _, base = collect(lambda: resolve(found), lambda: make_selector(program, solving))
-    return allocating(found, base, total_tokens)
+    chosen = Chosen.of(policy, set_).whole()
+    resolve(chosen.policy)
+    return allocating(chosen.policy, chosen.base, total_tokens)
 
 
 def _worth(done: AllocationSummary) -> str:
@@ -358,3 +300,39 @@ def _worth(done: AllocationSummary) -> str:
         return f"{text}; the solver proved no bound"
     gap = "" if done.gap is None else f" (gap {done.gap:.3%})"
     return f"{text}; no allocation can exceed {done.bound:.6g}{gap}; price of a token {done.token_price:.4g}"
+
+
+def kept(out: Path) -> str:
+    """What an interrupt leaves behind."""
+    finished = sum(1 for _ in (out / "selections").glob("part-*.parquet"))
+    told = f"finished shards ({finished}) are kept in '{out}': run the same command to resume"
+    return told if finished else ""
+
+
+def sentences(done: BatchSummary) -> str:
+    """The outcome of a batch for people."""
+    from mio_rag.formulations.numbers import plural
+
+    statuses = ", ".join(f"{count} {status}" for status, count in done.statuses.items()) or "none answered"
+    text = f"{done.rows} rows: {statuses}, {done.rejected} rejected"
+    if done.rejected:
+        text += f" (reasons: {done.out / 'rejected.jsonl'})"
+    if done.done_before:
+        text += f"; {done.done_before} were finished before"
+    if done.done_before >= done.rows:
+        return f"{text}: nothing was left to do -> {done.out}"
+    most = done.peak_worker_mb
+    peak = "peak memory unknown here" if most is None else f"at most {most:.0f} MB each"
+    units = {"second": 1, "minute": 60, "hour": 3600}
+    per = done.rows_per_second
+    unit = next((unit for unit, seconds in units.items() if per * seconds >= 1), "hour")
+    return (
+        f"{text}\n{per * units[unit]:.3g} rows per {unit}, {done.seconds:.0f} s, "
+        f"{plural(done.workers, 'worker')}, {peak} -> {done.out}"
+    )
+
+
+def _shown() -> Any:
+    from mio_rag.cli.terminal import batch_bars
+
+    return batch_bars()

@@ -1,444 +1,473 @@
-"""Commands about routers and strategies: route, strategies."""
+"""Commands that learn which steps a question needs: policy fit router, planner and process."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from mio_rag.cli.control_options import read_utility
-from mio_rag.cli.options import Json, ModeName, Pool, load_index
-from mio_rag.cli.output import ReportingGroup, kept_rows, open_output
-from mio_rag.errors import DataError, InputError, collect
+from mio_rag.cli.chosen import Chosen
+from mio_rag.cli.fit import Draws, Out, data_of, fit_app
+from mio_rag.cli.options import (
+    EmbedderName,
+    Json,
+    Limit,
+    Model,
+    Sets,
+    at_least,
+    check_ending,
+    listed,
+    numbers,
+    opt,
+    progress,
+    reader_spec,
+)
+from mio_rag.cli.output import Output, kept_rows, open_output
+from mio_rag.defaults import DEFAULTS
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.generation import Generator
-    from mio_rag.learning.router import By, Unanswered
-    from mio_rag.session.tiers import Tier
+    from mio_rag.learning.planner import Encoder
+    from mio_rag.session.workflow import Workflow
+
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH...",
+        help="As in select; each with questions, its own or by --questions. Or tables of an earlier run.",
+        show_default=False,
+    ),
+]
+QuestionSets = Annotated[
+    list[str] | None,
+    typer.Option("--questions", metavar="DATA", help="Question set of each PATH, in their order."),
+]
 
 
-# -- route -----------------------------------------------------------------------------------------------
-
-route_app = typer.Typer(
-    help="How much a question needs, by tiers. Of depth, context and answer, and who chooses among them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+# -- router -----------------------------------------------------------------------------------------------
 
 
-def _check_parquet(out: Path) -> None:
-    if out.suffix != ".parquet" or out.is_dir():
-        raise InputError(f"--out={out} must be a file that ends in .parquet")
-
-
-def _tiers(path: Path | None) -> tuple[Tier, ...]:
-    from mio_rag.session.tiers import PUBLISHED, read_tiers
-
-    return PUBLISHED if path is None else read_tiers(path)
-
-
-def _reader(generator: str | None, replies: Path) -> Generator | None:
-    """The model that answers; what it says is kept in a file, where that can be kept."""
-    from mio_rag.generation import make_generator
-    from mio_rag.generation.replies import RememberingGenerator
-
-    if generator is None:
-        return None
-    made = make_generator(generator)
-    if made.identity is None or isinstance(made, RememberingGenerator):
-        return made
-    return cast("Generator", RememberingGenerator(made, replies))
-
-
-@route_app.command("label")
-def label_command(
-    data: Annotated[str, typer.Argument(help="Folder with corpus and questions, 'demo' or hf:NAME.")],
-    index: Annotated[Path, typer.Option("--index", help="Index of this corpus.")],
-    out: Annotated[
-        Path, typer.Option("--out", help="Table of outcomes (.parquet); its run and replies lie beside it.")
-    ],
-    generator: Annotated[
-        str | None, typer.Option("--generator", help="As in ask; not needed by evidence.")
-    ] = None,
-    tiers: Annotated[
-        Path | None, typer.Option("--tiers", help="TOML file of tiers. [the three published ones]")
-    ] = None,
-    by: Annotated[
-        str, typer.Option("--by", help="answers: exact match, or F1 of .6; evidence: all gold is read.")
-    ] = "answers",
+@fit_app.command("router")
+def fit_router(
+    paths: Sources,
+    out: Out,
+    questions: QuestionSets = None,
+    model: Annotated[str | None, opt("As in ask; not needed with --by evidence.")] = None,
+    tiers: Annotated[Path | None, opt("TOML file of tiers. [default: the three published ones]")] = None,
+    by: Annotated[str, opt("answers: exact match, or F1 of .6; evidence: all gold is read.")] = "answers",
     unanswered: Annotated[
-        str,
-        typer.Option(
-            "--unanswered",
-            help="Label of a question that no tier answers: published (several hops the dearest tier, others "
-            "the middle one), cheapest or dearest.",
-        ),
+        str, opt("Label where no tier answers: published, cheapest or dearest.")
     ] = "published",
-    pool: Pool = 50,
-    retrieval: ModeName = "fused",
-    limit: Annotated[int | None, typer.Option("--limit", help="Use only the first N questions.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Recorded with the run.")] = 0,
-    json_output: Json = False,
-) -> None:
-    """Run every tier on every question. Each is labelled with the cheapest tier that does.
-
-    An interrupted run is continued by the same command; replies of the model are kept.
-    """
-    from mio_rag.cli.show_control import print_labels
-    from mio_rag.cli.terminal import progress_bar
-    from mio_rag.corpora.load import check_source, load_dataset
-    from mio_rag.evaluation.tiers import LabelSettings, label_questions
-    from mio_rag.generation import check_generator
-    from mio_rag.learning.router import write_table
-    from mio_rag.retrieval.index import check_index
-    from mio_rag.retrieval.settings import Mode, RetrievalSettings
-    from mio_rag.storage import make_parent
-
-    work = out.with_suffix(".run")
-    output = open_output(json_output, kept_rows(work, "run the same command to go on"))
-
-    def settings() -> LabelSettings:
-        given, found = collect(
-            lambda: _tiers(tiers), lambda: RetrievalSettings(pool, cast("Mode", retrieval), None, ())
-        )
-        return LabelSettings(
-            given, cast("By", by), cast("Unanswered", unanswered), retrieval=found, limit=limit, seed=seed
-        )
-
-    def reader() -> None:
-        if generator is not None:
-            check_generator(generator)
-        elif by == "answers":
-            raise InputError("labels by answers need a model: give --generator, or --by evidence")
-
-    given, *_ = collect(
-        settings,
-        reader,
-        lambda: _check_parquet(out),
-        lambda: check_source(data),
-        lambda: check_index(index),
-    )
-    make_parent(out)
-    dataset, corpus, model = collect(
-        lambda: load_dataset(data),
-        lambda: load_index(index),
-        lambda: _reader(generator, out.with_suffix(".replies.sqlite")),
-    )
-    try:
-        with progress_bar("labelling", len(dataset.questions[:limit])) as advance:
-            found = label_questions(dataset, corpus, model, given, work, advance)
-    finally:
-        if model is not None:
-            model.close()
-    write_table(found.table, out)
-    if json_output:
-        shares = (found.table.outcomes.values["label"].mean(axis=0)).tolist()
-        output.json(
-            {
-                "out": str(out),
-                "questions": len(found.table),
-                "unlabelled": found.unlabelled,
-                "failed": found.failed,
-                "unanswered": found.unanswered,
-                "tiers": [tier.name for tier in given.tiers],
-                "label_shares": shares,
-            }
-        )
-        return
-    print_labels(output.console, found)
-    output.console.print(str(out), soft_wrap=True)
-
-
-@route_app.command("train")
-def train_command(
-    tables: Annotated[list[Path], typer.Argument(help="Tables of outcomes of `mio-rag route label`.")],
-    out: Annotated[Path, typer.Option("--out", help="File for the router (.safetensors).")],
-    kind: Annotated[
-        str, typer.Option("--kind", help="logistic, utility, or mlp (as published).")
-    ] = "logistic",
-    features: Annotated[
-        str, typer.Option("--features", help="What it goes by: question+search, or question.")
-    ] = "question+search",
-    utility: Annotated[
-        str | None,
-        typer.Option("--utility", help="What the figures of the kind utility are at. [1,0.0005,0,0]"),
-    ] = None,
-    confidence: Annotated[
-        float, typer.Option("--confidence", help="How often the plausible tiers hold the right one.")
-    ] = 0.9,
+    kind: Annotated[str, opt("logistic, utility, or mlp (as published).")] = "logistic",
+    features: Annotated[str, opt("What it goes by: question+search, or question.")] = "question+search",
+    price: Annotated[float, opt("Price of a token, for figures of the kind utility.")] = 0.0005,
+    confidence: Annotated[float, opt("How often the plausible tiers hold the right one.")] = 0.9,
     correct_rate: Annotated[
-        float | None,
-        typer.Option("--correct-rate", help="Share of searches to call weak, and to read 5 passages more."),
+        float | None, opt("Share of searches to call weak, and to read 5 passages more.")
     ] = None,
-    correct_below: Annotated[
-        float | None,
-        typer.Option("--correct-below", help="The same below this cosine; .52 is published."),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of folds and network.")] = 0,
+    correct_below: Annotated[float | None, opt("The same below this cosine; .52 is published.")] = None,
+    set_: Sets = None,
+    embedder: EmbedderName = DEFAULTS.embedder,
+    limit: Limit = None,
+    seed: Draws = 0,
     json_output: Json = False,
 ) -> None:
-    """Train a router, and measure it on questions that it has not seen."""
-    from mio_rag.cli.show_control import print_router, router_json
-    from mio_rag.cli.terminal import progress_bar
+    """Learn how much a question needs.
+
+    Every tier is tried on every question, and a router is trained. Outcomes are written next to OUT
+    (.parquet); give such tables as PATH to train again without asking. An OUT that ends in .parquet is the
+    table alone. Use the router with --set depth.file=FILE.
+    """
+    from mio_rag.cli.show_control import print_labels, print_router, router_json
     from mio_rag.learning.router import FOLDS, FitSettings, fit_and_validate, read_table
+    from mio_rag.learning.router_model import Utility
     from mio_rag.learning.weights import write_weights
 
-    output = open_output(json_output)
-
-    def where() -> None:
-        if out.suffix != ".safetensors" or out.is_dir():
-            raise InputError(f"--out={out} must be a file that ends in .safetensors")
-
-    settings, prices, table, _ = collect(
+    output = open_output(json_output, kept_rows(out.with_suffix(".run"), "run the same command to go on"))
+    tables = [Path(one) for one in paths if one.endswith(".parquet")]
+    settings, *_ = collect(
         lambda: FitSettings(
-            kind=cast("Any", kind),
-            features=cast("Any", features),
-            seed=seed,
-            confidence=confidence,
-            correct_rate=correct_rate,
-            correct_below=correct_below,
+            kind=cast("Any", kind), features=cast("Any", features), seed=seed, confidence=confidence,
+            correct_rate=correct_rate, correct_below=correct_below,
         ),
-        lambda: read_utility(utility),
-        lambda: read_table(tables),
-        where,
-    )
-    with progress_bar("folds", FOLDS) as advance:
-        made, _ = fit_and_validate(table, settings, prices, advance)
+        lambda: check_ending("--out", out, ".safetensors", ".parquet"),
+        lambda: at_least(limit=(limit, 1), price=(price, 0)),
+    )  # fmt: skip
+    told: dict[str, Any] = {}
+    if not tables:
+        table, found = _labels(
+            output, paths, questions, model, tiers, by, unanswered, set_, embedder, limit, seed, out
+        )
+        tables = [table]
+        told = {
+            "table": str(table),
+            "questions": len(found.table),
+            "unlabelled": found.unlabelled,
+            "failed": found.failed,
+            "unanswered": found.unanswered,
+            "tiers": [tier.name for tier in found.table.tiers],
+            "label_shares": found.table.outcomes.values["label"].mean(axis=0).tolist(),
+        }
+        if not json_output:
+            print_labels(output.console, found)
+        if out.suffix == ".parquet":
+            if json_output:
+                output.json({"out": str(out), **told})
+            return
+    rows = read_table(tables)
+    with progress("folds", FOLDS) as advance:
+        made, _ = fit_and_validate(rows, settings, Utility(1.0, price), advance)
     write_weights(made.router.weights(), out)
     if json_output:
-        output.json({"out": str(out), **router_json(made.router)})
+        output.json({"out": str(out), **told, **router_json(made.router)})
         return
     print_router(output.console, made.router)
     output.console.print(str(out), soft_wrap=True)
 
 
-@route_app.command("show")
-def show_command(
-    router: Annotated[Path, typer.Argument(help="File of a router.")],
-    json_output: Json = False,
-) -> None:
-    """Show a router. Its tiers, what it goes by, where it comes from, and what its folds said."""
-    from mio_rag.cli.show_control import print_router, router_json
-    from mio_rag.learning.router_model import read_router
+def _labels(
+    output: Output,
+    paths: Sequence[str],
+    questions: Sequence[str] | None,
+    model: str | None,
+    tiers: Path | None,
+    by: str,
+    unanswered: str,
+    sets: list[str] | None,
+    embedder: str,
+    limit: int | None,
+    seed: int,
+    out: Path,
+) -> tuple[Path, Any]:
+    """Try every tier on every question, and write the table of outcomes."""
+    from mio_rag.evaluation.tiers import LabelSettings, label_questions
+    from mio_rag.generation import check_generator, make_generator
+    from mio_rag.generation.replies import RememberingGenerator
+    from mio_rag.learning.router import write_table
+    from mio_rag.session.tiers import PUBLISHED, read_tiers
+    from mio_rag.storage import make_parent
 
-    output = open_output(json_output)
-    if not router.is_file():
-        raise DataError(f"'{router}' does not exist: give the file of a router")
-    found = read_router(str(router))
-    if json_output:
-        output.json(router_json(found))
-        return
-    print_router(output.console, found)
-
-
-# -- strategies ------------------------------------------------------------------------------------------
-
-strategies_app = typer.Typer(
-    name="strategies",
-    cls=ReportingGroup,
-    help="What a bandit has learned about search. Statistics of strategies, feedback, replay, recalibration.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-State = Annotated[Path, typer.Argument(help="SQLite file that --strategy-state wrote.")]
-
-
-@strategies_app.command()
-def stats(
-    state: State,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Also draw the log into this .png, .svg or .pdf file.")
-    ] = None,
-    json_output: Json = False,
-) -> None:
-    """Show what each strategy brought. How often it ran, and what was learned."""
-    from mio_rag.cli.show_control import print_stats
-    from mio_rag.learning.bandit_report import plot_log, stats_of
-
-    output = open_output(json_output)
-    found = stats_of(state)
-    if plot is not None:
-        plot_log(state, plot)
-    if json_output:
-        output.json(found)
-    else:
-        print_stats(output.console, found)
-
-
-@strategies_app.command()
-def feedback(
-    state: State,
-    question: Annotated[str, typer.Argument(help="Id that select, ask or serve showed.")],
-    rating: Annotated[str, typer.Argument(help="helpful or unhelpful.")],
-    json_output: Json = False,
-) -> None:
-    """Rate the answer to a question. The strategies that found what was read are credited; counts once."""
-    import time
-
-    from mio_rag.learning.bandit_log import EventLog
-    from mio_rag.learning.strategist import rate
-
-    output = open_output(json_output)
-    values = {"helpful": 1, "unhelpful": -1}
-    if rating not in values:
-        raise InputError(f"rating '{rating}' is unknown: give helpful or unhelpful")
-    new = rate(EventLog(state), question, values[rating], time.time())
-    if json_output:
-        output.json({"question": question, "rating": rating, "new": new})
-    else:
-        output.console.print("noted" if new else "this question was rated before: nothing changes")
-
-
-@strategies_app.command()
-def replay(
-    state: State,
-    policy: Annotated[
-        str, typer.Option("--policy", help="linucb, thompson, epsilon-greedy or uniform.")
-    ] = "linucb",
-    rule: Annotated[str, typer.Option("--rule", help="program, or margin: the published rule.")] = "program",
-    price: Annotated[
-        float | None,
-        typer.Option("--strategy-price", help="What a token of the model must add. [that of the log]"),
-    ] = None,
-    alpha: Annotated[
-        float | None, typer.Option("--alpha", help="Width of the upper confidence. [that of the log]")
-    ] = None,
-    json_output: Json = False,
-) -> None:
-    """Estimate what another policy would have earned. On the logged questions, with 95 % intervals."""
-    from mio_rag.cli.show_control import print_replay
-    from mio_rag.learning.bandit_report import replay as replayed
-    from mio_rag.learning.bandit_report import settings_of
-
-    output = open_output(json_output)
-    given: dict[str, Any] = {"policy": policy, "rule": rule}
-    given |= {} if alpha is None else {"alpha": alpha}
-    given |= {} if price is None else {"token_price": price}
-    found = replayed(state, settings_of(state).replace(**given))
-    if json_output:
-        output.json(asdict(found))
-    else:
-        print_replay(output.console, found)
-
-
-@strategies_app.command()
-def recalibrate(
-    state: State,
-    window_days: Annotated[float, typer.Option("--window-days", help="Days to learn from.")] = 30.0,
-    holdout: Annotated[
-        float, typer.Option("--holdout", help="Share of them, the last ones, to compare on.")
-    ] = 0.2,
-    json_output: Json = False,
-) -> None:
-    """Fit the models on the last days alone. They take over only if they are not worse on later questions."""
-    from mio_rag.learning.bandit_report import recalibrate as recalibrated
-    from mio_rag.learning.bandit_report import settings_of
-
-    output = open_output(json_output)
-    found = recalibrated(state, settings_of(state).replace(window_days=window_days, holdout=holdout))
-    if json_output:
-        output.json(asdict(found))
-        return
-    verdict = "the new models take over" if found.deployed else "the old models stay"
-    output.console.print(
-        f"{found.window} questions to learn from, {found.holdout} later ones to compare on (strategies ran "
-        f"on {found.compared} of them): squared error "
-        f"{found.loss:.5f} in use, {found.new_loss:.5f} new; difference in [{found.low:+.5f}, "
-        f"{found.high:+.5f}]: {verdict}",
-        soft_wrap=True,
+    if len(paths) != 1:
+        raise InputError("one PATH at a time is labelled: give tables to train on several")
+    if model is None and by == "answers":
+        raise InputError("labels by answers need a model: give --model, or --by evidence")
+    spec = None if model is None else reader_spec(model)
+    chosen, ladder, _ = collect(
+        lambda: Chosen.of(DEFAULTS.policy, sets),
+        lambda: PUBLISHED if tiers is None else read_tiers(tiers),
+        lambda: None if spec is None else check_generator(spec),
     )
+    settings = LabelSettings(
+        ladder, cast("Any", by), cast("Any", unanswered), retrieval=chosen.policy.search.retrieval,
+        limit=limit, seed=seed,
+    )  # fmt: skip
+    make_parent(out)
+    dataset, index = data_of(output, paths[0], questions[0] if questions else None, embedder)
+    reader: Generator | None = None if spec is None else make_generator(spec)
+    if reader is not None and reader.identity is not None and not isinstance(reader, RememberingGenerator):
+        reader = cast("Generator", RememberingGenerator(reader, out.with_suffix(".replies.sqlite")))
+    try:
+        with progress("labelling", len(dataset.questions[:limit])) as advance:
+            found = label_questions(dataset, index, reader, settings, out.with_suffix(".run"), advance)
+    finally:
+        if reader is not None:
+            reader.close()
+    table = out.with_suffix(".parquet")
+    write_table(found.table, table)
+    return table, found
 
 
-@strategies_app.command()
-def rebuild(state: State, json_output: Json = False) -> None:
-    """Fold the whole log afresh, without the snapshot."""
-    from mio_rag.learning.bandit_report import rebuild as rebuilt
-
-    output = open_output(json_output)
-    events = rebuilt(state)
-    if json_output:
-        output.json({"events": events})
-    else:
-        output.console.print(f"{events} events folded")
+# -- planner ----------------------------------------------------------------------------------------------
 
 
-@strategies_app.command()
-def export(
-    state: State,
-    out: Annotated[Path, typer.Option("--out", help="File to write, for instance prior.safetensors.")],
+def encoder_of(name: str) -> Encoder:
+    """What embeds questions for a planner: an embedder, that of an index, or the hidden states of a model."""
+    from mio_rag.generation.gguf import PREFIX, HiddenStates
+    from mio_rag.retrieval.embedders import make_embedder
+    from mio_rag.retrieval.index import CorpusIndex, is_index
+
+    if name.startswith(PREFIX):
+        return HiddenStates(name.removeprefix(PREFIX))
+    return CorpusIndex.load(name).embedder if is_index(Path(name)) else make_embedder(name)
+
+
+def named_workflows(names: str) -> list[Workflow]:
+    """Workflows by names and JSON files with commas between them; all named ones for nothing."""
+    from mio_rag.session.workflow import NAMED, find_workflow
+
+    given = listed(names) if names else list(NAMED)
+    found = collect(*((lambda name=name: find_workflow(name)) for name in given))
+    if twice := {w.name for w in found if sum(other.name == w.name for other in found) > 1}:
+        raise InputError(f"--workflows names {', '.join(sorted(twice))} twice")
+    return found
+
+
+@fit_app.command("planner")
+def fit_planner(
+    paths: Sources,
+    out: Out,
+    questions: QuestionSets = None,
+    model: Model = None,
+    workflows: Annotated[str, opt("Names of `mio-rag policy list`, or JSON files. [default: all]")] = "",
+    method: Annotated[str, opt("regression or ppo.")] = "regression",
+    mode: Annotated[str, opt("once: choose a workflow; again: look after every step.")] = "once",
+    prices: Annotated[str, opt("With ppo: prices of a unit of cost to train for, with commas.")] = "0.1",
+    cost: Annotated[str, opt("What is counted: tokens or dollars.")] = "tokens",
+    updates: Annotated[int, opt("With ppo: most rounds of training.")] = 150,
+    checkpoint: Annotated[Path | None, opt("With ppo: an interrupted training goes on there.")] = None,
+    test: Annotated[float, opt("Share of the questions held out, in [0, 1).")] = 0.4,
+    embedder: Annotated[
+        str, opt("As in index; an index; or hidden:FILE.gguf: its last hidden state.")
+    ] = DEFAULTS.embedder,
+    set_: Sets = None,
+    budget: Annotated[int, typer.Option("--budget", "-b", help="Largest context, in tokens.")] = 256,
+    answer: Annotated[int, opt("Longest answer, in tokens.")] = 32,
+    limit: Annotated[int, opt("Questions of each set, drawn by seed.")] = 50,
+    skip: Annotated[int, opt("Of these, pass over so many first.")] = 0,
+    seed: Draws = 0,
     json_output: Json = False,
 ) -> None:
-    """Write what was learned, as a prior. Another state can start from it."""
-    from mio_rag.learning.bandit_report import export as exported
+    """Learn which workflow to choose for which question.
+
+    All are tried, and a planner is trained. Outcomes are written to a folder next to OUT (.outcomes); give
+    such a folder as PATH to train again without asking. An OUT without the ending .safetensors is the folder
+    alone. Models and prices are models.* of --set. Use the planner with --set order.file=FILE.
+    """
+    from mio_rag.cli.show_control import print_table
+    from mio_rag.learning.planner_training import fixed_points, frontier, read_table, split_of, train_planner
+    from mio_rag.learning.ppo import PPOSettings
 
     output = open_output(json_output)
-    questions = exported(state, out)
+    at_least(limit=(limit, 1), skip=(skip, 0))
+    if not 0 <= test < 1:
+        raise InputError(f"--test must be in [0, 1), got {test:g}")
+    given = [name for name, value in (("--prices", prices != "0.1"), ("--checkpoint", checkpoint)) if value]
+    if method != "ppo" and given:
+        raise InputError(f"{' and '.join(given)}: no effect with --method {method}; leave out, or choose ppo")
+    chosen_prices = numbers("--prices", prices)
+    folder = Path(paths[0])
+    told: dict[str, Any] = {}
+    if not (folder / "outcomes.parquet").is_file():
+        only = out.suffix != ".safetensors"
+        folder = out if only else out.with_suffix(".outcomes")
+        table = _outcomes(
+            output,
+            paths,
+            questions,
+            model,
+            workflows,
+            set_,
+            budget,
+            answer,
+            limit,
+            skip,
+            seed,
+            embedder,
+            folder,
+        )
+        told = {"questions": len(table), "workflows": list(table.actions), "table": str(folder)}
+        if not json_output:
+            print_table(output.console, table)
+        if only:
+            if json_output:
+                output.json(told)
+            return
+    settings = PPOSettings(alphas=chosen_prices, updates=updates, seed=seed)
+    files = [name for name in listed(workflows) if name.endswith(".json")]
+    rows = read_table(folder, encoder_of(embedder), files)
+    learned, held = split_of(rows.outcomes, test, seed)
+    if len(learned) < 10 <= len(learned) + len(held):
+        raise InputError(
+            f"{len(learned)} of {len(learned) + len(held)} questions are left to learn from, 10 are needed: "
+            f"hold out fewer than --test {test:g}, or add questions to the table"
+        )
+    with progress("training", updates if method == "ppo" else 1) as advance:
+        made = train_planner(
+            rows, learned, method=method, mode=mode, cost=cost, ppo=settings, checkpoint=checkpoint,
+            progress=lambda update, reward: advance(1),
+        )  # fmt: skip
+    planner, points = made.planner, []
+    _write_planner(planner, out)
+    if len(held):
+        experience = rows.experience(planner.tree, planner.features, held, planner.unit, planner.cost)
+        asked = chosen_prices if method == "ppo" else (0.0, 0.05, 0.1, 0.2, 0.5)
+        points = [*fixed_points(experience, asked[0]), *frontier(planner, experience, asked)]
     if json_output:
-        output.json({"questions": questions, "out": str(out)})
-    else:
-        output.console.print(f"what {questions} questions taught: {out}", soft_wrap=True)
+        output.json(
+            {
+                **told, "file": str(out), "learned_from": len(learned), "held_out": len(held),
+                "unit": planner.unit, "points": [point.to_dict() for point in points], "curve": made.curve,
+            }
+        )  # fmt: skip
+        return
+    _print_planner(output, planner, len(learned), len(held), points)
+    output.console.print(f"\nplanner: {out}", soft_wrap=True)
 
 
-@strategies_app.command(name="import")
-def import_(
-    state: State,
-    prior: Annotated[Path, typer.Argument(help="File that export wrote.")],
-    weight: Annotated[
-        float, typer.Option("--weight", help="How hard it is to move, in units of the ridge.")
-    ] = 1.0,
+def _write_planner(planner: Any, out: Path) -> None:
+    from mio_rag.learning.planner import write_planner
+
+    write_planner(planner, out)
+
+
+def _print_planner(output: Output, planner: Any, learned: int, held: int, points: Sequence[Any]) -> None:
+    from mio_rag.cli.show_control import print_points
+
+    output.console.print(
+        f"learned from {learned} questions, held out {held}; a cost of 1 is {planner.unit:.4g} {planner.cost}"
+    )
+    if (report := planner.about.get("report", {})).get("sets", 1) > 1:
+        output.console.print(
+            f"{report['sets']:.0f} question sets: it names the right one for {report['sets_told']:.0%} of "
+            "the questions that it has not learned from"
+        )
+    if points:
+        print_points(output.console, points)
+
+
+_NONE: list[str | None] = [None]
+
+
+def _outcomes(
+    output: Output,
+    paths: Sequence[str],
+    questions: Sequence[str] | None,
+    model: str | None,
+    workflows: str,
+    sets: list[str] | None,
+    budget: int,
+    answer: int,
+    limit: int,
+    skip: int,
+    seed: int,
+    embedder: str,
+    folder: Path,
+) -> Any:
+    """Answer every question by every workflow; an interrupted run goes on in the same folder."""
+    from mio_rag.generation import check_generator, make_generator
+    from mio_rag.learning.outcomes import Source, collect_outcomes, data_hash, shuffled
+    from mio_rag.policies.make import workflow_session
+    from mio_rag.policies.setup import ControlSettings, Setup
+    from mio_rag.retrieval import Retriever
+    from mio_rag.selection.selector import Selector
+    from mio_rag.session.budget import Limits
+    from mio_rag.session.loop import Session
+    from mio_rag.session.models import Models, workflow_settings
+    from mio_rag.session.workflow import misfits, workflow_problems
+
+    if questions and len(questions) != len(paths):
+        raise InputError(f"{len(paths)} sources and {len(questions)} question sets: give one for each")
+    spec = reader_spec(model)
+    chosen, several, _ = collect(
+        lambda: Chosen.of(DEFAULTS.policy, sets),
+        lambda: named_workflows(workflows),
+        lambda: check_generator(spec),
+    )
+    running = workflow_settings(chosen.control.kinds)
+    told: dict[str, Any] = {
+        "models": tuple(running.models),
+        "prices": tuple(running.prices),
+        "depth": running.depth,
+    }
+    problems = [problem for workflow in several for problem in workflow_problems(workflow, **told)]
+    if running.prices and "reader" not in running.prices:
+        problems.append("the reader has no price: set models.reader.input and models.reader.output, too")
+    if problems:
+        raise InputError(problems)
+    reader, models = make_generator(spec), Models(running.models)
+    try:
+        sources = []
+        for path, its in zip(paths, questions or _NONE * len(paths), strict=True):
+            usual = embedder if embedder in ("minilm", "tfidf") else DEFAULTS.embedder
+            dataset, index = data_of(output, path, its, usual)
+            selector = Selector()
+            if problems := misfits(several, index, selector):
+                raise InputError([f"{path}: {problem}" for problem in problems])
+            control = ControlSettings(limits=Limits(40, 20_000, 1e6), kinds={"workflow": running.to_dict()})
+            setup = Setup(control, Retriever(index, counter=reader), selector, answer)
+
+            def session(name: str, workflow: Workflow, setup: Setup = setup) -> Session:
+                return workflow_session(name, workflow, setup, models)
+
+            asked = shuffled(dataset.questions, limit, seed, skip)
+            if not asked:
+                raise InputError(
+                    f"--skip {skip} leaves none of the {len(dataset.questions)} questions of {path}"
+                )
+            name, known = Path(its or path).name, data_hash(index, dataset.questions)
+            sources.append(Source(name, asked, session, running, known))
+        total = sum(len(source.questions) for source in sources)
+        with progress("answering", total) as advance:
+            return collect_outcomes(
+                folder, sources, several, reader, budget_tokens=budget,
+                progress=lambda name, done, of: advance(1, name),
+            )  # fmt: skip
+    finally:
+        reader.close()
+        models.close()
+
+
+# -- process ----------------------------------------------------------------------------------------------
+
+
+@fit_app.command("process")
+def fit_process(
+    traces: Annotated[
+        Path,
+        typer.Argument(
+            help="traces.jsonl, or the folder of an evaluation that holds it.", show_default=False
+        ),
+    ],
+    out: Annotated[Path | None, opt("TOML file of the process. [default: only report]")] = None,
+    start: Annotated[Path | None, opt("TOML file of the process to begin with.")] = None,
+    signal: Annotated[str | None, opt("Which measured U: confidence or evidence.")] = None,
+    bins: Annotated[int, opt("Number of equal bins of U with separate parameters.")] = 4,
+    min_drop: Annotated[float, opt("Least fall of U for a retrieval to count as a success.")] = 0.01,
+    cost_by: Annotated[str, opt("Unit of cost: seconds or tokens.")] = "seconds",
+    price: Annotated[float | None, opt("Quality that a unit of cost is worth. [keeps reason_cost]")] = None,
+    by_bins: Annotated[bool, opt("Write the process with parameters by bin of U.", "--by-bins")] = False,
     json_output: Json = False,
 ) -> None:
-    """Start from what another state learned, as a prior mean."""
-    from mio_rag.learning.bandit_report import start_from
+    """Estimate the decision process from recorded runs.
+
+    Its assumptions are tested, and it is solved again. Use the file with --set repeat.process=FILE.
+    """
+    from mio_rag.cli.show_control import print_calibration
+    from mio_rag.learning.mdp import model_of, model_to_toml, solve_plan, structure, to_json
+    from mio_rag.learning.mdp_calibration import Unit, calibrate
+    from mio_rag.session.trace import read_traces
+    from mio_rag.storage import write_atomically
 
     output = open_output(json_output)
-    start_from(state, prior, weight)
+    if by_bins and out is None:
+        raise InputError("--by-bins needs --out, the file to write")
+    given = model_of(start, {})
+    found = calibrate(
+        read_traces(traces, ("signal",), "a decision process"),
+        given,
+        gauge=signal,
+        bins=bins,
+        min_drop=min_drop,
+        cost_by=cast("Unit", cost_by),
+        price=price,
+    )
+    if out is not None:
+        write_atomically(out, model_to_toml(found.by_bins if by_bins else found.model))
+    plans = {
+        name: solve_plan(model)
+        for name, model in (("given", given), ("calibrated", found.model), ("by bins", found.by_bins))
+    }
+    shapes = {name: structure(plan) for name, plan in plans.items()}
     if json_output:
-        output.json({"prior": str(prior), "weight": weight})
-    else:
-        output.console.print("the prior is part of the log")
-
-
-@strategies_app.command()
-def prune(
-    state: State,
-    strategy: Annotated[str, typer.Argument(help="Strategy to put on probation.")],
-    kind: Annotated[str, typer.Option("--type", help="Type of question: who, when, which, yes-no, ...")],
-    lift: Annotated[bool, typer.Option("--lift", help="End the probation instead.")] = False,
-    json_output: Json = False,
-) -> None:
-    """Put a strategy on probation. For a type of question it then runs only rarely, to be tried again."""
-    from mio_rag.learning.bandit_report import prune as pruned
-
-    output = open_output(json_output)
-    changed = pruned(state, strategy, kind, not lift)
-    if json_output:
-        output.json({"strategy": strategy, "type": kind, "probation": not lift, "changed": changed})
-    else:
-        where = f"on probation for '{kind}' questions"
-        if lift:
-            told = f"was not put {where}: nothing changes"
-            if changed:
-                told = f"is no longer put {where}; what was learned may still do so"
-        else:
-            told = f"is {where}{'' if changed else ' already'}; --lift ends it"
-        output.console.print(f"{strategy} {told}", soft_wrap=True)
-
-
-@strategies_app.command()
-def add(
-    state: State,
-    strategy: Annotated[str, typer.Argument(help="Strategy to choose among from now on.")],
-    json_output: Json = False,
-) -> None:
-    """Choose among one strategy more. What was learned of the others stays."""
-    from mio_rag.learning.bandit_report import add_strategy
-
-    output = open_output(json_output)
-    new = add_strategy(state, strategy)
-    if json_output:
-        output.json({"strategy": strategy, "new": new})
-    else:
-        output.console.print("added" if new else "it is chosen among already: nothing changes")
+        data = dataclasses.asdict(found)
+        data |= {"model": found.model.to_dict(), "by_bins": found.by_bins.to_dict()}
+        solved = {name: to_json(plan, shapes[name]) for name, plan in plans.items()}
+        output.json({**data, "solved": solved, "out": None if out is None else str(out)})
+        return
+    print_calibration(output.console, found, shapes)
+    if out is not None:
+        output.console.print(f"\nprocess: {out}", soft_wrap=True)

@@ -7,6 +7,7 @@ import errno
 import io
 import math
 import os
+import re
 import sys
 import unicodedata
 import warnings
@@ -20,7 +21,17 @@ import typer
 from typer.core import TyperGroup
 
 from mio_rag.cli import interrupt
-from mio_rag.errors import InfeasibleError, InputError, MioRagError, Notice, OutputError, SolverError
+from mio_rag.errors import (
+    InfeasibleError,
+    InputError,
+    MioRagError,
+    Notice,
+    OutputError,
+    SolverError,
+    SpentError,
+    StateError,
+)
+from mio_rag.types import GenerationError
 
 # -- streams ---------------------------------------------------------------------------------------------
 
@@ -105,6 +116,7 @@ class Output:
 
         self.as_json, self.kept = as_json, kept
         self.console = Terminal(stderr=as_json)
+        self.notes = Terminal(stderr=True)
         self._stdout: int | None = None
         if as_json and sys.stdout is not None:
             sys.stdout.flush()
@@ -121,6 +133,10 @@ class Output:
             os.dup2(self._stdout, 1)
             os.close(self._stdout)
             self._stdout = None
+
+    def say(self, text: str) -> None:
+        """Print a line that is no part of the result on stderr."""
+        self.notes.print(text, soft_wrap=True)
 
     def json(self, data: Mapping[str, Any]) -> None:
         """Print the one object, on one line; what JSON cannot hold (infinity, NaN) becomes null.
@@ -233,8 +249,8 @@ class ReportingGroup(TyperGroup):
     ) -> Any:
         """Run the command line and end the program.
 
-        Exit code 1 if a solver or generator failed, or the output could not be written; 2 for bad input; 130
-        if interrupted.
+        Exit code 1 if a solver, model or store failed, or the output could not be written; 2 for bad input; 3
+        if there is nothing to select or answer from; 4 if a budget is spent; 130 if interrupted.
         """
         global _current
         _current = None
@@ -304,31 +320,60 @@ def _notices_as_notes() -> Iterator[None]:
         yield
 
 
+#: Errors -> exit code.
+_CODES = ((InfeasibleError, 3), (SpentError, 4), ((GenerationError, SolverError, StateError, OutputError), 1))
+
+
 class _Interrupted(Exception):
     """Ctrl-C, on its way to the top."""
 
 
 def _report(error: Exception, as_json: bool) -> int:
     """Tell an error where the command's result would go; its exit code."""
-    from mio_rag.types import GenerationError
-
     problems, kind, code = [str(error)], type(error).__name__, 2
     if isinstance(error, InputError):
-        problems = list(error.problems)
+        problems = [_as_typed(problem) for problem in error.problems]
     elif isinstance(error, _Interrupted):
         kept = "" if _current is None or _current.kept is None else _current.kept()
         problems, kind, code = ["; ".join(["interrupted", *filter(None, [kept])])], "Interrupted", 130
-    elif isinstance(error, (GenerationError, InfeasibleError, SolverError, OutputError)):
-        code = 1
+    else:
+        code = next((code for kinds, code in _CODES if isinstance(error, kinds)), code)
     output = _current or open_output(as_json)
     with suppress(OutputError):  # where not even this can be written, the exit code says it
         output.problems(problems, kind, headed=code != 130)
     return code
 
 
+#: Arguments of functions -> the option that sets them.
+_OPTION_OF = {"max_tokens": "answer", "budget_tokens": "budget"}
+
+
+def _as_typed(problem: str) -> str:
+    """Word a problem as the command line is written, not as Python is."""
+    problem = re.sub(r"^(\w+): (?:(\w+): )?(\w+)( must |=)", _dotted, problem)
+    found = re.match(r"^([\w.]+)=(\S+) must be (.*)$", problem)
+    if found is None:
+        return problem
+    name = found[1] if "." in found[1] else f"--{_OPTION_OF.get(found[1], found[1]).replace('_', '-')}"
+    return f"{name} must be {found[3]}, got {found[2]}"
+
+
+def _dotted(found: re.Match[str]) -> str:
+    return ".".join(filter(None, found.groups()[:3])) + found[4]
+
+
+def usage_error(message: str, context: Any = None) -> Any:
+    """Return the error of a command line that is used wrongly."""
+    return cast("Any", typer.BadParameter.__mro__[1])(message, context)
+
+
 def _report_usage(error: Any, as_json: bool) -> int:
-    """Tell a usage error as Typer words it."""
+    """Tell a usage error as Typer words it; of an old option, what replaces it."""
+    from mio_rag.cli.options import OLD_OPTIONS
     from mio_rag.cli.terminal import errors
+
+    if new := OLD_OPTIONS.get(getattr(error, "option_name", "")):
+        error = usage_error(f"{error.option_name} is now {new}", error.ctx)
 
     shown = io.StringIO()
     error.show(shown)

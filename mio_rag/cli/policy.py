@@ -1,425 +1,281 @@
-"""Commands about policies and plans: policy, plan, mdp."""
+"""Commands about policies: new, check, show, list, replay, state and fit."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mio_rag.cli.control_options import ModelOptions
-from mio_rag.cli.options import Json, MaxTokens, spread
-from mio_rag.cli.output import open_output
-from mio_rag.errors import InputError, collect
+from mio_rag.cli.chosen import Chosen, keys
+from mio_rag.cli.fit import fit_app
+from mio_rag.cli.learn import encoder_of
+from mio_rag.cli.options import Json, Sets, check_ending, numbers, opt
+from mio_rag.cli.output import Output, open_output
+from mio_rag.defaults import DEFAULTS
+from mio_rag.errors import DataError, InputError
 
 if TYPE_CHECKING:
-    from mio_rag.learning.planner import Encoder
-    from mio_rag.session.workflow import Workflow
-
-
-# -- policy ----------------------------------------------------------------------------------------------
+    from mio_rag.session.trace import Trace
 
 policy_app = typer.Typer(
-    help="Policies: who decides what on a question's way, at one price.",
+    help="Policies: what decides how a question is searched, read and answered, at one price.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-_Named = Annotated[str, typer.Argument(metavar="FILE|PRESET", help="TOML file of a policy, or a preset.")]
-_Index = Annotated[
-    Path | None, typer.Option("--index", help="Also hold what was learned against this index.")
+policy_app.add_typer(fit_app, name="fit")
+Named = Annotated[
+    str, typer.Argument(metavar="FILE|PRESET", help="A policy file, or a preset.", show_default=False)
 ]
 
 
+@policy_app.command("new")
+def policy_new(
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="What to begin with.")] = DEFAULTS.policy,
+    set_: Sets = None,
+    out: Annotated[Path | None, opt("File to write. [default: stdout]")] = None,
+) -> None:
+    """Print a policy file to begin your own with.
+
+    \b
+      mio-rag policy new balanced > mine.toml
+      mio-rag policy new --set price.token=0.001 --out mine.toml
+    """
+    from mio_rag.policy import preset_text
+    from mio_rag.storage import write_atomically
+
+    output = open_output(False)
+    check_ending("--out", out, ".toml")
+    text = preset_text(preset)
+    if set_:
+        text = Chosen.of(preset, set_).check().policy.to_toml()
+    if out is not None:
+        write_atomically(out, text)
+    else:
+        output.console.print(text, end="", soft_wrap=True)
+
+
 @policy_app.command("check")
-def check_command(policy: _Named, index: _Index = None, json_output: Json = False) -> None:
-    """Find everything that is wrong with a policy. With its files, too; no model is loaded, nothing spent."""
-    from mio_rag.cli.options import load_index
-    from mio_rag.policy import read_policy
+def policy_check(
+    policy: Named,
+    set_: Sets = None,
+    index: Annotated[Path | None, opt("Also compare what was learned with this index.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Find everything that is wrong with a policy and its files. No model is loaded, nothing spent."""
     from mio_rag.policy_files import resolve
+    from mio_rag.retrieval.index import CorpusIndex
 
     output = open_output(json_output)
-    found = read_policy(policy)
-    states, corpus = collect(lambda: resolve(found), lambda: None if index is None else load_index(index))
-    if corpus is not None:
-        states.check(corpus.embedder.fingerprint)
+    found = Chosen.of(policy, set_).policy
+    states = resolve(found)
+    if index is not None:
+        states.check(CorpusIndex.load(index).embedder.fingerprint)
     if json_output:
         told = {"name": found.name, "sha256": states.sha256, "files": dict(states.hashes)}
         output.json({**told, "notes": list(found.notes)})
         return
     count = len(states.hashes)
     files = f", with {count} file{'s' if count > 1 else ''}" if count else ""
-    output.console.print(f"{found.name} holds together{files}; content {states.sha256[:12]}", soft_wrap=True)
+    output.console.print(f"{found.name} is valid{files}; content {states.sha256[:12]}", soft_wrap=True)
     for note in found.notes:
-        output.console.print(f"note: {note}", soft_wrap=True, markup=False)
-
-
-@policy_app.command("calibrate")
-def calibrate_command(
-    data: Annotated[str, typer.Argument(help="Question set with gold passages.")],
-    index: Annotated[Path, typer.Option("--index", help="Index that the questions are asked of.")],
-    out: Annotated[Path, typer.Option("--out", help="File for [repetition] calibration: .json.")],
-    limit: Annotated[int, typer.Option("--limit", help="Most questions, drawn by seed.")] = 500,
-    seed: Annotated[int, typer.Option("--seed", help="Of the questions that are drawn.")] = 0,
-    json_output: Json = False,
-) -> None:
-    """Learn how likely the evidence is complete. From labelled questions."""
-    from mio_rag.cli.options import load_index
-    from mio_rag.cli.terminal import progress_bar
-    from mio_rag.corpora.dataset import Dataset
-    from mio_rag.corpora.load import check_source, load_questions
-    from mio_rag.evaluation.fit import calibrate_completeness
-    from mio_rag.retrieval.index import check_index
-    from mio_rag.storage import make_parent, write_atomically
-
-    output = open_output(json_output)
-    if limit < 1:
-        raise InputError(f"--limit={limit} must be >= 1")
-    collect(lambda: check_source(data), lambda: check_index(index))
-    questions, corpus = load_questions(data), load_index(index)
-    asked = Dataset(Path(data).name, tuple(corpus.passages), questions)
-    with progress_bar("reading", min(limit, len(questions))) as advance:
-        found = calibrate_completeness(asked, corpus, limit=limit, seed=seed, progress=advance)
-    make_parent(out)
-    write_atomically(out, found.model.to_json())
-    if json_output:
-        output.json({"file": str(out), **found.to_dict()})
-        return
-    output.console.print(
-        f"{found.questions} questions: on those not seen, probabilities are off by {found.error:.3f} (as "
-        f"shipped: {found.shipped_error:.3f}; by chance alone, on so few: {found.chance:.3f}), Brier "
-        f"{found.brier:.3f} ({found.shipped_brier:.3f})\n{out}",
-        soft_wrap=True,
-    )
+        output.console.print(f"note: {note}", soft_wrap=True)
 
 
 @policy_app.command("show")
-def show_command(
-    policy: Annotated[
-        str, typer.Argument(metavar="FILE|PRESET", help="TOML file or preset; nothing: list the presets.")
-    ] = "",
-    toml: Annotated[
-        bool, typer.Option("--toml", help="Print the file of a preset, to begin one's own with.")
+def policy_show(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A policy, a workflow (also as JSON file), or the file of a router or planner.",
+        ),
+    ] = DEFAULTS.policy,
+    set_: Sets = None,
+    show_keys: Annotated[
+        bool, typer.Option("--keys", help="List all keys of a policy file, with meaning and default.")
     ] = False,
     json_output: Json = False,
 ) -> None:
-    """Show who decides what, at which price, within which limits."""
-    from mio_rag.cli.show_control import print_policy, print_presets
+    """Show what decides, at which price and within which limits."""
+    from mio_rag.cli.show_control import print_planner, print_policy, print_router, router_json
     from mio_rag.policies.describe import policy_json
-    from mio_rag.policy import PRESETS, preset_text, read_policy
+    from mio_rag.policy import PRESETS
     from mio_rag.policy_files import resolve
+    from mio_rag.session.workflow import NAMED
 
     output = open_output(json_output)
-    if not policy:
-        if toml:
-            raise InputError("--toml needs a policy: give its name")
-        if json_output:
-            output.json({"presets": dict(PRESETS)})
-        else:
-            print_presets(output.console, PRESETS)
-        return
-    if toml:
-        output.console.print(preset_text(policy), end="", soft_wrap=True, markup=False, highlight=False)
-        return
-    found = read_policy(policy)
-    states = resolve(found)
-    if json_output:
-        output.json(policy_json(found, states))
-        return
-    print_policy(output.console, found, states)
-
-
-# -- plan ------------------------------------------------------------------------------------------------
-
-plan_app = typer.Typer(
-    help="Workflows: which steps, in what order, by which model.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
-
-def _workflows(names: str) -> list[Workflow]:
-    from mio_rag.session.workflow import NAMED, find_workflow
-
-    given = [name.strip() for name in names.split(",") if name.strip()] or list(NAMED)
-    found = collect(*((lambda name=name: find_workflow(name)) for name in given))
-    if twice := {w.name for w in found if sum(other.name == w.name for other in found) > 1}:
-        raise InputError(f"--workflows names {', '.join(sorted(twice))} twice")
-    return found
-
-
-def _embedder(name: str, index: Path | None) -> Encoder:
-    from mio_rag.cli.options import load_embedder, load_index
-    from mio_rag.generation.gguf import PREFIX, HiddenStates
-
-    if name.startswith(PREFIX) and index is None:
-        return HiddenStates(name.removeprefix(PREFIX))
-    return load_embedder(name) if index is None else load_index(index).embedder
-
-
-@plan_app.command("show")
-def plan_show_command(
-    workflow: Annotated[
-        str, typer.Argument(help="Name of a workflow, its JSON file, or a planner's file; nothing: list all.")
-    ] = "",
-    json_output: Json = False,
-) -> None:
-    """Show a workflow or a planner. Without a name: list all workflows."""
-    from mio_rag.cli.show_control import print_named, print_planner
-    from mio_rag.session.workflow import NAMED, find_workflow, workflow_problems, workflow_text
-
-    output = open_output(json_output)
-    if not workflow:
-        if json_output:
-            output.json({"workflows": [found.to_dict() for found in NAMED.values()]})
-        else:
-            print_named(output.console, NAMED)
-        return
-    if workflow.endswith(".safetensors"):
+    if show_keys:
+        _print_keys(output)
+    elif name.endswith(".safetensors"):
         from mio_rag.learning.planner import planner_about, read_planner
+        from mio_rag.learning.router_model import read_router
 
-        planner = read_planner(workflow)
+        try:
+            about = planner_about(read_planner(name))
+        except DataError as error:
+            if "is of the kind 'router'" not in str(error):
+                raise
+            router = read_router(name)
+            output.json(router_json(router)) if json_output else print_router(output.console, router)
+            return
+        output.json(about) if json_output else print_planner(output.console, about)
+    elif name in NAMED or name.endswith(".json") or name.startswith("workflow:"):
+        _show_workflow(output, name.removeprefix("workflow:"))
+    elif name in PRESETS or name.endswith(".toml"):
+        policy = Chosen.of(name, set_).policy
+        states = resolve(policy)
         if json_output:
-            output.json(planner_about(planner))
+            output.json(policy_json(policy, states))
         else:
-            print_planner(output.console, planner_about(planner))
-        return
-    found = find_workflow(workflow)
+            print_policy(output.console, policy, states)
+    else:
+        Chosen.of(name, set_).check()
+        output.console.print(f"{name} is a policy that is known by name: see `mio-rag policy list`")
+
+
+def _show_workflow(output: Output, name: str) -> None:
+    from mio_rag.session.workflow import find_workflow, workflow_problems, workflow_text
+
+    found = find_workflow(name)
     # Which models there are, and what they cost, is known where it runs.
     if problems := workflow_problems(found, models=found.models, prices=found.models):
         raise InputError(problems)
-    if json_output:
+    if output.as_json:
         output.json(found.to_dict())
+    else:
+        output.console.print(workflow_text(found), soft_wrap=True)
+
+
+def _print_keys(output: Output) -> None:
+    """Print every key of a policy file."""
+    from mio_rag.settings import plain
+
+    found = keys().values()
+    if output.as_json:
+        told = {
+            one.name: {"help": one.help, "default": _plain_default(one.default), "with": one.of}
+            for one in found
+        }
+        output.json({"keys": plain(told)})
         return
-    output.console.print(workflow_text(found), soft_wrap=True, markup=False, highlight=False)
+    for one in found:
+        default = _plain_default(one.default)
+        shown = "" if default in (None, "", [], {}) else f" [default: {default}]"
+        only = f" [with by = {one.of}]" if one.of else ""
+        output.console.print(f"{one.name}", style="bold", end="")
+        output.console.print(f"{shown}{only}", style="dim", soft_wrap=True)
+        if one.help:
+            output.console.print(f"    {one.help}", soft_wrap=not output.console.is_terminal)
 
 
-@plan_app.command("outcomes")
-@spread
-def outcomes_command(
-    out: Annotated[Path, typer.Argument(help="Folder of the table; an interrupted run goes on there.")],
-    data: Annotated[
-        list[str], typer.Option("--data", help="Question set; give it once for each, with an index for each.")
-    ],
-    index: Annotated[
-        list[Path], typer.Option("--index", help="Index that the questions of the set are asked of.")
-    ],
-    generator: Annotated[str, typer.Option("--generator", help="Who answers, as in ask.")] = "extractive",
-    *,
-    workflows: Annotated[
-        str, typer.Option("--workflows", help="Comma-separated names or files. [all named ones]")
-    ] = "",
-    models: ModelOptions,
-    limit: Annotated[int, typer.Option("--limit", help="Questions of each set, drawn by seed.")] = 50,
-    skip: Annotated[
-        int, typer.Option("--skip", help="Of these, so many are passed over first: for a table of others.")
-    ] = 0,
-    budget_tokens: Annotated[int, typer.Option("--budget-tokens", help="Largest block of evidence.")] = 256,
-    max_tokens: MaxTokens = 32,
-    seed: Annotated[int, typer.Option("--seed", help="Of the questions that are drawn.")] = 0,
-    json_output: Json = False,
-) -> None:
-    """Answer every question by every workflow. Quality and costs are kept as a table."""
-    from mio_rag.cli.show_control import print_table
-    from mio_rag.cli.terminal import progress_bar
-    from mio_rag.corpora.load import check_source, load_questions
-    from mio_rag.generation import check_generator, make_generator
-    from mio_rag.learning.outcomes import Source, collect_outcomes, data_hash, shuffled
-    from mio_rag.policies.make import workflow_session
-    from mio_rag.policies.setup import ControlSettings, Setup
-    from mio_rag.retrieval import CorpusIndex, Retriever
-    from mio_rag.retrieval.index import check_index
-    from mio_rag.selection.selector import Selector
-    from mio_rag.session.budget import Limits
-    from mio_rag.session.loop import Session
-    from mio_rag.session.models import Models
-    from mio_rag.session.workflow import misfits, workflow_problems
+def _plain_default(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return list(value) if isinstance(value, tuple) else value
+
+
+@policy_app.command("list")
+def policy_list(json_output: Json = False) -> None:
+    """List presets, policies that are known by name, and workflows."""
+    from mio_rag.cli.show_control import print_named, print_presets
+    from mio_rag.policies.make import kind_names
+    from mio_rag.policy import PRESETS
+    from mio_rag.session.workflow import NAMED
 
     output = open_output(json_output)
-    if len(data) != len(index):
-        raise InputError(
-            f"{len(data)} question sets and {len(index)} indexes: give one --index for each --data"
-        )
-    if limit < 1:
-        raise InputError(f"--limit={limit} must be >= 1")
-    if skip < 0:
-        raise InputError(f"--skip={skip} must be >= 0")
-    chosen, settings, *_ = collect(
-        lambda: _workflows(workflows),
-        models.settings,
-        lambda: check_generator(generator),
-        *((lambda source=source: check_source(source)) for source in data),
-        *((lambda folder=folder: check_index(folder)) for folder in index),
+    if json_output:
+        flows = [found.to_dict() for found in NAMED.values()]
+        output.json({"presets": dict(PRESETS), "policies": kind_names(), "workflows": flows})
+        return
+    print_presets(output.console, PRESETS)
+    names = [{"tier": "tier:NAME", "strategies": "strategies:A+B", "workflow": "workflow:NAME"}.get(n, n)
+             for n in kind_names() if n != "policy"]  # fmt: skip
+    told = (
+        f"\nby name: {', '.join(names)}; rules may end with @tracked, @confidence, @evidence or @complete\n"
     )
-    told = {"models": tuple(settings.models), "prices": tuple(settings.prices), "depth": settings.depth}
-    problems = [p for w in chosen for p in workflow_problems(w, **told)]
-    if settings.prices and "reader" not in settings.prices:
-        problems.append(
-            "the reader has no price, so a table could not hold dollars: give --model-price reader=IN,OUT"
-        )
-    if problems:
-        raise InputError(problems)
-    reader = make_generator(generator)
-    opened = Models(settings.models)
-    try:
-        sources = []
-        for name, folder in zip(data, index, strict=True):
-            corpus, selector = CorpusIndex.load(folder), Selector()
-            if problems := misfits(chosen, corpus, selector):
-                raise InputError([f"{folder}: {problem}" for problem in problems])
-            control = ControlSettings(limits=Limits(40, 20_000, 1e6), kinds={"workflow": settings.to_dict()})
-            setup = Setup(control, Retriever(corpus, counter=reader), selector, max_tokens)
-
-            def session(name: str, workflow: Workflow, setup: Setup = setup) -> Session:
-                return workflow_session(name, workflow, setup, opened)
-
-            known = load_questions(name)
-            questions = shuffled(known, limit, seed, skip)
-            if not questions:
-                raise InputError(f"--skip={skip} leaves none of the {len(known)} questions of '{name}'")
-            sources.append(Source(Path(name).name, questions, session, settings, data_hash(corpus, known)))
-        total = sum(len(source.questions) for source in sources)
-        with progress_bar("answering", total) as advance:
-            table = collect_outcomes(
-                out, sources, chosen, reader, budget_tokens=budget_tokens,
-                progress=lambda name, done, of: advance(1, name),
-            )  # fmt: skip
-    finally:
-        reader.close()
-        opened.close()
-    if json_output:
-        output.json({"questions": len(table), "workflows": list(table.actions), "table": str(out)})
-        return
-    print_table(output.console, table)
-    output.console.print(f"\ntable: {out / 'outcomes.parquet'}", soft_wrap=True)
+    output.console.print(told, soft_wrap=True)
+    print_named(output.console, NAMED)
 
 
-@plan_app.command("train")
-def train_command(
-    folder: Annotated[Path, typer.Argument(help="Folder that `plan outcomes` wrote.")],
-    out: Annotated[Path, typer.Option("--out", help="The planner's file: .safetensors.")],
-    method: Annotated[str, typer.Option("--method", help="regression or ppo.")] = "regression",
-    mode: Annotated[
-        str, typer.Option("--mode", help="once: choose a workflow; again: look after every executor.")
-    ] = "once",
-    alpha: Annotated[
-        str, typer.Option("--alpha", help="With ppo: comma-separated prices to train for.")
-    ] = "0.1",
-    cost: Annotated[str, typer.Option("--cost", help="What is counted: tokens or dollars.")] = "tokens",
-    updates: Annotated[int, typer.Option("--updates", help="With ppo: most rounds of training.")] = 150,
-    seed: Annotated[int, typer.Option("--seed", help="Of the split and of training.")] = 0,
-    test: Annotated[float, typer.Option("--test", help="Share of the questions held out, in [0, 1).")] = 0.4,
-    embedder: Annotated[
-        str,
-        typer.Option("--embedder", help="As for index; or hidden:FILE.gguf: its last hidden state."),
-    ] = "minilm",
-    index: Annotated[
-        Path | None, typer.Option("--index", help="Instead of --embedder: an index, whose embedder is taken.")
-    ] = None,
-    workflow_file: Annotated[
-        list[str] | None, typer.Option("--workflow-file", help="JSON of a workflow in the table; repeatable.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option("--checkpoint", help="With ppo: an interrupted training goes on there."),
+# -- replay -----------------------------------------------------------------------------------------------
+
+
+@policy_app.command("replay")
+def policy_replay(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="Traces of ask or evaluate, outcomes of policy fit planner, or a bandit's .sqlite file.",
+            show_default=False,
+        ),
+    ],
+    planner: Annotated[Path | None, opt("File of the planner that decides.")] = None,
+    embedder: Annotated[str, opt("Of the planner: as in index, or an index.")] = DEFAULTS.embedder,
+    prices: Annotated[str, opt("With outcomes: prices of a unit of cost.")] = "0,0.05,0.1,0.2,0.5",
+    every: Annotated[
+        bool, typer.Option("--all", help="With outcomes: also questions that training has seen.")
+    ] = False,
+    question: Annotated[str | None, opt("Show the traces of this question (id or text) in full.")] = None,
+    bandit: Annotated[str, opt("Of a bandit: linucb, thompson, epsilon-greedy or uniform.")] = "linucb",
+    rule: Annotated[str, opt("Of a bandit: program, or margin, the published rule.")] = "program",
+    price: Annotated[float | None, opt("Of a bandit: price of a token. [that of the log]")] = None,
+    width: Annotated[
+        float | None, opt("Of a bandit: width of the upper confidence. [that of the log]")
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Learn which workflow to choose for which question. From a table of outcomes."""
-    from mio_rag.cli.options import numbers
-    from mio_rag.cli.show_control import print_points
-    from mio_rag.cli.terminal import progress_bar
-    from mio_rag.learning.planner import write_planner
-    from mio_rag.learning.planner_training import fixed_points, frontier, read_table, split_of, train_planner
-    from mio_rag.learning.ppo import PPOSettings
+    """Make recorded decisions again, or estimate what others would bring.
 
+    No model is asked. Traces: status 1 where a decision comes out differently. Outcomes: quality and cost of
+    a planner at every price. A bandit's log: what another one would have earned, with 95 % intervals.
+    """
     output = open_output(json_output)
-    if not 0 <= test < 1:
-        raise InputError(f"--test={test:g} must be in [0, 1)")
-    if method != "ppo" and (
-        given := [n for n, v in (("--alpha", alpha != "0.1"), ("--checkpoint", checkpoint)) if v]
-    ):
-        raise InputError(
-            f"{' and '.join(given)}: without effect on --method {method}; leave out, or choose ppo"
-        )
-    prices = numbers("--alpha", alpha)
-    settings = PPOSettings(alphas=prices, updates=updates, seed=seed)
-    table = read_table(folder, _embedder(embedder, index), workflow_file or ())
-    learned, held = split_of(table.outcomes, test, seed)
-    if len(learned) < 10 <= len(learned) + len(held):
-        raise InputError(
-            f"{len(learned)} of {len(learned) + len(held)} questions are left to learn from, 10 are needed: "
-            f"hold out fewer than --test {test:g}, or add questions to the table"
-        )
-    with progress_bar("training", updates if method == "ppo" else 1) as advance:
-        made = train_planner(
-            table, learned, method=method, mode=mode, cost=cost, ppo=settings, checkpoint=checkpoint,
-            progress=lambda update, reward: advance(1),
-        )  # fmt: skip
-    write_planner(made.planner, out)
-    planner = made.planner
-    points = []
-    if len(held):
-        experience = table.experience(planner.tree, planner.features, held, planner.unit, planner.cost)
-        asked = prices if method == "ppo" else (0.0, 0.05, 0.1, 0.2, 0.5)
-        points = [*fixed_points(experience, asked[0]), *frontier(planner, experience, asked)]
-    if json_output:
-        output.json(
-            {
-                "file": str(out), "learned_from": len(learned), "held_out": len(held),
-                "unit": planner.unit, "points": [point.to_dict() for point in points], "curve": made.curve,
-            }
-        )  # fmt: skip
-        return
-    output.console.print(f"learned from {len(learned)} questions, held out {len(held)}; a cost of 1 is "
-                         f"{planner.unit:.4g} {planner.cost}")  # fmt: skip
-    if (report := planner.about.get("report", {})).get("sets", 1) > 1:
-        output.console.print(
-            f"{report['sets']:.0f} question sets: it names the right one for {report['sets_told']:.0%} of "
-            "the questions that it has not learned from"
-        )
-    if points:
-        print_points(output.console, points)
-    output.console.print(f"\nplanner: {out}", soft_wrap=True)
+    if path.suffix == ".sqlite":
+        _replay_bandit(output, path, bandit, rule, price, width)
+    elif (path / "outcomes.parquet").is_file():
+        _replay_outcomes(output, path, planner, embedder, prices, every)
+    else:
+        _replay_traces(output, path, planner, embedder, question)
 
 
-@plan_app.command("evaluate")
-def evaluate_command(
-    planner: Annotated[Path, typer.Argument(help="File that `plan train` wrote.")],
-    folder: Annotated[Path, typer.Argument(help="Folder that `plan outcomes` wrote.")],
-    alpha: Annotated[str, typer.Option("--alpha", help="Comma-separated prices.")] = "0,0.05,0.1,0.2,0.5",
-    held_out: Annotated[
-        bool, typer.Option("--held-out/--all", help="Only the questions that training has not seen.")
-    ] = True,
-    embedder: Annotated[
-        str,
-        typer.Option("--embedder", help="As for index; or hidden:FILE.gguf: its last hidden state."),
-    ] = "minilm",
-    index: Annotated[
-        Path | None, typer.Option("--index", help="Instead of --embedder: an index, whose embedder is taken.")
-    ] = None,
-    workflow_file: Annotated[
-        list[str] | None, typer.Option("--workflow-file", help="JSON of a workflow in the table; repeatable.")
-    ] = None,
-    json_output: Json = False,
+def _replay_bandit(
+    output: Output, path: Path, bandit: str, rule: str, price: float | None, width: float | None
 ) -> None:
-    """Replay a planner on a table of outcomes. Quality and cost at every price, against fixed workflows."""
+    from mio_rag.cli.show_control import print_replay
+    from mio_rag.learning.bandit_report import replay, settings_of
+
+    given: dict[str, Any] = {"policy": bandit, "rule": rule}
+    given |= {} if width is None else {"alpha": width}
+    given |= {} if price is None else {"token_price": price}
+    found = replay(path, settings_of(path).replace(**given))
+    if output.as_json:
+        output.json(asdict(found))
+    else:
+        print_replay(output.console, found)
+
+
+def _replay_outcomes(
+    output: Output, folder: Path, planner: Path | None, embedder: str, prices: str, every: bool
+) -> None:
     import numpy as np
 
-    from mio_rag.cli.options import numbers
     from mio_rag.cli.show_control import print_points
     from mio_rag.learning.planner import read_planner
     from mio_rag.learning.planner_training import fixed_points, frontier, never_seen, read_table
 
-    output = open_output(json_output)
-    prices = numbers("--alpha", alpha)
-    found = read_planner(planner)
-    for price in prices:
+    if planner is None:
+        raise InputError("outcomes are replayed by a planner: give --planner")
+    asked, found = numbers("--prices", prices), read_planner(planner)
+    for price in asked:
         found.checked_alpha(price)
-    table = read_table(folder, _embedder(embedder, index), workflow_file or ())
+    own = [name for name in map(str, folder.glob("*.json")) if name.endswith(".workflow.json")]
+    table = read_table(folder, encoder_of(embedder), own)
     if table.embedder != found.embedder:
         raise InputError(f"the planner was trained with embedder {found.embedder}, here is {table.embedder}")
-    places = never_seen(table.outcomes, found) if held_out else np.arange(len(table.outcomes))
+    places = np.arange(len(table.outcomes)) if every else never_seen(table.outcomes, found)
     if not len(places):
         raise InputError(
             f"the planner has learned from all {len(table.outcomes)} questions: train it with --test above "
@@ -429,217 +285,232 @@ def evaluate_command(
         names = ", ".join(w.name for w in found.tree.workflows)
         raise InputError(f"the planner chooses among other workflows than the table holds: {names}")
     experience = table.experience(found.tree, found.features, places, found.unit, found.cost)
-    points = [*fixed_points(experience, prices[0]), *frontier(found, experience, prices)]
-    if json_output:
+    points = [*fixed_points(experience, asked[0]), *frontier(found, experience, asked)]
+    if output.as_json:
         output.json({"questions": len(places), "points": [point.to_dict() for point in points]})
         return
     output.console.print(f"{len(places)} questions; a cost of 1 is {found.unit:.4g} {found.cost}")
     print_points(output.console, points)
 
 
-@plan_app.command("replay")
-def plan_replay_command(
-    traces: Annotated[Path, typer.Argument(help="Traces that ask --trace or evaluate wrote.")],
-    planner: Annotated[
-        Path | None, typer.Option("--planner", help="Who decided; without it only the books are checked.")
-    ] = None,
-    embedder: Annotated[
-        str,
-        typer.Option("--embedder", help="As for index; or hidden:FILE.gguf: its last hidden state."),
-    ] = "minilm",
-    index: Annotated[
-        Path | None, typer.Option("--index", help="Instead of --embedder: an index, whose embedder is taken.")
-    ] = None,
-    json_output: Json = False,
+def _replay_traces(
+    output: Output, path: Path, planner: Path | None, embedder: str, question: str | None
 ) -> None:
-    """Make the decisions of traces again. Without a model; status 1 where something comes out differently."""
-    from mio_rag.learning.planner import read_planner, replay
+    from mio_rag.cli.show_control import print_run
+    from mio_rag.errors import DataError
+    from mio_rag.learning.planner import read_planner
+    from mio_rag.learning.planner import replay as replay_workflow
+    from mio_rag.learning.rules import replay as replay_rule
     from mio_rag.session.trace import read_traces
 
-    output = open_output(json_output)
-    found = None if planner is None else read_planner(planner)
-    given = read_traces(traces, ("workflow",), "workflows")
-    encoder = _embedder(embedder, index) if found is not None and found.embedder else None
-    wrong = {trace.question_id: problems for trace in given if (problems := replay(trace, found, encoder))}
-    if json_output:
-        output.json({"traces": len(given), "wrong": wrong})
-    else:
-        for name, problems in wrong.items():
-            output.console.print(f"{name}: {'; '.join(problems)}", soft_wrap=True, markup=False)
-        output.console.print(f"{len(given)} traces, {len(wrong)} of which come out differently")
-    if wrong:
-        raise typer.Exit(1)
+    learned = None if planner is None else read_planner(planner)
+    encoder = encoder_of(embedder) if learned is not None and learned.embedder else None
+    traces = [t for t in read_traces(path) if question in (None, t.question_id, t.question)]
+    if not traces:
+        raise InputError(f"'{path}' holds no trace of question '{question}'")
 
+    def problems(trace: Trace) -> list[str] | None:
+        if "workflow" in trace.settings:
+            return list(replay_workflow(trace, learned, encoder))
+        return list(replay_rule(trace)) if "signal" in trace.about else None
 
-# -- mdp -------------------------------------------------------------------------------------------------
-
-mdp_app = typer.Typer(
-    help="Retrieve, reason or stop, by a decision process. That of `--controller mdp`.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", help="TOML file with parameters of the model; options given here override it."),
-]
-
-
-@mdp_app.command("solve")
-def solve_command(
-    config: Config = None,
-    horizon: Annotated[
-        str | None,
-        typer.Option("--horizon", help="Decisions until the answer is due; inf: as published. [10]"),
-    ] = None,
-    quality: Annotated[
-        str | None, typer.Option("--quality", help="Quality over U: linear, log or exp. [linear]")
-    ] = None,
-    k: Annotated[float | None, typer.Option("--k", help="Steepness of exp. [1]")] = None,
-    gamma: Annotated[float | None, typer.Option("--gamma", help="Discount, in (0, 1]. [0.98]")] = None,
-    grid: Annotated[int | None, typer.Option("--grid", help="Points of the grid over U. [1001]")] = None,
-    json_output: Json = False,
-) -> None:
-    """Solve the decision process and describe its policy."""
-    from mio_rag.cli.show_control import print_plan
-    from mio_rag.learning.mdp import model_of, sensitivity, solve_plan, structure, to_json
-
-    output = open_output(json_output)
-    given: dict[str, Any] = {"quality": quality, "k": k, "discount": gamma, "grid": grid}
-    if horizon is not None:
-        given["horizon"] = _horizon(horizon)
-    model = model_of(config, {name: value for name, value in given.items() if value is not None})
-    if k is not None and model.quality != "exp":
-        raise InputError(f"--k={k:g} is the steepness of exp, but the quality is {model.quality}")
-    start = time.perf_counter()
-    plan = solve_plan(model)
-    shape, changes = structure(plan), sensitivity(plan)
-    seconds = time.perf_counter() - start
-    if json_output:
-        output.json(to_json(plan, shape, changes, seconds))
-        return
-    print_plan(output.console, plan, shape, changes)
-
-
-Traces = Annotated[Path, typer.Argument(help="traces.jsonl, or the folder of an evaluation that holds it.")]
-
-
-@mdp_app.command("replay")
-def mdp_replay_command(
-    traces: Traces,
-    question: Annotated[
-        str | None,
-        typer.Option("--question", help="Show the traces of this question (id or text) in full."),
-    ] = None,
-    json_output: Json = False,
-) -> None:
-    """Recompute every decision of recorded runs and report differences."""
-    from mio_rag.cli.show_control import print_outcome
-    from mio_rag.learning.rules import replay
-    from mio_rag.session.trace import read_traces
-
-    output = open_output(json_output)
-    every = read_traces(traces, ("signal",), "a decision process")
-    found = [t for t in every if question in (None, t.question_id, t.question)]
-    if not found:
-        raise InputError(f"'{traces}' holds no trace of question '{question}'")
+    checked = [(trace, found) for trace in traces if (found := problems(trace)) is not None]
+    if not checked:
+        raise DataError(f"'{path}' holds no trace of a workflow or a decision process")
     differing: list[dict[str, Any]] = [
-        {
-            "question": t.question_id,
-            "controller": t.policy,
-            "budget_tokens": t.budget,
-            "differs": wrong,
-        }
-        for t in found
-        if (wrong := replay(t))
+        {"question": t.question_id, "policy": t.policy, "budget_tokens": t.budget, "differs": wrong}
+        for t, wrong in checked
+        if wrong
     ]
-    if json_output:
-        shown = [t.to_dict() for t in found] if question is not None else []
-        output.json({"traces": len(found), "differing": differing, "shown": shown})
+    if output.as_json:
+        shown = [t.to_dict() for t in traces] if question is not None else []
+        output.json({"traces": len(checked), "differing": differing, "shown": shown})
     else:
-        for trace in found if question is not None else []:
+        for trace in traces if question is not None else []:
             output.console.print(f"\n{trace.policy}: {trace.question}", style="bold")
-            print_outcome(output.console, trace)
-        output.console.print(f"{len(found)} traces replayed, {len(differing)} differ")
+            output.console.print(trace.answer or "(no answer)")
+            print_run(output.console, trace)
+        output.console.print(f"{len(checked)} traces replayed, {len(differing)} differ")
         for entry in differing[:10]:
-            output.console.print(f"{entry['question']}, {entry['controller']}: {entry['differs'][0]}")
+            output.console.print(
+                f"{entry['question']}, {entry['policy']}: {entry['differs'][0]}", soft_wrap=True
+            )
     if differing:
         raise typer.Exit(1)
 
 
-@mdp_app.command("calibrate")
-def mdp_calibrate_command(
-    traces: Traces,
-    config: Config = None,
-    uncertainty: Annotated[
-        str | None, typer.Option("--uncertainty", help="Which measured U: confidence or evidence.")
-    ] = None,
-    bins: Annotated[
-        int, typer.Option("--bins", help="Number of equal bins of U with separate parameters.")
-    ] = 4,
-    min_drop: Annotated[
-        float, typer.Option("--min-drop", help="Minimum fall of U for a retrieval to count as a success.")
-    ] = 0.01,
-    cost_by: Annotated[str, typer.Option("--cost-by", help="Unit of cost: seconds or tokens.")] = "seconds",
-    price: Annotated[
-        float | None,
-        typer.Option("--price", help="Quality equivalent of one second or token. [keeps reason_cost]"),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            help="Write the calibrated process as TOML, for --config here and --mdp-config elsewhere.",
-        ),
-    ] = None,
-    by_bins: Annotated[
-        bool, typer.Option("--by-bins", help="Write the process with parameters by bin of U to --out.")
-    ] = False,
+# -- state ------------------------------------------------------------------------------------------------
+
+state_app = typer.Typer(
+    help="What a bandit has learned about search strategies, in the file of search.state.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+policy_app.add_typer(state_app, name="state")
+State = Annotated[Path, typer.Argument(help="SQLite file of search.state.", show_default=False)]
+
+
+@state_app.command("show")
+def state_show(
+    state: State,
+    plot: Annotated[Path | None, opt("Also draw the log into this .png, .svg or .pdf file.")] = None,
     json_output: Json = False,
 ) -> None:
-    """Estimate the process from recorded runs. Tests its assumptions, and solves it again."""
-    import dataclasses
-
-    from mio_rag.cli.show_control import print_calibration
-    from mio_rag.learning.mdp import model_of, model_to_toml, solve_plan, structure, to_json
-    from mio_rag.learning.mdp_calibration import Unit, calibrate
-    from mio_rag.session.trace import read_traces
-    from mio_rag.storage import write_atomically
+    """Show how often each strategy ran, and what was learned of it."""
+    from mio_rag.cli.show_control import print_stats
+    from mio_rag.learning.bandit_report import plot_log, stats_of
 
     output = open_output(json_output)
-    if by_bins and out is None:
-        raise InputError("--by-bins needs --out, the file to write")
-    given = model_of(config, {})
-    found = calibrate(
-        read_traces(traces, ("signal",), "a decision process"),
-        given,
-        gauge=uncertainty,
-        bins=bins,
-        min_drop=min_drop,
-        cost_by=cast("Unit", cost_by),
-        price=price,
-    )
-    if out is not None:
-        write_atomically(out, model_to_toml(found.by_bins if by_bins else found.model))
-    plans = {
-        name: solve_plan(model)
-        for name, model in (("given", given), ("calibrated", found.model), ("by bins", found.by_bins))
-    }
-    shapes = {name: structure(plan) for name, plan in plans.items()}
+    found = stats_of(state)
+    if plot is not None:
+        plot_log(state, plot)
     if json_output:
-        data = dataclasses.asdict(found)
-        data |= {"model": found.model.to_dict(), "by_bins": found.by_bins.to_dict()}
-        solved = {name: to_json(plan, shapes[name]) for name, plan in plans.items()}
-        output.json({**data, "solved": solved, "out": None if out is None else str(out)})
+        output.json(found)
+    else:
+        print_stats(output.console, found)
+
+
+@state_app.command()
+def feedback(
+    state: State,
+    question: Annotated[str, typer.Argument(help="Id that select, ask or serve showed.", show_default=False)],
+    rating: Annotated[str, typer.Argument(help="helpful or unhelpful.", show_default=False)],
+    json_output: Json = False,
+) -> None:
+    """Rate the answer to a question, once.
+
+    The strategies that found what was read are credited.
+    """
+    from mio_rag.learning.bandit_log import EventLog
+    from mio_rag.learning.strategist import rate
+
+    output = open_output(json_output)
+    values = {"helpful": 1, "unhelpful": -1}
+    if rating not in values:
+        raise InputError(f"rating '{rating}' is unknown: give helpful or unhelpful")
+    new = rate(EventLog(state), question, values[rating], time.time())
+    if json_output:
+        output.json({"question": question, "rating": rating, "new": new})
+    else:
+        output.console.print("noted" if new else "this question was rated before: nothing changes")
+
+
+@state_app.command()
+def recalibrate(
+    state: State,
+    window_days: Annotated[float, opt("Days to learn from.")] = 30.0,
+    holdout: Annotated[float, opt("Share of them, the last ones, to compare on.")] = 0.2,
+    json_output: Json = False,
+) -> None:
+    """Fit the models on the last days alone.
+
+    They take over if they are not worse on later questions.
+    """
+    from mio_rag.learning.bandit_report import recalibrate as recalibrated
+    from mio_rag.learning.bandit_report import settings_of
+
+    output = open_output(json_output)
+    found = recalibrated(state, settings_of(state).replace(window_days=window_days, holdout=holdout))
+    if json_output:
+        output.json(asdict(found))
         return
-    print_calibration(output.console, found, shapes)
-    if out is not None:
-        output.console.print(f"\nprocess: {out}", soft_wrap=True)
+    verdict = "the new models take over" if found.deployed else "the old models stay"
+    output.console.print(
+        f"{found.window} questions to learn from, {found.holdout} later ones to compare on (strategies ran "
+        f"on {found.compared} of them): squared error {found.loss:.5f} in use, {found.new_loss:.5f} new; "
+        f"difference in [{found.low:+.5f}, {found.high:+.5f}]: {verdict}",
+        soft_wrap=True,
+    )
 
 
-def _horizon(text: str) -> int | str:
-    if text.strip() == "inf":
-        return "inf"
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InputError(f"--horizon={text!r} must be a whole number of decisions, or inf") from error
+@state_app.command()
+def rebuild(state: State, json_output: Json = False) -> None:
+    """Replay the whole log, without the snapshot."""
+    from mio_rag.learning.bandit_report import rebuild as rebuilt
+
+    output = open_output(json_output)
+    events = rebuilt(state)
+    if json_output:
+        output.json({"events": events})
+    else:
+        output.console.print(f"{events} events replayed")
+
+
+@state_app.command()
+def export(
+    state: State,
+    out: Annotated[Path, opt("File to write, for instance prior.safetensors.")],
+    json_output: Json = False,
+) -> None:
+    """Write what was learned, as a prior for another state."""
+    from mio_rag.learning.bandit_report import export as exported
+
+    output = open_output(json_output)
+    questions = exported(state, out)
+    if json_output:
+        output.json({"questions": questions, "out": str(out)})
+    else:
+        output.console.print(f"learned from {questions} questions: {out}", soft_wrap=True)
+
+
+@state_app.command(name="import")
+def import_(
+    state: State,
+    prior: Annotated[Path, typer.Argument(help="File that export wrote.", show_default=False)],
+    weight: Annotated[float, opt("How hard it is to move, in units of the ridge.")] = 1.0,
+    json_output: Json = False,
+) -> None:
+    """Start from what another state learned, as a prior mean."""
+    from mio_rag.learning.bandit_report import start_from
+
+    output = open_output(json_output)
+    start_from(state, prior, weight)
+    if json_output:
+        output.json({"prior": str(prior), "weight": weight})
+    else:
+        output.console.print("the prior is part of the log")
+
+
+@state_app.command()
+def prune(
+    state: State,
+    strategy: Annotated[str, typer.Argument(help="Strategy to put on probation.", show_default=False)],
+    kind: Annotated[str, typer.Option("--type", help="Type of question: who, when, which, yes-no, ...")],
+    lift: Annotated[bool, opt("End the probation instead.", "--lift")] = False,
+    json_output: Json = False,
+) -> None:
+    """Let a strategy run only rarely for a type of question."""
+    from mio_rag.learning.bandit_report import prune as pruned
+
+    output = open_output(json_output)
+    changed = pruned(state, strategy, kind, not lift)
+    if json_output:
+        output.json({"strategy": strategy, "type": kind, "probation": not lift, "changed": changed})
+        return
+    where = f"on probation for '{kind}' questions"
+    if not lift:
+        told = f"is {where}{'' if changed else ' already'}; --lift ends it"
+    elif changed:
+        told = f"is no longer put {where}; what was learned may still do so"
+    else:
+        told = f"was not put {where}: nothing changes"
+    output.console.print(f"{strategy} {told}", soft_wrap=True)
+
+
+@state_app.command()
+def add(
+    state: State,
+    strategy: Annotated[
+        str, typer.Argument(help="Strategy to choose among from now on.", show_default=False)
+    ],
+    json_output: Json = False,
+) -> None:
+    """Choose among one more strategy; what was learned of the others stays."""
+    from mio_rag.learning.bandit_report import add_strategy
+
+    output = open_output(json_output)
+    new = add_strategy(state, strategy)
+    if json_output:
+        output.json({"strategy": strategy, "new": new})
+    else:
+        output.console.print("added" if new else "it is chosen among already: nothing changes")

@@ -32,11 +32,9 @@ if TYPE_CHECKING:
     from mio_rag.documents.files import LeftOut
     from mio_rag.evaluation.harness import EvaluationResult
     from mio_rag.measures import Measure
-    from mio_rag.refusal.model import Verdict
     from mio_rag.selection.result import Selection
     from mio_rag.session.cache import Hit
     from mio_rag.solvers.result import SolveResult
-    from mio_rag.types import Answer
 
 
 # -- tables ----------------------------------------------------------------------------------------------
@@ -121,116 +119,81 @@ def _print(console: Terminal, fields: Sequence[Field], widths: Sequence[int]) ->
 
 # -- selection -------------------------------------------------------------------------------------------
 
-_SNIPPET_LINES, _SNIPPET_LENGTH = 2, 160  # on a terminal; in characters, where the output goes elsewhere
+_SNIPPET = 160  # characters
 
 
-def print_selection(
-    console: Terminal,
-    selection: Selection,
-    *,
-    explain: bool = False,
-    show_rest: int = 8,
-    room: str | None = None,
-) -> None:
-    """The chosen passages in prompt order, and one line about them.
-
-    Parameters
-    ----------
-    explain : bool
-        Also why each passage is chosen, why the best of the rest are not, and the whole certificate.
-    show_rest : int
-        How many of the rest, with `explain`.
-    room : str, optional
-        What said how much may be read, where that was no budget of tokens.
-    """
-    result = selection.result
-    if result.x is None:
-        console.print(selection.explain(), soft_wrap=not console.is_terminal)
-        return
-    for place, i in enumerate(selection.chosen, 1):
-        d, passage = selection.decisions[i], selection.candidates.passage(i)
-        print_passage(
-            console, place, passage.title, d.id, d.tokens, passage.text, f"why: {d.reason}" if explain else ""
-        )
-    if explain:
-        _print_rest(console, selection, show_rest)
-    read = f"{selection.tokens_used} of {plural(selection.budget_tokens, 'token')}"
-    if room is not None:
-        read = f"{plural(selection.tokens_used, 'token')} ({room})"
-    console.print(
-        styled(
-            (f"{plural(len(selection.chosen), selection.unit)}, {read}", "bold"),
-            f" \u2014 {result.certificate() if explain else _proof(selection)}",
-        ),
-        soft_wrap=not console.is_terminal,
-    )
-    source = selection.relevance_source
-    told = []
-    if explain and selection.counts_parts is not None:
-        told.append(f"the certificate is for choices {selection.counts_parts}")
-    told += [f"relevance: {source.why}"] if explain and source is not None else []
-    if source is not None and source.unused:
-        told.append(
-            f"{' and '.join(source.unused)} changed nothing: no model that was fitted with it gives "
-            "relevance (`mio-rag calibrate --rerank`)"
-        )
-    told += [selection.worst_case.explain()] if selection.worst_case else []
-    for line in (*told, *selection.notes):
-        console.print(line, soft_wrap=not console.is_terminal)
-
-
-def print_passage(
-    console: Terminal, place: int, title: str, identifier: str, tokens: int, text: str, why: str = ""
-) -> None:
-    """Which passage is read, what it costs, and how it begins."""
-    name = ((title, "bold"), "  ", (identifier, "dim")) if title else ((identifier, "bold"),)
-    console.print(
-        styled(f"{place}. ", *name, (f", {plural(tokens, 'token')}", "dim")),
-        soft_wrap=not console.is_terminal,
-    )
-    for line in snippet(text, console.width - 3 if console.is_terminal else None):
-        console.print(f"   {line}", soft_wrap=True)
-    if why:
-        _print_indented(console, why)
-
-
-def snippet(text: str, width: int | None) -> list[str]:
-    """The beginning of a text, in lines of so many characters; None: in one line, wherever that ends."""
-    text = " ".join(printable(text).split())
-    lines = 1 if width is None else _SNIPPET_LINES
-    width = _SNIPPET_LENGTH if width is None else max(20, width)
-    shown = textwrap.wrap(text, width, break_on_hyphens=False)
-    if len(shown) <= lines:
-        return shown
-    shown = textwrap.wrap(" ".join(shown[:lines]), width - 4, break_on_hyphens=False)[:lines]
-    return [*shown[:-1], f"{shown[-1]} ..."]
-
-
-def _print_indented(console: Terminal, text: str) -> None:
-    lines = textwrap.wrap(text, max(20, console.width - 3)) if console.is_terminal else [text]
-    for line in lines:
-        console.print(f"   {line}", style="dim", soft_wrap=True)
-
-
-def _print_rest(console: Terminal, selection: Selection, shown: int) -> None:
-    """The best of what is left out, and why."""
+def print_reasons(console: Terminal, selection: Selection, show_rest: int = 8) -> None:
+    """Why each passage is chosen, and why the best of the rest are not."""
     chosen = set(selection.chosen)
     rest = [i for i in range(len(selection.candidates)) if i not in chosen]
     rest.sort(key=lambda i: -selection.decisions[i].value)
-    if rest:
-        console.print("\nleft out, most valuable first:", style="dim")
-    for i in rest[:shown]:
-        d, passage = selection.decisions[i], selection.candidates.passage(i)
-        name = f"{passage.title}  {d.id}" if passage.title else d.id
-        console.print(f" - {name}, {plural(d.tokens, 'token')}", soft_wrap=not console.is_terminal)
-        _print_indented(console, d.reason)
-    if len(rest) > shown:
-        console.print(f"   and {len(rest) - shown} more; --json lists everything", style="dim")
+    for title, rows in (
+        ("selected:", selection.chosen),
+        ("left out, most valuable first:", rest[:show_rest]),
+    ):
+        if rows:
+            console.print(f"\n{title}", style="dim")
+        for i in rows:
+            d, passage = selection.decisions[i], selection.candidates.passage(i)
+            name = f"{passage.title}  {d.id}" if passage.title else d.id
+            console.print(f" - {name}, {plural(d.tokens, 'token')}", soft_wrap=not console.is_terminal)
+            _print_indented(console, d.reason)
+    if len(rest) > show_rest:
+        console.print(f"   and {len(rest) - show_rest} more; --json lists everything", style="dim")
     console.print()
 
 
+def print_passage(
+    console: Terminal, place: int, title: str, identifier: str, tokens: int, text: str, found_by: str = ""
+) -> None:
+    """Which passage is read, what it costs, and how it begins."""
+    name = ((title, "bold"), "  ", (identifier, "dim")) if title else ((identifier, "bold"),)
+    told = styled(f"{place}. ", *name, (f", {plural(tokens, 'token')}", "dim"))
+    console.print(told, soft_wrap=not console.is_terminal)
+    short = textwrap.shorten(printable(text), _SNIPPET, placeholder=" ...", break_on_hyphens=False)
+    _print_indented(console, short, "")
+    if found_by:
+        _print_indented(console, f"found by {found_by}")
+
+
+def _print_indented(console: Terminal, text: str, style: str = "dim") -> None:
+    lines = textwrap.wrap(text, max(20, console.width - 3)) if console.is_terminal else [text]
+    for line in lines:
+        console.print(f"   {line}", style=style, soft_wrap=True)
+
+
+def proof_of(selection: Selection, *, full: bool = False, room: str | None = None) -> str:
+    """How much is read, and what is proven about the choice.
+
+    Parameters
+    ----------
+    full : bool
+        Also the whole certificate, and where relevance comes from.
+    room : str, optional
+        What limits how much is read, where that is no budget of tokens.
+    """
+    result, source = selection.result, selection.relevance_source
+    if result.x is None:
+        return selection.explain()
+    used = f"Used {selection.tokens_used:,} of {plural(selection.budget_tokens, 'token')}"
+    if room is not None:
+        used = f"Used {plural(selection.tokens_used, 'token')} ({room})"
+    lines = [f"{used}, {plural(len(selection.chosen), selection.unit)}: {_proof(selection)}."]
+    if full:
+        lines.append(result.certificate())
+        if selection.counts_parts is not None:
+            lines.append(f"the certificate is for choices {selection.counts_parts}")
+        lines += [f"relevance: {source.why}"] if source is not None else []
+    if source is not None and source.unused:
+        lines.append(
+            f"{' and '.join(source.unused)} changed nothing: no model that was fitted with it gives "
+            "relevance (`mio-rag policy fit relevance`)"
+        )
+    lines += [selection.worst_case.explain()] if selection.worst_case else []
+    return "\n".join(lines)
+
+
 def _proof(selection: Selection) -> str:
-    """What is proven about the choice, in words."""
     result = selection.result
     if result.is_optimal and not selection.chosen:
         return "proven: nothing that is allowed and fits is worth its price"
@@ -246,43 +209,15 @@ def _proof(selection: Selection) -> str:
     return f"not proven optimal{most}" + (f" ({'; '.join(why)})" if why else "")
 
 
-def print_answer(console: Terminal, answer: Answer) -> None:
-    """What the reader said, and what that took."""
-    console.print(answer.text or "(no answer)", style="bold", soft_wrap=not console.is_terminal)
-    console.print(
-        f"{answer.generator}: {answer.prompt_tokens} prompt and "
-        f"{plural(answer.completion_tokens, 'answer token')}, {answer.latency_seconds:.2f} s\n",
-        style="dim",
-        soft_wrap=not console.is_terminal,
-    )
-
-
-def print_verdict(console: Terminal, verdict: Verdict, answer: Answer) -> None:
-    """A refusal, or the answer with how sure it is that there is one."""
-    if not verdict.refused:
-        print_answer(console, answer)
-        console.print(f"{verdict.explain()}\n", style="dim", soft_wrap=not console.is_terminal)
-        return
-    console.print(f"{verdict.explain()[0].upper()}{verdict.explain()[1:]}.", style="bold", soft_wrap=True)
-    told = answer.text or "(no answer)"
-    console.print(f"{answer.generator} would have said: {told}\n", style="dim", soft_wrap=True)
-
-
-def print_known(console: Terminal, known: Hit) -> None:
-    """An answer that was given before, what it was given to, and what had been read for it."""
+def known_lines(known: Hit) -> list[str]:
+    """When an answer was given before, and what was read for it."""
     told = known.answer
-    nothing = "Not in these passages." if told.get("refusal", {}).get("refused") else "(no answer)"
-    console.print(told["answer"] or nothing, style="bold", soft_wrap=not console.is_terminal)
-    console.print(
-        f"cached: {told['generator']} said it {_ago(known.age_seconds)} to the same question; "
-        "nothing was asked now\n",
-        style="dim",
-        soft_wrap=not console.is_terminal,
-    )
     of_sentences = told.get("unit") == "sentence"
     titles = {p["id"].rpartition("#s")[0] if of_sentences else p["id"]: p["title"] for p in told["passages"]}
     read = ", ".join(f"{i} ({titles[i]})" if titles.get(i) else i for i in told["selected_ids"])
-    console.print(f"read then: {read or 'nothing'}", soft_wrap=not console.is_terminal)
+    refused = ["Refused before."] if told.get("refusal", {}).get("refused") else []
+    when = f"cached: {told['generator']} answered the same question {_ago(known.age_seconds)}"
+    return [*refused, f"{when}; nothing was asked now", f"read then: {read or 'nothing'}"]
 
 
 def _ago(seconds: float) -> str:
@@ -300,18 +235,15 @@ def print_result(console: Terminal, result: SolveResult, tokens_used: float | No
 
 
 def print_left_out(console: Terminal, left_out: Sequence[LeftOut]) -> None:
-    """Files of a folder that are not in the corpus, those of one reason together."""
-    if not left_out:
-        return
+    """Files that are not in the index, those of one reason together."""
     reasons: dict[str, list[str]] = {}
     for item in left_out:
         reasons.setdefault(item.reason, []).append(item.path)
-    console.print(f"left out: {len(left_out)}", style="yellow")
     for reason, paths in list(reasons.items())[:20]:
         named = ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
-        console.print(f"  {named}: {reason}", soft_wrap=True)
+        console.print(f"not read  {named}: {reason}", soft_wrap=True)
     if len(reasons) > 20:
-        console.print(f"  and {len(reasons) - 20} other reasons; --json lists everything")
+        console.print(f"and {len(reasons) - 20} other reasons; --json lists everything")
 
 
 # -- refusal ---------------------------------------------------------------------------------------------
@@ -471,7 +403,7 @@ def _print_first(
     if rivals and _OURS in methods - {baseline}:
         said += f", and {_OURS} is the choice of mio-rag's program"
         if FITTING in methods:
-            said += f" among whole passages, {FITTING} what it reads by the room there is"
+            said += f" among whole passages, {FITTING} the one that select and ask make"
     fields = []
     if evidence is not None:
         what = "gold documents" if evidence.name == "source_recall" else "gold passages"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,14 +10,10 @@ from rich.table import Table
 
 from mio_rag.cli.show import Field, print_fields, print_passage
 from mio_rag.cli.terminal import Terminal, styled
-from mio_rag.errors import InputError
-from mio_rag.formulations.numbers import plural
 from mio_rag.learning.rules import decided, open_actions
 from mio_rag.policies.describe import described, price_in_words
 
 if TYPE_CHECKING:
-    from mio_rag.batch import BatchSummary
-    from mio_rag.batch.run import Progress
     from mio_rag.evaluation.tiers import Labelled
     from mio_rag.learning.bandit_report import Replay
     from mio_rag.learning.mdp import Plan, Segment, Sensitivity, Structure
@@ -92,49 +86,60 @@ def _table(*titles: str, left: int = 1) -> Table:
     return table
 
 
-def print_outcome(console: Terminal, trace: Trace) -> None:
-    """The answer, what was read for it, then every step: what was done and what it brought.
+def print_run(console: Terminal, trace: Trace) -> None:
+    """What was read, every step with what it brought and cost, and how a question ended."""
+    from mio_rag.session.trace import asked_by_model
 
-    Of a decision process U and worth as well.
-    """
-    console.print(trace.answer or "(no answer)", style="bold")
-    parts = trace.parts.values()
-    signal = trace.about.get("signal")
-    gauge = "" if signal is None else f", U {signal}"
-    console.print(
-        f"{trace.spent()}, {sum(p.seconds for p in parts):.2f} s; {trace.policy}{gauge}\n",
-        style="dim",
-    )
-    found = trace.search.get("found_by", {})
+    found, signal = trace.search.get("found_by", {}), trace.about.get("signal")
+    console.print()
     for place, passage in enumerate(trace.passages, 1):
-        said = f"found by {found_by(found[passage['id']])}" if found.get(passage["id"]) else ""
+        ranks = found.get(passage["id"])
+        said = found_by(ranks) if ranks else ""
         print_passage(
             console, place, passage["title"], passage["id"], passage["tokens"], passage["text"], said
         )
     if trace.passages:
         console.print()
-    if signal is not None:
+    if "policy" in trace.settings:
+        console.print(trace.explain(), soft_wrap=True)
+    elif signal is not None:
         _print_process(console, trace)
     else:
-        table = _table("step", "what", "tokens", "s", left=2)
-        costs = trace.by_step()
-        for step in trace.steps:
-            if "/" not in step.id:
-                spent = costs[step.id]
-                tokens = spent.prompt_tokens + spent.completion_tokens
-                table.add_row(step.id, _cut(step.why), str(tokens or ""), f"{spent.seconds:.2f}")
-        console.print(table)
+        _print_steps(console, trace)
     for strategy, queries in trace.search.get("queries", {}).items():
         if queries:
-            console.print(
-                f"{strategy} searched for: {_cut(' | '.join(queries))}", markup=False, highlight=False
-            )
+            console.print(f"{strategy} searched for: {_cut(' | '.join(queries))}")
     _print_notes(console, trace.search.get("notes", ()))
     if trace.search.get("id"):
         console.print(f"id for feedback: {trace.search['id']}", style="dim", soft_wrap=True)
+    if trace.fallback is not None:
+        console.print(f"answered another way: {trace.fallback}", style="yellow", soft_wrap=True)
     if trace.error is not None:
         console.print(trace.error, style="red", soft_wrap=True)
+    asked = asked_by_model(trace)
+    each = ", ".join(f"{name} {into} + {out}" for name, (into, out) in asked.items())
+    by = f"; prompt and answer tokens by model: {each}" if len(asked) > 1 else ""
+    gauge = "" if signal is None else f", U {signal}"
+    console.print(f"{trace.spent()}, {trace.seconds:.2f} s; {trace.policy}{gauge}{by}", soft_wrap=True)
     console.print(f"ended: {trace.ended}{'' if signal is None else _end(trace)}")
+
+
+def _print_steps(console: Terminal, trace: Trace) -> None:
+    costs, is_workflow = trace.by_step(), "workflow" in trace.settings
+    table = _table("step", "does", "gave", "tokens", "s", left=3)
+    for step in trace.steps:
+        if "/" in step.id and not is_workflow:
+            continue
+        spent = costs[step.id]
+        gave = (
+            (step.output if is_workflow else _cut(step.why))
+            if step.dropped is None
+            else f"dropped: {step.dropped}"
+        )
+        does = f"{step.do} by {step.model}" if step.model else step.do
+        tokens = spent.prompt_tokens + spent.completion_tokens
+        table.add_row(step.id, does, gave, str(tokens or ""), f"{spent.seconds:.2f}")
+    console.print(table)
 
 
 def _print_process(console: Terminal, trace: Trace) -> None:
@@ -219,7 +224,7 @@ def print_calibration(console: Terminal, found: Calibration, shapes: Mapping[str
 
 # -- plan ------------------------------------------------------------------------------------------------
 
-_SHOWN_of_plan = (
+_MEASURES = (
     "token_f1",
     "exact_match",
     "evidence",
@@ -231,18 +236,9 @@ _SHOWN_of_plan = (
 )
 
 
-def plain_table(*titles: str) -> Table:
-    """A table of text on the left and numbers to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for place, title in enumerate(titles):
-        table.add_column(title, justify="right" if place else "left", overflow="fold")
-    return table
-
-
 def print_named(console: Terminal, workflows: Mapping[str, Workflow]) -> None:
     """All workflows, one a line."""
-    lines = plain_table("workflow", "steps")
-    lines.columns[1].justify = "left"
+    lines = _table("workflow", "steps", left=2)
     for workflow in workflows.values():
         lines.add_row(workflow.name, ", ".join(_step(node.do, node.settings) for node in workflow.nodes))
     console.print(lines)
@@ -252,8 +248,7 @@ def print_planner(console: Terminal, about: Mapping[str, Any]) -> None:
     """What a planner decides, at which prices, and what it learned from."""
     span = ", ".join(f"{alpha:g}" for alpha in about["alphas"]) or "any"
     when = "before the first step" if about["mode"] == "once" else "before every step"
-    lines = plain_table("planner", f"{about['method']}, decides {when}")
-    lines.columns[1].justify = "left"
+    lines = _table("planner", f"{about['method']}, decides {when}", left=2)
     for name, said in (
         ("chooses from", ", ".join(about["workflows"])),
         ("alphas", span),
@@ -277,49 +272,9 @@ def _step(do: str, settings: Mapping[str, object]) -> str:
     return f"{do} ({', '.join(told)})" if told else do
 
 
-def print_answered(
-    console: Terminal, trace: Trace, by: str, found: Mapping[str, Mapping[str, int]] | None = None
-) -> None:
-    """The answer, what it took and by whom, what was read, and where that is known by whom it was found."""
-    console.print(trace.answer or "(no answer)", style="bold")
-    console.print(f"{trace.spent()}, {trace.seconds:.2f} s; {by}\n", style="dim")
-    for place, passage in enumerate(trace.passages, 1):
-        ranks = (found or {}).get(passage["id"])
-        said = f"found by {found_by(ranks)}" if ranks else ""
-        print_passage(
-            console, place, passage["title"], passage["id"], passage["tokens"], passage["text"], said
-        )
-
-
-def print_workflow_run(console: Terminal, trace: Trace) -> None:
-    """The answer, what was read, and every node: what it gave and cost, and why it was dropped."""
-    from mio_rag.session.trace import asked_by_model
-
-    asked = asked_by_model(trace)
-    each = ", ".join(f"{name} {into} + {out}" for name, (into, out) in asked.items())
-    by = f"; prompt and answer tokens by model: {each}" if len(asked) > 1 else ""
-    print_answered(console, trace, f"workflow {trace.workflow.get('name', '')}{by}")
-    costs = trace.by_step()
-    lines = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("node", "does", "gave", "tokens", "s"):
-        lines.add_column(title, justify="right" if title in ("tokens", "s") else "left", overflow="fold")
-    for step in trace.steps:
-        spent = costs[step.id]
-        gave = step.output if step.dropped is None else f"dropped: {step.dropped}"
-        tokens = spent.prompt_tokens + spent.completion_tokens
-        does = f"{step.do} by {step.model}" if step.model else step.do
-        lines.add_row(step.id, does, gave, str(tokens), f"{spent.seconds:.2f}")
-    console.print()
-    console.print(lines)
-    if trace.fallback is not None:
-        console.print(f"the workflow gave no answer itself: {trace.fallback}", style="yellow", soft_wrap=True)
-    if trace.error is not None:
-        console.print(trace.error, style="red", soft_wrap=True)
-
-
 def print_points(console: Terminal, points: Sequence[Point]) -> None:
     """Policies and fixed workflows: quality, cost, and what a mixture of fixed ones has at that cost."""
-    lines = plain_table("who", "alpha", "quality", "cost", "reward", "fixed at cost", "gain", "95 %")
+    lines = _table("who", "alpha", "quality", "cost", "reward", "fixed at cost", "gain", "95 %")
     for point in points:
         lines.add_row(
             point.name,
@@ -364,8 +319,8 @@ def _figure(mean: float) -> str:
 
 def print_table(console: Terminal, table: Outcomes) -> None:
     """Means of every workflow, over the questions of the table."""
-    shown = [measure for measure in _SHOWN_of_plan if measure in table.values]
-    lines = plain_table("workflow", *shown)
+    shown = [measure for measure in _MEASURES if measure in table.values]
+    lines = _table("workflow", *shown)
     for place, name in enumerate(table.actions):
         means = [float(np.nanmean(table.values[measure][:, place])) for measure in shown]
         lines.add_row(name, *map(_figure, means))
@@ -376,16 +331,9 @@ def print_table(console: Terminal, table: Outcomes) -> None:
 # -- policy ----------------------------------------------------------------------------------------------
 
 
-def _table_of_policy(*titles: str) -> Table:
-    lines = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        lines.add_column(title, overflow="fold")
-    return lines
-
-
 def print_presets(console: Terminal, presets: Mapping[str, str]) -> None:
     """The policies that ship, one a line."""
-    lines = _table_of_policy("policy", "what it is for")
+    lines = _table("policy", "what it is for", left=2)
     for name, said in presets.items():
         lines.add_row(name, said)
     console.print(lines)
@@ -396,7 +344,7 @@ def print_policy(console: Terminal, policy: Policy, states: Resolved) -> None:
     console.print(policy.name, style="bold")
     if policy.about:
         console.print(policy.about, soft_wrap=True, markup=False)
-    lines = _table_of_policy("decision", "who", "how")
+    lines = _table("decision", "who", "how", left=3)
     lines.add_row("price", "one for all", price_in_words(policy))
     for line in described(policy, states):
         lines.add_row(line.decision, line.who, line.how)
@@ -414,20 +362,6 @@ def print_policy(console: Terminal, policy: Policy, states: Resolved) -> None:
     for file, digest in states.hashes.items():
         console.print(f"{file}: {digest[:12]}", style="dim", soft_wrap=True)
     console.print(f"content {states.sha256[:12]}", style="dim")
-
-
-def print_policy_run(console: Terminal, trace: Trace) -> None:
-    """The answer, what was read, then the question's way, a sentence a step."""
-    print_answered(console, trace, trace.policy, trace.search.get("found_by"))
-    if trace.passages:
-        console.print()
-    console.print(trace.explain(), soft_wrap=True, markup=False, highlight=False)
-    if trace.search.get("id"):
-        console.print(f"id for feedback: {trace.search['id']}", style="dim", soft_wrap=True)
-    if trace.fallback is not None:
-        console.print(f"answered another way: {trace.fallback}", style="yellow", soft_wrap=True)
-    if trace.error is not None:
-        console.print(trace.error, style="red", soft_wrap=True)
 
 
 # -- router ----------------------------------------------------------------------------------------------
@@ -596,10 +530,7 @@ def print_searched(console: Terminal, searched: Mapping[str, Any]) -> None:
 
 def print_stats(console: Terminal, found: Mapping[str, Any]) -> None:
     """A line for each strategy, the state of the whole, and what was learned."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    titles = ("strategy", "ran", "share", "exploring", "adds in", "adds", "tokens", "seconds", "rating")
-    for place, title in enumerate(titles):
-        table.add_column(title, justify="right" if place else "left")
+    table = _table("strategy", "ran", "share", "exploring", "adds in", "adds", "tokens", "seconds", "rating")
     for name, each in found["strategies"].items():
         table.add_row(
             name,
@@ -607,9 +538,9 @@ def print_stats(console: Terminal, found: Mapping[str, Any]) -> None:
             _share(each["selection_rate"]),
             _share(each["share_exploring"]),
             "always runs" if each["always"] else _share(each["contribution_rate"]),
-            "" if each["always"] else _number_of_strategies(each["contribution"], "+.3f"),
-            _number_of_strategies(each["tokens"], ".0f"),
-            _number_of_strategies(each["seconds"], ".2f"),
+            "" if each["always"] else _form(each["contribution"], "+.3f"),
+            _form(each["tokens"], ".0f"),
+            _form(each["seconds"], ".2f"),
             f"{each['rating']:+.1f}",
         )
     console.print(table)
@@ -647,114 +578,5 @@ def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
 
 
-def _number_of_strategies(value: float | None, form: str) -> str:
+def _form(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
-
-
-# -- batches ---------------------------------------------------------------------------------------------
-
-
-def kept(out: Path) -> str:
-    """What an interrupt leaves behind."""
-    finished = sum(1 for _ in (out / "selections").glob("part-*.parquet"))
-    return (
-        f"finished shards ({finished}) are kept in '{out}': run the same command to resume"
-        if finished
-        else ""
-    )
-
-
-def renamed(given: list[str] | None) -> dict[str, str]:
-    """Ours to theirs, of ``--column``."""
-    names = {}
-    for text in given or ():
-        ours, sign, theirs = text.partition("=")
-        if not (sign and ours.strip() and theirs.strip()):
-            raise InputError(f"--column={text!r} must be OURS=THEIRS, for instance relevance=score")
-        names[ours.strip()] = theirs.strip()
-    return names
-
-
-def pools_as_given(link_hops: int | None, rerank: Sequence[str] | None) -> None:
-    """Refuse what changes pools: a batch takes them as they are."""
-    problems = []
-    if link_hops:
-        problems.append("--link-hops expands a pool from an index: a batch takes its pools as they are")
-    if rerank:
-        problems.append(
-            "--rerank scores a pool anew: a batch takes its pools as they are; give the scores in a column "
-            f"'score:{rerank[0]}', and --relevance a model that was fitted with them"
-        )
-    if problems:
-        raise InputError(problems)
-
-
-def sentences(done: BatchSummary) -> str:
-    """The outcome for people."""
-    statuses = ", ".join(f"{count} {status}" for status, count in done.statuses.items()) or "none answered"
-    text = f"{done.rows} rows: {statuses}, {done.rejected} rejected"
-    if done.rejected:
-        text += f" (reasons: {done.out / 'rejected.jsonl'})"
-    if done.done_before:
-        text += f"; {done.done_before} were finished before"
-    peak = (
-        "peak memory unknown here"
-        if done.peak_worker_mb is None
-        else f"at most {done.peak_worker_mb:.0f} MB each"
-    )
-    if done.done_before >= done.rows:
-        return f"{text}: nothing was left to do -> {done.out}"
-    return (
-        f"{text}\n{_rate(done.rows_per_second)}, {done.seconds:.0f} s, "
-        f"{plural(done.workers, 'worker')}, {peak} -> {done.out}"
-    )
-
-
-def _rate(per_second: float) -> str:
-    """Rows in a time in which there is at least one."""
-    units = {"second": 1, "minute": 60, "hour": 3600}
-    unit = next((unit for unit, seconds in units.items() if per_second * seconds >= 1), "hour")
-    return f"{per_second * units[unit]:.3g} rows per {unit}"
-
-
-@contextmanager
-def shown() -> Iterator[Progress]:
-    """Bars with rate and time left on stderr; silent where nobody watches a terminal."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
-
-    from mio_rag.cli.terminal import errors
-
-    class Rate(ProgressColumn):
-        """Steps a second over the last half minute."""
-
-        def render(self, task: Task) -> Text:
-            return Text("" if not task.speed else f"{task.speed:,.0f}/s")
-
-    columns: tuple[Any, ...] = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Rate(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=errors, disable=not errors.is_terminal, speed_estimate_period=30) as bars:
-        tasks: dict[str, Any] = {}
-
-        def tell(kind: str, total: int, done: int) -> None:
-            if kind not in tasks:
-                tasks[kind] = bars.add_task({"reading": "reading (bytes)"}.get(kind, kind), total=total)
-            bars.update(tasks[kind], advance=done)
-
-        yield tell

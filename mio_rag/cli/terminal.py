@@ -115,23 +115,53 @@ def said_if_slow(what: str) -> Iterator[None]:
 @contextmanager
 def progress_bar(label: str, total: int) -> Iterator[Callable[..., None]]:
     """A bar with rate and time left on stderr; silent where nobody watches a terminal."""
+    with _bars(transient=True) as bar:
+        task = bar.add_task(printable(label), total=total)
+        yield lambda done, text="": bar.update(task, advance=done)
+
+
+@contextmanager
+def batch_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each kind of work that is reported as (kind, total, done)."""
+    with _bars(transient=False) as bars:
+        tasks: dict[str, Any] = {}
+
+        def tell(kind: str, total: int, done: int) -> None:
+            if kind not in tasks:
+                tasks[kind] = bars.add_task({"reading": "reading (bytes)"}.get(kind, kind), total=total)
+            bars.update(tasks[kind], advance=done)
+
+        yield tell
+
+
+def _bars(transient: bool) -> Any:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
+        Task,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
-    columns = (
+    class Rate(ProgressColumn):
+        """Steps a second over the last half minute."""
+
+        def render(self, task: Task) -> Text:
+            return Text("" if not task.speed else f"{task.speed:,.0f}/s")
+
+    return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
+        Rate(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
+        console=errors,
+        transient=transient,
+        disable=not errors.is_terminal,
+        speed_estimate_period=30,
     )
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task(printable(label), total=total)
-        yield lambda done, text="": bar.update(task, advance=done)

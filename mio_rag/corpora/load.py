@@ -183,7 +183,8 @@ _ROWS: dict[str, Callable[[Mapping[str, Any], _Enter], Question | None]] = {
 
 
 _NO_PASSAGES = (
-    "no passages: put corpus.jsonl[.gz] or documents beside it, or name what has them (`evaluate --corpus`)"
+    "no passages: put corpus.jsonl[.gz] or documents beside it, or ask them of what has them (`evaluate PATH "
+    "--questions DATA`)"
 )
 _README = re.compile(r"readme\.\w+", re.IGNORECASE)
 _INDEX = ("manifest.json", "passages.jsonl", "dense.faiss")  # as `mio-rag index` writes them
@@ -217,8 +218,8 @@ def load_dataset(
     named = str(source) == "demo" or str(source).startswith("hf:") or is_published(source)
     if not named and all((folder / name).is_file() for name in _INDEX):
         raise DataError(
-            f"'{source}' is an index, not the data that it was built from: name that, and the index with "
-            "--index"
+            f"'{source}' is an index, not the data that it was built from: name that, or give the questions "
+            "with --questions"
         )
     if not named and folder.is_dir() and _find(folder, "corpus") is None:
         return _documents(folder, bool(follow_links), MAX_BYTES if max_bytes is None else max_bytes)
@@ -447,7 +448,7 @@ def closed_book(source: str | Path) -> Dataset:
     """The questions of a source, without its corpus; gold passages are forgotten with it."""
     asked, left_out = _asked(source)
     questions = tuple(dataclasses.replace(q, gold_ids=(), gold_sources=()) for q in asked)
-    return Dataset(_name(source), (), questions, closed_book=True, left_out=left_out)
+    return Dataset(source_name(source), (), questions, closed_book=True, left_out=left_out)
 
 
 def with_corpus(source: str | Path, corpus: str | Path) -> Dataset:
@@ -459,7 +460,7 @@ def with_corpus(source: str | Path, corpus: str | Path) -> Dataset:
         Also if the questions name gold passages that the corpus does not have.
     """
     found = load_dataset(corpus)
-    name = f"{_name(source)} with {_name(corpus)}"
+    name = f"{source_name(source)} with {source_name(corpus)}"
     asked, left_out = _asked(source)
     return Dataset(name, found.passages, asked, left_out=(*found.left_out, *left_out))
 
@@ -486,7 +487,8 @@ def shuffle_choices(dataset: Dataset, seed: int) -> Dataset:
     return dataclasses.replace(dataset, questions=tuple(questions))
 
 
-def _name(source: str | Path) -> str:
+def source_name(source: str | Path) -> str:
+    """How records of runs call a source."""
     text = str(source)
     if is_published(source):
         return text.partition(":")[0]

@@ -188,7 +188,8 @@ def _dollars(result: Result, prices: Prices) -> float:
         cost = prices.of(result.action.model or "reader", call.prompt_tokens, call.completion_tokens)
         if cost is None:
             raise InputError(
-                "a model that was asked has no price: give --model-price for each, and for reader"
+                "a model that was asked has no price: set models.NAME.input and output for each, and "
+                "for reader"
             )
         found += cost
     return found + sum(_dollars(r, prices) for child in result.children for r in child.results.values())

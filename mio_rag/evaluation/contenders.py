@@ -9,7 +9,8 @@ density        cosine per token
 greedy         the program's marginal gains per token
 local_search   greedy with add, drop and swap, on the program
 exact          the program, to proven optimality (or a certified gap at the time limit)
-exact:UNITS    the same, choosing passages, sentences, or (auto) depending on the budget, as `ask` does
+exact:UNITS    the same, choosing passages or sentences
+mio            the same, choosing either depending on the budget, as `select` and `ask` do
 allocated      the program under one total, budget times questions, shared with all questions in view
 paced          the program under the same total, at one token price, question by question as in a service
 """
@@ -28,7 +29,7 @@ from mio_rag.allocation.pacer import Pacer
 from mio_rag.allocation.workload import selector_problems
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, UnsuitableModelError, choose
-from mio_rag.evaluation.rows import PARTS, Contender, Taken, Task, seconds_column
+from mio_rag.evaluation.rows import FITTING, PARTS, Contender, Taken, Task, seconds_column
 from mio_rag.generation import build_prompt
 from mio_rag.measures import failed_measures
 from mio_rag.policies.make import find_kind, make_controller
@@ -41,9 +42,9 @@ from mio_rag.session.costs import Call, Costs
 from mio_rag.session.trace import append_traces
 from mio_rag.types import Question
 
-METHODS = ("topk", "bm25", "fused", "mmr", "density", "greedy", "local_search", "exact")
+METHODS = ("topk", "bm25", "fused", "mmr", "density", "greedy", "local_search", "exact", FITTING)
 #: Compared by default: the usual rankings, and the program.
-DEFAULT_METHODS = ("fused", "topk", "bm25", "mmr", "exact")
+DEFAULT_METHODS = (FITTING, "exact", "fused", "topk", "bm25", "mmr")
 PACED = "paced"
 _MOST = 2048  # tokens of one question of "paced", where the budget is not larger
 _RANKED = re.compile(r"(topk|bm25|fused|calibrated|maxsim|cross-encoder|yes-no)(?::([1-9]\d*))?")
@@ -71,7 +72,7 @@ class Method(Contender):
         if self.score not in candidates.scores:
             raise InputError(
                 f"method '{self.name}' needs candidates with scores['{self.score}']: a re-ranker's "
-                "come with --rerank"
+                "come with search.rerank"
             )
         return dataclasses.replace(candidates, relevance=candidates.scores[self.score])
 
@@ -212,7 +213,7 @@ class Controlled(Contender):
         other question would fail alike.
         """
         if task.generator is None:
-            raise InputError("controllers need a model that answers: give --generator")
+            raise InputError("controllers need a model that answers: give --model")
         found = self.controller.attempt(task.question, task.generator, budget_tokens, task.replies)
         if isinstance(found.error, UnsuitableModelError):
             raise found.error
@@ -288,6 +289,8 @@ def make_methods(names: Sequence[str], selector: Selector, mmr_lambda: float = 0
                 methods.append(Method(name, selector.replace(solver=name)))
             elif name == "exact":
                 methods.append(Method(name, selector))
+            elif name == FITTING:
+                methods.append(Method(name, selector.replace(units="auto")))
             elif name.startswith("exact:"):
                 units = cast("Units", name.removeprefix("exact:"))
                 methods.append(Method(name, selector.replace(units=units)))

@@ -109,10 +109,10 @@ class EvaluationSettings:
                 f"uncertainty: leave out {', '.join(self.controllers)}"
             )
         if self.closed_book and self.methods:
-            named = "" if self.controllers else " --controllers always-reason"
+            named = "" if self.controllers else " (--methods always-reason)"
             problems.append(
                 f"methods {', '.join(self.methods)} select from a corpus, which a closed-book run does not "
-                f"have: compare controllers alone (--methods none{named})"
+                f"have: compare policies alone{named}"
             )
         if problems:
             raise InputError(problems)
@@ -176,11 +176,11 @@ def evaluate(
         raise InputError("a closed-book run takes no index; every other run needs one")
     if settings.refusing is not None:
         if generator is None:
-            raise InputError("a refusal model judges answers: give a reader (--generator), or leave it out")
+            raise InputError("a refusal model judges answers: give a reader (--model), or leave it out")
         for one in () if index is None else [index] if isinstance(index, CorpusIndex) else index:
             settings.refusing.check_fits(one.embedder.fingerprint, generator.name)
     if settings.controllers and generator is None:
-        raise InputError("controllers need a model that answers: give --generator")
+        raise InputError("controllers need a model that answers: give --model")
     mixture = mixture_of(dataset, index, settings.limit)
     questions, names, budgets = mixture.questions, settings.names, [int(b) for b in settings.budgets]
     retrievers = _retrievers(mixture, settings, generator)

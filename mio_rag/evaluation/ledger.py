@@ -260,7 +260,7 @@ def _begin(ledger: Ledger, run: dict[str, Any], asked: Collection[Key]) -> None:
         more += [f"the budget {budget}" for budget in sorted(budgets, key=int)]
         raise InputError(
             f"the run in '{folder}' also has {', '.join(more)}, which ledger and report would lose: ask for "
-            "all of it (--limit, --methods, --controllers, --budget-tokens), or choose a new folder"
+            "all of it (--limit, --methods, --budget), or choose a new folder"
         )
     write_atomically(record, json.dumps(run, indent=1))
     ledger.recover()

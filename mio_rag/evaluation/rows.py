@@ -39,7 +39,7 @@ from mio_rag.types import Answer, Question
 #: Solvers that rank by a score of their own; their gap is to that score's optimum, not to the program's.
 RANKING_SOLVERS = ("topk", "mmr", "density")
 #: The method that reads what `ask` reads by default.
-FITTING = "exact:auto"
+FITTING = "mio"
 #: Methods that may read single sentences. Evidence is labelled by passages, so theirs is not compared.
 PARTED = (FITTING, "exact:sentences")
 

@@ -16,14 +16,10 @@ import numpy as np
 import scipy  # loads scipy.stats, which takes a second, on first use
 from numpy.typing import NDArray
 
-from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
-from mio_rag.evaluation.rows import FITTING, PARTED, RANKING_SOLVERS, reading_column
+from mio_rag.evaluation.rows import PARTED, RANKING_SOLVERS, reading_column
 from mio_rag.formulations.numbers import plural
 from mio_rag.measures import compared_measures, evidence_measure, measures, right
-from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.selection.selector import Selector
-from mio_rag.selection.units import is_tight
 
 RESAMPLES = 2000
 _RESAMPLES_MATCHED = 1000
@@ -350,27 +346,6 @@ def part_read(run: Mapping[str, Any]) -> str:
     )
 
 
-def read_otherwise(
-    selector: Selector, budgets: Sequence[int], indexes: Sequence[CorpusIndex], counter: TokenCounter
-) -> str:
-    """Return a note where `ask` would read sentences and this run chose passages; else "".
-
-    `counter` counts the tokens of a few hundred passages.
-    """
-    if selector.units != "passages" or selector.about_passages() or selector.relevance_model == "given":
-        return ""
-    some = [p.text for index in indexes for p in index.passages[:: max(1, len(index) // _COUNTED)]]
-    mean = sum(counter.count(some)) / max(1, len(some))
-    tight = [f"{budget:,}" for budget in sorted(budgets) if is_tight(mean, budget)]
-    if not tight:
-        return ""
-    return (
-        f"Passages have {mean:.0f} tokens on average here: with a budget of {' or '.join(tight)} "
-        "`mio-rag ask` mostly reads single sentences, and this run chose whole passages, by which "
-        f"evidence is labelled. To measure what ask reads, add {FITTING} to --methods."
-    )
-
-
 def proven_yet_behind(summary: Rows, comparisons: Rows) -> list[str]:
     """Return a sentence for every method that is proven optimal and finds clearly less evidence.
 
@@ -397,7 +372,7 @@ def proven_yet_behind(summary: Rows, comparisons: Rows) -> list[str]:
         f"{method} finds clearly less evidence than {baseline}: {'; '.join(parts)}. The proof is about the "
         "program, not about the evidence: nothing scores higher by these settings, yet they ask for other "
         "passages than the questions need. Try another preset or policy, relevance fitted on your "
-        "questions (mio-rag calibrate), or a larger budget."
+        "questions (mio-rag policy fit relevance), or a larger budget."
         for (method, baseline), parts in behind.items()
     ]
 

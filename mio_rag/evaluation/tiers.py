@@ -116,7 +116,7 @@ def label_questions(
     `DataError` if no question can be labelled.
     """
     if generator is None and settings.by == "answers":
-        raise InputError("labels by answers need a model that answers: give --generator, or --by evidence")
+        raise InputError("labels by answers need a model that answers: give --model, or --by evidence")
     reader = generator or ScriptedGenerator(silent)
     names = tuple(f"tier:{tier.name}" for tier in settings.tiers)
     evaluation = EvaluationSettings(

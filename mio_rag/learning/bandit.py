@@ -417,7 +417,7 @@ _PLAIN = (
     "strategies", "seq", "questions", "since", "changes", "overlaps", "regions", "forced", "tallies", "sets",
     "regret", "remembered", "level", "faded",
 )  # fmt: skip
-_DAMAGED = "the snapshot is damaged: run `mio-rag strategies rebuild`"
+_DAMAGED = "the snapshot is damaged: run `mio-rag policy state rebuild`"
 
 
 def context_in(event: Event) -> FloatArray:

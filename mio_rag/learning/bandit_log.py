@@ -21,7 +21,8 @@ from mio_rag.storage import SharedFile, parse_json, patiently
 _SCHEMA = 2
 _APPLICATION = 0x6D696F62  # "miob": how the file is recognised
 _ALONG = (
-    "; `mio-rag strategies export` takes what it learned along as a prior, and `mio-rag strategies add` lets "
+    "; `mio-rag policy state export` takes what it learned along as a prior, and `mio-rag policy "
+    "state add` lets "
     "a state choose among one strategy more"
 )
 _CREATE = (
@@ -70,7 +71,7 @@ class EventLog(SharedFile):
         self.about: dict[str, str] = {}
         if about is None and not path.is_file():
             raise InputError(
-                f"'{path}' does not exist: give a file that --strategy-state wrote; the first question that "
+                f"'{path}' does not exist: give a file of search.state; the first question that "
                 "a bandit chooses for begins one"
             )
         with self._lock:
@@ -115,7 +116,7 @@ class EventLog(SharedFile):
         if application or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise InputError(f"'{self.path}' is a file of something else: choose another path")
         if self._wanted is None:
-            raise InputError(f"'{self.path}' is empty: give a file that --strategy-state wrote")
+            raise InputError(f"'{self.path}' is empty: give a file of search.state")
         return True
 
     def _prepare(self, connection: sqlite3.Connection) -> None:

@@ -261,7 +261,7 @@ def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list
     """
     measured = signals_of(traces) - {"tracked"}
     if gauge is None and len(measured) > 1:
-        raise InputError(f"U was measured by {' and by '.join(sorted(measured))}: choose with --uncertainty")
+        raise InputError(f"U was measured by {' and by '.join(sorted(measured))}: choose with --signal")
     chosen = gauge or next(iter(measured), "tracked")
     if chosen == "tracked" or chosen not in measured:
         raise InputError(

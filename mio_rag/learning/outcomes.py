@@ -591,10 +591,10 @@ def read_collected(folder: Path) -> tuple[Outcomes, list[dict[str, Any]]]:
     """
     path = folder / _ABOUT
     if not path.is_file():
-        raise InputError(f"'{folder}' holds no outcomes: run `mio-rag plan outcomes`")
+        raise InputError(f"'{folder}' holds no outcomes: run `mio-rag policy fit planner`")
     about = parse_json(read_text(path), str(path))
     if not isinstance(about, dict) or not isinstance(about.get("workflows"), dict):
-        raise DataError(f"'{path}' is damaged: run `mio-rag plan outcomes` in a new folder")
+        raise DataError(f"'{path}' is damaged: run `mio-rag policy fit planner` in a new folder")
     rows = read_rows(folder)
     outcomes = table_of(rows, tuple(about["workflows"]), about)
     kept = set(outcomes.ids)

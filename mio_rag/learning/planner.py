@@ -383,7 +383,7 @@ class Planner:
             if not self.alphas or self.alphas[0] <= DEFAULT_ALPHA <= self.alphas[-1]:
                 return DEFAULT_ALPHA
             span = f"{self.alphas[0]:g} to {self.alphas[-1]:g}"
-            raise InputError(f"this planner was trained for prices from {span}: give --alpha")
+            raise InputError(f"this planner was trained for prices from {span}: give a price")
         if not 0 <= alpha < math.inf:
             raise InputError(f"alpha={alpha!r} must be finite and >= 0")
         if self.alphas and not self.alphas[0] - 1e-9 <= alpha <= self.alphas[-1] + 1e-9:
@@ -649,5 +649,7 @@ def _spent(steps: Sequence[Step], cost: str, trace: Trace) -> float:
         return float(sum(step.tokens for step in steps))
     found = dollars(steps, WorkflowSettings.of(trace.settings.get("workflow")))
     if found is None:
-        raise InputError("a model that was asked has no price: give --model-price for each, and for reader")
+        raise InputError(
+            "a model that was asked has no price: set models.NAME.input and output for each, and for reader"
+        )
     return found

@@ -482,7 +482,7 @@ def read_table(folder: Path, embedder: Encoder, files: Sequence[str] = ()) -> Ta
         try:
             workflow = given[name] if name in given else find_workflow(name)
         except InputError as error:
-            problems.append(f"{error} (--workflow-file)")
+            problems.append(f"{error} (--workflows)")
             continue
         if hashes.get(name) != workflow.sha256:
             problems.append(f"workflow '{name}' is not what it was when '{folder}' was made: make it anew")

@@ -135,7 +135,7 @@ class Table:
         if len(self.seen) != len(self.outcomes):
             problems.append(f"{len(self.seen)} questions were seen, and the table has {len(self.outcomes)}")
         problems += [
-            f"the table has no column '{name}': make it with `mio-rag route label`"
+            f"the table has no column '{name}': make it with `mio-rag policy fit router`"
             for name in (WORKED, LABEL, "prompt_tokens")
             if name not in self.outcomes.values
         ]
@@ -243,7 +243,9 @@ def _read_one(path: Path) -> Table:
         tiers = tiers_of(outcomes.provenance["tiers"], f"'{path}'")
         return Table(outcomes, tiers, seen, str(held.about["embedder"]))
     except (KeyError, TypeError) as error:
-        raise DataError(f"'{path}' was not made by `mio-rag route label`: {error} is missing") from error
+        raise DataError(
+            f"'{path}' was not made by `mio-rag policy fit router`: {error} is missing"
+        ) from error
     except DataError:
         raise
     except (InputError, ValueError) as error:

@@ -189,7 +189,7 @@ class RouterSettings:
     """Tiers, and what chooses among them.
 
     tiers: ordered by cost. A router brings its own.
-    router: file that `mio-rag route train` wrote.
+    router: file that `mio-rag policy fit router` wrote.
     utility: of a router that predicts the success of each tier.
     unsure: "up": a more expensive tier where more than one is plausible; "stay": the most probable one.
     """

@@ -318,7 +318,7 @@ class Strategist:
 def open_strategist(options: StrategyOptions, index: CorpusIndex) -> Strategist:
     """Return the bandit that options describe, for an index; raises as `Strategist`, and without a file."""
     if options.state is None:
-        raise InputError("the bandit needs a file for what it learns: give --strategy-state FILE.sqlite")
+        raise InputError("the bandit needs a file for what it learns: set search.state")
     path = Path(options.state).expanduser()
     return Strategist(path, options.possible, options.bandit, index.embedder.fingerprint)
 

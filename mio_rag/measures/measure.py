@@ -21,7 +21,7 @@ _FORMS = {"rate": "{:.3f}", "count": "{:.0f}", "number": "{:.1f}", "seconds": "{
 
 
 class Use(IntEnum):
-    """How far `mio-rag frontier data` uses a measure; each use includes those below it."""
+    """How far `mio-rag lab frontier` uses a measure; each use includes those below it."""
 
     NONE = 0
     #: A value in every row: computed for every setting of the grid, so it must be quick.

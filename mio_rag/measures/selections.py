@@ -206,7 +206,7 @@ SELECTIONS = (
     _share(
         "stability", "Stability",
         "share of the selection that stays when the embeddings are off by the reference radius",
-        source="Jaccard, 1901 (mean index over random errors); recorded by `mio-rag frontier data`",
+        source="Jaccard, 1901 (mean index over random errors); recorded by `mio-rag lab frontier`",
         compared=False, console=None, page=None,
         frontier=Frontier(Use.DOMINANCE, "Stability (Jaccard under random error)", place=50),
     ),
@@ -215,7 +215,7 @@ SELECTIONS = (
         "smallest value of the selection while the embeddings are off by the reference radius at most",
         unit="relevance",
         source="Ben-Tal, El Ghaoui and Nemirovski, Robust Optimization, 2009; recorded by "
-        "`mio-rag frontier data`",
+        "`mio-rag lab frontier`",
         compared=False, console=None, page=None,
         frontier=Frontier(Use.PLOT, "Guaranteed value at the reference radius", place=60),
     ),

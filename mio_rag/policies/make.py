@@ -165,7 +165,9 @@ def _check_tier(name: str, settings: ControlSettings, closed_book: bool) -> None
     elif colon or "@" in name:
         problems.append(f"controller '{name}' is unknown: write '{stem.partition('@')[0]}' alone")
     elif stem == "routed" and given.router is None:
-        problems.append("controller 'routed' needs a router: give --router, a file of `mio-rag route train`")
+        problems.append(
+            "controller 'routed' needs a router: set depth.file, a file of `mio-rag policy fit router`"
+        )
     if problems:
         raise InputError(problems)
 
@@ -275,7 +277,7 @@ def _check_strategies(name: str, settings: ControlSettings, closed_book: bool) -
         options = options_of(settings.kinds)
         names = _strategies(name)
         if names is None and options.state is None:
-            problems.append("the bandit needs a file for what it learns: give --strategy-state FILE.sqlite")
+            problems.append("the bandit needs a file for what it learns: set search.state")
         if names is not None:
             Fixed(names)
     except InputError as error:
@@ -373,7 +375,9 @@ def _planner(name: str, settings: ControlSettings) -> tuple[LearnedPlanner, floa
     if unknown := sorted(set(told) - {"file", "alpha", "model", "sha256"}):
         raise InputError(f"planner settings {', '.join(unknown)} are unknown: known are file, alpha, model")
     if not told.get("file"):
-        raise InputError(f"controller '{name}' needs a file: give --planner, made by `mio-rag plan train`")
+        raise InputError(
+            f"controller '{name}' needs a file: set order.file, made by `mio-rag policy fit planner`"
+        )
     path = Path(str(told["file"]))
     planner = _read_planner(str(path), path.stat().st_mtime_ns if path.is_file() else 0)
     _, at, text = name.partition("@")
@@ -398,11 +402,11 @@ def _check_planner(name: str, settings: ControlSettings, closed_book: bool) -> N
     ]
     hidden = planner.embedder.startswith(PREFIX)
     if hidden and not (settings.kinds.get("planner") or {}).get("model"):
-        problems.append("this planner looks at the hidden state of a model: give its file by --planner-model")
+        problems.append("this planner looks at the hidden state of a model: set order.model, its file")
     if closed_book and planner.embedder and not hidden:
         problems.append("this planner looks at a question's embedding, which comes from an index: give one")
     if planner.cost == "dollars" and "reader" not in given.prices:
-        problems.append("this planner counts dollars: give --model-price reader=IN,OUT")
+        problems.append("this planner counts dollars: set models.reader.input and models.reader.output")
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
 
@@ -497,6 +501,11 @@ def register(kind: Kind) -> None:
 def find_kind(name: str) -> Kind | None:
     """The kind of a controller of that name; None: there is none."""
     return next((kind for kind in _KINDS if kind.covers(name)), None)
+
+
+def kind_names() -> list[str]:
+    """Return the names of all kinds."""
+    return [kind.name for kind in _KINDS]
 
 
 def _kind(name: str) -> Kind:

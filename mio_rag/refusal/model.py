@@ -128,12 +128,12 @@ class Refusal:
         if embedder != self.embedder:
             problems.append(
                 "the refusal model was fitted with another embedder than that of this index: cosines of one "
-                "mean nothing for the other; fit it on this index (mio-rag unanswerable)"
+                "mean nothing for the other; fit it on this index (mio-rag policy fit refusal)"
             )
         if reader != self.reader:
             problems.append(
                 f"the refusal model was fitted with the reader {self.reader}, and this one is {reader}: fit "
-                "it with this one (mio-rag unanswerable)"
+                "it with this one (mio-rag policy fit refusal)"
             )
         if problems:
             raise InputError(problems)
@@ -154,7 +154,7 @@ class Refusal:
         """Read a file of `save`; `DataError` for anything else, another version or damage."""
         data = read_json(path, DataError)
         if not isinstance(data, dict) or not str(data.get("format", "")).startswith("mio-rag refusal"):
-            raise DataError(f"'{path}' is no refusal model: write one with `mio-rag unanswerable`")
+            raise DataError(f"'{path}' is no refusal model: write one with `mio-rag policy fit refusal`")
         if data["format"] != _FORMAT or data.get("signs") != list(SIGNS):
             raise DataError(f"'{path}' is of another version ({data['format']}, not {_FORMAT}): fit it again")
         try:

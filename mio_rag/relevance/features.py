@@ -451,8 +451,9 @@ def feature_matrix(
         listed = ", ".join(f"'{name}' (needs {need})" for name, need in absent.items())
         raise InputError(
             f"the relevance model cannot be used here: these candidates lack {listed}. Retrieve them with "
-            "Retriever and an index that holds what is missing (scores of a re-ranker: --rerank), pass it in "
-            "Candidates, or fit a model without these features (mio-rag calibrate)"
+            "Retriever and an index that holds what is missing (scores of a re-ranker: "
+            "search.rerank), pass it in "
+            "Candidates, or fit a model without these features (mio-rag policy fit relevance)"
         )
     columns: list[FloatArray] = []
     is_lowered = np.any(cosine_loss)

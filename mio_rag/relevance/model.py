@@ -327,11 +327,11 @@ class RelevanceModel:
             If it is not one.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise InputError("this is not a relevance model: make one with `mio-rag calibrate`")
+            raise InputError("this is not a relevance model: make one with `mio-rag policy fit relevance`")
         if data.get("version") != VERSION:
             raise InputError(
                 f"the relevance model has format version {data.get('version')}, this release reads "
-                f"{VERSION}: fit it again with `mio-rag calibrate`"
+                f"{VERSION}: fit it again with `mio-rag policy fit relevance`"
             )
         try:
             stages = tuple(
@@ -367,7 +367,8 @@ def load_model(name: str | Path) -> RelevanceModel | None:
     ----------
     name : str or Path
         "given" or "cosine" (no model: relevance stays what it is), one of `SHIPPED` (weights that ship with
-        mio-rag; their `provenance` tells what they were fitted on), or a file that `mio-rag calibrate` wrote.
+        mio-rag; their `provenance` tells what they were fitted on), or a file of
+        `mio-rag policy fit relevance`.
 
     Raises
     ------
@@ -382,7 +383,7 @@ def load_model(name: str | Path) -> RelevanceModel | None:
     except InputError as error:
         raise DataError(
             f"relevance '{name}' cannot be used ({error}): give auto, given, or the file that "
-            "`mio-rag calibrate` wrote"
+            "`mio-rag policy fit relevance` wrote"
         ) from error
     try:
         return RelevanceModel.from_dict(data)

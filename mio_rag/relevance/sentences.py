@@ -19,9 +19,9 @@ sentences` fits and measures it).
 | amount | 1 where the question asks for an amount (`mio_rag.relevance.sentences`), and it holds one |
 | no_amount | 1 where the question asks for one, and it holds none |
 
-Weights that are fitted on questions of one's own (`mio-rag calibrate --sentences`) also weigh the log-odds of
-the passage's probability, and give the probability of the sentence itself: passages are then believed only as
-far as they were right.
+Weights that are fitted on questions of one's own (`mio-rag policy fit relevance --sentences`) also weigh the
+log-odds of the passage's probability, and give the probability of the sentence itself: passages are then
+believed only as far as they were right.
 
 A spread is the standard deviation of the cosines of the best sentences of the pool. Where nobody embedded the
 sentences, the two features by cosine are 0, and weights apply that were fitted without them.

@@ -109,7 +109,9 @@ def check_method(
     if limit < 4:
         problems.append(f"--limit={limit} must be >= 4")
     if kind == "paraphrases" and out is not None:
-        problems.append("--out holds a radius for each passage, and paraphrases measure none: use --radius")
+        problems.append(
+            "--out holds a radius for each passage, and paraphrases measure none: use selection.radius"
+        )
     if out is not None and (out.suffix != ".npz" or not out.absolute().parent.is_dir()):
         problems.append(f"--out={out} must be a file that ends in .npz, in a folder that exists")
     if problems:
@@ -329,7 +331,7 @@ def read_radii(path: Path) -> dict[str, float]:
     DataError
         If the file cannot be read, or holds something else.
     """
-    how = f"write one with mio-rag radius INDEX --out {path.with_suffix('.npz').name}"
+    how = f"write one with mio-rag lab radius INDEX --out {path.with_suffix('.npz').name}"
     try:
         stored = np.load(path, allow_pickle=False)
     except OSError as error:

@@ -293,7 +293,8 @@ class Formulation:
             if missing:
                 raise InputError(
                     f"passage_radii lacks {len(missing)} of {len(candidates)} candidates ('{missing[0]}' is "
-                    "one): measure every passage (mio-rag radius INDEX --method sq8 or pq:M), or give one "
+                    "one): measure every passage (mio-rag lab radius INDEX --method sq8 or pq:M), or "
+                    "give one "
                     "radius for all"
                 )
             radius = np.array([settings.passage_radii[i] for i in candidates.ids], dtype=np.float64)

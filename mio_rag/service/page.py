@@ -23,8 +23,9 @@ from mio_rag.types import clean
 EXAMPLE_PRICE = 5e-4
 #: How an operator gets a curve.
 HOW = (
-    "No curve of this index was found next to it. Measure one on your own questions: `mio-rag frontier data "
-    "DATA --index INDEX --out INDEX-curve --token-prices 0.005,0.002,0.001,0.0005,0.0002`. The service finds "
+    "No curve of this index was found next to it. Measure one on your own questions: `mio-rag lab frontier "
+    "INDEX --questions DATA --out INDEX-curve --token-prices 0.005,0.002,0.001,0.0005,0.0002`. The "
+    "service finds "
     "it when it starts; give one from elsewhere with `mio-rag serve INDEX --curve INDEX-curve/frontier.json`."
 )
 _PASSAGE = 100  # tokens of the passage in the example
@@ -86,7 +87,7 @@ class Curve:
 
 
 def read_curve(path: Path) -> Curve:
-    """Read ``frontier.json`` of ``mio-rag frontier data``, or the TOML file of ``mio-rag tune``.
+    """Read ``frontier.json`` of ``mio-rag lab frontier``, or the file of ``mio-rag policy fit price``.
 
     Raises `DataError` if the file cannot be read; `InputError` if it contains no curve.
     """
@@ -95,8 +96,8 @@ def read_curve(path: Path) -> Curve:
         points, questions = (_tuned if path.suffix == ".toml" else _measured)(data)
     except (LookupError, TypeError, ValueError) as error:
         raise InputError(
-            f"'{path}' holds no curve over prices: give frontier.json of `mio-rag frontier data "
-            "--token-prices ...`, or the TOML file of `mio-rag tune --mean-tokens N`"
+            f"'{path}' holds no curve over prices: give frontier.json of `mio-rag lab frontier "
+            "--token-prices ...`, or the TOML file of `mio-rag policy fit price`"
         ) from error
     wrong = [
         one

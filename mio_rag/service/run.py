@@ -97,16 +97,15 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         )
     if workers > 1 and settings.pacing is not None and settings.pacing.path is None:
         problems.append(f"{workers} workers must share the count of tokens: give its file a path")
-    window = "day" if settings.pacing is None else settings.pacing.window
     deciding = {
         "--policy": settings.policy,
-        "--planner": settings.planning,
-        "--router": settings.routing,
-        "--strategies": settings.strategies,
-        f"--tokens-per-{window}": settings.pacing,
-        "--prices": settings.money,
-        "--cache": settings.cache,
-        "--refusal": settings.refusal,
+        "order.file": settings.planning,
+        "depth.file": settings.routing,
+        "search.strategies": settings.strategies,
+        "price.total": settings.pacing,
+        "models.reader": settings.money,
+        "answers.cache": settings.cache,
+        "answers.refusal": settings.refusal,
     }
     problems += excluded([name for name, value in deciding.items() if value is not None])
     if settings.policy is not None:

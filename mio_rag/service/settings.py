@@ -134,7 +134,7 @@ def fitted(limits: ConnectionLimits) -> ConnectionLimits:
         )
     warnings.warn(
         f"mio-rag: {allowed} open files are allowed, which is enough for {left} connections and not for "
-        f"{limits.max_connections}: raise the limit (ulimit -n), or set --max-connections {left}",
+        f"{limits.max_connections}: raise the limit (ulimit -n), or set server.max_connections={left}",
         Notice,
         stacklevel=2,
     )
@@ -200,14 +200,12 @@ def make_pacing(
     workers without a file to share.
     """
     if per_day is not None and per_hour is not None:
-        raise InputError("--tokens-per-day and --tokens-per-hour exclude each other: give one of them")
+        raise InputError("a total for every day and one for every hour exclude each other: give one of them")
     if per_day is None and per_hour is None:
-        given = {"--pacer-state": folder, "--start-price": price, "--mean-tokens": mean_tokens}
+        given = {"price.state": folder, "server.start_price": price, "server.mean_tokens": mean_tokens}
         if named := [name for name, value in given.items() if value is not None]:
             needs = "needs" if len(named) == 1 else "need"
-            raise InputError(
-                f"{' and '.join(named)} {needs} --tokens-per-day or --tokens-per-hour: give one of them"
-            )
+            raise InputError(f"{' and '.join(named)} {needs} price.total and price.per: give them")
         return None
     window: Window = "day" if per_day is not None else "hour"
     tokens = per_day if per_day is not None else per_hour
@@ -218,7 +216,7 @@ def make_pacing(
         if workers > 1:
             raise InputError(
                 f"'{place}' cannot be written, and {workers} workers must share the count of tokens: name a "
-                "folder with --pacer-state"
+                "folder with price.state"
             )
         path = None
     made = Pacing(tokens, window, path, price, mean_tokens)
@@ -232,11 +230,11 @@ def make_pacing(
 def _by_options(problem: str, window: Window) -> str:
     """Replace names of the pacer's parameters by those of the options."""
     for name, option in (
-        ("total_tokens", f"--tokens-per-{window}"),
-        ("mean_tokens", "--mean-tokens"),
-        ("price=", "--start-price="),
-        ("give price", "give --start-price"),
-        ("another path", "another --pacer-state"),
+        ("total_tokens", "price.total"),
+        ("mean_tokens", "server.mean_tokens"),
+        ("price=", "server.start_price="),
+        ("give price", "give server.start_price"),
+        ("another path", "another price.state"),
     ):
         problem = problem.replace(name, option)
     return problem
@@ -316,26 +314,26 @@ def example_problems(examples: Sequence[str], max_question: int) -> list[str]:
     return problems
 
 
-_TOTALS = ("--tokens-per-day", "--tokens-per-hour")
-#: Option that decides something -> options that it excludes, and why.
+#: What decides something -> what it excludes, and why.
 _EXCLUDES = {
     "--policy": (
-        ("--router", "--planner", "--strategies", *_TOTALS, "--prices", "--cache", "--refusal"),
+        ("depth.file", "order.file", "search.strategies", "price.total", "models.reader", "answers.cache",
+         "answers.refusal"),
         "the policy file sets all of this, and the price",
     ),
-    "--planner": (
-        ("--router", "--strategies", *_TOTALS, "--prices", "--refusal"),
+    "order.file": (
+        ("depth.file", "search.strategies", "price.total", "models.reader", "answers.refusal"),
         "its workflows decide how to search and what to read, and no total counts what they ask models",
     ),
-    "--router": (
-        ("--strategies", *_TOTALS, "--refusal"),
+    "depth.file": (
+        ("search.strategies", "price.total", "answers.refusal"),
         "its tiers decide how to search, and what a question takes",
     ),
-    "--strategies": (
-        (*_TOTALS, "--prices", "--cache"),
+    "search.strategies": (
+        ("price.total", "models.reader", "answers.cache"),
         "no total counts what they ask the model, and stored answers do not depend on what was found",
     ),
-}
+}  # fmt: skip
 
 
 def excluded(given: Collection[str]) -> list[str]:

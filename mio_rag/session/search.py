@@ -123,7 +123,7 @@ def check_search(strategies: Sequence[Strategy], retriever: Retriever, generator
     problems = []
     asking = [s.name for s in strategies if s.needs_model]
     if generator is None and asking:
-        problems.append(f"{', '.join(asking)}: these strategies need a language model: give --generator")
+        problems.append(f"{', '.join(asking)}: these strategies need a language model: give --model")
     linked = [s.name for s in strategies if s.needs_links]
     if linked and retriever.index.links is None:
         problems.append(

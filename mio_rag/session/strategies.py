@@ -82,7 +82,7 @@ class SearchTask:
         reply could go beyond the limit on tokens; it is then not asked for.
         """
         if self._branch is None:
-            raise InputError("this strategy needs a language model: give --generator")
+            raise InputError("this strategy needs a language model: give --model")
         prompt = strategy_prompt(template, self.question, fields or {})
         return self._branch.generate("decompose", prompt, max_tokens).text.strip()
 

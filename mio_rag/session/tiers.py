@@ -331,7 +331,7 @@ class TierReader:
         if self.tier.token_price is None and self.retriever.pool < self.tier.depth:
             raise InputError(
                 f"tier '{self.tier.name}' reads {self.tier.depth} passages, and a search brings "
-                f"{self.retriever.pool}: raise --pool, or lower the depth"
+                f"{self.retriever.pool}: raise search.pool, or lower the depth"
             )
         if self.tier.compress == CHOSEN:
             _ = self._by_sentences  # raises for settings that are about whole passages

@@ -468,7 +468,7 @@ def _draft(job: Job) -> Value | None:
 def _unmeasured(generator: str) -> InputError:
     return UnsuitableModelError(
         f"{generator} gives no probabilities, or invalid ones, and confidence needs them: use another "
-        "generator (gguf:, hf:, openai: with logprobs=1), or --uncertainty tracked or evidence"
+        "generator (gguf:, hf:, openai: with logprobs=1), or a policy that ends in @tracked or @evidence"
     )
 
 

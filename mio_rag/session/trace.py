@@ -527,7 +527,7 @@ def read_traces(source: Path, has: Sequence[str] = (), what: str = "") -> list[T
     if not found and others:
         raise InputError(f"'{path}' holds no traces of {what}, only of {', '.join(sorted(others))}")
     if not found:
-        raise InputError(f"'{path}' holds no traces: run evaluate with --controllers, or ask with --trace")
+        raise InputError(f"'{path}' holds no traces: run evaluate with policies, or ask with --trace")
     return list(found.values())
 
 

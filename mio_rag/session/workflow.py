@@ -456,12 +456,12 @@ def workflow_problems(
         if name not in models:
             known = f"known are {', '.join(models)}" if models else "none are known"
             problems.append(
-                f"workflow '{workflow.name}' asks model '{name}': {known}; give --model {name}=SPEC"
+                f"workflow '{workflow.name}' asks model '{name}': {known}; set models.{name}.spec"
             )
         elif name not in (prices or ()):
             problems.append(
                 f"model '{name}' has no price, and tokens of different models do not add up: give "
-                f"--model-price {name}=IN,OUT, dollars per million tokens"
+                f"models.{name}.input and output, dollars per million tokens"
             )
     return list(dict.fromkeys(problems))
 

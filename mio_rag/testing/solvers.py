@@ -83,8 +83,8 @@ def check_solver(
     Raises
     ------
     AssertionError
-        Listing every case that failed, with its program as JSON without what is default: ``mio-rag solve``
-        takes it, and so does `SelectionProgram.from_json`.
+        Listing every case that failed, with its program as JSON without what is default, as ``mio-rag lab
+        solve`` and `SelectionProgram.from_json` take it.
     InputError
         For a parameter out of range.
     """

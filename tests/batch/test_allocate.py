@@ -175,8 +175,10 @@ def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
 
     def command(out: Path, workers: int) -> list[str]:
         return [
-            "allocate", str(path), "--out", str(out), "--total-tokens", str(200 * 55), "--preset", "raw",
-            "--redundancy", "0.3", "--max-passages", "4", "--shard-rows", "5", "--sample", "20",
+            "batch", "allocate", str(path), "--out", str(out), "--total-tokens", str(200 * 55),
+            "--set", "selection.preset=raw",
+            "--set", "selection.redundancy_weight=0.3", "--set", "selection.max_passages=4",
+            "--shard-rows", "5", "--sample", "20",
             "--workers", str(workers), "--json",
         ]  # fmt: skip
 
@@ -249,7 +251,7 @@ def test_the_command_shares_the_total_of_a_policy(tmp_path: Path) -> None:
     policy.write_text("[price]\ntotal = 700\nquestions = 12\n[limits]\nevidence_tokens = 90\n")
 
     def allocated(out: str, *more: str) -> Any:
-        return CliRunner().invoke(app, ["allocate", str(path), "--out", str(tmp_path / out), *more])
+        return CliRunner().invoke(app, ["batch", "allocate", str(path), "--out", str(tmp_path / out), *more])
 
     done = allocated("o", "--policy", str(policy), "--json")
     assert done.exit_code == 0, done.output
@@ -258,11 +260,11 @@ def test_the_command_shares_the_total_of_a_policy(tmp_path: Path) -> None:
     assert told["unused"]
     assert all(row["tokens_used"] <= 90 for row in answered(tmp_path / "o"))
     for more, said in (
-        (("--policy", str(policy), "--max-passages", "2"), "--policy excludes --max-passages"),
-        ((), "there is no total to share"),
+        (("--policy", str(policy), "--max-passages", "2"), "--max-passages is now --set"),
+        ((), "an allocation needs a total"),
     ):
         wrong = allocated("n", *more)
         assert wrong.exit_code == 2
         assert said in wrong.output
-    shown = allocated("s", "--total-tokens", "500", "--preset", "raw", "--workers", "0")
+    shown = allocated("s", "--total-tokens", "500", "--set", "selection.preset=raw", "--workers", "0")
     assert "of 500 tokens; no allocation can exceed" in shown.stdout

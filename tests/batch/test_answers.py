@@ -556,7 +556,7 @@ def test_every_problem_is_reported_before_anything_is_made(river_index: CorpusIn
         {"search": {"by": "bandit", "strategies": ["raw", "hyde"], "state": "b.sqlite"}}, "b", tmp_path
     )
     on_ray = ("a bandit learns in one file", "workers=0", "folder of an index", "name of a generator")
-    frugal = ("[models.reader] input and output", "`mio-rag policy show frugal --toml > FILE`")
+    frugal = ("[models.reader] input and output", "`mio-rag policy new frugal > FILE`")
     out = tmp_path / "out"
     for policy, more, said in (
         (bandit, {"engine": "ray", "workers": 0}, on_ray),
@@ -570,12 +570,12 @@ def test_every_problem_is_reported_before_anything_is_made(river_index: CorpusIn
         assert all(part in str(error.value) for part in said)
     (tmp_path / "wrong.toml").write_text('colour = "red"\n')
     told = here(
-        *("answer-batch", str(tmp_path / "none.jsonl"), str(tmp_path / "INDEX"), "--out", str(out)),
-        *("--policy", str(tmp_path / "wrong.toml"), "--generator", "gguf:none.gguf", "--limit", "0"),
+        *("batch", "answer", str(tmp_path / "INDEX"), str(tmp_path / "none.jsonl"), "--out", str(out)),
+        *("--policy", str(tmp_path / "wrong.toml"), "--model", "gguf:none.gguf", "--limit", "0"),
         *("--total-tokens", "5", "--total-dollars", "-1", "--concurrency", "0"),
     ).stderr
     parts = ("'colour' is unknown", "none.jsonl", "INDEX", "none.gguf", "exclude each other", "-1.0 dollars")
-    assert all(part in told for part in (*parts, "concurrency=0", "--limit=0"))
+    assert all(part in told for part in (*parts, "--concurrency must be", "--limit must be"))
     assert not out.exists()
 
 
@@ -583,7 +583,7 @@ def test_the_command_resumes(river_index: CorpusIndex, tmp_path: Path) -> None:
     index, asked, out = (tmp_path / name for name in ("INDEX", "q.jsonl", "out"))
     river_index.save(index)
     asked.write_text('{"id": "a", "question": "How long is the Tiber?"}\n')
-    done = here("answer-batch", asked, index, "--out", out, "--policy", "frugal", "--json")
+    done = here("batch", "answer", index, asked, "--out", out, "--policy", "frugal", "--json")
     assert (done.returncode, json.loads(done.stdout)["answered"]) == (0, 1), done.stderr
-    again = here("answer-batch", asked, index, "--out", out, "--policy", "frugal")
+    again = here("batch", "answer", index, asked, "--out", out, "--policy", "frugal")
     assert "1 were answered before" in again.stdout

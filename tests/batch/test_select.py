@@ -271,8 +271,8 @@ def test_without_texts_ids_are_not_taken_for_words() -> None:
 
 
 def command(path: Path, out: Path, workers: int) -> list[str]:
-    settings = ["--budget-tokens", "400", "--workers", str(workers), "--shard-rows", "10", "--json"]
-    return ["select-batch", str(path), "--out", str(out), *settings]
+    settings = ["--budget", "400", "--workers", str(workers), "--shard-rows", "10", "--json"]
+    return ["batch", "select", str(path), "--out", str(out), *settings]
 
 
 @needs_proc

@@ -1,63 +1,104 @@
-"""Help on one screen, and all of it on request."""
+"""The tree of commands: its options, its help, and what replaces old names."""
 
 import re
+import shlex
+from collections.abc import Iterator
 
 import pytest
 import typer
 import typer.core
 from typer.testing import CliRunner
 
-from mio_rag.cli.app import app
-
-COMMANDS = ("select", "ask", "evaluate")
-
-
-def options(command: str) -> set[str]:
-    """The options of a command, by what the parser takes."""
-    group = typer.main.get_command(app)
-    params = group.commands[command].params  # type: ignore[attr-defined]
-    return {text for p in params if p.param_type_name == "option" for text in p.opts}
+from mio_rag.cli.app import _COMMANDS, app
+from mio_rag.cli.options import OLD_COMMANDS, OLD_OPTIONS
+from tests.cli.running import cli, here, refused
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_fits_on_one_screen_and_names_what_most_people_use(command: str) -> None:
-    done = CliRunner().invoke(app, [command, "--help"])
-    assert done.exit_code == 0
-    assert len(done.stdout.splitlines()) <= 40
-    listed = set(re.findall(r"^  (--[a-z-]+)", done.stdout, re.M))
-    assert {"--budget-tokens", "--preset"} <= listed
-    assert len(listed - {"--json", "--help", "--help-all"}) == 10
-    assert {"--json", "--help", "--help-all"} <= listed
+def commands() -> Iterator[tuple[str, typer.core.TyperCommand]]:
+    """Every command by its path."""
+
+    def walk(command: object, path: str) -> Iterator[tuple[str, typer.core.TyperCommand]]:
+        if isinstance(command, typer.core.TyperGroup):
+            for name in command.commands:
+                yield from walk(command.commands[name], f"{path} {name}".strip())
+        else:
+            assert isinstance(command, typer.core.TyperCommand)
+            yield path, command
+
+    yield from walk(typer.main.get_command(app), "")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_all_help_has_every_option_once_in_a_group(command: str) -> None:
-    done = CliRunner().invoke(app, [command, "--help-all"])
-    assert done.exit_code == 0
-    found = re.findall(r"^  (--[a-z-]+)", done.stdout, re.M)
-    assert len(found) == len(set(found))
-    assert options(command) <= set(found)
-    assert {"--help", "--help-all"} <= set(found)
-    assert "Solver:" in done.stdout
-    assert "Other:" not in done.stdout  # an option without a group
+def options(command: typer.core.TyperCommand) -> set[str]:
+    return {text for p in command.params if p.param_type_name == "option" for text in p.opts}
 
 
-def test_all_help_is_no_option_of_anything_else() -> None:
-    assert CliRunner().invoke(app, ["solve", "--help-all"]).exit_code == 2
+def test_nine_commands_with_at_most_twenty_options_each() -> None:
+    found = dict(commands())
+    assert len(_COMMANDS) == 9
+    counts = {
+        path: sum(p.param_type_name == "option" for p in command.params) for path, command in found.items()
+    }
+    assert {path: count for path, count in counts.items() if count > 20} == {}
+    assert all("/" not in text for command in found.values() for text in options(command))
 
 
-def test_no_command_is_described_by_half_a_sentence() -> None:
-    cut = []
+def test_every_option_has_a_help_and_no_command_is_described_by_half_a_sentence() -> None:
+    for path, command in commands():
+        silent = [p.name for p in command.params if p.param_type_name == "option" and not p.help]  # type: ignore[attr-defined]
+        assert silent == [], path
+        assert not command.get_short_help_str(74 - len(path.split()[-1])).endswith("..."), path
 
-    def walk(group: typer.core.TyperGroup, path: str) -> None:
-        longest = max(len(name) for name in group.commands)
-        for name, command in group.commands.items():
-            if command.get_short_help_str(80 - 6 - longest).endswith("..."):
-                cut.append(f"{path} {name}")
-            if isinstance(command, typer.core.TyperGroup):
-                walk(command, f"{path} {name}")
 
-    whole = typer.main.get_command(app)
-    assert isinstance(whole, typer.core.TyperGroup)
-    walk(whole, "mio-rag")
-    assert cut == []
+def test_examples_in_the_help_are_commands() -> None:
+    found = dict(commands())
+    seen = 0
+    for path, command in found.items():
+        for line in re.findall(r"^ *mio-rag (.*)$", command.help or "", re.M):
+            words = shlex.split(line.partition("|")[0].partition(" > ")[0])
+            assert " ".join(words).startswith(path)
+            given = {word for word in words if word.startswith("-")}
+            assert given <= options(command), line
+            seen += 1
+    assert seen > 10
+
+
+@pytest.mark.parametrize("arguments", [("select", "-h"), ("policy", "fit", "planner", "--help"), ("-h",)])
+def test_help_is_shown(arguments: tuple[str, ...]) -> None:
+    done = here(*arguments)
+    assert done.returncode == 0
+    assert "Usage: " in done.stdout
+
+
+def test_old_names_say_what_replaces_them() -> None:
+    found = dict(commands())
+    for old, new in OLD_COMMANDS.items():
+        done = here(old, "x")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"{old} is now {new}" in done.stderr
+        first = re.split(r", | and ", new)[0].removesuffix(" --list").removesuffix(" mdp")
+        assert first in found or any(path.startswith(f"{first} ") for path in found)
+    known = set().union(*map(options, found.values()))
+    for old in sorted(set(OLD_OPTIONS) - known):
+        done = here("select", "x", "y", old, "1", "--json")
+        assert (done.returncode, f"{old} is now {OLD_OPTIONS[old]}" in done.stderr) == (2, True)
+        assert done.stdout.count("\n") == 1
+
+
+def test_a_near_name_is_proposed() -> None:
+    assert "Did you mean 'select'?" in here("selekt", "i", "q").stderr
+    assert "--budget" in here("select", "i", "q", "--budgt", "3").stderr
+
+
+def test_usage_errors_and_version() -> None:
+    done = cli("select", "--no-such-option")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert cli("--version").stdout.startswith("mio-rag 0.")
+    assert CliRunner().invoke(app, []).exit_code == 2
+
+
+def test_debug_shows_where(tmp_path: object) -> None:
+    done = cli("--debug", "select", f"{tmp_path}/absent", "what?")
+    assert "Traceback" in done.stderr
+    assert "DataError" in done.stderr
+    assert refused(cli("select", f"{tmp_path}/absent", "what?"))

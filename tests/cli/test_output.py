@@ -17,7 +17,7 @@ from mio_rag.retrieval import CorpusIndex, embedders
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = json.dumps({"linear": [1.0], "costs": [1], "budget": 1})
-SOLVE = f"{sys.executable} -m mio_rag solve - --solver topk"
+SOLVE = f"{sys.executable} -m mio_rag lab solve - --solver topk"
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,8 @@ def test_an_interrupt_within_a_callback_is_not_lost() -> None:
 
 
 def test_what_is_kept_is_said_where_something_is(tmp_path: Path) -> None:
+    from mio_rag.cli.batch import kept
     from mio_rag.cli.output import kept_rows
-    from mio_rag.cli.show_control import kept
 
     assert kept_rows(tmp_path)() == ""
     (tmp_path / "rows.jsonl").write_text("")
@@ -165,31 +165,31 @@ def test_what_is_kept_is_said_where_something_is(tmp_path: Path) -> None:
 
 # --- errors ------------------------------------------------------------------------------------------------
 
-NO_CONFIG = ["--config", "missing.toml"]
+NO_POLICY = ["--policy", "missing.toml"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["select", "i", "q", *NO_CONFIG], "'missing.toml' cannot be read"),
-        (["ask", "i", "q", *NO_CONFIG], "'missing.toml' cannot be read"),
-        (["evaluate", "demo", "--out", "o", *NO_CONFIG], "'missing.toml' cannot be read"),
-        (["mdp", "solve", *NO_CONFIG], "'missing.toml' cannot be read"),
-        (["mdp", "calibrate", "t", *NO_CONFIG], "'missing.toml' cannot be read"),
-        (["mdp", "replay", "missing.jsonl"], "'missing.jsonl' cannot be read"),
-        (["select", "nowhere", "q"], "no such folder"),
-        (["select", "i", "q", "--pool", "many"], "--pool"),
-        (["select", "i"], "question"),
+        (["select", "i", "q", *NO_POLICY], "'missing.toml': no such file"),
+        (["ask", "i", "q", *NO_POLICY], "'missing.toml': no such file"),
+        (["evaluate", "demo", "--out", "o", *NO_POLICY], "'missing.toml': no such file"),
+        (["lab", "solve", "missing.toml"], "'missing.toml' cannot be read"),
+        (["policy", "fit", "process", "t", "--start", "missing.toml"], "'missing.toml' cannot be read"),
+        (["policy", "replay", "missing.jsonl"], "'missing.jsonl' cannot be read"),
+        (["select", "nowhere", "q"], "nowhere does not exist"),
+        (["select", "i", "q", "--set", "search.pool=many"], "search.pool must be"),
+        (["select", "i"], "QUESTION"),
         (["select", "i", "q", "--no-such"], "--no-such"),
-        (["frontier", "query", "nowhere", "q"], "no such folder"),
-        (["frontier", "data", "nowhere", "--out", "o"], "is not a folder"),
-        (["tune", "nowhere", "--index", "i", "--out", "o.toml"], "is not a folder"),
-        (["calibrate", "nowhere", "--index", "i", "--out", "o.json"], "is not a folder"),
-        (["radius", "nowhere"], "no such folder"),
-        (["index", "nowhere", "--out", "o"], "is not a folder"),
+        (["lab", "frontier", "nowhere", "q"], "nowhere does not exist"),
+        (["lab", "frontier", "nowhere", "--out", "o"], "nowhere does not exist"),
+        (["policy", "fit", "settings", "nowhere", "--out", "o.toml"], "nowhere does not exist"),
+        (["policy", "fit", "relevance", "nowhere", "--out", "o.json"], "nowhere does not exist"),
+        (["lab", "radius", "nowhere"], "nowhere does not exist"),
+        (["index", "nowhere", "--out", "o"], "nowhere does not exist"),
         (["demo", "--embedder", "./nowhere"], "is no folder"),
-        (["select-batch", "nowhere.parquet", "--out", "o"], "nowhere.parquet"),
-        (["solve", "nowhere.json"], "'nowhere.json' cannot be read"),
+        (["batch", "select", "nowhere.parquet", "--out", "o"], "nowhere.parquet"),
+        (["lab", "solve", "nowhere.json"], "'nowhere.json' cannot be read"),
         (["no-such-command"], "no-such-command"),
     ],
 )
@@ -207,52 +207,45 @@ def test_every_early_error_is_an_object_too(
 
 
 def test_a_question_may_be_called_json(index: Path) -> None:
-    done = CliRunner().invoke(app, ["select", "--pool", "many", "--", str(index), "--json"])
+    done = CliRunner().invoke(app, ["select", "--budget", "many", "--", str(index), "--json"])
     assert (done.exit_code, done.stdout) == (2, "")
 
 
 def test_an_error_does_not_go_where_the_command_before_wrote(index: Path) -> None:
     assert CliRunner().invoke(app, ["select", str(index), "bridge", "--json"]).exit_code == 0
-    done = CliRunner().invoke(app, ["select", str(index), "bridge", *NO_CONFIG])
+    done = CliRunner().invoke(app, ["select", str(index), "bridge", *NO_POLICY])
     assert (done.exit_code, done.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ask", "INDEX", "q", "--controller", "wise"], "controller 'wise' is unknown"),
-        (["ask", "INDEX", "q", "--controller", "mdp@heart"], "'heart' is not a way to measure U"),
-        (["ask", "INDEX", "q", "--controller", "mdp", "--max-steps", "-1"], "limit steps=-1"),
+        (["ask", "INDEX", "q", "--policy", "wise"], "--policy wise is neither a file nor a known policy"),
+        (["ask", "INDEX", "q", "--policy", "mdp@heart"], "'heart' is not a way to measure U"),
+        (["ask", "INDEX", "q", "--set", "limits.max_steps=-1"], "limits.max_steps must be >= 0"),
         (
-            ["ask", "INDEX", "q", "--controller", "mdp", "--trace", "no/such/t.jsonl"],
-            "--trace=no/such/t.jsonl",
+            ["ask", "INDEX", "q", "--trace", "no/such/t.jsonl"],
+            "--trace must be a file in a folder that exists",
         ),
-        (["ask", "INDEX", "q", "--trace", "t.jsonl"], "without a controller"),
-        (["ask", "INDEX", "q", "--max-tokens", "0"], "--max-tokens=0"),
-        (["select", "INDEX", "q", "--link-hops", "9"], "link_hops=9"),
-        (["evaluate", "demo", "--out", "o", "--index", "INDEX", "--methods", "oracle"], "'oracle'"),
+        (["ask", "INDEX", "q", "--answer", "0"], "--answer must be >= 1"),
+        (["select", "INDEX", "q", "--set", "search.link_hops=9"], "search.link_hops must be <= 3"),
+        (["evaluate", "INDEX", "--out", "o", "--methods", "oracle"], "'oracle'"),
+        (["evaluate", "INDEX", "--out", "o", "--methods", "mdp"], "needs a model that answers"),
+        (["lab", "frontier", "INDEX", "q", "--weights", "-1"], "--weights"),
+        (["lab", "frontier", "INDEX", "q", "--up-to", "3"], "--up-to 3 is below"),
+        (["lab", "frontier", "INDEX", "q", "--plot", "p.txt"], "the ending names the format"),
+        (["lab", "frontier", "INDEX", "--out", "o", "--weights", "-1"], "weights"),
+        (["policy", "fit", "settings", "INDEX", "--out", "o.toml", "--trials", "0"], "--trials must be >= 1"),
         (
-            ["evaluate", "demo", "--out", "o", "--controllers", "mdp", "--generator", "none"],
-            "need a model that answers",
-        ),
-        (["evaluate", "demo", "--out", "o", "--closed-book", "--corpus", "demo"], "exclude each other"),
-        (["frontier", "query", "INDEX", "q", "--weights", "-1"], "--weights"),
-        (["frontier", "query", "INDEX", "q", "--up-to", "3"], "--up-to=3 is below"),
-        (["frontier", "query", "INDEX", "q", "--plot", "p.txt"], "the ending names the format"),
-        (["frontier", "data", "demo", "--out", "o", "--index", "INDEX", "--weights", "-1"], "weights"),
-        (["tune", "demo", "--index", "INDEX", "--out", "o.toml", "--trials", "0"], "trials=0"),
-        (
-            ["tune", "demo", "--index", "INDEX", "--out", "o.toml", "--vary", "luck"],
+            ["policy", "fit", "settings", "INDEX", "--out", "o.toml", "--vary", "luck"],
             "'luck' cannot be varied",
         ),
-        (["tune", "demo", "--index", "INDEX", "--out", "o.toml", "--retrieval", "luck"], "'luck' is unknown"),
-        (["calibrate", "demo", "--index", "INDEX", "--out", "o.json", "--pool", "0"], "pool=0"),
-        (["calibrate", "demo", "--index", "INDEX", "--out", "o.json", "--limit", "0"], "--limit=0"),
-        (["radius", "INDEX", "--quantile", "2"], "--quantile=2"),
+        (["policy", "fit", "relevance", "INDEX", "--out", "o.json", "--limit", "0"], "--limit must be >= 1"),
+        (["lab", "radius", "INDEX", "--quantile", "2"], "--quantile"),
         (["index", "demo", "--out", "INDEX"], "exists already"),
-        (["demo", "--out", "d", "--generator", "oracle"], "'oracle' is not known"),
-        (["serve", "INDEX", "--port", "99999"], "port=99999"),
-        (["serve", "INDEX", "--generator", "oracle"], "'oracle' is not known"),
+        (["demo", "--out", "d", "--model", "oracle"], "'oracle' is not known"),
+        (["serve", "INDEX", "--port", "99999"], "--port must be"),
+        (["serve", "INDEX", "--model", "oracle"], "'oracle' is not known"),
     ],
 )
 def test_cheap_options_are_checked_before_anything_is_loaded(

@@ -13,10 +13,9 @@ from mio_rag import Passage
 from mio_rag.cli import terminal as progress
 from mio_rag.cli.app import app
 from mio_rag.cli.output import prepare_streams
-from mio_rag.cli.show import print_answer, print_failures, print_summary
+from mio_rag.cli.show import print_failures, print_passage, print_summary
 from mio_rag.cli.terminal import Terminal, printable, progress_bar, styled
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.types import Answer
 
 EVIL = (
     "\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x9b1m \x08\x00\r\x7f\u202egnp\u2066 "
@@ -57,10 +56,10 @@ def test_no_string_is_markup_whatever_prints_it() -> None:
     console = Terminal(file=file, width=200)
     console.print(EVIL)
     console.print(styled((EVIL, "bold"), f" {EVIL}"))
-    print_answer(console, Answer(EVIL, 1, 1, 0.0, EVIL))
+    print_passage(console, 1, EVIL, EVIL, 1, EVIL)
     print_failures(console, [{"error": EVIL}])
     print_summary(console, [{"method": EVIL, "budget_tokens": 1, "failed": 0, "optimal_share": None}])
-    assert squeezed(file.getvalue()).count(PLAIN) == 7
+    assert squeezed(file.getvalue()).count(PLAIN) == 8
     assert not set(file.getvalue()) & set("\x1b\x9b\x07\x08\x00\r\x7f\u202e\u2066")
 
 
@@ -87,13 +86,13 @@ def evil_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("command", ["select", "ask", "frontier"])
 def test_every_encoding_can_be_printed_in(evil_index: Path, command: str, encoding: str) -> None:
-    names = ["frontier", "query"] if command == "frontier" else [command, "--explain"]
+    names = ["lab", "frontier"] if command == "frontier" else [command, "--why"]
     done = CliRunner(charset=encoding).invoke(
         app, [*names, str(evil_index), "When did the bridge open? \u2192"]
     )
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code == 0, done.stderr
-    shown = done.stdout_bytes.decode(encoding)
+    shown = (done.stdout_bytes + done.stderr_bytes).decode(encoding)
     assert not set(shown) & set("\x1b\x9b\x07\x08\x00\x7f\u202e\u2066")
     assert "a[red]" in shown
     if command != "frontier":
@@ -161,11 +160,11 @@ def test_a_way_that_the_environment_chose_stays() -> None:
 def test_names_in_a_program_are_as_plain() -> None:
     row = {"coefficients": [1.0, 1.0], "lower": 2, "name": EVIL}
     program = {"linear": [1, 1], "costs": [2, 2], "budget": 3, "rows": [row]}
-    done = CliRunner().invoke(app, ["solve", "-"], input=json.dumps(program))
+    done = CliRunner().invoke(app, ["lab", "solve", "-"], input=json.dumps(program))
     assert done.exit_code == 0
     assert squeezed(done.stdout).endswith(f"at most 3 tokens; {PLAIN}; a budget of 4 tokens would do")
     row["name"] = "\ud800"
-    done = CliRunner().invoke(app, ["solve", "-"], input=json.dumps(program))
+    done = CliRunner().invoke(app, ["lab", "solve", "-"], input=json.dumps(program))
     assert done.exit_code == 2
     assert "half of a surrogate pair" in done.stderr
 

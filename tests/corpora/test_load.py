@@ -84,7 +84,7 @@ def test_questions_alone_are_no_corpus(tmp_path: Path, beside: str) -> None:
     write(tmp_path, "questions.jsonl.gz", QUESTIONS[:1])
     if beside:
         (tmp_path / beside).write_text("About these questions.", encoding="utf-8")
-    with pytest.raises(DataError, match=r"has questions.jsonl.gz, but no passages: .*--corpus"):
+    with pytest.raises(DataError, match=r"has questions.jsonl.gz, but no passages: .*--questions"):
         load_dataset(tmp_path)
     assert len(load_questions(tmp_path)) == 1
 

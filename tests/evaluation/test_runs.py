@@ -619,7 +619,7 @@ def test_the_command_takes_sets_with_commas_between_them(tmp_path: Path) -> None
     )
     asked = '{"id": "q", "question": "How long is the Po?", "gold_ids": ["p"]}\n'
     (small / "questions.jsonl").write_text(asked, encoding="utf-8")
-    options = ["--methods", "topk,exact", "--generator", "none", "--embedder", "tfidf", "--limit", "2"]
+    options = ["--methods", "topk,exact", "--embedder", "tfidf", "--limit", "2"]
     done = here("evaluate", small, "--out", tmp_path / "a", *options)
     assert (done.returncode, "by question set" in done.stdout) == (0, False)
     done = here("evaluate", f"demo,{tmp_path / 'x'}", "--out", tmp_path / "b", *options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sqlite3
 import subprocess
@@ -16,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.cli.fit import _fit, _lines
-from mio_rag.cli.options import config_text, read_config
+from mio_rag.cli.fit import _fitted, tuned_lines
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation import tune as module
@@ -32,7 +30,6 @@ from mio_rag.evaluation.tune import (
     valued_pools,
 )
 from mio_rag.pool import Candidates
-from mio_rag.relevance import load_model
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.storage import claimed
@@ -117,7 +114,7 @@ def test_it_finds_what_helps_and_reports_unseen_questions(tmp_path: Path) -> Non
     assert still.trials <= 3 * 5
     assert (still.outer["gain"]["mean"], still.improved, still.clearly_better) == (0, False, False)
     assert still.setting == Setting.of(START, 100)
-    assert _lines(still)[-1].startswith("nothing better was found")
+    assert tuned_lines(still)[-1].startswith("nothing better was found")
 
 
 def test_relevance_fitted_within_the_folds_never_sees_its_questions(
@@ -137,10 +134,10 @@ def test_relevance_fitted_within_the_folds_never_sees_its_questions(
     assert not np.array_equal(changed[test[0]].relevance, valued[test[0]].relevance)
     # Fitted while tuning, a model lies next to the file of options.
     path = tmp_path / "tuned.toml"
-    name = _fit(questions, pools, "logistic", path, 0, demo_index, "demo")
+    name = _fitted(questions, pools, "logistic", path, 0, demo_index, "demo")
     assert name == "tuned.relevance.json"
-    path.write_text(config_text({"relevance": name}, {}, "x"))
-    assert load_model(read_config(path, {"relevance"})["relevance"]) is not None
+    path.write_text(f'[selection]\nrelevance_model = "{name}"\n[price]\ntoken = 0.0\n')
+    assert read_policy(path).selector(0.0, Selector()).relevance_model.name == "tuned"
 
 
 def test_unusable_searches_are_refused(tmp_path: Path) -> None:
@@ -154,9 +151,10 @@ def test_unusable_searches_are_refused(tmp_path: Path) -> None:
             make()
 
 
-def test_the_command_writes_what_select_and_evaluate_read(demo_index: CorpusIndex, tmp_path: Path) -> None:
+def test_the_command_writes_a_policy(demo_index: CorpusIndex, tmp_path: Path) -> None:
     index, out = demo_index.save(tmp_path / "index"), tmp_path / "tuned.toml"
-    command = ("tune", "demo", "--index", index, "--out", out, "--trials", 2, "--folds", 2, "--limit", 12)
+    command = ("policy", "fit", "settings", index, "--questions", "demo", "--out", out, "--trials", 2,
+               "--folds", 2, "--limit", 12)  # fmt: skip
     for more, said in (
         ((), "another run is at work on"),
         (("--storage", out), "must be another file than --out"),
@@ -166,22 +164,21 @@ def test_the_command_writes_what_select_and_evaluate_read(demo_index: CorpusInde
             done = here(*command, *more)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert said in done.stderr
-    evidence = ("--pool", 15, "--budget-tokens", 200, "--relevance", "ranks", "--link-hops", 1)
-    found = only_object(here(*command, *evidence, "--link-benefit", 0.2, "--json"))
+    given = (
+        "--budget", 200, "--set", "search.pool=15", "--set", "selection.relevance_model=ranks",
+        "--set", "search.link_hops=1", "--set", "selection.link_benefit=0.2",
+    )  # fmt: skip
+    found = only_object(here(*command, *given, "--json"))
     assert found["outer"]["recall"]["mean"] > 0.3
     assert found["trials"] <= 6
     assert "outer_recall" in out.read_text()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "tuned.sqlite", "tuned.toml"]
-    select = ("select", index, "Which tower is taller, Bell Rock Lighthouse or Skerryvore?", "--config", out)
+    select = ("select", index, "Which tower is taller, Bell Rock Lighthouse or Skerryvore?", "--policy", out)
     assert only_object(here(*select, "--json"))["budget_tokens"] == 200
-    narrow = only_object(here(*select, "--budget-tokens", 90, "--json"))
-    assert narrow["budget_tokens"] == 90  # the command line wins
-    evaluate = ("evaluate", "demo", "--index", index, "--out", tmp_path / "e", "--generator", "none")
-    run = json.loads(
-        here(*evaluate, "--methods", "topk,exact", "--limit", 2, "--config", out, "--json").stdout
-    )["run"]
-    assert run["budgets"] == [200]
-    assert run["settings"]["link_benefit"] == found["options"]["link_benefit"]
+    assert only_object(here(*select, "--budget", 90, "--json"))["budget_tokens"] == 90
+    evaluate = ("evaluate", index, "--questions", "demo", "--out", tmp_path / "e", "--policy", out)
+    run = only_object(here(*evaluate, "--methods", "topk,exact", "--limit", 2, "--json"))["run"]
+    assert run["settings"]["link_benefit"] == found["policy"]["selection"]["link_benefit"]
+    assert run["pool"] == 15
     out.write_text("colour = 1\n")
     assert "'colour' is unknown" in here(*select).stderr
 

@@ -416,7 +416,7 @@ def test_a_strategy_is_added_and_the_others_keep_what_they_know(tmp_path: Path) 
     bandit = strategist(path)
     lived(bandit, 60, TRUTH)
     before = bandit.learned.models["hyde"].theta.copy()
-    with pytest.raises(InputError, match="strategies add"):  # none is added unasked
+    with pytest.raises(InputError, match="policy state add"):  # none is added unasked
         strategist(path, possible=more)
     assert add_strategy(path, "multi-query", 1.0)
     assert not add_strategy(path, "multi-query", 2.0)

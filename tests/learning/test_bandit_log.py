@@ -248,7 +248,7 @@ def test_one_changed_byte_of_a_snapshot_is_found(log: Path, place: int) -> None:
     wrong = bytearray(kept[1])
     wrong[place] ^= 1
     changed(log, "UPDATE snapshot SET state = ?", bytes(wrong))
-    with pytest.raises(DataError, match=r"s\.sqlite': the snapshot is damaged: run `mio-rag strategies reb"):
+    with pytest.raises(DataError, match=r"s\.sqlite': the snapshot is damaged: run `mio-rag policy state"):
         strategist(log)
     rebuild(log)
     assert strategist(log).learned.questions == 6

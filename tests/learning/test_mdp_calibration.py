@@ -207,7 +207,7 @@ def test_tracked_runs_calibrate_nothing() -> None:
     with pytest.raises(InputError, match="nothing can be estimated from it"):
         transitions([trace("q", [1, 0.75], ["retrieve"], gauge="tracked")])
     both = [trace("q", [1, 0.75], ["retrieve"]), trace("q", [1, 0.5], ["retrieve"], gauge="evidence")]
-    with pytest.raises(InputError, match="choose with --uncertainty"):
+    with pytest.raises(InputError, match="choose with --signal"):
         transitions(both)
     assert transitions(both, "evidence")[0][0].after == 0.5
     with pytest.raises(InputError, match="stopped at once"):

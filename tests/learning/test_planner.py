@@ -230,7 +230,7 @@ def test_one_network_may_serve_several_prices() -> None:
     assert found.checked_alpha(0.3) == 0.3
     with pytest.raises(InputError, match=r"trained for 0 to 0\.6"):
         found.checked_alpha(0.7)
-    with pytest.raises(InputError, match=r"trained for prices from 0\.2 to 0\.6: give --alpha"):
+    with pytest.raises(InputError, match=r"trained for prices from 0\.2 to 0\.6: give a price"):
         dataclasses.replace(found, alphas=(0.2, 0.6)).checked_alpha(None)
 
 

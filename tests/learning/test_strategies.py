@@ -296,7 +296,7 @@ def test_an_answer_is_kept_where_its_books_cannot_be_written(
     ("name", "closed_book", "message"),
     [
         ("strategies:raw+bm25", False, "'bm25' is unknown"),
-        ("strategies:bandit", False, "give --strategy-state"),
+        ("strategies:bandit", False, "set search.state"),
         ("strategies:all", True, "closed-book"),
     ],
 )

@@ -96,7 +96,9 @@ def test_a_new_measure_is_in_ledger_summary_console_and_report(
     monkeypatch.setenv("COLUMNS", "300")
     out = tmp_path / "run"
     common = ("--embedder", "tfidf", "--limit", 6, "--out", out)
-    shown = command("evaluate", "demo", "--methods", "topk,exact", *common)
+    shown = command(
+        "evaluate", "demo", "--methods", "topk,exact", "--budget", 256, "--model", "extract", *common
+    )
 
     table = pyarrow.parquet.read_table(out / "ledger.parquet")
     rows = table.to_pylist()
@@ -129,8 +131,8 @@ def test_a_new_measure_is_in_the_frontier(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("COLUMNS", "300")
     out = tmp_path / "run"
     shown = command(
-        "frontier", "data", "demo", "--embedder", "tfidf", "--limit", 6, "--budget-tokens", "60,120",
-        "--weights", "0,0.1", "--radii", 0, "--draws", 0, "--generator", "extractive", "--out", out,
+        "lab", "frontier", "demo", "--embedder", "tfidf", "--limit", 6, "--budget", "60,120",
+        "--weights", "0,0.1", "--radii", 0, "--draws", 0, "--model", "extract", "--out", out,
     )  # fmt: skip
     rows = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
     points = json.loads((out / "frontier.json").read_text())["points"]
@@ -159,12 +161,12 @@ def tokens(point: dict[str, Any]) -> float:
 
 @pytest.mark.usefixtures("registered")
 def test_a_new_measure_is_listed() -> None:
-    listed = {m["name"]: m for m in json.loads(command("measures", "--json"))["measures"]}
+    listed = {m["name"]: m for m in json.loads(command("evaluate", "--list", "--json"))["measures"]}
     assert listed["gold_first"] == {
         "name": "gold_first", "label": "Gold at once", "meaning": "the prompt begins with a gold passage",
         "of": "selection", "better": "higher", "unit": "0 to 1", "source": "this test",
     }  # fmt: skip
-    text = command("measures")
+    text = command("evaluate", "--list")
     for name, measure in listed.items():
         assert name in text
         assert all(measure[field] for field in measure), name

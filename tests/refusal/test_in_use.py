@@ -103,18 +103,20 @@ def test_evaluate_tells_the_measures_of_squad(
     river_index.save(tmp_path / "index")
     judging(river_index, "extractive", True).save(tmp_path / "m.json")
     asked = [
-        "evaluate", str(tmp_path / "data"), "--index", str(tmp_path / "index"), "--methods", "topk",
-        "--refusal", str(tmp_path / "m.json"), "--out",
+        "evaluate", str(tmp_path / "index"), "--questions", str(tmp_path / "data"), "--model", "extract",
+        "--set", f"answers.refusal={tmp_path / 'm.json'}", "--budget", "256", "--out",
     ]  # fmt: skip
-    done = CliRunner().invoke(app, [*asked, str(tmp_path / "one")])
+    done = CliRunner().invoke(app, [*asked, str(tmp_path / "one"), "--methods", "topk"])
     assert done.exit_code == 0, done.output
     assert "HasAns F1" in done.output
-    told = json.loads(CliRunner().invoke(app, [*asked, str(tmp_path / "two"), "--json"]).stdout)
+    told = json.loads(
+        CliRunner().invoke(app, [*asked, str(tmp_path / "two"), "--methods", "topk", "--json"]).stdout
+    )
     [scores] = told["refusal"]
     assert (scores["method"], scores["no_answer"], scores["has_answer_f1"]) == ("topk", 1, 0)
-    done = CliRunner().invoke(app, [*asked, str(tmp_path / "three"), "--controllers", "tier:easy"])
+    done = CliRunner().invoke(app, [*asked, str(tmp_path / "three"), "--methods", "tier:easy"])
     assert done.exit_code == 2
-    assert "--refusal and --controller exclude each other" in done.output
+    assert "answers.refusal does not go with policies" in done.output
 
 
 def test_the_service_says_that_it_is_not_there(demo_index: CorpusIndex, tmp_path: Path) -> None:
@@ -140,7 +142,7 @@ def test_the_service_says_that_it_is_not_there(demo_index: CorpusIndex, tmp_path
         answers.append(first["said"] if refuses else first["answer"])
         assert ("said" in first) is refuses
     assert answers[0] == answers[1] != ""
-    with pytest.raises(InputError, match="--router excludes --refusal: its tiers decide"):
+    with pytest.raises(InputError, match=r"depth\.file excludes answers\.refusal: its tiers decide"):
         check(ServiceSettings("x", routing={}, refusal="m.json"), None, False)
     with pytest.raises(InputError, match="another embedder"):
         create_app(demo_index, ExtractiveGenerator(), refusing=dataclasses.replace(MODEL))

@@ -105,7 +105,8 @@ def test_a_model_that_is_no_better_than_a_constant_is_told_so(
         assert f"{100 * scores['model'].f1:.1f}" in note
 
     demo_index.save(tmp_path / "index")
-    command = ["unanswerable", "demo", "--index", str(tmp_path / "index"), "--out", str(tmp_path / "m.json")]
+    command = ["policy", "fit", "refusal", str(tmp_path / "index"), "--questions", "demo", "--out"]
+    command.append(str(tmp_path / "m.json"))
     monkeypatch.setattr("mio_rag.refusal.fitting.observe", lambda *given, **options: wrong)
     wrong = [replace(one, answer="Bert") for one in made(400, 0.0)]  # only refusals can be right
     (note,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)["notes"]
@@ -167,15 +168,17 @@ def test_ask_refuses_in_words(
     index, file = tmp_path / "index", tmp_path / "m.json"
     river_index.save(index)
     fits = replace(MODEL, embedder=river_index.embedder.fingerprint)
-    command = ["ask", str(index), rivers.questions[0].text, "--refusal", str(file)]
+    command = ["ask", str(index), rivers.questions[0].text, "--set", f"answers.refusal={file}"]
     for constant, refused in ((9.0, True), (-9.0, False)):
         replace(fits, constant=constant).save(file)
         told = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
         assert told["refusal"]["refused"] is refused
         assert (told["answer"] == "") is refused
-        shown = CliRunner().invoke(app, command).stdout
-        assert shown.startswith("Not in these passages: probability") is refused
-        assert ("would have said" in shown) is refused
+        shown = CliRunner().invoke(app, command)
+        assert shown.exit_code == (3 if refused else 0)
+        assert ("These passages probably do not answer the question" in shown.stderr) is refused
+        assert ("would have said" in shown.stderr) is refused
+        assert (shown.stdout == "") is refused
     MODEL.save(file)
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 2

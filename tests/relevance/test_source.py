@@ -209,13 +209,6 @@ def test_presets_refuse_what_they_exclude(call, message: str) -> None:
         call()
 
 
-def test_a_configuration_names_every_set_of_weights_that_ships() -> None:
-    """Any other name is a file beside the configuration."""
-    from mio_rag.cli import options as config
-
-    assert set(config._NAMED_RELEVANCE) == {"auto", "given", "cosine", *SHIPPED}
-
-
 @pytest.mark.parametrize(
     "name",
     ["spread_gap*bm25_share", "cosine*cosine_gap", "score:dense*pool_agreement",

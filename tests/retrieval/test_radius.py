@@ -151,7 +151,7 @@ def test_wrong_files_are_refused_in_our_words(tmp_path: Path) -> None:
         ({"method": "opq:4"}, r"method='opq:4' is unknown: choose sq8, pq:M, pq:MxBITS \(pq:8x4"),
         (
             {"method": "paraphrases", "file": Path("f"), "out": Path("r.npz")},
-            "paraphrases measure none: use --radius",
+            "paraphrases measure none: use selection.radius",
         ),
         ({"method": "pq:0"}, "method='pq:0' is unknown"),
         ({"method": "encoder"}, "--other names the second embedder"),

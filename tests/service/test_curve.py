@@ -40,6 +40,9 @@ def index(tmp_path_factory: pytest.TempPathFactory, demo_index: CorpusIndex) -> 
     return demo_index.save(tmp_path_factory.mktemp("served") / "index")
 
 
+PRICE = ("policy", "fit", "price", "--questions", "demo", "--mean-tokens", 150)
+
+
 def curve_of(tmp_path: Path, content: Any = MEASURED) -> Path:
     path = tmp_path / "frontier.json"
     path.write_text(json.dumps(content), encoding="utf-8")
@@ -57,7 +60,7 @@ def test_the_price_that_applies_is_told_by_example(demo_index: CorpusIndex) -> N
     words = "0.0005 a token, 100 tokens must add more than 5 % of a needed passage."
     assert plain["example"] == f"At a price of {words}"
     assert plain["curve"] == []
-    assert "frontier data" in plain["how"]
+    assert "lab frontier" in plain["how"]
     assert (
         asked(demo_index, pacer=Pacer(1000, 5, price=0.0005))["example"] == f"At the present price of {words}"
     )
@@ -78,7 +81,7 @@ def test_the_curve_is_read_from_what_frontier_and_tune_write(
     assert told["curve"][1] == {"token_price": 0.002, "mean_tokens": 211.5, "evidence": 0.683}
     assert told["how"] is None
     out = tmp_path / "price.toml"
-    done = here("tune", "demo", "--index", index, "--out", out, "--mean-tokens", 150, "--limit", 8)
+    done = here(*PRICE, index, "--out", out, "--limit", 8)
     assert done.returncode == 0, done.stderr
     tuned = read_curve(out)
     assert tuned.questions == 8
@@ -107,10 +110,10 @@ def test_the_newest_curve_of_the_index_is_found_beside_it(demo_index: CorpusInde
     (tmp_path / "damaged.toml").write_text("= [", encoding="utf-8")
     assert curve_beside(index) == tmp_path / "ours" / "frontier.json"
     tuned = tmp_path / "price.toml"
-    done = here("tune", "demo", "--index", index, "--out", tuned, "--mean-tokens", 150, "--limit", 3)
+    done = here(*PRICE, index, "--out", tuned, "--limit", 3)
     assert done.returncode == 0, done.stderr
     assert curve_beside(index) == tuned
-    assert "--start-price" in tuned.read_text(encoding="utf-8")
+    assert "server.start_price=" in tuned.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +157,7 @@ def test_the_page_shows_the_curve(browser: Any, demo_index: CorpusIndex, tmp_pat
         )
         if curve is None:
             assert rows == []
-            assert "frontier data" in page.text_content("#price-how")
+            assert "lab frontier" in page.text_content("#price-how")
         else:
             assert rows == [
                 ["0.02", "never", "3", "10 %"], ["0.002", "20 %", "212", "68 %"], ["0", "0 %", "900", "90 %"]

@@ -28,6 +28,7 @@ from mio_rag.service.requests import held_tokens, standing
 from mio_rag.service.run import check
 from mio_rag.service.settings import Pacing, ServiceSettings, make_pacing
 from mio_rag.types import Answer, GenerationError
+from tests.cli.running import here
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 BODY = {"question": QUESTION, "budget_tokens": 256, "deadline_seconds": 20}
@@ -79,11 +80,14 @@ def test_where_the_count_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     wrong: tuple[tuple[str, tuple[Any, ...]], ...] = (
         ("total tokens 1000 there, 2000 here", (2000, None, None)),
         ("exclude each other", (1, 1, None)),
-        ("--pacer-state needs", (None, None, tmp_path)),
-        ("--start-price and --mean-tokens need --tokens-per-day or", (None, None, None, 0.001, 300)),
-        (r"--mean-tokens goes with .*: give --start-price > 0 as well", (1000, None, other, None, 300)),
-        (r"--start-price=2\.0 must be a number from 0 to 1", (1000, None, other, 2.0)),
-        ("--tokens-per-day=0 must be a whole number from 1", (0, None, other)),
+        ("price.state needs", (None, None, tmp_path)),
+        ("server.start_price and server.mean_tokens need price.total", (None, None, None, 0.001, 300)),
+        (
+            r"server.mean_tokens goes with .*: give server.start_price > 0 as well",
+            (1000, None, other, None, 300),
+        ),
+        (r"server.start_price=2\.0 must be a number from 0 to 1", (1000, None, other, 2.0)),
+        ("price.total=0 must be a whole number from 1", (0, None, other)),
     )
     for message, (per_day, per_hour, folder, *prices) in wrong:
         with pytest.raises(InputError, match=message):
@@ -191,6 +195,35 @@ def test_a_count_that_cannot_be_written_costs_no_answer(tmp_path: Path) -> None:
     assert (account.spent, account.reserved) == (60, 100)
 
 
+def test_settings_of_a_service_by_keys(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    index = demo_index.save(tmp_path / "index")
+    keys = ("price.total=5000", "price.per=day", f"price.state={tmp_path / 'state'}",
+            "server.start_price=0.002", "server.mean_tokens=300")  # fmt: skip
+    given = [part for key in keys for part in ("--set", key)]
+    refused = here("serve", index, *given, "--port", 0)
+    assert refused.returncode == 2
+    assert "--port must be between" in refused.stderr
+    assert not (tmp_path / "state").exists()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        refused = here("serve", index, *given, "--port", probe.getsockname()[1])
+    assert "cannot listen" in refused.stderr
+    [state] = (tmp_path / "state").iterdir()
+    with sqlite3.connect(state) as connection:
+        told = dict(connection.execute("SELECT name, value FROM settings").fetchall())
+    assert told == {
+        "total tokens": "5000", "horizon": "None", "window": "86400 s", "mean tokens": "300 at 0.002"
+    }  # fmt: skip
+    for key, wrong in (
+        ("limits.budget=512", "limits.budget: each request to a service brings its own"),
+        ("server.max_pol=5", "did you mean server.max_pool?"),
+        ("server.start_price=0.1", "server.start_price needs price.total"),
+        ("server.queue=-1", "server.queue must be >= 0"),
+    ):
+        refused = here("serve", index, "--set", key)
+        assert refused.returncode == 2
+        assert wrong in " ".join(refused.stderr.split())
+
+
 def _until_ready(lines: IO[str]) -> str:
     said = ""
     while "mio-rag on http" not in said:
@@ -212,7 +245,15 @@ def test_workers_share_the_tokens_and_a_restart_remembers(demo_index: CorpusInde
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         command = [sys.executable, "-m", "mio_rag", "serve", str(index), "--port", str(port)]
-        command += ["--tokens-per-day", str(total), "--pacer-state", str(state), "--workers", str(workers)]
+        command += [
+            "--set",
+            f"price.total={total}",
+            "--set",
+            "price.per=day",
+            "--set",
+            f"price.state={state}",
+        ]
+        command += ["--workers", str(workers)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         said = _until_ready(process.stdout)

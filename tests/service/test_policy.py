@@ -158,16 +158,16 @@ def test_a_total_refuses_when_it_is_spent(demo_index: CorpusIndex, tmp_path: Pat
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["--router"], []),
-        (["--planner", "--cache"], []),
-        (["--strategies", "--cache"], ["--strategies excludes --cache: "]),
-        (["--refusal", "--router"], ["--router excludes --refusal: "]),
+        (["depth.file"], []),
+        (["order.file", "answers.cache"], []),
+        (["search.strategies", "answers.cache"], ["search.strategies excludes answers.cache: "]),
+        (["answers.refusal", "depth.file"], ["depth.file excludes answers.refusal: "]),
         (
-            ["--planner", "--router", "--strategies", "--tokens-per-hour", "--prices"],
+            ["order.file", "depth.file", "search.strategies", "price.total", "models.reader"],
             [
-                "--planner excludes --router, --strategies, --tokens-per-hour, --prices: ",
-                "--router excludes --strategies, --tokens-per-hour: ",
-                "--strategies excludes --tokens-per-hour, --prices: ",
+                "order.file excludes depth.file, search.strategies, price.total, models.reader: ",
+                "depth.file excludes search.strategies, price.total: ",
+                "search.strategies excludes price.total, models.reader: ",
             ],
         ),
     ],
@@ -185,7 +185,7 @@ def test_what_excludes_each_other_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         check(settings, None, False)
     told = "\n".join(error.value.problems)
-    assert "--policy excludes --tokens-per-day" in told
+    assert "--policy excludes price.total" in told
     assert "must share the count of the policy's total" in told
     [problem] = policy_problems("nothing", 1)
     assert "'nothing' is neither a file nor a preset" in problem

@@ -108,8 +108,8 @@ def test_a_new_kind_is_checked_and_asked_like_any_other(river_index: CorpusIndex
     shown = CliRunner().invoke(
         app,
         [
-            "ask", str(tmp_path / "index"), COMPARISON.text, "--controller", "thinker",
-            "--generator", f"scripted:{tmp_path}/says.json", "--trace", str(tmp_path / "traces.jsonl"),
+            "ask", str(tmp_path / "index"), COMPARISON.text, "--policy", "thinker",
+            "--model", f"scripted:{tmp_path}/says.json", "--trace", str(tmp_path / "traces.jsonl"),
         ],
     )  # fmt: skip
     assert shown.exit_code == 0, shown.output

@@ -122,7 +122,7 @@ def test_a_false_claim_is_caught_and_listed_with_its_program(lie: str) -> None:
         assert ("fixed" in data) == bool((program.fixed >= 0).any())
         assert lie != "deaf_to_fixed" or "fixed" in data
     if lie == "deaf_to_fixed":
-        answered = CliRunner().invoke(app, ["solve", "-", "--json"], input=lines[1])
+        answered = CliRunner().invoke(app, ["lab", "solve", "-", "--json"], input=lines[1])
         expected = solve(SelectionProgram.from_json(lines[1])).objective
         assert json.loads(answered.stdout)["objective"] == expected
 

