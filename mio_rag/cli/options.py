@@ -179,6 +179,7 @@ def opened(
 ) -> Opened:
     """Open a source, and report on stderr what was indexed, what could not be read, and what changed."""
     from mio_rag.cli.terminal import said_if_slow
+    from mio_rag.formulations.numbers import plural
     from mio_rag.sources import Building, kind_of, open_source
 
     how = Building(embedder, **building)
@@ -193,7 +194,8 @@ def opened(
         )
     if found.built:
         files = f"{len(found.files)} files, " if len(found.files) > 1 else ""
-        output.say(f"Indexed {path}: {files}{len(found.index)} passages, {found.seconds:.1f} s")
+        passages = plural(len(found.index), "passage")
+        output.say(f"Indexed {path}: {files}{passages}, {found.seconds:.1f} s")
         for one in found.left_out[:5]:
             output.say(f"not read  {one.path}: {one.reason}")
         if len(found.left_out) > 5:

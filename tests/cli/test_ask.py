@@ -84,7 +84,7 @@ def test_documents_are_indexed_on_first_use(tmp_path: Path, monkeypatch: pytest.
     (folder / "travel.md").write_text("# Travel\n\nThe allowance in Norway is 75 EUR a day.\n")
     asked = ("select", folder, "What is the allowance in Norway?", "--embedder", "tfidf")
     first, again = here(*asked), here(*asked)
-    assert re.match(r"Indexed .*handbook: 1 passages, [\d.]+ s\n", first.stderr)
+    assert re.match(r"Indexed .*handbook: 1 passage, [\d.]+ s\n", first.stderr)
     assert "Indexed" not in again.stderr
     assert "75 EUR" in first.stdout == again.stdout
     (folder / "travel.md").write_text("# Travel\n\nThe allowance in Norway is 77 EUR a day.\n")

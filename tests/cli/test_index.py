@@ -35,7 +35,7 @@ def test_an_index_is_refreshed_checked_listed_and_pruned(
     asked = ("index", folder, "--embedder", "tfidf")
     assert "added     a.md" in here(*asked, "--check").stdout
     shown = here(*asked).stdout
-    assert "Read 1 file. Indexed 1 passage, " in shown
+    assert "Read 1 file. Indexed 1 passage" in shown
     assert "not read  b.png: .png files are not read" in shown
     (folder / "a.md").write_text("# Travel\n\nThe allowance in Norway is 77 EUR.\n")
     assert only_object(here(*asked, "--check", "--json"))["changed"] == ["a.md"]
