@@ -146,18 +146,10 @@ class Search:
             paid=zeros((depth, 0 if shared is None else shared.cost.size), np.bool_),
             share=zeros((depth, 0 if shared is None else shared.users[0].size)),
         )
-        tree.ids[0], tree.P[0], tree.X[0], tree.GX[0] = (
-            np.arange(m),
-            data.p - shift,
-            root.x,
-            root.G @ root.x,
-        )
-        tree.size[0], tree.room[0], tree.lag[0], tree.bound[0] = (
-            m,
-            data.room,
-            root.lam @ problem.w,
-            root.bound,
-        )
+        tree.ids[0], tree.P[0] = np.arange(m), data.p - shift
+        tree.X[0], tree.GX[0] = root.x, root.G @ root.x
+        tree.size[0], tree.room[0] = m, data.room
+        tree.lag[0], tree.bound[0] = root.lam @ problem.w, root.bound
         if shared is not None:
             tree.share[0] = shared.share[shared.users]
         self._best = np.zeros(m, dtype=np.int8)
@@ -177,16 +169,6 @@ class Search:
         return int(self.numbers[kernel.NODES])
 
     @property
-    def work(self) -> float:
-        """What the nodes have cost so far, as `kernel.search` counts it."""
-        return float(self.numbers[kernel.WORK])
-
-    @property
-    def done(self) -> float:
-        """The share of the tree that is over, if every branching halves it."""
-        return float(self.numbers[kernel.DONE])
-
-    @property
     def bound(self) -> float:
         """Proven upper bound: over what was pruned and what is open, and never above the root's."""
         depth = int(self.numbers[kernel.DEPTH])
@@ -196,9 +178,7 @@ class Search:
         return max(min(reach, self._ceiling), float(self.numbers[kernel.INCUMBENT]))
 
     def run(self, deadline: float, allowed: float, work: float = math.inf) -> str | None:
-        """Search until it is over (None) or a limit is hit ("time", "nodes", "work"); improves the
-        incumbent.
-        """
+        """Search until it is over (None) or a limit ("time", "nodes", "work"); improves the incumbent."""
         before = float(self.numbers[kernel.INCUMBENT])
         step = 32
         stopped: str | None = None
@@ -366,8 +346,9 @@ def _solve(
         stopped = search.run(deadline, allowed - spent, look)
         if stopped != "work":
             break
-        if not worthwhile(root, effort, search.bound, best, search.work, search.done):
-            look = 1.5 * search.work + 1.0
+        work, done = float(search.numbers[kernel.WORK]), float(search.numbers[kernel.DONE])
+        if not worthwhile(root, effort, search.bound, best, work, done):
+            look = 1.5 * work + 1.0
             continue
         better, effort = improved(root, best, tolerance, asked, effort, deadline - closing)
         if better is not None:

@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -182,22 +182,19 @@ def _asked(dataset: Dataset, count: int) -> tuple[Question, ...]:
     return chosen
 
 
+@dataclass
 class _Suite:
     """The runs, and what was wrong with them."""
 
-    def __init__(
-        self,
-        make: Make,
-        index: CorpusIndex,
-        questions: tuple[Question, ...],
-        budgets: tuple[int, ...],
-        limits: Limits,
-        seed: int,
-        replay: Replay | None,
-    ) -> None:
-        self.make, self.index, self.questions, self.budgets = make, index, questions, budgets
-        self.limits, self.seed, self.replay = limits, seed, replay
-        self.checked, self.failed = 0, list[str]()
+    make: Make
+    index: CorpusIndex
+    questions: tuple[Question, ...]
+    budgets: tuple[int, ...]
+    limits: Limits
+    seed: int
+    replay: Replay | None
+    checked: int = 0
+    failed: list[str] = field(default_factory=list)
 
     def run(self) -> None:
         runs = [(question, budget) for budget in self.budgets for question in self.questions]

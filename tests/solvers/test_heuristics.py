@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mio_rag.formulations import SelectionProgram, passage_count, source_caps
+from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import solve
-from mio_rag.solvers.heuristics import HEURISTICS
 from mio_rag.testing.programs import random_program
 
 PAIRWISE = np.zeros((4, 4))
@@ -61,13 +60,3 @@ def test_local_search_is_never_below_greedy_and_ends_in_a_local_optimum() -> Non
                 if not program.violations(moved):
                     assert program.objective(moved) <= search.objective + 1e-8, seed
     assert better > 3
-
-
-@pytest.mark.parametrize("method", HEURISTICS)
-def test_rows_and_fixed_items_are_kept(method: str) -> None:
-    rows = [*passage_count(5, minimum=3, maximum=4), *source_caps(["a", "a", "a", "b", "b"], 2)]
-    program = SelectionProgram(
-        [-1.0, 3.0, 2.0, -2.0, -3.0], np.zeros((5, 5)), [1] * 5, 4, tuple(rows), [-1, -1, -1, -1, 1]
-    )
-    assert solve(program, method).selected in ((1, 2, 4), (1, 2, 3, 4))
-    assert solve(program, method).selected == (1, 2, 4) or method in ("topk", "mmr")
