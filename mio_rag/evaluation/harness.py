@@ -7,10 +7,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from mio_rag.evaluation.contenders import (
     make_methods,
     unpaced,
 )
-from mio_rag.evaluation.ledger import TRACES, Ledger, contents, environment, now, opened_run
+from mio_rag.evaluation.ledger import TRACES, Ledger, environment, now, opened_run, record_of
 from mio_rag.evaluation.report import render_report
 from mio_rag.evaluation.rows import Pipeline, warm_up
 from mio_rag.evaluation.statistics import compare_rows, matched_rows, summarize, summarize_sets
@@ -42,9 +41,7 @@ from mio_rag.selection.selector import Selector, check_ids
 from mio_rag.session.costs import Prices
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.storage import write_atomically
-from mio_rag.types import GenerationError, Question
-
-_ABORT_AFTER = 5  # consecutive questions that fail entirely: the cause is not the question
+from mio_rag.types import Question
 
 Progress = Callable[[int, str], None]  # (questions just finished, what happens)
 
@@ -215,27 +212,23 @@ def evaluate(
             left = [b for b in budgets if any((q.id, contender.name, b) not in done for q in questions)]
             contender.prepare(questions, pipeline.task, left)
         started = time.perf_counter()
-        failing = 0
         size = min(contender.questions_at_once for contender in contenders)
-        for first in range(0, len(questions), size):
-            chunk = questions[first : first + size]
-            open_pairs = {q.id: [p for p in pairs if (q.id, p[0].name, p[1]) not in done] for q in chunk}
-            for rows in pipeline.rows([q for q in chunk if open_pairs[q.id]], open_pairs):
-                if len(mixture.datasets) > 1:
-                    for row in rows:
-                        row["dataset"] = mixture.datasets[mixture.set_of[row["question_id"]]].name
-                ledger.append(rows)
-                failing = failing + 1 if _is_stuck(rows, len(pairs)) else 0
-                if failing >= _ABORT_AFTER:
-                    raise GenerationError(
-                        f"{failing} questions in a row failed, the last with: {rows[-1]['error']}. What is "
-                        f"finished is kept in '{folder}': fix the cause and continue with resume (--resume)"
-                    )
-            if progress:
-                progress(len(chunk), f"{min(first + size, len(questions))} of {len(questions)} questions")
-        # In the order of an uninterrupted run: the resampling of the intervals depends on it.
-        by_key = {Ledger.key(row): row for row in ledger.rows}
-        rows = ledger.rows = [by_key[key] for key in asked]
+
+        def found() -> Iterator[list[dict[str, Any]]]:
+            for first in range(0, len(questions), size):
+                chunk = questions[first : first + size]
+                open_pairs = {q.id: [p for p in pairs if (q.id, p[0].name, p[1]) not in done] for q in chunk}
+                for rows in pipeline.rows([q for q in chunk if open_pairs[q.id]], open_pairs):
+                    if len(mixture.datasets) > 1:
+                        for row in rows:
+                            row["dataset"] = mixture.datasets[mixture.set_of[row["question_id"]]].name
+                    yield rows
+                if progress:
+                    count = min(first + size, len(questions))
+                    progress(len(chunk), f"{count} of {len(questions)} questions")
+
+        ledger.fill(found(), lambda rows: _is_stuck(rows, len(pairs)))
+        rows = ledger.sort(asked)
         run |= {"finished": now(), "seconds": time.perf_counter() - started}
         ledger.write_parquet()
         seed, baseline = settings.seed, settings.reference
@@ -294,22 +287,10 @@ def _run_record(
     settings: EvaluationSettings,
     instruments: Instruments | None,
 ) -> dict[str, Any]:
-    embedders = [index.embedder for index in mixture.indexes if index is not None]
-    questions, sets = len(mixture.questions), mixture.datasets
-    hashes = [dataset.content_hash() for dataset in sets]
-    named = "\n".join(f"{dataset.name} {found}" for dataset, found in zip(sets, hashes, strict=True))
+    questions = len(mixture.questions)
     return {
-        "dataset": ", ".join(dataset.name for dataset in sets),
-        "data_sha256": hashes[0] if len(sets) == 1 else hashlib.sha256(named.encode()).hexdigest(),
+        **record_of(mixture.datasets, mixture.indexes, generator, settings.retrieval),
         "questions": questions,
-        "passages": len({p for dataset in sets for p in dataset.passages}),
-        "generator": generator.name if generator is not None else None,
-        "embedder": ", ".join(dict.fromkeys(e.name for e in embedders)) or None,
-        "embedder_fingerprint": ", ".join(dict.fromkeys(e.fingerprint for e in embedders)) or None,
-        **contents(mixture.indexes, generator),
-        "pool": settings.retrieval.pool,
-        "mode": settings.retrieval.mode,
-        "link_hops": settings.retrieval.link_hops,
         "seed": settings.seed,
         "methods": list(settings.names),
         "budgets": [int(b) for b in settings.budgets],

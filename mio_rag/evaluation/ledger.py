@@ -10,23 +10,26 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.generation.protocol import Generator, content_of
 from mio_rag.measures import find_measure, measures
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.solvers.capabilities import versions_of
 from mio_rag.storage import is_vacant, locked, replaced, write_atomically
-from mio_rag.types import clean
+from mio_rag.types import GenerationError, clean
 
 #: File of a run's folder with the traces of its controllers.
 TRACES = "traces.jsonl"
 _RECORD = "run.json"
+_ABORT_AFTER = 5
 
 Key = tuple[str, str, int]  # question_id, method, budget_tokens
 
@@ -115,6 +118,27 @@ class Ledger:
             raise InputError(f"the ledger '{self.path}' could not be written: {error}") from error
         self.rows += rows
 
+    def fill(self, found: Iterable[Sequence[dict[str, Any]]], is_stuck: Callable[[Any], bool]) -> None:
+        """Append the rows of question after question.
+
+        Raises `GenerationError` when five in a row failed altogether: the cause is not the question.
+        """
+        failing = 0
+        for rows in found:
+            self.append(rows)
+            failing = failing + 1 if is_stuck(rows) else 0
+            if failing >= _ABORT_AFTER:
+                raise GenerationError(
+                    f"{failing} questions in a row failed, the last with: {rows[-1]['error']}. What is "
+                    f"finished is kept in '{self.folder}': fix the cause and continue with resume (--resume)"
+                )
+
+    def sort(self, asked: Sequence[Key]) -> list[dict[str, Any]]:
+        """Order the rows as in an uninterrupted run, on which the resampling of intervals depends."""
+        by_key = {self.key(row): row for row in self.rows}
+        self.rows = [by_key[key] for key in asked]
+        return self.rows
+
     def write_parquet(self) -> Path:
         """Write ``ledger.parquet`` with typed columns; undefined measures are null."""
         arrow: Any = require("pyarrow", "evaluation", "the ledger")
@@ -158,13 +182,33 @@ def environment() -> dict[str, Any]:
     }
 
 
-def contents(indexes: Iterable[CorpusIndex | None], generator: Generator | None) -> dict[str, Any]:
-    """Return digests of the indexes and of the model: a file of the same name may change between runs."""
-    model = None if generator is None else content_of(generator)
+def record_of(
+    datasets: Sequence[Dataset],
+    indexes: Iterable[CorpusIndex | None],
+    generator: Generator | None,
+    retrieval: RetrievalSettings,
+) -> dict[str, Any]:
+    """Describe data, indexes, model and retrieval of a run, by content: a file may change between runs."""
+    found = [index for index in indexes if index is not None]
+    hashes = [dataset.content_hash() for dataset in datasets]
+    named = "\n".join(f"{one.name} {digest}" for one, digest in zip(datasets, hashes, strict=True))
     return {
-        "index_sha256": [index.digest() for index in indexes if index is not None],
-        "generator_sha256": None if model is None else hashlib.sha256(model.encode()).hexdigest(),
+        "dataset": ", ".join(dataset.name for dataset in datasets),
+        "data_sha256": hashes[0] if len(hashes) == 1 else _sha256(named),
+        "passages": len({p for dataset in datasets for p in dataset.passages}),
+        "generator": None if generator is None else generator.name,
+        "generator_sha256": None if generator is None else _sha256(content_of(generator)),
+        "embedder": ", ".join(dict.fromkeys(i.embedder.name for i in found)) or None,
+        "embedder_fingerprint": ", ".join(dict.fromkeys(i.embedder.fingerprint for i in found)) or None,
+        "index_sha256": [index.digest() for index in found],
+        "pool": retrieval.pool,
+        "mode": retrieval.mode,
+        "link_hops": retrieval.link_hops,
     }
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_folder(folder: Path, resume: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""From a question to its rows: retrieval, every contender, the reader, and the columns of the ledger.
+"""The rows of a question: retrieval, every contender, the reader, and the columns of the ledger.
 
-Retrieval is done once for each question and charged to each contender. Equal prompts are generated once
-(generators are deterministic at temperature 0) and charged to each.
+Each question is retrieved once and charged to each contender. Equal prompts are generated once (generators
+are deterministic at temperature 0) and charged to each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mio_rag.selection.result import Selection
 from mio_rag.session.budget import Replies, Reply
 from mio_rag.session.costs import Call, Costs, Prices
 from mio_rag.solvers.registry import solve
-from mio_rag.types import Answer, Question
+from mio_rag.types import Question
 
 #: Solvers that rank by a score of their own; their gap is to that score's optimum, not to the program's.
 RANKING_SOLVERS = ("topk", "mmr", "density")
@@ -42,7 +42,6 @@ RANKING_SOLVERS = ("topk", "mmr", "density")
 FITTING = "mio"
 #: Methods that may read single sentences. Evidence is labelled by passages, so theirs is not compared.
 PARTED = (FITTING, "exact:sentences")
-
 #: Parts of the costs that every controller's row has; other parts come after them.
 PARTS = ("decompose", "retrieve", "select", "reason", "measure", "answer")
 
@@ -55,7 +54,6 @@ class Task:
     """A question, with what every contender may use.
 
     generator: None: selections are compared without answers.
-    max_tokens: longest answer.
     replies: the generator's replies to controllers: an equal prompt is asked once, and charged to each.
     """
 
@@ -68,10 +66,7 @@ class Task:
     _seconds: float = 0.0
 
     def pool(self, costs: Costs) -> Candidates:
-        """Return the candidates, retrieved once and charged at each call.
-
-        Raises `MioRagError` as retrieval does, each time.
-        """
+        """Return the candidates, retrieved once and charged at each call; raises as retrieval, each time."""
         if self.retriever is None:
             raise InputError("there is no corpus to select from: give one, or compare controllers alone")
         if self._found is None:
@@ -112,7 +107,7 @@ class Taken:
 
 
 class Contender:
-    """Something that is compared: it takes a question under a token budget.
+    """A method or controller that is compared: it takes a question under a token budget.
 
     name: as the ledger shows it.
     solver: compiled before anything is timed.
@@ -145,23 +140,33 @@ def warm_up(contenders: Sequence[Contender], shared: bool = False) -> None:
             solve(program, solver)
 
 
-@dataclass
-class _Work:
-    """A row in preparation."""
-
-    question: Question
-    contender: Contender
-    budget: int
-    taken: Taken
+def answers_of(
+    generator: Generator, prompts: Iterable[Prompt], max_tokens: int
+) -> dict[tuple[str, str], Reply | MioRagError]:
+    """Answer each distinct prompt once: choose among choices, write otherwise; keys are (system, user)."""
+    distinct = {(prompt.system, prompt.user): prompt for prompt in prompts}
+    written = {key: prompt for key, prompt in distinct.items() if not prompt.question.choices}
+    found: dict[tuple[str, str], Reply | MioRagError] = {}
+    if written:
+        generated = generator.generate_many(list(written.values()), max_tokens=max_tokens)
+        for key, one in zip(written, generated, strict=True):
+            found[key] = one if isinstance(one, MioRagError) else Reply(one)
+    for key, prompt in distinct.items():
+        if prompt.question.choices:
+            try:
+                chosen = generator.choose_scored(prompt, prompt.question.choices)
+                found[key] = Reply(chosen.answer, chosen.index)
+            except MioRagError as error:  # the model failed, or the question has one choice, or a blank one
+                found[key] = error
+    return found
 
 
 @dataclass(eq=False)
 class Pipeline:
-    """Make rows of questions.
+    """Makes the rows of questions.
 
     retriever_of: question -> the retriever of its corpus; None: there is none.
     prices: for a column of dollars.
-    instruments: for the measures that need some.
     refusing: where it refuses, the answer is blank and the column "said" holds what the reader wrote.
     """
 
@@ -180,57 +185,43 @@ class Pipeline:
         self, questions: Sequence[Question], open_pairs: Mapping[str, Sequence[tuple[Contender, int]]]
     ) -> Iterator[list[dict[str, Any]]]:
         """Yield the rows of each question; the reader answers all questions together."""
-        works = []
+        taken: dict[str, list[Taken]] = {}
         for question in questions:
             task = self.task(question)
-            works += [
-                _Work(question, one, budget, one.take(task, budget))
-                for one, budget in open_pairs[question.id]
-            ]
+            taken[question.id] = [one.take(task, budget) for one, budget in open_pairs[question.id]]
         if self.generator is not None:
-            self._generate(self.generator, works)
+            self._answer(self.generator, [one for all_ in taken.values() for one in all_])
         for question in questions:
             known: dict[object, object] = {}
-            yield [self._row(work, known) for work in works if work.question is question]
+            pairs = zip(open_pairs[question.id], taken[question.id], strict=True)
+            yield [self._row(question, one, budget, found, known) for (one, budget), found in pairs]
 
-    def _generate(self, generator: Generator, works: Sequence[_Work]) -> None:
-        """Answer each distinct prompt once: choose among choices, write otherwise."""
-
-        def key(prompt: Prompt) -> tuple[str, str]:
-            return prompt.system, prompt.user
-
-        waiting = [(work.taken, work.taken.prompt) for work in works if work.taken.prompt is not None]
-        prompts = {key(prompt): prompt for _, prompt in waiting}
-        written = [p for p in prompts.values() if not p.question.choices]
-        generated = generator.generate_many(written, max_tokens=self.max_tokens) if written else []
-        answers: dict[tuple[str, str], tuple[Answer | MioRagError, int | None]] = {
-            key(prompt): (answer, None) for prompt, answer in zip(written, generated, strict=True)
-        }
-        for prompt in prompts.values():
-            if prompt.question.choices:
-                answers[key(prompt)] = answer_by_choice(generator, prompt)
-        for taken, prompt in waiting:
-            answer, place = answers[key(prompt)]
-            if isinstance(answer, MioRagError):
-                taken.error = answer
-                said = charged(answer, generator, prompt, self.max_tokens)
+    def _answer(self, generator: Generator, taken: Sequence[Taken]) -> None:
+        prompts = [one.prompt for one in taken if one.prompt is not None]
+        answers = answers_of(generator, prompts, self.max_tokens)
+        for one in taken:
+            if one.prompt is None:
+                continue
+            found = answers[one.prompt.system, one.prompt.user]
+            if isinstance(found, MioRagError):
+                one.error, said = found, charged(found, generator, one.prompt, self.max_tokens)
             else:
-                taken.reply = Reply(answer, place)
-                said = answer
+                one.reply, said = found, found.answer
             if said is not None:
                 call = Call("answer", said.latency_seconds, 1, 0, said.prompt_tokens, said.completion_tokens)
-                taken.costs.add(call, model=generator.name)
+                one.costs.add(call, model=generator.name)
 
-    def _row(self, work: _Work, known: dict[object, object]) -> dict[str, Any]:
-        question, taken = work.question, work.taken
-        selection, reply = taken.selection, taken.reply
+    def _row(
+        self, question: Question, one: Contender, budget: int, taken: Taken, known: dict[object, object]
+    ) -> dict[str, Any]:
+        selection, reply, error = taken.selection, taken.reply, taken.error
         instruments = self.instruments or Instruments()
         row = {
             "question_id": question.id,
             "question": question.text,
             "question_type": question.type,
-            "method": work.contender.name,
-            "budget_tokens": work.budget,
+            "method": one.name,
+            "budget_tokens": budget,
             "answers": list(question.answers),
             "gold_ids": list(question.gold_ids),
             "error": None,
@@ -242,44 +233,24 @@ class Pipeline:
         row |= cost_columns(taken.costs, self.prices, answered=self.generator is not None)
         text = None
         if reply is not None:
-            text, judged = self._judged(question, selection, reply)
-            row |= {"answer": text, **judged, **answer_measures(question, text, reply.choice)}
+            text = reply.answer.text
+            if self.refusing is not None and selection is not None and not question.choices:
+                verdict = self.refusing.judge(question.text, selection, reply.answer)
+                row |= {"said": text, "refused": verdict.refused, "refusal_probability": verdict.probability}
+                text = "" if verdict.refused else text
+            row |= {"answer": text, **answer_measures(question, text, reply.choice)}
         if selection is not None or reply is not None:
             passages = () if selection is None else tuple(selection.passages)
             row |= reading_measures(question, Reading(instruments, passages, text, known))
-        if taken.error is not None:
+        if error is not None:
             # An infeasible selection has its own status; one that was made comes before the failure.
             infeasible = selection is not None and selection.result.x is None
-            if not (infeasible and isinstance(taken.error, InfeasibleError)):
+            if not (infeasible and isinstance(error, InfeasibleError)):
                 row["status"] = "error"
-            row |= {"error": str(taken.error), "error_kind": type(taken.error).__name__}
-            row |= failed_measures(
-                question,
-                selection=selection is None,
-                answer=self.generator is not None,
-                instruments=instruments.given,
-            )
+            row |= {"error": str(error), "error_kind": type(error).__name__}
+            answered, given = self.generator is not None, instruments.given
+            row |= failed_measures(question, selection=selection is None, answer=answered, instruments=given)
         return row
-
-    def _judged(
-        self, question: Question, selection: Selection | None, reply: Reply
-    ) -> tuple[str, dict[str, Any]]:
-        """Return the answer, blank where it is refused, with the verdict; a choice is never refused."""
-        said = reply.answer.text
-        if self.refusing is None or selection is None or question.choices:
-            return said, {}
-        verdict = self.refusing.judge(question.text, selection, reply.answer)
-        judged = {"said": said, "refused": verdict.refused, "refusal_probability": verdict.probability}
-        return "" if verdict.refused else said, judged
-
-
-def answer_by_choice(generator: Generator, prompt: Prompt) -> tuple[Answer | MioRagError, int]:
-    """Return the chosen answer and its position; an error and -1 after a failure."""
-    try:
-        chosen = generator.choose_scored(prompt, prompt.question.choices)
-    except MioRagError as error:  # the model failed, or the question has one choice, or a blank one
-        return error, -1
-    return chosen.answer, chosen.index
 
 
 def _selection_columns(question: Question, selection: Selection) -> dict[str, Any]:
@@ -307,27 +278,25 @@ def _selection_columns(question: Question, selection: Selection) -> dict[str, An
 
 
 def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]:
-    """Return the passages that the report shows: the chosen ones, missed gold, the best of the rest."""
-    pool, chosen = selection.candidates, set(selection.chosen)
+    """The passages that the report shows: the chosen ones, missed gold, the best of the rest."""
+    pool, chosen, decisions = selection.candidates, set(selection.chosen), selection.decisions
+    gold = [i for i, name in enumerate(pool.passage_ids) if name in question.gold_ids]
     rest = [i for i in range(len(pool)) if i not in chosen]
-    gold = [i for i in rest if pool.passage_ids[i] in question.gold_ids]
-    best = sorted(rest, key=lambda i: -selection.decisions[i].value)[:_SHOWN_REST]
+    best = sorted(rest, key=lambda i: -decisions[i].value)[:_SHOWN_REST]
     rows = []
-    for i in [*selection.chosen, *dict.fromkeys([*gold, *best])]:
-        decision, passage = selection.decisions[i], pool.passage(i)
+    for i in dict.fromkeys([*selection.chosen, *gold, *best]):
+        passage = pool.passage(i)
         text = passage.text if len(passage.text) <= _EXCERPT else passage.text[: _EXCERPT - 1] + "\u2026"
+        before = ("tokens", "relevance", "value", "selected")
         rows.append(
             {
-                "id": decision.id,
+                "id": decisions[i].id,
                 "title": passage.title,
                 "source": passage.source,
-                "tokens": decision.tokens,
-                "relevance": decision.relevance,
-                "value": decision.value,
-                "selected": decision.selected,
-                "gold": pool.passage_ids[i] in question.gold_ids,
-                "reason": decision.reason,
-                "redundant_with": decision.redundant_with,
+                **{name: getattr(decisions[i], name) for name in before},
+                "gold": i in gold,
+                "reason": decisions[i].reason,
+                "redundant_with": decisions[i].redundant_with,
                 "text": text,
             }
         )
@@ -338,21 +307,14 @@ def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]
 
 
 def seconds_column(part: str) -> str:
-    """Return the column with the seconds of a part of the costs.
-
-    Raises `InputError` if a column of that name holds other seconds.
-    """
+    """Return the column with the seconds of a part; `InputError` if it would hold other seconds."""
     if part in ("total", "solve", "generate"):
         raise InputError(f"a part of a controller cannot be named '{part}': choose another name")
     return "generate_seconds" if part == "answer" else f"{part}_seconds"
 
 
 def cost_columns(costs: Costs, prices: Prices | None, *, answered: bool) -> dict[str, Any]:
-    """Return calls, tokens, seconds by part, memory and money.
-
-    prices: None: no column of dollars.
-    answered: whether a model answers; without one there are no columns of tokens.
-    """
+    """Return calls, tokens, seconds by part, memory and, with prices, dollars; tokens only with a reader."""
     total = costs.total()
     columns: dict[str, Any] = {"retrieval_calls": total.retrieval_calls, "lm_calls": total.lm_calls}
     if answered:
@@ -374,7 +336,7 @@ def reading_column(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def refusal_scores(rows: Iterable[Mapping[str, Any]], threshold: float) -> dict[tuple[str, int], Scores]:
-    """Return the measures of SQuAD 2.0 for each method and budget, of rows that a refusal model judged.
+    """Return the scores of SQuAD 2.0 for each method and budget, of rows that a refusal model judged.
 
     Rows that failed count as refused. Questions without accepted answers are left out, unless their type is
     "unanswerable". `threshold` is the probability above which a question is refused.

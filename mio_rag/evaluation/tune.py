@@ -8,15 +8,13 @@ A setting is worth, by the goal, either
 Evidence is the gold passages, or the gold documents where only these are known; recall is the share found.
 
 Nested cross-validation: for each fold, a search on the other folds chooses a setting, which is evaluated on
-the held-out fold. The quality on the search's own questions ("inner") is optimistic, the more so the longer
-the search; the quality on the held-out fold ("outer") is what to expect. The returned setting comes from one
-more search, on all questions.
+the held-out fold. The quality on the search's own questions ("inner") is optimistic, that on the held-out
+fold ("outer") is what to expect. The returned setting comes from one more search, on all questions.
 
-The search is optuna's (tree-structured Parzen estimators, Bergstra et al., NeurIPS 2011). A trial ends early
+The search is optuna's (tree-structured Parzen estimators, Bergstra et al., NeurIPS 2011); a trial ends early
 where it lies below the median of earlier ones. Pools are retrieved once; a trial only solves programs.
-
 Results of trials are stored in an SQLite file. A search always begins at its first trial, with the same seed,
-and reads stored results: so one that was interrupted, or has more trials, ends as an uninterrupted one.
+and reads stored results: one that was interrupted, or has more trials, ends as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -67,9 +65,7 @@ class Goal:
     recall: float | None = None
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.budget_tokens < 1:
-            problems.append(f"budget_tokens={self.budget_tokens} must be >= 1")
+        problems = [f"budget_tokens={self.budget_tokens} must be >= 1"] if self.budget_tokens < 1 else []
         if self.recall is not None and not 0 < self.recall <= 1:
             problems.append(f"recall={self.recall} must be in (0, 1]")
         if problems:

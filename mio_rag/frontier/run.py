@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,19 @@ from mio_rag.context import RegexCounter, render_context
 from mio_rag.corpora.dataset import NEEDS_QUESTIONS, Dataset
 from mio_rag.errors import DataError, MioRagError
 from mio_rag.evaluation.harness import Progress, check_corpus
-from mio_rag.evaluation.ledger import Ledger, contents, environment, opened_run
-from mio_rag.evaluation.rows import answer_by_choice
+from mio_rag.evaluation.ledger import Ledger, environment, opened_run, record_of
+from mio_rag.evaluation.rows import answers_of
 from mio_rag.frontier.dataset import FrontierSettings, price_curve, question_rows
 from mio_rag.frontier.page import render_page
 from mio_rag.frontier.plot import plot_data, plot_price
 from mio_rag.frontier.summary import operating_point, summarize_grid
-from mio_rag.generation import Generator, Prompt, build_prompt
+from mio_rag.generation import Generator, build_prompt
 from mio_rag.measures import answer_measures, failed_measures
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.storage import write_atomically
-from mio_rag.types import Answer, GenerationError, Question
-
-_ABORT_AFTER = 5  # consecutive questions without any answer: the cause is not the question
+from mio_rag.types import Question
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,26 +72,22 @@ def data_frontier(
     folder = Path(out)
     retriever = Retriever.of(index, settings.retrieval, generator or RegexCounter())
     keys = {q.id: [(q.id, s.name, s.budget_tokens) for s in settings.grid] for q in questions}
-    with opened_run(folder, run, [key for own in keys.values() for key in own], resume) as ledger:
+    asked = [key for own in keys.values() for key in own]
+    with opened_run(folder, run, asked, resume) as ledger:
         done = {Ledger.key(row) for row in ledger.rows}
-        failing = 0
-        for count, question in enumerate(questions, start=1):
-            if not done.issuperset(keys[question.id]):
-                found = question_rows(question, retriever, settings)
-                if generator is not None:
-                    _answer(generator, question, found, settings.max_tokens)
-                ledger.append([row for row, _ in found if Ledger.key(row) not in done])
-                failing = failing + 1 if all(row["error"] for row, _ in found) else 0
-                if failing >= _ABORT_AFTER:
-                    raise GenerationError(
-                        f"{failing} questions in a row were not answered, the last with: "
-                        f"{found[-1][0]['error']}. What is finished is kept in '{folder}': fix the cause "
-                        "and continue with resume (--resume)"
-                    )
-            if progress:
-                progress(1, f"{count} of {len(questions)} questions")
-        by_key = {Ledger.key(row): row for row in ledger.rows}
-        rows = [by_key[key] for question in questions for key in keys[question.id]]
+
+        def made() -> Iterator[list[dict[str, Any]]]:
+            for count, question in enumerate(questions, start=1):
+                if not done.issuperset(keys[question.id]):
+                    found = question_rows(question, retriever, settings)
+                    if generator is not None:
+                        _answer(generator, question, found, settings.max_tokens)
+                    yield [row for row, _ in found if Ledger.key(row) not in done]
+                if progress:
+                    progress(1, f"{count} of {len(questions)} questions")
+
+        ledger.fill(made(), lambda rows: all(row["error"] for row in rows))
+        rows = ledger.sort(asked)
         points = summarize_grid(rows, settings)
         chosen = operating_point(rows, points, settings, slack)
         data: dict[str, Any] = {"run": run, "points": points, "operating_point": chosen}
@@ -119,26 +113,19 @@ def _answer(
     max_tokens: int,
 ) -> None:
     """Answer each distinct prompt once, and score the answer in every row of that prompt."""
-    prompts: dict[str, Prompt] = {}
-    for row, selection in found:
-        prompt = build_prompt(question, selection.passages)
-        prompts.setdefault(prompt.user, prompt)
+    prompts = [build_prompt(question, selection.passages) for _, selection in found]
+    replies = answers_of(generator, prompts, max_tokens)
+    for (row, selection), prompt in zip(found, prompts, strict=True):
         # What the reader's tokenizer counts for the block as a whole, not the sum over its passages.
         block = render_context(selection.passages)
         row["tokens_used"] = generator.count([block])[0] if block else 0
         row["over_budget"] = row["tokens_used"] > row["budget_tokens"]
-    answers: dict[str, tuple[Answer | MioRagError, int | None]] = {}
-    if question.choices:
-        answers = {key: answer_by_choice(generator, prompt) for key, prompt in prompts.items()}
-    else:
-        written = generator.generate_many(list(prompts.values()), max_tokens=max_tokens)
-        answers = {key: (answer, None) for key, answer in zip(prompts, written, strict=True)}
-    for row, selection in found:
-        answer, choice = answers[build_prompt(question, selection.passages).user]
-        if isinstance(answer, MioRagError):
-            row |= {"error": str(answer), **failed_measures(question, selection=False, answer=True)}
+        reply = replies[prompt.system, prompt.user]
+        if isinstance(reply, MioRagError):
+            row |= {"error": str(reply), **failed_measures(question, selection=False, answer=True)}
         else:
-            row |= {"answer": answer.text, **answer_measures(question, answer.text, choice)}
+            text = reply.answer.text
+            row |= {"answer": text, **answer_measures(question, text, reply.choice)}
 
 
 def _record(
@@ -158,17 +145,8 @@ def _record(
     kept["selector"] = settings.selector.to_dict()
     record = {
         "kind": "frontier",
-        "dataset": dataset.name,
-        "data_sha256": dataset.content_hash(),
+        **record_of([dataset], [index], generator, settings.retrieval),
         "questions": questions,
-        "passages": len(dataset.passages),
-        "generator": None if generator is None else generator.name,
-        "embedder": index.embedder.name,
-        "embedder_fingerprint": index.embedder.fingerprint,
-        **contents([index], generator),
-        "pool": settings.retrieval.pool,
-        "mode": settings.retrieval.mode,
-        "link_hops": settings.retrieval.link_hops,
         "seed": settings.seed,
         "settings": {"kind": "frontier", **kept},
         **environment(),
