@@ -27,7 +27,8 @@ from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.generation import make_generator
 from mio_rag.learning.outcomes import Source, collect_outcomes, data_hash
 from mio_rag.learning.planner import MODES, Planner, QuestionFeatures, RegressionScorer, Tree
-from mio_rag.learning.planner_training import Experience, Table, fit_regression, judged, read_table
+from mio_rag.learning.planner_regression import Experience, fit_regression
+from mio_rag.learning.planner_training import Table, judged, read_table
 from mio_rag.learning.ppo import PPOSettings, train_ppo
 from mio_rag.pictures import label_points
 from mio_rag.policies.make import workflow_session

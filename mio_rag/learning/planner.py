@@ -19,12 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.learning.weights import Weights, read_weights, write_weights
-from mio_rag.session.models import WorkflowSettings, dollars
+from mio_rag.session.models import dollars, workflow_settings
 from mio_rag.session.trace import Step, Trace, wrong_totals
 from mio_rag.session.workflow import Workflow, inner_hashes
 
 if TYPE_CHECKING:
-    from mio_rag.learning.planner_training import Experience
+    from mio_rag.learning.planner_regression import Experience
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -647,7 +647,7 @@ def _spent(steps: Sequence[Step], cost: str, trace: Trace) -> float:
     """What steps have cost, in the unit of a planner; `InputError` for dollars without a price."""
     if cost == "tokens":
         return float(sum(step.tokens for step in steps))
-    found = dollars(steps, WorkflowSettings.of(trace.settings.get("workflow")))
+    found = dollars(steps, workflow_settings(trace.settings))
     if found is None:
         raise InputError(
             "a model that was asked has no price: set models.NAME.input and output for each, and for reader"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
@@ -10,26 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy  # loads scipy.stats, a second, where it is first used
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from mio_rag import __version__
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import InputError
 from mio_rag.learning.outcomes import Outcomes, mixtures, read_collected
 from mio_rag.learning.planner import (
-    SEEN,
     Encoder,
     FloatArray,
     IntArray,
     Planner,
     QuestionFeatures,
-    Regression,
     RegressionScorer,
     Scorer,
     Tree,
-    observation,
-    seen,
 )
+from mio_rag.learning.planner_regression import Experience, experience_of, fit_regression
 from mio_rag.session.models import COSTS
 from mio_rag.session.workflow import Workflow, find_workflow
 
@@ -39,330 +34,6 @@ if TYPE_CHECKING:
 #: How a planner may learn.
 METHODS = ("regression", "ppo")
 _CELLS = 500_000  # of an array of draws by questions
-#: Ridge penalties, as multiples of the number of questions; the best of them is chosen out of fold.
-_PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-_FEW = 10  # questions; smaller sets count as one
-_FOLDS = 5
-#: With which workflows must differ on the whole, or from set to set, or they count as alike: so low, since
-#: what is lost where they do differ is more than what is paid where they do not.
-_SURE = 0.75
-
-
-# -- examples -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Experience:
-    """n questions in a tree of p places and m workflows: what is seen at every place, and what it cost.
-
-    Decoding is greedy, so what an executor gave on a question it gives again: rows of whole workflows tell
-    exactly what would be seen and spent at every place, and policies can be trained and replayed on them.
-
-    observed: shape (n, p, d); what is seen at each place.
-    step_cost: shape (n, p); what coming to a place from the one above costs, in units of what `plain` costs
-        on average.
-    quality, cost: shape (n, m); of whole workflows.
-    sets: length n or 0; the question set of each; empty: all are of one.
-    """
-
-    tree: Tree
-    observed: FloatArray
-    step_cost: FloatArray
-    quality: FloatArray
-    cost: FloatArray
-    sets: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        n, p, m = len(self.quality), len(self.tree.branches), len(self.tree.workflows)
-        wanted = {"observed": (n, p), "step_cost": (n, p), "quality": (n, m), "cost": (n, m)}
-        problems = []
-        for name, shape in wanted.items():
-            array = getattr(self, name)
-            if array.shape[:2] != shape:
-                problems.append(f"{name} has shape {array.shape}, not {shape}")
-            if not np.isfinite(array).all():
-                problems.append(f"{name} holds values that are not finite")
-        if len(self.sets) not in (0, n):
-            problems.append(f"{len(self.sets)} sets are named for {n} questions: give one each")
-        if problems or not n:
-            raise InputError(problems or ["there are no questions to learn from"])
-
-    def __len__(self) -> int:
-        return len(self.quality)
-
-    def where(self, kept: ArrayLike) -> Experience:
-        """Return the experience of some questions."""
-        rows = np.arange(len(self))[np.asarray(kept)]
-        sets = tuple(self.sets[row] for row in rows) if self.sets else ()
-        return Experience(
-            self.tree, self.observed[rows], self.step_cost[rows], self.quality[rows], self.cost[rows], sets
-        )
-
-    def reward(self, chosen: IntArray, alpha: float) -> FloatArray:
-        """Return quality less alpha times cost of a workflow each, shape (n,)."""
-        rows = np.arange(len(self))
-        return np.asarray(self.quality[rows, chosen] - alpha * self.cost[rows, chosen], dtype=np.float64)
-
-
-def experience_of(
-    tree: Tree,
-    rows: Sequence[Mapping[str, Any]],
-    ids: Sequence[str],
-    features: FloatArray,
-    *,
-    cost: str = "tokens",
-    unit: float,
-) -> Experience:
-    """Return the experience in rows that `collect_outcomes` wrote.
-
-    ids: questions to take, in this order.
-    features: shape (n, k); of these questions.
-    unit: how much of `cost`, tokens or dollars, counts as a cost of 1.
-
-    Raises `DataError` if rows are missing, damaged, or were made by other workflows.
-    """
-    cells = {(row["question_id"], row["action"]): row for row in rows}
-    names = [workflow.name for workflow in tree.workflows]
-    missing = [(i, name) for i in ids for name in names if (i, name) not in cells]
-    if missing:
-        raise DataError(f"{len(missing)} outcomes are missing, for instance {missing[0]}: run plan outcomes")
-    n, p = len(ids), len(tree.branches)
-    observed, step_cost = np.zeros((n, p, features.shape[1] + len(SEEN) + 2)), np.zeros((n, p))
-    quality, costs = np.zeros((2, n, len(names)))
-    paths: list[list[tuple[int, int]]] = []  # nodes on the way to each place; parents come first
-    for branch in tree.branches:
-        path = list(paths[branch.parent]) if branch.parent >= 0 else []
-        paths.append(path if branch.node is None else [*path, branch.node])
-    for i, name in enumerate(ids):
-        told = [cells[name, action] for action in names]
-        quality[i] = [float(row["token_f1"] or 0.0) for row in told]
-        costs[i] = [_number(row.get(cost), cost) / unit for row in told]
-        total = np.zeros(p)
-        for branch, path in zip(tree.branches, paths, strict=True):
-            steps = [_step(told[leaf]["steps"], tree, leaf, depth, name) for leaf, depth in path]
-            spent = sum(_number(step.get(cost), cost) for step in steps) / unit
-            signals = [(s["do"], s["signals"], s["dropped"] is not None) for s in steps]
-            observed[i, branch.place] = observation(features[i], seen(signals), spent)
-            # The cost of a whole workflow includes a fallback, if there was one.
-            total[branch.place] = spent if branch.ends is None else costs[i, branch.ends]
-            above = total[branch.parent] if branch.parent >= 0 else 0.0
-            step_cost[i, branch.place] = total[branch.place] - above
-    return Experience(
-        tree, observed, step_cost, quality, costs, tuple(str(cells[i, names[0]]["set"]) for i in ids)
-    )
-
-
-def _number(value: Any, name: str) -> float:
-    if value is None:
-        raise DataError(f"the outcomes hold no {name}: give prices to plan outcomes, or count tokens")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise DataError(f"an outcome is damaged: its {name} must be a finite number, got {value!r:.40}")
-    return float(value)
-
-
-def _step(steps: Sequence[Any], tree: Tree, leaf: int, depth: int, question: str) -> Mapping[str, Any]:
-    name = tree.workflows[leaf].name
-    if depth < len(steps) and not {"signature", "do", "signals", "dropped"} <= set(steps[depth]):
-        raise DataError(
-            f"the outcome of question '{question}' with '{name}' is damaged: step {depth + 1} is incomplete; "
-            "run plan outcomes again, in a new folder"
-        )
-    if depth >= len(steps) or steps[depth]["signature"] != tree.signatures[leaf][depth]:
-        raise DataError(
-            f"question '{question}' was answered by another workflow named '{name}': run plan outcomes "
-            "again, in a new folder"
-        )
-    found: Mapping[str, Any] = steps[depth]
-    return found
-
-
-# -- regression of quality and cost -------------------------------------------------------------------------
-
-
-def fit_regression(experience: Experience) -> Regression:
-    """Fit by ridge regression, shrunk by what predictions are worth out of fold.
-
-    One model serves every alpha. The predicted cost of what is chosen can only fall as alpha rises: a line in
-    alpha for each workflow, and the upper envelope of lines is convex.
-
-    Outcomes of single questions are noisy. Which question set a question comes from is far easier to learn,
-    and sets differ in what they need. So a gate names the set that a question looks like, and workflows are
-    judged by how they did on that set (a mixture of experts with a hard gate; Jacobs and others, Neural
-    Computation 3, 1991), drawn towards how they did on all sets where sets hardly differ (empirical Bayes;
-    DerSimonian and Laird, Controlled Clinical Trials 7, 1986). A table of a single set is left with the
-    regression.
-
-    At every place all workflows that can still be reached are predicted from what is seen there: what they
-    have in common (how hard the question is), and how each differs from that, since only differences decide.
-    How they differ is first of all what it is on average on the question's set; a gate, fitted by least
-    squares, names the set of a new question. Sets of fewer than 10 questions count as one. What is left is
-    regressed. A slope in [0, 1], the same for all workflows of a place, scales each regression so that it is
-    calibrated on questions that it was not fitted on.
-
-    How a workflow differs on a set is estimated from the set's own mean and that of all sets, weighed by
-    their variances: what questions scatter within sets, and what sets differ by beyond that. Where
-    workflows differ no more, on the whole and from set to set, than in three of four tables of chance alone,
-    they count as alike, and the cheapest is chosen.
-
-    Raises `InputError` for fewer than 10 questions.
-    """
-    n, tree = len(experience), experience.tree
-    if n < 10:
-        raise InputError(f"{n} questions are too few to learn from: give at least 10")
-    p, m, d = len(tree.branches), len(tree.workflows), experience.observed.shape[2]
-    fold = np.random.default_rng(0).permutation(n) % _FOLDS
-    member = _members(experience.sets, n)
-    mean, scale = np.zeros((p, d)), np.ones((p, d))
-    weights, bias = np.zeros((2, p, d, m)), np.zeros((2, p, m))
-    gates, experts = np.zeros((p, d + 1, member.max() + 1)), np.zeros((p, member.max() + 1, m))
-    slopes, right = [], []
-    for place in tree.decisions:
-        x = experience.observed[:, place]
-        mean[place], spread = x.mean(axis=0), x.std(axis=0)
-        scale[place] = np.where(spread > 1e-9, spread, 1.0)
-        z = (x - mean[place]) / scale[place]
-        reached = tree.branches[place].leaves
-        gates[place], told = _gate(z, member, fold)
-        right.append(told)
-        quality, cost = experience.quality[:, reached], experience.cost[:, reached]
-        differs, likely = _by_set(quality, member)
-        experts[place][:, reached] = likely
-        for k, y in enumerate((quality, cost)):
-            common = np.broadcast_to(y.mean(axis=1, keepdims=True), y.shape)
-            rest = y - common - (differs[member] if k == 0 else 0.0)
-            (alike, first, _), (apart, second, slope) = (
-                _best_ridge(z, part, fold) for part in (common, rest)
-            )
-            weights[k, place][:, reached], bias[k, place, reached] = alike + apart, first + second
-            slopes.append(slope)
-    report = {"sets": float(member.max() + 1)}
-    if slopes:
-        report |= {"slope": float(np.mean(slopes)), "sets_told": float(np.mean(right))}
-    return Regression(mean, scale, weights, bias, gates, experts, tree.mask(), report)
-
-
-def _members(sets: Sequence[str], n: int) -> IntArray:
-    """The number of each question's set, shape (n,): 0, 1, ..."""
-    names, place, count = np.unique(np.array(sets or ("",) * n), return_inverse=True, return_counts=True)
-    small = count < _FEW
-    if count[small].sum() < _FEW:
-        kept = np.where(small, np.argmax(count), np.arange(len(names)))
-    else:
-        kept = np.where(small, len(names), np.arange(len(names)))
-    return np.asarray(np.unique(kept[place], return_inverse=True)[1], dtype=np.intp)
-
-
-def _gate(z: FloatArray, member: IntArray, fold: IntArray) -> tuple[FloatArray, float]:
-    """Weights and constants, shape (d + 1, s); and the share of sets that are named rightly out of fold."""
-    belongs = np.eye(member.max() + 1)[member]
-    best = (-1.0, _PENALTIES[-1])
-    for penalty in _PENALTIES:
-        found = np.zeros_like(belongs)
-        for k in np.unique(fold):
-            weights, offset = _ridge(z[fold != k], belongs[fold != k], penalty * len(z))
-            found[fold == k] = z[fold == k] @ weights + offset
-        best = max(best, (float((found.argmax(axis=1) == member).mean()), penalty))
-    fitted, offset = _ridge(z, belongs, best[1] * len(z))
-    return np.vstack([fitted, offset]), best[0]
-
-
-def _by_set(quality: FloatArray, member: IntArray) -> tuple[FloatArray, FloatArray]:
-    """How workflows differ on each set from what they have in common: measured, and likely; (s, m) each."""
-    apart = quality - quality.mean(axis=1, keepdims=True)
-    count = np.bincount(member)
-    measured = np.stack([apart[member == k].mean(axis=0) for k in range(len(count))])
-    scatter = ((apart - measured[member]) ** 2).sum(axis=0) / (len(apart) - len(count))
-    error = np.maximum(scatter / count[:, None], 1e-12)
-    spread = _beyond_chance(measured, error)
-    weight = 1 / (spread + error)
-    overall = (weight * measured).sum(axis=0) / weight.sum(axis=0)
-    if _alike(apart, member) and _alike(apart, np.zeros_like(member)):
-        return measured, np.zeros_like(measured)
-    return measured, overall + spread / (spread + error) * (measured - overall)
-
-
-def _alike(apart: FloatArray, member: IntArray) -> bool:
-    """Whether chance explains how workflows differ, on all sets together.
-
-    By the Hotelling-Lawley trace and its F approximation (McKeon, Biometrika 61, 1974). False where questions
-    are too few to tell.
-    """
-    count = np.bincount(member)
-    measured = np.stack([apart[member == k].mean(axis=0) for k in range(len(count))])
-    rest = apart - measured[member]
-    scatter = rest.T @ rest
-    n, p, q = len(apart) - len(count), int(np.linalg.matrix_rank(scatter, hermitian=True)), len(count)
-    if p == 0:
-        return not np.abs(measured).max() > 1e-12
-    if n < p + 4:
-        return False
-    inverse = np.linalg.pinv(scatter, hermitian=True)
-    trace = float((count * np.einsum("kj,jl,kl->k", measured, inverse, measured)).sum())
-    b = (n + q - p - 1) * (n - 1) / ((n - p - 3) * (n - p))
-    d = 4 + (p * q + 2) / (b - 1)
-    return trace < p * q * (d - 2) / (d * (n - p - 1)) * scipy.stats.f.ppf(_SURE, p * q, d)
-
-
-def _beyond_chance(means: FloatArray, error: FloatArray) -> FloatArray:
-    """The variance of means, down each column, beyond that of their errors; 0 where these explain it."""
-    if len(means) == 1:
-        return np.zeros(means.shape[1])
-    weight = 1 / error
-    total = weight.sum(axis=0)
-    center = (weight * means).sum(axis=0) / total
-    excess = (weight * (means - center) ** 2).sum(axis=0) - (len(means) - 1)
-    return np.asarray(np.maximum(0.0, excess / (total - (weight**2).sum(axis=0) / total)), dtype=np.float64)
-
-
-def _best_ridge(z: FloatArray, y: FloatArray, fold: IntArray) -> tuple[FloatArray, FloatArray, float]:
-    """Weights, already scaled, and means of the penalty that is best out of fold; and the slope.
-
-    The slope is 0 where the errors out of fold are not smaller than without weights by a standard error:
-    among several penalties one does better by chance.
-    """
-    best: tuple[float, float, float] = (np.inf, _PENALTIES[-1], 0.0)
-    for penalty in _PENALTIES:
-        error, slope = _calibrated(_out_of_fold(z, y, fold, penalty * len(y)), y, fold)
-        best = min(best, (float(error.sum()), penalty, slope))
-    _, penalty, slope = best
-    error, _ = _calibrated(_out_of_fold(z, y, fold, penalty * len(y)), y, fold)
-    saved = _calibrated(np.zeros_like(y), y, fold)[0] - error
-    if saved.mean() <= saved.std(ddof=1) / np.sqrt(len(saved)):
-        slope = 0.0
-    fitted, offset = _ridge(z, y, penalty * len(y))
-    if slope == 0.0:
-        return np.zeros_like(fitted), y.mean(axis=0), 0.0
-    return slope * fitted, offset, slope
-
-
-def _ridge(z: FloatArray, y: FloatArray, penalty: float) -> tuple[FloatArray, FloatArray]:
-    """Weights and means; the columns of z are centred."""
-    center, offset = z.mean(axis=0), y.mean(axis=0)
-    zc = z - center
-    weights = np.linalg.solve(zc.T @ zc + penalty * np.eye(z.shape[1]), zc.T @ (y - offset))
-    return weights, offset - center @ weights
-
-
-def _out_of_fold(z: FloatArray, y: FloatArray, fold: IntArray, penalty: float) -> FloatArray:
-    """Predictions for the questions of each fold, less the mean of what they were fitted on."""
-    found = np.zeros_like(y)
-    for k in np.unique(fold):
-        train = fold != k
-        weights, offset = _ridge(z[train], y[train], penalty)
-        found[~train] = z[~train] @ weights + offset - y[train].mean(axis=0)
-    return found
-
-
-def _calibrated(predicted: FloatArray, y: FloatArray, fold: IntArray) -> tuple[FloatArray, float]:
-    """Squared errors of questions out of fold after scaling; the slope in [0, 1] that makes them least."""
-    rest = np.zeros_like(y)
-    for k in np.unique(fold):
-        rest[fold == k] = y[fold == k] - y[fold != k].mean(axis=0)
-    power = float((predicted**2).sum())
-    slope = float(np.clip((predicted * rest).sum() / power, 0, 1)) if power > 1e-12 else 0.0
-    return ((rest - slope * predicted) ** 2).sum(axis=1), slope
-
-
 # -- comparison with fixed workflows ------------------------------------------------------------------------
 
 

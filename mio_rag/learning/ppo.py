@@ -29,7 +29,7 @@ from pydantic import AfterValidator, Field
 
 from mio_rag.errors import InputError, require
 from mio_rag.learning.planner import Network, Planner, QuestionFeatures, RegressionScorer, network_input
-from mio_rag.learning.planner_training import Experience, fit_regression
+from mio_rag.learning.planner_regression import Experience, fit_regression
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 from mio_rag.settings import Settings
 

@@ -17,7 +17,7 @@ from mio_rag.learning.planner import (
     Tree,
     write_planner,
 )
-from mio_rag.learning.planner_training import Experience, fit_regression
+from mio_rag.learning.planner_regression import Experience, fit_regression
 from mio_rag.learning.router_model import Router
 from mio_rag.learning.weights import read_weights, write_weights
 from mio_rag.session.tiers import Tier

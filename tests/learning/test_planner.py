@@ -23,7 +23,7 @@ from mio_rag.learning.planner import (
     wording,
     write_planner,
 )
-from mio_rag.learning.planner_training import Experience, fit_regression
+from mio_rag.learning.planner_regression import Experience, _by_set, fit_regression
 from mio_rag.learning.ppo import PPOSettings, train_ppo
 from mio_rag.session.workflow import NAMED
 from tests.learning.files import FEATURES, as_wide_as_features, outcomes, planner_file, regressed, rewritten
@@ -166,11 +166,11 @@ def test_workflows_of_chance_alone_count_as_alike(workflows: int, sets: int, eac
     for _ in range(200):
         quality = rng.normal(size=(len(member), 1)) + 0.3 * rng.normal(size=(len(member), workflows))
         quality[:, 1:] += 0.3 * rng.normal(size=(len(member), 1))
-        measured, likely = training._by_set(quality, member)
+        measured, likely = _by_set(quality, member)
         assert np.abs(likely).max() <= np.abs(measured).max() + 1e-9
         alike += not likely.any()
         quality[:, 0] -= 0.5
-        assert training._by_set(quality, member)[1].any()
+        assert _by_set(quality, member)[1].any()
     assert 0.5 <= alike / 200 <= 0.8  # by two tests that are passed by three of four
 
 
