@@ -16,18 +16,17 @@ decisions use the same. In each table `by` names the variant, which has only set
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, choose
-from mio_rag.settings import Settings, explain
-from mio_rag.storage import parse_toml, read_text
+from mio_rag.settings import Settings
 
 if TYPE_CHECKING:
     from mio_rag.retrieval.settings import RetrievalSettings
@@ -59,10 +58,9 @@ FILES = (
     ("repeat", "process"),
 )
 #: Settings of the program that may be files, and of answers; named as in `FILES`.
-_PROGRAM_FILES = ("relevance_model", "uncertainty", "passage_radii")
-_LOCATED = (*FILES, ("order", "model"), ("answers", "refusal"), ("answers", "cache"))
+PROGRAM_FILES = ("relevance_model", "uncertainty", "passage_radii")
+LOCATED = (*FILES, ("order", "model"), ("answers", "refusal"), ("answers", "cache"))
 
-_FOLDER = Path(__file__).parent / "data" / "policies"
 _OLD_TABLES = {"amount": "depth", "reading": "selection", "repetition": "repeat"}
 _OLD_LIMITS = {
     "evidence_tokens": "budget",
@@ -345,17 +343,18 @@ class ProgramSelection(_Selection):
     @property
     def files(self) -> dict[str, str]:
         """Setting -> file that it names."""
-        named = {name: self.settings[name] for name in _PROGRAM_FILES if name in self.settings}
-        return {name: value for name, value in named.items() if _is_file_name(value)}
+        named = {name: self.settings[name] for name in PROGRAM_FILES if name in self.settings}
+        return {name: value for name, value in named.items() if is_file_name(value)}
 
 
-def _is_file_name(value: Any) -> bool:
+def is_file_name(value: Any) -> bool:
+    """Return whether a setting of the program names a file."""
     return isinstance(value, str) and Path(value).suffix in (".json", ".npz")
 
 
 def _opened(name: str, value: Any) -> Any:
     """Return what a setting of the program stands for: a shipped model, or the content of a file."""
-    if name not in _PROGRAM_FILES or not isinstance(value, str) or value == "auto":
+    if name not in PROGRAM_FILES or not isinstance(value, str) or value == "auto":
         return value
     if name == "relevance_model":
         from mio_rag.relevance.model import load_model
@@ -544,12 +543,12 @@ class Policy(Settings):
     def _named(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        told = _renamed(data)[0]
+        told = renamed(data)[0]
         return {key: _tagged(key, value) for key, value in told.items()}
 
     @model_validator(mode="after")
     def _fits_together(self, info: ValidationInfo) -> Self:
-        if info.context != _PART and (problems := self.contradictions()):
+        if info.context != PART and (problems := self.contradictions()):
             raise InputError(problems)
         return self
 
@@ -656,7 +655,7 @@ class Policy(Settings):
 
 
 _NO_DECISION = ("name", "about", "answers", "server", "measured")
-_PART = "part"  # of a policy that is checked table by table
+PART = "part"  # of a policy that is checked table by table
 _DECISIONS = ("price", *_USUAL)
 
 
@@ -677,7 +676,7 @@ def _unscaled(selection: Any) -> list[str]:
     return problems
 
 
-def _renamed(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def renamed(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the data under today's names, and what was renamed."""
     notes: list[str] = []
 
@@ -717,139 +716,3 @@ def _tagged(table: str, given: Any) -> Any:
     elif table != "price":
         data.setdefault("by", _USUAL[table])
     return data
-
-
-def policy_of(data: Mapping[str, Any], name: str, folder: Path | None = None) -> Policy:
-    """Return the policy of plain data, such as a TOML file holds.
-
-    name: name, where the data has none.
-    folder: folder of files that are named without one.
-
-    Raises `InputError` with every problem of every part, and every contradiction between them.
-    """
-    policy, problems = _rough(data, name, folder)
-    problems += policy.contradictions()
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
-    return policy
-
-
-def _rough(data: Mapping[str, Any], name: str, folder: Path | None) -> tuple[Policy, list[str]]:
-    """Return a policy of the parts that are valid, defaults elsewhere, and what is wrong with the others."""
-    problems: list[str] = []
-    parts: dict[str, Any] = {"name": name}
-    try:
-        data, notes = _renamed(data)
-    except InputError as error:
-        problems, data, notes = list(error.problems), {}, []
-    for key, value in data.items():
-        if key not in Policy.model_fields:
-            problems.append(f"'{key}' is unknown: {choose(key, Policy.model_fields)}")
-            continue
-        located = _located(key, value, folder)
-        several = key == "models" and isinstance(value, Mapping)
-        for piece in [{one: value[one]} for one in value] if several else [located]:
-            made = _part(key, piece, problems)
-            if made is not None:
-                parts[key] = {**parts.get(key, {}), **made} if several else made
-    reader = parts.get("models", {}).get(READER)
-    if problems and isinstance(parts.get("price"), DollarPrice) and not (reader and reader.is_priced):
-        problems.append(
-            "price: worth is in dollars, and the reader has no price: give [models.reader] input, output"
-        )
-        del parts["price"]
-    policy = Policy.model_construct(**parts)
-    policy.__dict__["_notes"] = tuple(notes)
-    return policy, problems
-
-
-def _part(key: str, given: Any, problems: list[str]) -> Any | None:
-    """Return a part, without settings that it does not have; None where the rest is wrong, too."""
-    try:
-        return getattr(Policy.model_validate({key: given}, context=_PART), key)
-    except ValidationError as error:
-        problems += explain(error, Policy)
-        problems += _missing_files(key, given)
-        unknown = {each["loc"][-1] for each in error.errors() if each["type"] == "extra_forbidden"}
-    if not unknown or not isinstance(given, Mapping):
-        return None
-    rest = {name: value for name, value in given.items() if name not in unknown}
-    return None if len(rest) == len(given) else _part(key, rest, [])
-
-
-def _located(table: str, given: Any, folder: Path | None) -> Any:
-    """Return settings with the files that they name in a folder."""
-    if folder is None or not isinstance(given, Mapping):
-        return given
-    data = dict(given)
-    for of, key in _LOCATED:
-        if of == table and isinstance(data.get(key), str):
-            data[key] = str(folder / Path(data[key]).expanduser())
-    for key in _PROGRAM_FILES if table == "selection" else ():
-        if _is_file_name(data.get(key)):
-            data[key] = str(folder / Path(data[key]).expanduser())
-    workflow = data.get("workflow")
-    if table == "order" and isinstance(workflow, str) and workflow.endswith(".json"):
-        data["workflow"] = str(folder / workflow)
-    return data
-
-
-def _missing_files(table: str, given: Any) -> list[str]:
-    """Return which files of a table do not exist that is wrong itself, so that nothing else opens them."""
-    return [
-        f"{table}.{key}: '{given[key]}' does not exist"
-        for of, key in FILES
-        if of == table and key != "state" and isinstance(given, Mapping) and isinstance(given.get(key), str)
-        if not Path(given[key]).is_file()
-    ]
-
-
-def preset_text(name: str) -> str:
-    """Return the file of a preset, to begin your own with.
-
-    Raises `InputError` if there is none of that name.
-    """
-    if name not in PRESETS:
-        raise InputError(f"policy '{name}' is unknown: {choose(name, PRESETS)}")
-    return read_text(_FOLDER / f"{name}.toml")
-
-
-def read_policy(
-    name: str | Path, change: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
-) -> Policy:
-    """Return the policy of a TOML file, or a preset.
-
-    change: changes the settings before they are checked: plain data, with files as absolute paths.
-
-    Raises `InputError` if there is none of that name; with every problem of the file, and of the files that
-    it names.
-    """
-    text = str(name)
-    path = Path(text).expanduser()
-    if text in PRESETS:
-        data, stem, where, folder = parse_toml(preset_text(text), f"policy '{text}'"), text, "", Path()
-    elif not path.is_file():
-        looks = path.suffix.lower() == ".toml" or "/" in text or "\\" in text
-        what = ": no such file, nor a preset" if looks else " is neither a file nor a preset"
-        raise InputError(f"policy '{text}'{what}: {choose(text, PRESETS, more=', or give a TOML file')}")
-    else:
-        data, folder = parse_toml(read_text(path), f"'{text}'"), path.absolute().parent
-        stem, where = path.stem, f"'{text}': "
-    notes: list[str] = []
-    if change is not None:
-        told, notes = _renamed(data)
-        data = dict(change({key: _located(key, value, folder) for key, value in told.items()}))
-    policy, problems = _rough(data, stem, None if change is not None else folder)
-    policy.__dict__["_notes"] = (*notes, *policy.notes)
-    problems += policy.contradictions()
-    if problems:
-        try:  # the files that it names, too, so that all is reported at once
-            from mio_rag.policy_files import resolve
-
-            resolve(policy)
-        except InputError as error:
-            problems += error.problems
-        except KeyError:  # a price in dollars, without the reader's
-            pass
-        raise InputError([f"{where}{problem}" for problem in dict.fromkeys(problems)])
-    return policy

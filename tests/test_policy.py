@@ -7,20 +7,8 @@ import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.learning.bandit_log import EventLog
-from mio_rag.policy import (
-    PRESETS,
-    ByGain,
-    DollarPrice,
-    Limits,
-    Model,
-    Policy,
-    Rule,
-    Total,
-    policy_of,
-    preset_text,
-    read_policy,
-)
-from mio_rag.policy_files import allocating, resolve
+from mio_rag.policy import PRESETS, ByGain, DollarPrice, Limits, Model, Policy, Rule, Total
+from mio_rag.policy_files import allocating, policy_of, preset_text, read_policy, resolve
 from mio_rag.selection.selector import Selector
 from mio_rag.session.tiers import Tier
 from mio_rag.solvers import SolveOptions

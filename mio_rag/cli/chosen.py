@@ -17,7 +17,8 @@ from pydantic_core import PydanticUndefined
 
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, choose, collect
-from mio_rag.policy import PRESETS, READER, Model, Policy, ProgramSelection, read_policy
+from mio_rag.policy import PRESETS, READER, Model, Policy, ProgramSelection
+from mio_rag.policy_files import read_policy
 from mio_rag.settings import Settings, field_help
 
 if TYPE_CHECKING:

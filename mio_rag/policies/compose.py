@@ -20,8 +20,8 @@ from mio_rag.learning.router_model import Deciding
 from mio_rag.learning.rules import make_policy
 from mio_rag.learning.strategist import Chooser, Fixed, StrategyLearner, open_strategist
 from mio_rag.policies.setup import ControlSettings, Kind, Setup
-from mio_rag.policy import READER, Policy, read_policy
-from mio_rag.policy_files import Resolved, alpha_of, resolve
+from mio_rag.policy import READER, Policy
+from mio_rag.policy_files import Resolved, alpha_of, read_policy, resolve
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.loop import Account, Session
 from mio_rag.session.models import Models

@@ -26,8 +26,8 @@ from mio_rag.learning.bandit_log import EventLog
 from mio_rag.learning.strategist import Strategist, rate
 from mio_rag.policies.compose import compose, with_limits
 from mio_rag.policies.setup import Setup
-from mio_rag.policy import PRESETS, Policy, read_policy
-from mio_rag.policy_files import resolve
+from mio_rag.policy import PRESETS, Policy
+from mio_rag.policy_files import read_policy, resolve
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.service.requests import Asked

@@ -22,7 +22,8 @@ from mio_rag.errors import InputError, StateError
 from mio_rag.generation import Prompt, ScriptedGenerator, build_prompt, make_generator
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import Setup
-from mio_rag.policy import Policy, Total, policy_of, read_policy
+from mio_rag.policy import Policy, Total
+from mio_rag.policy_files import policy_of, read_policy
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.models import Models

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mio_rag.learning.bandit_report import recalibrate, replay, settings_of
-from mio_rag.policy import read_policy
+from mio_rag.policy_files import read_policy
 from mio_rag.session.workflow import NAMED
 from tests.cli.running import here, only_object, refused
 from tests.learning.bandits import lived, strategist

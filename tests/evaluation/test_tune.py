@@ -29,7 +29,7 @@ from mio_rag.evaluation.tune import (
     tune,
     valued_pools,
 )
-from mio_rag.policy import read_policy
+from mio_rag.policy_files import read_policy
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector

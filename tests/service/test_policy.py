@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
-from mio_rag.policy import preset_text
+from mio_rag.policy_files import preset_text
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
 from mio_rag.service.governed import policy_problems

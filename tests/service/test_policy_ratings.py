@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.bandit_log import EventLog
-from mio_rag.policy import preset_text
+from mio_rag.policy_files import preset_text
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
 
