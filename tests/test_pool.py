@@ -13,11 +13,10 @@ import pytest
 from mio_rag import Selector
 from mio_rag.errors import InputError, choose
 from mio_rag.evaluation.contenders import make_methods
-from mio_rag.names import NameDictionary, leading_name, name_key
 from mio_rag.policies.make import make_controller
 from mio_rag.policies.setup import Setup
 from mio_rag.pool import COLUMNS, Pool
-from mio_rag.sentences import cut
+from mio_rag.sentences import NameDictionary, cut, leading_name, name_key
 from mio_rag.solvers.registry import check_name
 from mio_rag.types import Line, Passage, Question
 

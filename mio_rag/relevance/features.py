@@ -67,8 +67,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.names import leading_name, name_key
 from mio_rag.pool import Candidates
+from mio_rag.sentences import leading_name, name_key
 
 # -- pool ------------------------------------------------------------------------------------------------
 

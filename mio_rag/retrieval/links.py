@@ -29,8 +29,8 @@ import scipy
 from numpy.typing import NDArray
 
 from mio_rag.errors import IndexFormatError, InputError, require
-from mio_rag.names import NameDictionary, leading_name
 from mio_rag.retrieval.vectors import stored_array
+from mio_rag.sentences import NameDictionary, leading_name
 from mio_rag.types import Passage
 
 #: Labels of the usual models that name no thing that a passage could be about.

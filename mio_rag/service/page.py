@@ -14,8 +14,8 @@ from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.markup import escape
 from mio_rag.formulations.numbers import is_setting
-from mio_rag.names import leading_name
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.sentences import leading_name
 from mio_rag.storage import read_json, read_toml
 from mio_rag.types import clean
 

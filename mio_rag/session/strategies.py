@@ -21,10 +21,10 @@ from weakref import WeakKeyDictionary
 
 from mio_rag.errors import InputError, choose
 from mio_rag.generation import Generator, Prompt
-from mio_rag.names import NameDictionary, name_key
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.links import passage_names
 from mio_rag.retrieval.retriever import Retriever, reciprocal_rank_fusion
+from mio_rag.sentences import NameDictionary, name_key
 from mio_rag.session.budget import Branch, Budget, Limits
 from mio_rag.session.costs import Call, Costs
 from mio_rag.session.values import filled
