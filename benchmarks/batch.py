@@ -124,10 +124,10 @@ def _run(name: str, rows: int, out: Path, work: Callable[[Path, Watch], BatchSum
     watch, cpu, began = Watch(name, out.with_suffix(".memory")), _cpu(), time.perf_counter()
     with watch:
         done = work(out, watch)
-    told = {key: value for key, value in done.to_dict().items() if key != "out"}
+    columns = {key: value for key, value in done.to_dict().items() if key != "out"}
     seconds = {"cpu_seconds": _cpu() - cpu, "seconds": time.perf_counter() - began}
     memory = watch.summary(rows)
-    return {**told, **seconds, "memory": memory, "each_row_once": _once(out, done.rows - done.rejected)}
+    return {**columns, **seconds, "memory": memory, "each_row_once": _once(out, done.rows - done.rejected)}
 
 
 def _cpu() -> float:

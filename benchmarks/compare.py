@@ -132,10 +132,10 @@ def at_equal_cost(
 ) -> dict[str, Any]:
     """Return, for every total and kind, means and the difference in quality to each baseline kind."""
     kinds = list(dict.fromkeys(row.kind for row in rows))
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for total in totals:
         found = {kind: at_cost([row for row in rows if row.kind == kind], cost, total) for kind in kinds}
-        told[f"{total:g}"] = {
+        result[f"{total:g}"] = {
             kind: None
             if columns is None
             else {
@@ -148,13 +148,13 @@ def at_equal_cost(
             }
             for kind, columns in found.items()
         }
-    return told
+    return result
 
 
-def equal_cost_table(told: Mapping[str, Any], cost: str, quality: str) -> str:
+def equal_cost_table(result: Mapping[str, Any], cost: str, quality: str) -> str:
     """Lay out what `at_equal_cost` returned."""
     parts = []
-    for total, here in told.items():
+    for total, here in result.items():
         against = list(dict.fromkeys(k for one in here.values() if one for k in one["against"]))
         heads = (f"{cost} {total}", cost, quality, *(f"against {name}" for name in against))
         rows = [

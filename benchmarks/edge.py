@@ -78,14 +78,14 @@ def measure(given: argparse.Namespace) -> Measured:
         note(f"{kind} vectors")
     tiers = []
     for tier in PUBLISHED:
-        told = {
+        task = {
             **question,
             "index": str(given.work / "index"),
             "mapped": True,
             "upto": "tier",
             "tier": tier.to_dict(),
         }
-        found = ask_process("benchmarks.edge", told)
+        found = ask_process("benchmarks.edge", task)
         tiers.append({"tier": tier.name, **found, "above_embedder_mb": found["peak_mb"] - before["peak_mb"]})
     whole = sum(len(one.dataset.passages) for one in sets)
     report = {
@@ -150,14 +150,18 @@ def _recalls(
     """Return, by form, the share of the nearest 10 that are found, and of gold passages with its loss."""
     exact = make_dense(vectors).search(queries, _DEPTH)[1]
     before, known = _gold_found(exact, ids, gold), [k for k, one in enumerate(gold) if one]
-    told = {}
+    result = {}
     for kind in kinds:
         rows = make_dense(vectors, kind).search(queries, _DEPTH)[1]
         shared = [len(set(a) & set(b)) / _DEPTH for a, b in zip(exact.tolist(), rows.tolist(), strict=True)]
         found = _gold_found(rows, ids, gold)
         lost = mean_interval((before - found)[known].tolist())
-        told[kind] = {"nearest": mean_interval(shared), "gold": float(found[known].mean()), "gold_lost": lost}
-    return told
+        result[kind] = {
+            "nearest": mean_interval(shared),
+            "gold": float(found[known].mean()),
+            "gold_lost": lost,
+        }
+    return result
 
 
 def _gold_found(
@@ -216,24 +220,24 @@ def _table(report: Mapping[str, Any]) -> str:
 # In the process that is measured ---------------------------------------------------------------------------
 
 
-def _answer(told: Mapping[str, Any]) -> dict[str, float]:
+def _answer(task: Mapping[str, Any]) -> dict[str, float]:
     """Go as far as a component: "embedder", "answer" or "tier"."""
-    folder, question, tokens = Path(told["index"]), Question("question", told["question"]), 0
+    folder, question, tokens = Path(task["index"]), Question("question", task["question"]), 0
     embedder = make_embedder(read_json(folder / "manifest.json")["embedder"], folder)
     embedder.encode([question.text])
-    if told["upto"] != "embedder":
+    if task["upto"] != "embedder":
         index, generator = (
-            CorpusIndex.load(folder, embedder, mapped=told["mapped"]),
+            CorpusIndex.load(folder, embedder, mapped=task["mapped"]),
             make_generator("extractive"),
         )
         retriever = Retriever(index, counter=generator)
-        if told["upto"] == "answer":
+        if task["upto"] == "answer":
             chosen = Selector().select(retriever.retrieve(question.text), 256, generator)
             generator.generate(build_prompt(question, chosen.passages), max_tokens=32)
         else:
-            settings = RouterSettings(tiers_of([told["tier"]], "the tier"))
+            settings = RouterSettings(tiers_of([task["tier"]], "the tier"))
             setup = Setup(ControlSettings(kinds={KEY: settings.to_dict()}), retriever)
-            session = make_controller(f"tier:{told['tier']['name']}", setup)
+            session = make_controller(f"tier:{task['tier']['name']}", setup)
             found = session.attempt(
                 question, generator, 1_000_000
             ).check()  # what is read is for the tier to say

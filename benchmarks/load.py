@@ -114,7 +114,7 @@ def _make_ready(work: Path, questions: int) -> None:
 def _run(
     work: Path, name: str, spec: str, bill: Path, questions: int, total: float, kills: int, seed: int
 ) -> dict[str, Any]:
-    """Run one batch with so many kills; return what its ledger says, how its memory grew, and the bill."""
+    """Run one batch with so many kills; return its summary, the growth of its memory, and the bill."""
     done = work / f"{name}.json"
     if done.is_file():
         return dict(read_json(done))
@@ -191,7 +191,7 @@ def _lines(out: Path) -> list[tuple[int, dict[str, Any]]]:
         return []
     with closing(sqlite3.connect(out / "ledger.sqlite")) as ledger:
         found = ledger.execute("SELECT cost, told FROM questions WHERE state = 'answered'").fetchall()
-    return [(int(cost), json.loads(told)) for cost, told in found]
+    return [(int(cost), json.loads(line)) for cost, line in found]
 
 
 def _billed(bill: Path) -> dict[str, int]:

@@ -115,48 +115,20 @@ def large_process(states: int, actions: int, successors: int, discount: float, s
     return FiniteMDP(matrix, rng.random((states, actions)), discount)
 
 
-def plain_python(mdp: FiniteMDP) -> Callable[[], FloatArray]:
-    """Value iteration in plain loops over lists, with the same stopping rule."""
-    n, m = mdp.rewards.shape
-    starts, columns = mdp.transitions.indptr.tolist(), mdp.transitions.indices.tolist()
-    weights, rewards = mdp.transitions.data.tolist(), mdp.rewards.ravel().tolist()
-    gamma = mdp.discount
-
-    def solve() -> FloatArray:
-        values = [0.0] * n
-        while True:
-            improved = []
-            for s in range(n):
-                best = -np.inf
-                for row in range(s * m, s * m + m):
-                    following = 0.0
-                    for k in range(starts[row], starts[row + 1]):
-                        following += weights[k] * values[columns[k]]
-                    best = max(best, rewards[row] + gamma * following)
-                improved.append(best)
-            changes = [new - old for new, old in zip(improved, values, strict=True)]
-            values = improved
-            low, high = (edge * gamma / (1 - gamma) for edge in (min(changes), max(changes)))
-            if 0.5 * (high - low) <= EPSILON:
-                return np.array(values) + 0.5 * (low + high)
-
-    return solve
-
-
 def ours(mdp: FiniteMDP, method: MDPMethod) -> Callable[[], FloatArray]:
     """One of our methods, its check included."""
     return lambda: solve_mdp(mdp, method, epsilon=EPSILON).values
 
 
 def kernel_alone(mdp: FiniteMDP) -> Callable[[], FloatArray]:
-    """The single pass by itself, without its check."""
-    kernel = import_module("mio_rag.solvers.mdp_kernel")
-    n, m = mdp.rewards.shape
-    matrix, values = mdp.transitions, np.zeros(n)
-    rows = (matrix.indptr, matrix.indices, matrix.data, mdp.rewards.ravel(), mdp.factors.ravel())
+    """Return the single pass by itself, without its check."""
+    kernel, values = import_module("mio_rag.solvers.mdp_kernel"), np.zeros(mdp.n_states)
+    matrix = mdp.transitions
+    parts = (matrix.indptr, matrix.indices, matrix.data, mdp.rewards.ravel(), mdp.factors.ravel())
+    process = kernel.Process(*parts, mdp.n_actions)
 
     def solve() -> FloatArray:
-        kernel.one_pass(*rows, m, values)
+        kernel.one_pass(process, values)
         return values
 
     return solve
@@ -193,15 +165,13 @@ def mdpsolver(mdp: FiniteMDP, algorithm: str, update: str) -> Callable[[], Float
 
 
 def contenders(mdp: FiniteMDP, small: bool) -> list[Contender]:
-    """Everyone who can take the process; with `small` also those whom a large one would take too long."""
+    """Return the contenders of a process; `small` adds those that take too long on a large one."""
     methods: list[MDPMethod] = ["policy_iteration", "value_iteration", "numpy"]
     if mdp.never_rises:
         methods.insert(0, "one_pass")
     found: list[Contender] = [(f"mio-rag {name}", partial(ours, mdp, name)) for name in methods]
     if mdp.never_rises:
         found.append(("mio-rag one_pass, unchecked", partial(kernel_alone, mdp)))
-    if small:
-        found.append(("plain Python", partial(plain_python, mdp)))
     slow = ["policy_iteration"] if small else []  # a dense or sparse linear system each time
     for name in ["modified_policy_iteration", "value_iteration", *slow]:
         found.append((f"quantecon {name}", partial(quantecon, mdp, name)))

@@ -95,7 +95,7 @@ def _at(
 ) -> dict[str, Any]:
     """Run everything at one total."""
     shares: dict[str, list[tuple[float, float, float]]] = {}
-    told = []
+    reported = []
     for draw in range(draws):
         today, yesterday = _shared_out(sets, limit, draw)
         total = mean * len(today)
@@ -105,7 +105,7 @@ def _at(
             name: Forecast(found.token_price, factor * found.at.mean_tokens)
             for name, factor in (("forecast", 1.0), ("wrong forecast", _WRONG))
         }
-        told.append({"best_price": price, **dataclasses.asdict(forecasts["forecast"])})
+        reported.append({"best_price": price, **dataclasses.asdict(forecasts["forecast"])})
         runs = {"best split": best, "one budget": [read(selector, asked, 0.0, mean) for asked in today]}
         efforts = [one.tokens for one in best]
         earlier = [read(selector, asked, price, most).tokens for asked in yesterday]
@@ -133,7 +133,7 @@ def _at(
             "spent": float(spent.mean()), "most_spent": float(spent.max()),
             "evidence": float(evidence.mean()),
         }  # fmt: skip
-    return {"draws": told, "rows": rows}
+    return {"draws": reported, "rows": rows}
 
 
 def _shared_out(sets: Sequence[Sequence[Asked]], limit: int, draw: int) -> tuple[list[Asked], list[Asked]]:
@@ -262,15 +262,17 @@ def decisions_a_second(processes: int = 4, questions: int = 2000) -> dict[str, A
         started = [context.Process(target=_work, args=args) for _ in range(processes)]
         for process in started:
             process.start()
-        told = [found.get() for _ in started]
+        reported = [found.get() for _ in started]
         for process in started:
             process.join()
         alone = _transactions(Pacer(total, questions, path=Path(folder) / "alone.sqlite"), questions)
-    seconds = np.concatenate([one[2] for one in told])
+    seconds = np.concatenate([one[2] for one in reported])
     return {
         "processes": processes,
         "questions": processes * questions,
-        "a_second": processes * questions / (max(one[1] for one in told) - min(one[0] for one in told)),
+        "a_second": processes
+        * questions
+        / (max(one[1] for one in reported) - min(one[0] for one in reported)),
         "median_seconds": float(np.median(seconds)),
         "p95_seconds": float(np.quantile(seconds, 0.95)),
         "alone_median_seconds": float(np.median(alone)),

@@ -107,7 +107,7 @@ class Watch:
         at = found[:, 0] / max(rows, 1)
         parts = {"second_tenth": found[(at >= 0.1) & (at <= 0.2)], "last_tenth": found[at >= 0.9]}
         curve = [found[(k <= at * _POINTS) & (at * _POINTS < k + 1)] for k in range(_POINTS)]
-        told: dict[str, Any] = {
+        summary: dict[str, Any] = {
             name: None
             if not len(part)
             else {
@@ -117,7 +117,7 @@ class Watch:
             }
             for name, part in parts.items()
         }
-        told["curve_rows_worker_mb_parent_mb"] = [
+        summary["curve_rows_worker_mb_parent_mb"] = [
             part.max(axis=0).round().tolist() for part in curve if len(part)
         ]
-        return told
+        return summary

@@ -166,7 +166,7 @@ def _labelled(
 
 
 def _can_be_judged(question: Question, by: By) -> bool:
-    """Reading something of the right document says little: without gold passages an answer must be there."""
+    """Return whether a question can be judged: without gold passages, its answer must be a text."""
     if by == "answers":
         return bool(question.answers)
     if question.gold_ids:
@@ -211,8 +211,8 @@ def _rows(learned: Mapping[str, Table], asked: Mapping[str, Table] | None, seed:
         found = _decided(
             learned["published"], published, FitSettings(kind=kind, features=features, seed=seed)
         )
-        told = measured(found, Utility())
-        about = {"accuracy": told["accuracy"], "most_frequent": told["most_frequent_label"]}
+        figures = measured(found, Utility())
+        about = {"accuracy": figures["accuracy"], "most_frequent": figures["most_frequent_label"]}
         rows.append(_row(name, "router", published, found.choice, about))
     for ladder, name in (("published", "utility"), ("priced", "utility of prices")):
         for features in _FEATURES:

@@ -111,17 +111,17 @@ def _round(root: Path, folder: str, index: Path, questions: int) -> dict[str, fl
 
 def summarize(rounds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, Any]]:
     """Return medians of both, and median, least and largest of the ratios of rounds."""
-    told = {}
+    result = {}
     for name in MEASURES:
         ratios = [one["this"][name] / one["base"][name] for one in rounds]
-        told[name] = {
+        result[name] = {
             "base": statistics.median(one["base"][name] for one in rounds),
             "this": statistics.median(one["this"][name] for one in rounds),
             "ratio": statistics.median(ratios),
             "least": min(ratios),
             "largest": max(ratios),
         }
-    return told
+    return result
 
 
 def table(summary: dict[str, dict[str, Any]]) -> str:
@@ -148,8 +148,8 @@ def _run(root: Path, folder: str, *arguments: str) -> str:
 
 
 def _probe(root: Path, folder: str, index: Path, questions: int) -> dict[str, float]:
-    told = _run(root, folder, "-c", _PROBE, str(index), str(questions), str(root))
-    found: dict[str, float] = json.loads(told.splitlines()[-1])
+    result = _run(root, folder, "-c", _PROBE, str(index), str(questions), str(root))
+    found: dict[str, float] = json.loads(result.splitlines()[-1])
     return found
 
 

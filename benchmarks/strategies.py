@@ -213,7 +213,7 @@ def _tabulated(given: QuestionSet, settings: argparse.Namespace) -> list[Line]:
 
 
 def _cell(question: Question, retriever: Retriever, found: Mapping[str, Any], action: str) -> dict[str, Any]:
-    """Return what a set of strategies reads and costs, and what the bandit would be told of it."""
+    """Return what a set of strategies reads and costs, and what the bandit would learn of it."""
     names = action.split("+")
     alone = sets_to_compare(names, (BASE,)) if BASE in names else []
     searched = search(question, retriever, None, [_Known(n, found[n]["rows"]) for n in names], alone=alone)
@@ -258,7 +258,7 @@ def live(
         drawn = draw(mixture(state, context.x, context.type, identity), seed, identity)
         names = [BASE, *(n for n, inside in zip(state.strategies, drawn.members, strict=True) if inside)]
         cell = line["cells"][action_of(names)]
-        told = {
+        event = {
             "strategies": names,
             "tokens": {n: int(line["cells"][n]["tokens"]) for n in names},
             "seconds": {}, "credit": {}, "regret": 0.0,
@@ -266,7 +266,7 @@ def live(
             "type": context.type, "mode": drawn.mode, "propensity": drawn.propensity,
         }  # fmt: skip
         x = context.x.astype(np.float32).tobytes()
-        state.fold(Event(state.seq + 1, "question", identity, 0.0, x, told), lambda *_: None)
+        state.fold(Event(state.seq + 1, "question", identity, 0.0, x, event), lambda *_: None)
         lived.rows.append(outcome(cell))
         lived.actions.append(action_of(names))
         lived.drawn.append(drawn)

@@ -40,7 +40,7 @@ def check_result(
     """
     strict("to_dict() of a result", claim.to_dict())
     if claim.status is Status.ERROR:
-        raise Wrong("the solver says that it broke", claim.message)
+        raise Wrong("the solver reports an error", claim.message)
     if claim.x is not None:
         _check_selection(program, claim)
     _check_numbers(program, claim, options)

@@ -106,7 +106,7 @@ def _repeated(which: str, seed: int) -> Measured:
 
 
 def _chunk_here(name: str, first: int, count: int, seed: int, at: Any = None) -> Done:
-    """Run inputs one after the other; `at` is told the number of each."""
+    """Run inputs one after the other; `at` takes the number of each."""
     done: Done = {"endings": Counter(), "faults": []}
     seen: set[tuple[str, str]] = set()
     with tempfile.TemporaryDirectory(prefix="mio-rag-fuzz-") as folder:

@@ -19,7 +19,7 @@ from benchmarks.fuzz.odd import Hostile
 from mio_rag import errors
 from mio_rag.errors import InputError, MioRagError, MissingExtraError
 
-#: CPU time that one input may take; the machine may be busy, so that a clock on the wall says little.
+#: CPU time that one input may take; the machine may be busy, so that wall time says little.
 CPU_SECONDS = 10.0
 
 _ROOT = Path(errors.__file__).resolve().parents[1]
@@ -96,11 +96,11 @@ class Kind(Protocol):
 
 def ending(kind: Kind, given: Any) -> str | Fault:
     """Run one input: the word for a good ending, or what was bad about it."""
-    told: list[Fault] = []
+    seen: list[Fault] = []
 
     def noted(message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
         if issubclass(category, RuntimeWarning):
-            told.append(_fault(traceback.walk_stack(sys._getframe(1)), category.__name__, str(message), True))
+            seen.append(_fault(traceback.walk_stack(sys._getframe(1)), category.__name__, str(message), True))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -109,15 +109,15 @@ def ending(kind: Kind, given: Any) -> str | Fault:
             with _watched():
                 word = kind.run(given)
         except MioRagError as error:
-            return told[0] if told else _refused(error)
+            return seen[0] if seen else _refused(error)
         except Wrong as error:
             return Fault(error.what, "Wrong", _short(error.detail))
         except Hostile:  # the caller's own exception, passed on as it is
-            return told[0] if told else "their own exception"
+            return seen[0] if seen else "their own exception"
         except (Exception, _Slow) as error:
             kind_of = "takes too long" if isinstance(error, _Slow) else type(error).__name__
             return _fault(traceback.walk_tb(error.__traceback__), kind_of, str(error))
-    return told[0] if told else word
+    return seen[0] if seen else word
 
 
 def _refused(error: MioRagError) -> str | Fault:

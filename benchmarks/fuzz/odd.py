@@ -1,4 +1,4 @@
-"""Odd values, and text that was bent: what all kinds of input draw from."""
+"""Odd values and mutated text, which all kinds of input are drawn from."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Parquet:
         self._file, self._out = folder / "rows.parquet", folder / "out"
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """A file of right rows, some of which are bent, in columns of types that may be odd."""
+        """Draw a file of valid rows, some of them mutated, in columns of types that may be odd."""
         names = {"query_id", "ids"} | (
             {"relevance"} if chance(rng, 0.7) else {"embeddings", "query_embedding"}
         )
@@ -129,7 +129,7 @@ class Parquet:
                 raise Wrong("a row is rejected without a reason", row)
             internal = next((m for r in row["reasons"] if (m := _INTERNAL.search(r))), None)
             if internal is not None:
-                raise Wrong(f"a row is rejected for an exception that nobody thought of: {internal[1]}", row)
+                raise Wrong(f"a row is rejected for an unexpected exception: {internal[1]}", row)
             if sure and given["good"][row["row"]]:
                 raise Wrong("a good row is rejected", row["reasons"])
         for row in answered:

@@ -42,7 +42,7 @@ class Programs:
         self._exact = {info.name: info.exact for info in solvers()}
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """A valid program, at odd scales, of wrong shapes, or as text that was bent."""
+        """Draw a valid program, one at odd scales or of wrong shapes, or mutated text."""
         n_max = int(pick(rng, [4, 9, 9, 9, 30])) if chance(rng, 0.2) else 7
         drawn = random_shared_program if chance(rng, _SHARED) else random_program
         program = drawn(rng, n_max).to_dict()

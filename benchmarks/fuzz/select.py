@@ -41,15 +41,15 @@ _SETTINGS: dict[str, Sequence[Any]] = {
 
 
 class _Counter:
-    """A counter that says what it was told to."""
+    """A counter that returns a given value."""
 
-    name = "told"
+    name = "given"
 
-    def __init__(self, says: Any) -> None:
-        self._says = says
+    def __init__(self, value: Any) -> None:
+        self._value = value
 
     def count(self, texts: Sequence[str]) -> Any:
-        return built(self._says) if self._says is not None else [len(text.split()) for text in texts]
+        return built(self._value) if self._value is not None else [len(text.split()) for text in texts]
 
 
 class Selects:
@@ -134,7 +134,7 @@ def _right(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _check(made: Selection, given: dict[str, Any]) -> None:
-    """What a selection says of itself."""
+    """Check what a selection reports."""
     exact = given.get("solver") != "greedy" and given.get("counterpart") != "joint"
     pool, chosen = made.candidates, made.chosen
     if made.program.n <= 60 and given.get("counterpart") != "joint":

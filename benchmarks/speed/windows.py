@@ -207,7 +207,7 @@ def _cut(title: str, words: Sequence[str], overlap: float) -> list[_Window]:
 
 
 def _segments(windows: Sequence[_Window], counter: Counter) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Tokens of every segment of some windows, titles among them, and who needs which."""
+    """Return tokens of every segment of some windows, titles among them, and which window needs which."""
     at: dict[tuple[str, int], int] = {}
     texts: list[str] = []
     needs: list[list[int]] = []

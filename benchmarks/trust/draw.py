@@ -1,4 +1,4 @@
-"""Programs that try to make the exact kernel lie: those of `mio_rag.testing`, bent in scale."""
+"""Programs that are hard for certificates: those of `mio_rag.testing` with odd scales and edges."""
 
 from __future__ import annotations
 

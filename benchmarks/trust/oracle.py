@@ -1,4 +1,4 @@
-"""All selections of a small program, in extended precision: what a certificate is held against.
+"""All selections of a small program, in extended precision: the truth that certificates are checked against.
 
 Independent of the solvers: nothing is shared with them but the definition of a program. A selection whose
 excess over a limit equals the feasibility tolerance to within rounding is neither clearly feasible nor
