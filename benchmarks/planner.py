@@ -94,7 +94,9 @@ def _collected(given: argparse.Namespace) -> Table:
     with closing(make_generator(given.generator)) as reader, closing(Models(settings.models)) as models:
         sources = []
         for one in sets:
-            control = ControlSettings(limits=Limits(40, 20_000, 1e6), kinds={"workflow": settings.to_dict()})
+            control = ControlSettings(
+                limits=Limits(steps=40, seconds=1e6), kinds={"workflow": settings.to_dict()}
+            )
             setup = Setup(control, Retriever(one.index, counter=reader), max_tokens=given.max_tokens)
 
             def session(name: str, workflow: Workflow, setup: Setup = setup) -> Session:

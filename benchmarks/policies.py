@@ -46,7 +46,7 @@ T = TypeVar("T")
 TOTALS = (300, 500, 900)
 _CEILING = 2048
 _TIERS = tuple(
-    Tier(name, 50, tokens, 32, unit="tokens", compress="none")
+    Tier(name=name, depth=50, context=tokens, new_tokens=32, unit="tokens", compress="none")
     for name, tokens in (("small", 200), ("medium", 600), ("large", _CEILING))
 )
 _RANKED = {"by": "ranking"}
@@ -116,7 +116,7 @@ def _trained(sets: Sequence[QuestionSet], training: int, work: Path, seed: int) 
         path = files[name] = work / f"{name.lower()}-{training}-{seed}.safetensors"
         if path.is_file():
             continue
-        tiers = tuple(dataclasses.replace(tier, token_price=price) for tier in _TIERS)
+        tiers = tuple(tier.replace(token_price=price) for tier in _TIERS)
         settings = LabelSettings(tiers, by="evidence", seed=seed)
         tables = [
             label_questions(

@@ -69,23 +69,34 @@ def _ladders(by: By) -> dict[str, tuple[Tier, ...]]:
     """Return the tiers of a study; by evidence nothing is re-ranked, since order changes nothing."""
 
     def fixed(*depths: int) -> tuple[Tier, ...]:
-        return tuple(Tier(f"k{k}", k, 100_000, 96, compress="none") for k in depths)
+        return tuple(
+            Tier(name=f"k{k}", depth=k, context=100_000, new_tokens=96, compress="none") for k in depths
+        )
 
     def priced(*prices: float) -> tuple[Tier, ...]:
         how: dict[str, Any] = {"unit": "tokens", "compress": "none"}
         return tuple(
-            Tier(f"price-{p:g}".replace("0.", "."), 50, _CEILING, 96, token_price=p, **how) for p in prices
+            Tier(
+                name=f"price-{p:g}".replace("0.", "."),
+                depth=50,
+                context=_CEILING,
+                new_tokens=96,
+                token_price=p,
+                **how,
+            )
+            for p in prices
         )
 
     if by == "evidence":
-        published = tuple(dataclasses.replace(tier, rerank="") for tier in PUBLISHED)
+        published = tuple(tier.replace(rerank="") for tier in PUBLISHED)
         return {
             "published": published,
             "fixed": fixed(1, 2, 3, 5, 8, 10),
             "priced": priced(0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0),
         }
     sentences = tuple(
-        Tier(f"sentences-{n}", 50, n, 96, unit="tokens", compress="program") for n in (128, 256)
+        Tier(name=f"sentences-{n}", depth=50, context=n, new_tokens=96, unit="tokens", compress="program")
+        for n in (128, 256)
     )
     return {"published": PUBLISHED, "fixed": fixed(5), "priced": priced(0.002, 0.001), "sentences": sentences}
 

@@ -624,7 +624,9 @@ class Policy(Settings):
         """The limits of one question, as a session takes them."""
         from mio_rag.session.budget import Limits as QuestionLimits
 
-        return QuestionLimits(self.limits.max_steps, self.limits.max_total_tokens, self.limits.timeout)
+        return QuestionLimits(
+            steps=self.limits.max_steps, tokens=self.limits.max_total_tokens, seconds=self.limits.timeout
+        )
 
     def selector(self, token_price: float, base: Selector) -> Selector:
         """Return the program at a price; solver and limits that it does not set are those of `base`."""

@@ -170,7 +170,7 @@ def test_the_digest_stays_on_disk_and_mapped(rivers: Dataset, tmp_path: Path, ve
         assert CorpusIndex.load(tmp_path / "index", mapped=mapped).digest() == built.digest()
 
 
-def test_heldare_checked_together() -> None:
+def test_settings_are_checked_together() -> None:
     with pytest.raises(InputError) as raised:
         CacheSettings(entries=0, days=float("nan"))
     assert len(raised.value.problems) == 2

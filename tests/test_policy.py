@@ -158,7 +158,7 @@ def test_files_of_a_table_that_is_none_are_looked_at_too(tmp_path: Path) -> None
 
 
 def test_a_tier_above_the_ceiling_is_found_before_anything_runs(tmp_path: Path) -> None:
-    big = Tier("big", 60, 5000, 32, unit="tokens", compress="none")
+    big = Tier(name="big", depth=60, context=5000, new_tokens=32, unit="tokens", compress="none")
     router = router_file(tmp_path / "r.safetensors", "tfidf:x", 4, (big,))
     told = problems({"depth": {"by": "router", "file": router.name}}, tmp_path)
     assert len(told) == 2

@@ -84,7 +84,7 @@ class Depth:
         if self.by_program or tier.token_price is not None:
             own = tier.token_price or 0.0
             price = max(float(action.settings.get("token_price", 0.0)), state.price, own)
-            tier = replace(tier, token_price=price)
+            tier = tier.replace(token_price=price)
         more = self.correction.more if self.correction is not None and corrected else 0
         about: dict[str, Any] = {
             "tier": tier.name,

@@ -18,12 +18,12 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from mio_rag.errors import DataError, InputError, choose
 from mio_rag.learning.bandit_log import Event
 from mio_rag.session.search import SearchSettings
-from mio_rag.session.strategies import STRATEGIES, StrategySettings, check_strategies
+from mio_rag.session.strategies import STRATEGIES, check_strategies
 from mio_rag.settings import Settings
 
 FloatArray = NDArray[np.float64]
@@ -129,19 +129,6 @@ class BanditSettings(Settings):
         return min(1.0, 2 * share if confidence < self.unsure else share)
 
 
-def _search_settings(given: Any) -> Any:
-    if isinstance(given, SearchSettings):
-        return given
-    if not isinstance(given, Mapping):
-        raise InputError(f"must be a table of settings, got {given!r}")
-    writing = given.get("writing", {})
-    try:
-        made = StrategySettings(**writing) if isinstance(writing, Mapping) else writing
-        return SearchSettings(**{**given, "writing": made})
-    except TypeError as error:  # an unknown name
-        raise InputError(str(error).partition("__init__() ")[2]) from error
-
-
 class StrategyOptions(Settings):
     """Search by strategies: which, how, and how a bandit chooses among them."""
 
@@ -149,7 +136,7 @@ class StrategyOptions(Settings):
     """File of what a bandit has learned."""
     possible: Annotated[tuple[str, ...], AfterValidator(check_strategies)] = STRATEGIES
     """Strategies that a bandit may choose."""
-    search: Annotated[SearchSettings, BeforeValidator(_search_settings)] = SearchSettings()
+    search: SearchSettings = SearchSettings()
     bandit: BanditSettings = BanditSettings()
 
 

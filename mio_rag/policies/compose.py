@@ -164,7 +164,7 @@ def _check_links(policy: Policy, retriever: Retriever) -> None:
 
 def with_limits(session: Session, seconds: float, base: Any, policy: Policy) -> Session:
     """The session for one request: less time, and the solver and time limit of another selector."""
-    limits = replace(session.limits, seconds=min(session.limits.seconds, max(0.01, seconds)))
+    limits = session.limits.replace(seconds=min(session.limits.seconds, max(0.01, seconds)))
     program = policy.selector(session.price, base)
     return replace(
         session,

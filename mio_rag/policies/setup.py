@@ -52,7 +52,7 @@ class ControlSettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for run records and traces."""
-        data = asdict(self) | {"model": self.model.to_dict()}
+        data = asdict(self) | {"model": self.model.to_dict(), "limits": self.limits.to_dict()}
         if not self.kinds:  # records of runs are compared: those without have always been written without
             del data["kinds"]
         return data

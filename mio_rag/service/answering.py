@@ -193,7 +193,7 @@ class Answering:
                 _PLAN,
                 self._plain.kit,
                 own.price,
-                limits=replace(own.limits, seconds=Limits().seconds),
+                limits=own.limits.replace(seconds=Limits().seconds),
                 account=own.account,
                 learner=own.learner,
             )
@@ -363,7 +363,7 @@ class Answering:
         planned = replace(
             session,
             kit=replace(kit, retriever=Retriever(self.index, pool=asked.pool, counter=self.generator)),
-            limits=replace(limits, seconds=min(limits.seconds, left)),
+            limits=limits.replace(seconds=min(limits.seconds, left)),
             max_tokens=asked.max_tokens,
         )
         outcome = planned.attempt(question, self.generator, asked.budget_tokens)

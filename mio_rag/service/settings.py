@@ -153,7 +153,7 @@ class Kept:
         """Open the cache for an index; `InputError` if the file is something else."""
         from mio_rag.session.cache import AnswerCache, CacheSettings
 
-        return AnswerCache.of(self.path, index, CacheSettings(self.entries, self.days))
+        return AnswerCache.of(self.path, index, CacheSettings(entries=self.entries, days=self.days))
 
 
 @dataclass(frozen=True)

@@ -7,60 +7,33 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Annotated
 
-from mio_rag.errors import InputError, UnsuitableModelError
+from pydantic import Field
+
+from mio_rag.errors import UnsuitableModelError
 from mio_rag.generation import Generator, Prompt
 from mio_rag.generation.base import allowance, charged
 from mio_rag.generation.protocol import CHOICE_TOKENS, GrammarWriter
 from mio_rag.session.costs import Call, Costs, Spent
+from mio_rag.settings import Settings
 from mio_rag.types import Answer
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of one question. Every decider and every tool obeys them.
+class Limits(Settings):
+    """Limits of one question. Every decider and every tool obeys them."""
 
-    steps: most actions that ask a model before the answer, >= 0.
-    tokens: most tokens into and out of all models, the answer included, >= 1. The tokens of the answer are
-        reserved from the start.
-    seconds: no action begins after so many seconds, > 0. A call in progress is not cut short, and the answer
-        is still given.
-
-    Raises `InputError` for values out of range.
-    """
-
-    steps: int = 10
-    tokens: int = 20_000
-    seconds: float = 120.0
-
-    def __post_init__(self) -> None:
-        problems = []
-        for name, least in (("steps", 0), ("tokens", 1)):
-            value = getattr(self, name)
-            if not _is_number(value) or value != int(value) or value < least:
-                problems.append(f"{name}={value!r} must be a whole number >= {least}")
-        if not _is_number(self.seconds) or not self.seconds > 0:
-            problems.append(f"seconds={self.seconds!r} must be > 0")
-        if problems:
-            raise InputError([f"limit {problem}" for problem in problems])
-        for name, kind in (("steps", int), ("tokens", int), ("seconds", float)):  # traces hold plain numbers
-            object.__setattr__(self, name, kind(getattr(self, name)))
+    steps: Annotated[int, Field(ge=0)] = 10
+    """Most actions that ask a model before the answer."""
+    tokens: Annotated[int, Field(ge=1)] = 20_000
+    """Most tokens into and out of all models, the answer included, which is reserved from the start."""
+    seconds: Annotated[float, Field(gt=0)] = 120.0
+    """No action begins later. A call in progress is not cut short, and the answer is still given."""
 
     def lowered(self, other: Limits) -> Limits:
         """The lower of both; a default of `other` lowers nothing."""
-        usual = Limits()
-        return Limits(
-            self.steps if other.steps == usual.steps else min(self.steps, other.steps),
-            self.tokens if other.tokens == usual.tokens else min(self.tokens, other.tokens),
-            self.seconds if other.seconds == usual.seconds else min(self.seconds, other.seconds),
-        )
-
-
-def _is_number(value: object) -> bool:
-    try:
-        return not isinstance(value, bool) and float(value) == value and abs(float(value)) < float("inf")  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
+        given = other.to_dict(defaults=False)
+        return self.replace(**{name: min(value, getattr(self, name)) for name, value in given.items()})
 
 
 @dataclass(frozen=True)

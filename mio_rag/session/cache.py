@@ -20,10 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from mio_rag.errors import InputError, Notice
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.settings import Settings
 from mio_rag.storage import make_parent
 
 _OURS = 0x6D696F72  # "mior": SQLite's application id
@@ -48,25 +51,13 @@ def digest_of(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-@dataclass(frozen=True)
-class CacheSettings:
-    """How much a cache holds.
+class CacheSettings(Settings):
+    """How much a cache holds."""
 
-    entries: most answers, >= 1; those that were not asked for the longest time go first.
-    days: oldest answer, > 0.
-    """
-
-    entries: int = 10_000
-    days: float = 30.0
-
-    def __post_init__(self) -> None:
-        problems = []
-        if self.entries < 1:
-            problems.append(f"entries={self.entries} must be >= 1")
-        if not self.days > 0:
-            problems.append(f"days={self.days:g} must be above 0")
-        if problems:
-            raise InputError(problems)
+    entries: Annotated[int, Field(ge=1)] = 10_000
+    """Most answers; those that were not asked for the longest time go first."""
+    days: Annotated[float, Field(gt=0)] = 30.0
+    """Oldest answer."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from mio_rag.errors import InputError
+
+_Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,11 @@ class Call:
     """
 
     part: str
-    seconds: float
-    lm_calls: int = 0
-    retrieval_calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    lm_calls: _Count = 0
+    retrieval_calls: _Count = 0
+    prompt_tokens: _Count = 0
+    completion_tokens: _Count = 0
 
 
 def totals(calls: Sequence[Call]) -> dict[str, Call]:

@@ -514,7 +514,7 @@ class _Run:
         held = account.ask(most, min(most, self.around + 1))
         state.budget = max(1, min(state.budget, held.allowed - self.around))
         state.price = held.price
-        state.limits = replace(session.limits, tokens=held.allowed)
+        state.limits = session.limits.replace(tokens=held.allowed)
         if session.priced is not None:
             priced = session.priced(session.kit.selector, held.price)
             self.session = replace(session, kit=replace(session.kit, selector=priced))

@@ -16,8 +16,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation import Generator
@@ -33,6 +35,7 @@ from mio_rag.session.strategies import (
     check_strategies,
     make_strategies,
 )
+from mio_rag.settings import Settings
 from mio_rag.types import Question
 
 #: The rank of a passage that none of a strategy's queries found, and to which its best passages link.
@@ -42,38 +45,24 @@ _SHARE = 0.7  # of the time that a question has left: the rest is for selection 
 _LEAST_SECONDS = 0.05
 
 
-@dataclass(frozen=True)
-class SearchSettings:
-    """How strategies run side by side, and how their rankings are merged.
+class SearchSettings(Settings):
+    """How strategies run side by side, and how their rankings are merged."""
 
-    concurrency: most strategies at a time, >= 1.
-    deadline_seconds: for each strategy, from its own start, > 0: one that takes longer is left out. What it
-        spent by then is charged, and of a reply under way all that it may still take.
-    constant: k of reciprocal rank fusion, >= 0.
-    tokens: most tokens into and out of the model for each strategy, >= 1.
-    """
-
-    concurrency: int = 4
-    deadline_seconds: float = 30.0
-    constant: int = 60
-    tokens: int = 20_000
-    writing: StrategySettings = field(default_factory=StrategySettings)
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"{name}={value!r} must be a whole number >= {least}"
-            for name, least in (("concurrency", 1), ("constant", 0), ("tokens", 1))
-            if isinstance(value := getattr(self, name), bool) or not isinstance(value, int) or value < least
-        ]
-        if not 0 < self.deadline_seconds < math.inf:
-            problems.append(f"deadline_seconds={self.deadline_seconds!r} must be finite and > 0")
-        if problems:
-            raise InputError([f"search: {problem}" for problem in problems])
+    concurrency: Annotated[int, Field(ge=1)] = 4
+    """Most strategies at a time."""
+    deadline_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """For each strategy, from its own start: one that takes longer is left out. What it spent by then is
+    charged, and of a reply under way all that it may still take."""
+    constant: Annotated[int, Field(ge=0)] = 60
+    """k of reciprocal rank fusion."""
+    tokens: Annotated[int, Field(ge=1)] = 20_000
+    """Most tokens into and out of the model for each strategy."""
+    writing: StrategySettings = StrategySettings()
 
     def within(self, seconds: float) -> SearchSettings:
         """These where a question has so many seconds left: a strategy that would take most is left out."""
         left = max(_LEAST_SECONDS, _SHARE * seconds)
-        return replace(self, deadline_seconds=min(self.deadline_seconds, left))
+        return self.replace(deadline_seconds=min(self.deadline_seconds, left))
 
 
 @dataclass(frozen=True, eq=False)

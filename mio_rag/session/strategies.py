@@ -16,8 +16,10 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 from weakref import WeakKeyDictionary
+
+from pydantic import Field
 
 from mio_rag.errors import InputError, choose
 from mio_rag.generation import Generator, Prompt
@@ -28,6 +30,7 @@ from mio_rag.sentences import NameDictionary, name_key
 from mio_rag.session.budget import Branch, Budget, Limits
 from mio_rag.session.costs import Call, Costs
 from mio_rag.session.values import filled
+from mio_rag.settings import Settings
 from mio_rag.types import Question, clean
 
 _BULLET = re.compile(
@@ -242,31 +245,23 @@ _LONGEST_QUERY = 1000  # characters: what embedders and BM25 make use of
 _REPEATS = 5  # of the question before its expansion, for BM25; as published for sparse retrieval
 
 
-@dataclass(frozen=True)
-class StrategySettings:
-    """How much strategies write.
+_Most = Annotated[int, Field(ge=1)]
 
-    passage_tokens: longest hypothetical passage or expansion, >= 1. The published 512 and 128 are for large
-        models on servers; the first sentences carry the words that are searched for.
-    names_tokens, variations_tokens: longest list of names, of rewordings.
-    names: most names that a question is expanded by.
-    variations: rewordings that are searched for, >= 1.
-    """
 
-    passage_tokens: int = 48
-    names_tokens: int = 32
-    variations_tokens: int = 64
-    names: int = 5
-    variations: int = 3
+class StrategySettings(Settings):
+    """How much strategies write."""
 
-    def __post_init__(self) -> None:
-        problems = [
-            f"strategies: {name}={value!r} must be a whole number >= 1"
-            for name, value in vars(self).items()
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1
-        ]
-        if problems:
-            raise InputError(problems)
+    passage_tokens: _Most = 48
+    """Longest hypothetical passage or expansion. The published 512 and 128 are for large models on servers;
+    the first sentences carry the words that are searched for."""
+    names_tokens: _Most = 32
+    """Longest list of names."""
+    variations_tokens: _Most = 64
+    """Longest list of rewordings."""
+    names: _Most = 5
+    """Most names that a question is expanded by."""
+    variations: _Most = 3
+    """Rewordings that are searched for."""
 
 
 @dataclass(frozen=True)

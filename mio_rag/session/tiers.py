@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, model_validator
 
 from mio_rag.context import APART, SEPARATOR, TokenCounter, merged, passage_tokens, render_passage
-from mio_rag.errors import InfeasibleError, InputError, choose
+from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation.extractive import sentences
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.rerank import Reranker, make_reranker, rescored, spec_problems
@@ -24,6 +24,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Branch
+from mio_rag.settings import Settings
 from mio_rag.storage import read_toml
 from mio_rag.types import Passage
 
@@ -152,73 +153,59 @@ def _title_of(passage: Passage) -> str:
 COMPRESSORS: Mapping[str, Compressor] = MappingProxyType({"sentences": keep_sentences, "none": keep_whole})
 
 
-_UNITS = ("characters", "tokens")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+def _named(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        raise ValueError("must be letters, digits, '_', '.' and '-'")
+    return name
 
 
-@dataclass(frozen=True)
-class Tier:
-    """How much a question gets.
+def _reranked(spec: str) -> str:
+    if spec and (problems := spec_problems([spec])):
+        raise InputError(problems)
+    return spec
 
-    name: letters, digits, ``_``, ``.`` and ``-``.
-    depth: passages that are read, in the order of the search, >= 1; with a `token_price`, candidates.
-    context: most that is read, in `unit`, >= 1; titles and what parts passages count.
-    new_tokens: longest answer, >= 1.
-    unit: "characters" or "tokens" of the reader.
-    rerank: specification of a re-ranker that orders the passages; empty: the search's order.
-    compress: how passages are brought to the size of the context; see `mio_rag.session.tiers`.
-    token_price: None: the best passages are read. A number >= 0: the exact program chooses, and a token must
-        be worth so much. It then reads whole passages, counts in tokens, and needs no re-ranker.
-    """
 
-    name: str
-    depth: int
-    context: int
-    new_tokens: int
-    unit: str = "characters"
-    rerank: str = ""
-    compress: str = "sentences"
-    token_price: float | None = None
+class Tier(Settings):
+    """How much a question gets."""
 
-    def __post_init__(self) -> None:
-        problems = []
-        if not (isinstance(self.name, str) and _NAME.fullmatch(self.name)):
-            problems.append(f"name={self.name!r} must be letters, digits, '_', '.' and '-'")
-        for name in ("depth", "context", "new_tokens"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                problems.append(f"{name}={value!r} must be a whole number >= 1")
-        if self.unit not in _UNITS:
-            problems.append(f"unit={self.unit!r} is unknown: {choose(self.unit, _UNITS)}")
-        known = (*COMPRESSORS, CHOSEN)
-        if self.compress not in known:
-            problems.append(f"compress={self.compress!r} is unknown: {choose(self.compress, known)}")
-        if not isinstance(self.rerank, str):
-            problems.append(f'rerank={self.rerank!r} must be the name of a re-ranker, for instance "maxsim"')
-        elif self.rerank:
-            problems += spec_problems([self.rerank])
-        price = self.token_price
-        if price is not None:
-            if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < math.inf:
-                problems.append(f"token_price={price!r} must be a number >= 0")
-            if self.rerank or self.compress != "none" or self.unit != "tokens":
-                problems.append(
-                    "with a token_price the program reads whole passages and counts tokens: set "
-                    'compress = "none", unit = "tokens", and leave out rerank'
-                )
-        if problems:
-            raise InputError([f"tier {self.name!r}: {problem}" for problem in problems])
+    name: Annotated[str, AfterValidator(_named)]
+    """Letters, digits, ``_``, ``.`` and ``-``."""
+    depth: Annotated[int, Field(ge=1)]
+    """Passages that are read, in the order of the search; with a `token_price`, candidates."""
+    context: Annotated[int, Field(ge=1)]
+    """Most that is read, in `unit`; titles and what parts passages count."""
+    new_tokens: Annotated[int, Field(ge=1)]
+    """Longest answer."""
+    unit: Literal["characters", "tokens"] = "characters"
+    """Tokens are those of the reader."""
+    rerank: Annotated[str, AfterValidator(_reranked)] = ""
+    """Specification of a re-ranker that orders the passages; empty: the search's order."""
+    compress: Literal["sentences", "none", "program"] = "sentences"
+    """How passages are brought to the size of the context."""
+    token_price: Annotated[float, Field(ge=0)] | None = None
+    """None: the best passages are read. A number: the exact program chooses, and a token must be worth so
+    much. It then reads whole passages, counts in tokens, and needs no re-ranker."""
 
-    def to_dict(self) -> dict[str, Any]:
+    @model_validator(mode="after")
+    def _reads_whole_passages(self) -> Self:
+        if self.token_price is not None and (self.rerank or self.compress != "none" or self.unit != "tokens"):
+            raise ValueError(
+                f"tier '{self.name}': with a token_price the program reads whole passages and counts tokens: "
+                'set compress = "none", unit = "tokens", and leave out rerank'
+            )
+        return self
+
+    def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
         """Plain data; what is None is left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        told = super().to_dict(defaults=defaults)
+        return {name: value for name, value in told.items() if value is not None}
 
 
 #: The three published tiers for small devices.
 PUBLISHED = (
-    Tier("easy", 2, 600, 64),
-    Tier("medium", 5, 1200, 96, rerank="maxsim"),
-    Tier("hard", 10, 2000, 128, rerank="maxsim"),
+    Tier(name="easy", depth=2, context=600, new_tokens=64),
+    Tier(name="medium", depth=5, context=1200, new_tokens=96, rerank="maxsim"),
+    Tier(name="hard", depth=10, context=2000, new_tokens=128, rerank="maxsim"),
 )
 
 
@@ -261,6 +248,10 @@ def _told(name: str, one: Tier, other: Tier) -> str:
     return f"{name} ({getattr(other, name)} after {getattr(one, name)})"
 
 
+class _Tiers(Settings):
+    tier: tuple[Tier, ...] = ()
+
+
 def tiers_of(entries: Any, source: str) -> tuple[Tier, ...]:
     """Tiers from plain data, checked one by one and in their order.
 
@@ -269,30 +260,16 @@ def tiers_of(entries: Any, source: str) -> tuple[Tier, ...]:
 
     Raises `InputError` with every problem of every tier.
     """
-    if not isinstance(entries, (list, tuple)) or not all(isinstance(one, Mapping) for one in entries):
-        raise InputError(f"{source}: tiers are a list of tables, each beginning with [[tier]]")
-    known = {field.name for field in fields(Tier)}
-    needed = ("name", "depth", "context", "new_tokens")
-    tiers, problems = [], []
-    for place, entry in enumerate(entries, start=1):
-        here = f"{source}, tier {place}"
-        if strange := sorted(set(entry) - known):
-            problems.append(f"{here}: {', '.join(strange)} is unknown: choose {', '.join(sorted(known))}")
-        elif missing := [name for name in needed if name not in entry]:
-            problems.append(f"{here} lacks {', '.join(missing)}")
-        else:
-            try:
-                tiers.append(Tier(**entry))
-            except InputError as error:
-                problems += [f"{source}: {problem}" for problem in error.problems]
-    if not problems:
-        try:
-            check_tiers(tiers)
-        except InputError as error:
-            problems += [f"{source}: {problem}" for problem in error.problems]
-    if problems:
-        raise InputError(problems)
-    return tuple(tiers)
+    return _checked({"tier": entries}, source)
+
+
+def _checked(data: Any, source: str) -> tuple[Tier, ...]:
+    tiers = _Tiers.from_dict(data, source).tier
+    try:
+        check_tiers(tiers)
+    except InputError as error:
+        raise InputError([f"{source}: {problem}" for problem in error.problems]) from error
+    return tiers
 
 
 def read_tiers(path: Path) -> tuple[Tier, ...]:
@@ -300,10 +277,7 @@ def read_tiers(path: Path) -> tuple[Tier, ...]:
 
     Raises `InputError` if it cannot be read, holds anything but tiers, or they are not ordered by cost.
     """
-    data = read_toml(path)
-    if strange := sorted(set(data) - {"tier"}):
-        raise InputError(f"'{path}': {', '.join(strange)} is unknown: a file of tiers holds [[tier]] alone")
-    return tiers_of(data.get("tier", []), f"'{path}'")
+    return _checked(read_toml(path), f"'{path}'")
 
 
 _IN_ORDER = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, solver="topk")

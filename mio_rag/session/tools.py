@@ -275,7 +275,7 @@ def _searched(job: Job, retriever: Retriever, query: str) -> Candidates:
     settings, names = job.settings, listed(job.settings["strategies"])
     how = job.kit.search
     if settings.get("deadline") is not None:
-        how = replace(how, deadline_seconds=float(settings["deadline"]))
+        how = how.replace(deadline_seconds=float(settings["deadline"]))
     asked = job.question if query == job.question.text else Question(job.question.id, query)
     if job.branch.closed is None and any(one.needs_model for one in make_strategies(names)):
         try:

@@ -11,8 +11,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from mio_rag.errors import DataError, InputError, MioRagError
 from mio_rag.formulations.numbers import plural
@@ -21,11 +24,14 @@ from mio_rag.session.budget import Reply
 from mio_rag.session.costs import Call, Costs, totals
 from mio_rag.session.state import Result, State, describe, signals
 from mio_rag.session.values import Queries
+from mio_rag.settings import explain
 from mio_rag.storage import append_lines, parse_json, read_text
 
 VERSION = 2
 _OPENING = '{"version": '  # of every line
 _SHOWN = 160  # characters of what an action gave
+_FORMAT = ConfigDict(extra="forbid")
+_Level = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,9 @@ class Step:
     calls: tuple[Call, ...] = ()
     dropped: str | None = None
     failed: bool = False
-    complete: float | None = None
+    complete: _Level | None = None
     about: dict[str, Any] = field(default_factory=dict)
+    __pydantic_config__ = _FORMAT
 
     @property
     def tokens(self) -> int:
@@ -109,14 +116,15 @@ class Trace:
     parts: dict[str, Call] = field(default_factory=dict)
     error: str | None = None
     workflow: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     scores: dict[str, float] = field(default_factory=dict)
     fallback: str | None = None
-    token_price: float = 0.0
-    complete: float | None = None
+    token_price: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    complete: _Level | None = None
     search: dict[str, Any] = field(default_factory=dict)
     wanted: int = 0
     about: dict[str, Any] = field(default_factory=dict)
+    __pydantic_config__ = _FORMAT
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -178,35 +186,6 @@ class Trace:
             found["strategies"] = "+".join(self.search.get("strategies", ()))
         return found
 
-    def problems(self) -> list[str]:
-        """What no session writes."""
-        problems = []
-        for call in (*self.calls, *self.parts.values()):
-            amounts = dataclasses.astuple(call)[1:]
-            if not all(is_between(amount, 0, math.inf) for amount in amounts):
-                problems.append(f"a call of {call.part} took {amounts}: finite numbers >= 0 are wanted")
-        if (self.ended == "error") != isinstance(self.error, str):
-            problems.append(f"ended is {self.ended!r}, but error is {self.error!r}")
-        levels = [self.complete, *(step.complete for step in self.steps)]
-        if not all(level is None or is_between(level, 0, 1) for level in levels):
-            problems.append("a probability that the evidence is complete is not in [0, 1]")
-        if not is_between(self.token_price, 0, 1e12):
-            problems.append(f"token_price is {self.token_price!r}, not a number >= 0")
-        if not is_between(self.seconds, 0, math.inf):
-            problems.append(f"seconds is {self.seconds!r}, not a number >= 0")
-        for name in ("workflow", "search", "about", "scores"):
-            if not isinstance(getattr(self, name), Mapping):
-                problems.append(f"{name} is {getattr(self, name)!r:.40}, not an object")
-        for name in ("id", "do", "why", "query", "note", "output"):
-            if not all(isinstance(getattr(step, name), str) for step in self.steps):
-                problems.append(f"{name} of a step is no text")
-        if not all(isinstance(call.part, str) for call in self.calls):
-            problems.append("the part of a call is no text")
-        uncertain = [step.about.get("uncertainty") for step in self.steps if isinstance(step.about, Mapping)]
-        if not all(level is None or is_between(level, 0, 1) for level in uncertain):
-            problems.append("an uncertainty is not in [0, 1]")
-        return problems
-
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {"version": VERSION, **dataclasses.asdict(self)}
@@ -220,19 +199,20 @@ class Trace:
         if data.get("version") != VERSION:
             raise DataError(f"version {data.get('version')!r} of the format is not known, only {VERSION}")
         try:
-            given = dict(data)
-            given.pop("version", None)
-            for name in ("opening", "closing"):
-                given[name] = tuple(Call(**call) for call in given.get(name, ()))
-            given["parts"] = {part: Call(**call) for part, call in given["parts"].items()}
-            given["steps"] = tuple(_step(step) for step in given["steps"])
-            given |= {name: tuple(given[name]) for name in ("choices", "passages")}
-            trace = cls(**given)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise DataError(f"this is not a trace ({type(error).__name__}: {error})") from error
-        if problems := trace.problems():
-            raise DataError(f"this is not a trace: {'; '.join(problems[:3])}")
+            trace = _reader().validate_python({k: v for k, v in data.items() if k != "version"})
+        except ValidationError as error:
+            raise DataError(f"this is not a trace: {'; '.join(explain(error)[:3])}") from error
+        if (trace.ended == "error") != (trace.error is not None):
+            raise DataError(f"this is not a trace: ended is {trace.ended!r}, but error is {trace.error!r}")
+        unsure = [step.about["uncertainty"] for step in trace.steps if "uncertainty" in step.about]
+        if not all(level is None or is_between(level, 0, 1) for level in unsure):
+            raise DataError("this is not a trace: an uncertainty is not in [0, 1]")
         return trace
+
+
+@cache
+def _reader() -> TypeAdapter[Trace]:
+    return TypeAdapter(Trace)
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,11 +231,6 @@ class Outcome:
         if self.error is not None:
             raise self.error
         return self
-
-
-def _step(data: Mapping[str, Any]) -> Step:
-    tuples = {name: tuple(data.get(name, ())) for name in ("new_ids", "selected_ids")}
-    return Step(**{**data, **tuples, "calls": tuple(Call(**call) for call in data["calls"])})
 
 
 def trace_of(

@@ -5,7 +5,6 @@ import sqlite3
 import threading
 from collections import Counter
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +240,7 @@ def test_other_questions_policies_or_files_do_not_mix(
     other = policy_of(told | {"limits": limits | {"answer_tokens": 20}}, "other", tmp_path)
     with pytest.raises(InputError, match="another policy"):
         run(river_index, out, policy=other, total_tokens=total, questions=few)
-    router_file(tmp_path / "r.safetensors", embedder, width, (replace(TIERS[0], context=20), *TIERS[1:]))
+    router_file(tmp_path / "r.safetensors", embedder, width, (TIERS[0].replace(context=20), *TIERS[1:]))
     with pytest.raises(InputError, match="another policy"):
         run(river_index, out, policy=policy, total_tokens=total, questions=few)
 

@@ -310,7 +310,7 @@ def test_a_budget_refuses_before_it_spends() -> None:
         branch.generate("reason", prompt, 10)
     assert generator.prompts == []
     assert branch.costs.calls == ()
-    with pytest.raises(InputError, match="tokens=0"):
+    with pytest.raises(InputError, match="tokens must be >= 1, got 0"):
         Limits(tokens=0)
 
 

@@ -25,8 +25,8 @@ from mio_rag.session.workflow import NAMED
 
 FEATURES = QuestionFeatures.fit(["Who?", "What is it?"], np.eye(2), axes=0)
 TIERS = (
-    Tier("small", 2, 30, 8, unit="tokens", compress="none"),
-    Tier("large", 6, 90, 16, unit="tokens", compress="none"),
+    Tier(name="small", depth=2, context=30, new_tokens=8, unit="tokens", compress="none"),
+    Tier(name="large", depth=6, context=90, new_tokens=16, unit="tokens", compress="none"),
 )
 
 

@@ -7,7 +7,11 @@ from mio_rag.learning.router import LABEL, WORKED, Table
 from mio_rag.learning.router_model import SEARCH, Seen
 from mio_rag.session.tiers import Tier
 
-TIERS = (Tier("easy", 1, 100, 8), Tier("medium", 2, 200, 16), Tier("hard", 4, 400, 24))
+TIERS = (
+    Tier(name="easy", depth=1, context=100, new_tokens=8),
+    Tier(name="medium", depth=2, context=200, new_tokens=16),
+    Tier(name="hard", depth=4, context=400, new_tokens=24),
+)
 WORDS = ("when where was", "who which is", "compare both of them")
 TOKENS = (100.0, 250.0, 500.0)
 

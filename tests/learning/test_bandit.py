@@ -450,9 +450,9 @@ def test_settings_are_checked_and_come_from_plain_data() -> None:
     assert options_of({"strategies": {"search": {"deadline_seconds": 2.0}}}).search.deadline_seconds == 2.0
     for wrong, message in (
         ({"bandit": {"alhpa": 1}}, "alhpa"),
-        ({"search": {"tokens": 0}}, "tokens=0 must be a whole number >= 1"),
-        ({"search": {"deadline": 1}}, "unexpected keyword argument 'deadline'"),
-        ({"search": {"writing": {"names": "2"}}}, "names='2' must be a whole number >= 1"),
+        ({"search": {"tokens": 0}}, "search.tokens must be >= 1, got 0"),
+        ({"search": {"deadline": 1}}, "search.deadline is not a setting"),
+        ({"search": {"writing": {"names": "2"}}}, "search.writing.names must be a whole number, got '2'"),
         ({"search": 3}, "search must be a table of settings, got 3"),
         ({"possible": ["raw", "bm25"]}, "'bm25' is unknown"),
     ):

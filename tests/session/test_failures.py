@@ -124,7 +124,7 @@ def test_a_fault_of_a_model_is_a_failure_that_names_it(river_index: CorpusIndex)
 
 
 def test_numbers_of_numpy_make_a_trace_that_can_be_written(river_index: CorpusIndex) -> None:
-    limits = Limits(np.int64(3), np.int64(9000), np.float64(60))
+    limits = Limits(steps=np.int64(3), tokens=np.int64(9000), seconds=np.float64(60))
     trace = (
         agent("fixed-2", river_index, limits=limits)
         .attempt(COMPARISON, ScriptedGenerator(said), np.int64(60))

@@ -120,7 +120,9 @@ def test_the_limit_on_evidence_and_the_budget_both_hold(river_index: CorpusIndex
 
 
 def test_limits_of_the_caller_bind_the_policy(river_index: CorpusIndex) -> None:
-    setup = Setup(ControlSettings(limits=Limits(0, 700, 60.0)), Retriever(river_index, pool=6))
+    setup = Setup(
+        ControlSettings(limits=Limits(steps=0, tokens=700, seconds=60.0)), Retriever(river_index, pool=6)
+    )
     policy = policy_of(
         {"repetition": {"by": "always-retrieve", "query": "model"}, "limits": {"evidence_tokens": 200}}, "x"
     )
@@ -128,9 +130,11 @@ def test_limits_of_the_caller_bind_the_policy(river_index: CorpusIndex) -> None:
     assert found.costs.total().lm_calls == 1  # no step that asks a model, but the answer
     assert "limit of 0 steps" in " ".join(whys(found))
     policy = policy_of({"limits": {"tokens": 90_000, "seconds": 600.0, "steps": 30}}, "far")
-    assert compose(policy, Setup(retriever=setup.retriever)).limits == Limits(30, 90_000, 600.0)
+    assert compose(policy, Setup(retriever=setup.retriever)).limits == Limits(
+        steps=30, tokens=90_000, seconds=600.0
+    )
     nearer = Setup(ControlSettings(limits=Limits(tokens=40_000)), setup.retriever)
-    assert compose(policy, nearer).limits == Limits(30, 40_000, 600.0)
+    assert compose(policy, nearer).limits == Limits(steps=30, tokens=40_000, seconds=600.0)
 
 
 def test_a_router_sees_the_price_and_the_program_reads_its_tier(
