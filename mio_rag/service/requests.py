@@ -81,13 +81,6 @@ class Held:
     reservation: Reservation | None = None
     used: int | None = None
     report: dict[str, Any] = field(default_factory=dict)
-    _lost: int = 0
-
-    def again(self, prompt_tokens: int, completion_tokens: int) -> bool:
-        """Whether one attempt more of a call is within what is held; the one before may have been charged."""
-        self._lost += prompt_tokens + completion_tokens
-        needed = self._lost + prompt_tokens + completion_tokens
-        return self.reservation is None or needed <= self.reservation.allowed
 
 
 @contextmanager

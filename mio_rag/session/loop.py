@@ -359,7 +359,8 @@ class _Solving:
             )
             job.result.children.append(child)
             self.session.run(child, [order, *others], self.budget)
-            return _answer_of(order, child)
+            found = child.results.get(order.workflow.answer)
+            return found.value if found is not None and isinstance(found.value, Reply) else None
 
         known = self.state.known
         if serial or len(texts) == 1:
@@ -390,11 +391,6 @@ class _Solving:
             raise broken[0]
         job.result.children.sort(key=lambda child: texts.index(child.question.text))
         return list(zip(texts, replies, strict=True))
-
-
-def _answer_of(order: Any, child: State) -> Reply | None:
-    found = child.results.get(order.workflow.answer)
-    return found.value if found is not None and isinstance(found.value, Reply) else None
 
 
 def _filled(text: str, facts: Sequence[Fact]) -> str:
@@ -580,7 +576,18 @@ class _Run:
         if final is not None and isinstance(final.value, Reply):
             if not final.value.is_empty:
                 return final.value
-            return self._said_elsewhere(final, final.value, replies, budget)
+            drafts = [reply for reply in replies if not reply.is_empty]
+            other: Reply | None = drafts[-1] if drafts else None
+            self.fallback = f"{final.action.id}: the answer is empty"
+            if other is None and final.action.model is not None:  # the reader would say the same again
+                try:
+                    other = self._fallback_answer(budget)
+                except GenerationError:
+                    other = None
+            if other is not None and not other.is_empty:
+                return other
+            self.fallback = None
+            return final.value
         self.fallback = (
             "no step came to an answer" if final is None else f"{final.action.id}: {final.dropped}"
         )
@@ -588,22 +595,6 @@ class _Run:
             error = None if final is None else final.error
             raise error if isinstance(error, MioRagError) else GenerationError(self.fallback) from error
         return replies[-1] if replies else self._fallback_answer(budget)
-
-    def _said_elsewhere(self, final: Result, nothing: Reply, replies: list[Reply], budget: Budget) -> Reply:
-        """What was said before, or else the reader says, where the final reply is empty."""
-        drafts = [reply for reply in replies if not reply.is_empty]
-        found: Reply | None = drafts[-1] if drafts else None
-        if found is None and final.action.model is not None:  # the reader would say the same again
-            self.fallback = f"{final.action.id}: the answer is empty"
-            try:
-                found = self._fallback_answer(budget)
-            except GenerationError:
-                found = None
-        if found is None or found.is_empty:
-            self.fallback = None
-            return nothing
-        self.fallback = f"{final.action.id}: the answer is empty"
-        return found
 
     def _fallback_answer(self, budget: Budget) -> Reply:
         """One more answer, from what was read, else from memory, with the tokens set aside for it."""

@@ -19,7 +19,7 @@ from mio_rag.context import APART, SEPARATOR, TokenCounter, merged, passage_toke
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation.extractive import sentences
 from mio_rag.pool import Candidates
-from mio_rag.retrieval.rerank import Reranker, make_reranker, rescored, spec_problems
+from mio_rag.retrieval.rerank import make_reranker, rescored, spec_problems
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
@@ -330,7 +330,7 @@ class TierReader:
         head = _head(pool, min(len(pool), self.retriever.pool, self.tier.depth + more))
         if self.tier.rerank:
             with branch.timed("rerank"):
-                head = _by_score(head, _reranker_for(self.tier.rerank, self.retriever))
+                head = _reordered(head, self.tier.rerank, self.retriever)
         room = self.tier.context
         while True:
             with branch.timed("compress"):
@@ -396,15 +396,11 @@ def _head(pool: Candidates, size: int) -> Candidates:
     return pool if size == len(pool) else pool.take(range(size))
 
 
-def _by_score(head: Candidates, reranker: Reranker) -> Candidates:
-    """The passages ordered by a re-ranker. It works anew: scores kept on disk would seem to cost nothing."""
-    if reranker.name not in head.scores:
-        (head,) = rescored([head], reranker, cache=False)
-    return head.take(np.argsort(-head.scores[reranker.name], kind="stable"))
-
-
-def _reranker_for(spec: str, retriever: Retriever) -> Reranker:
-    """The search's own, where it has that kind already."""
+def _reordered(head: Candidates, spec: str, retriever: Retriever) -> Candidates:
+    """The passages ordered by a re-ranker, the search's own where it has that kind already."""
     kind = spec.strip().partition(":")[0]
     own = next((one for one in retriever.rerankers if one.name == kind), None)
-    return _reranker(spec) if own is None else own
+    reranker = _reranker(spec) if own is None else own
+    if reranker.name not in head.scores:  # anew: scores kept on disk would seem to cost nothing
+        (head,) = rescored([head], reranker, cache=False)
+    return head.take(np.argsort(-head.scores[reranker.name], kind="stable"))
