@@ -355,7 +355,7 @@ class Chosen:
                 kinds["strategies"]["possible"] = policy.search.strategies
             if "price.token" in given:
                 kinds["strategies"]["bandit"] = {"token_price": self.token_price}
-        ends = Limits(steps, limits.max_total_tokens, limits.timeout)
+        ends = Limits(steps=steps, tokens=limits.max_total_tokens, seconds=limits.timeout)
         return ControlSettings(model, limits=ends, kinds=kinds)
 
     def check(self) -> Chosen:
@@ -398,7 +398,9 @@ class Chosen:
         from mio_rag.session.cache import CacheSettings
 
         answers = self.policy.answers
-        return None if answers.cache is None else CacheSettings(answers.cache_entries, answers.cache_days)
+        if answers.cache is None:
+            return None
+        return CacheSettings(entries=answers.cache_entries, days=answers.cache_days)
 
 
 def _as_typed(problem: str, given: Iterable[str]) -> str:

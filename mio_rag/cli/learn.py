@@ -387,7 +387,9 @@ def _outcomes(
             selector = Selector()
             if problems := misfits(several, index, selector):
                 raise InputError([f"{path}: {problem}" for problem in problems])
-            control = ControlSettings(limits=Limits(40, 20_000, 1e6), kinds={"workflow": running.to_dict()})
+            control = ControlSettings(
+                limits=Limits(steps=40, seconds=1e6), kinds={"workflow": running.to_dict()}
+            )
             setup = Setup(control, Retriever(index, counter=reader), selector, answer)
 
             def session(name: str, workflow: Workflow, setup: Setup = setup) -> Session:

@@ -342,7 +342,7 @@ class _Solving:
     def __call__(
         self, job: Job, workflow: Any, texts: Sequence[str], *, serial: bool
     ) -> list[tuple[str, Reply | None]]:
-        order = self.session.plan.inner(workflow)
+        order: Any = self.session.plan.inner(workflow)
         others = [d for d in self.session.deciders if getattr(d, "serves_parts", False)]
 
         def answer(place: int, text: str, known: tuple[Fact, ...]) -> Reply | None:

@@ -341,7 +341,7 @@ def test_an_answer_is_given_again(rivers_at: Path, tmp_path: Path) -> None:
     assert "cached" not in explained  # what explains has to be solved again
 
 
-def test_a_cache_of_another_version_is_put_aside(rivers_at: Path, tmp_path: Path) -> None:
+def test_a_cache_of_another_version_is_refused(rivers_at: Path, tmp_path: Path) -> None:
     asked = (
         "ask",
         rivers_at,
@@ -353,7 +353,5 @@ def test_a_cache_of_another_version_is_put_aside(rivers_at: Path, tmp_path: Path
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection:
         connection.execute("PRAGMA user_version = 7")
     done = cli(*asked)
-    assert only_object(done)["cached"] is None
-    assert done.stderr.startswith(
-        f"note: '{tmp_path / 'a.sqlite'}' was written by another version of mio-rag"
-    )
+    assert done.returncode == 2
+    assert "a.sqlite' is no answer cache of this version" in done.stderr

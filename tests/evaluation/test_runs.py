@@ -259,7 +259,10 @@ def test_wrong_settings_and_corpora_are_refused(
 def test_tiers_are_labelled_by_evidence_without_a_reader(
     demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    tiers = (Tier("easy", 1, 100, 8, unit="tokens"), Tier("hard", 6, 900, 16, unit="tokens"))
+    tiers = tuple(
+        Tier(name=name, depth=depth, context=context, new_tokens=8 * depth, unit="tokens")
+        for name, depth, context in (("easy", 1, 100), ("hard", 6, 900))
+    )
     some = [q for q in demo.questions if q.gold_ids and not q.choices][:4]
     chosen = [dataclasses.replace(q, choices=("one", *q.answers[:1], "three")) for q in some]
     found = []
