@@ -1,4 +1,4 @@
-"""`answer-batch` under faults: a server that fails and stalls, kills, and half of the money.
+"""`batch answer` under faults: a server that fails and stalls, kills, and half of the money.
 
 The command runs in a process of its own and is killed; each time it is started again with the same
 arguments. In the end every question must be answered once, the server's bill must lie within what the
@@ -120,9 +120,10 @@ def _run(
         return dict(read_json(done))
     out, progress = work / name, work / f"{name}-progress.json"
     command = [
-        sys.executable, "-m", "mio_rag", "answer-batch", str(work / "questions.jsonl"), str(work / "INDEX"),
+        sys.executable, "-m", "mio_rag", "batch", "answer",
+        str(work / "INDEX"), str(work / "questions.jsonl"),
         "--out", str(out), "--policy", str(work / "policy.toml"), "--total-dollars", f"{total:.9f}",
-        "--generator", spec, "--concurrency", "8", "--limit", str(questions), "--json",
+        "--model", spec, "--concurrency", "8", "--limit", str(questions), "--json",
     ]  # fmt: skip
     new = {"killed": 0, "before": _billed(bill)}
     known: dict[str, Any] = read_json(progress) if progress.is_file() else new

@@ -78,7 +78,7 @@ def documents(folder: Path, data: Dataset) -> None:
     """A folder of Markdown files, such as a reader of the README has: of every source a little."""
     folder.mkdir()
     for source in {p.source for p in data.passages}:
-        told = [f"# {p.title}\n\n{p.text}\n" for p in data.passages if p.source == source][:3]
+        told = [f"# {p.title}\n\n{p.text}\n" for p in data.passages if p.source == source][:30]
         name = re.sub(r"\W+", "-", source or "other")
         (folder / f"{name}.md").write_text("\n".join(told), encoding="utf-8")
 

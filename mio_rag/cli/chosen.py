@@ -171,6 +171,10 @@ def _applied(data: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     made = {key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()}
     if "repeat.process" in changes and not {"repeat.by", "repeat.rule"} & set(changes):
         changes = {**changes, "repeat.rule": "mdp"}
+    if "search.state" in changes and "search.strategies" not in changes:
+        from mio_rag.session.strategies import STRATEGIES
+
+        changes = {**changes, "search.strategies": ["raw", *(one for one in STRATEGIES if one != "raw")]}
     for key, value in changes.items():
         *path, last = key.split(".")
         if path[0] == "models" and len(path) > 1:
