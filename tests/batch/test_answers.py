@@ -25,7 +25,6 @@ from mio_rag.policy import Policy, Total
 from mio_rag.policy_files import policy_of, read_policy
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
-from mio_rag.session.models import Models
 from mio_rag.types import Answer, GenerationError, Question
 from tests.batch.made import lines_of
 from tests.cli.running import here
@@ -470,28 +469,6 @@ def test_calls_of_a_workflow_s_own_model_are_repeated_and_counted(
     assert (done.answered, opened) == (24, ["extractive"])  # opened once for all questions
     assert len(cheap.calls) - cheap.stalled == 24  # each lost call was repeated
     assert done.lost > cheap.stalled * 20 * 3e-6 > 0
-
-
-def test_a_model_is_opened_once_by_threads() -> None:
-    opened, begun, found = list[str](), threading.Barrier(4), list[Any]()
-
-    def make(spec: str) -> ScriptedGenerator:
-        opened.append(spec)
-        threading.Event().wait(0.05)
-        return ScriptedGenerator(lambda prompt: "yes")
-
-    models = Models({"cheap": "extractive"}, make)
-
-    def ask() -> None:
-        begun.wait()
-        found.append(models.get("cheap"))
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (opened, len(set(map(id, found)))) == (["extractive"], 1)
 
 
 def test_a_batch_with_a_bandit_resumes(river_index: CorpusIndex, tmp_path: Path) -> None:

@@ -78,15 +78,6 @@ def test_cosines_by_hand() -> None:
     assert measured(Question("q", "?"), reading, "answer_cosine") is None  # no gold answer
 
 
-def test_a_negative_cosine_counts_as_none() -> None:
-    class Signs(Letters):
-        def encode(self, texts: Sequence[str], progress: Any = None) -> Any:
-            return np.array([[1.0 if "yes" in t else -1.0] for t in texts], dtype=np.float32)
-
-    reading = Reading(Instruments(embedder=Signs()), READ, "no")
-    assert measured(Question("q", "yes?", ("yes",)), reading, "answer_cosine") == 0
-
-
 def test_faithfulness_by_hand() -> None:
     judge = Quotes()
     question = Question("q", "Who?", ("Ada",))

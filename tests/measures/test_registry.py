@@ -159,40 +159,6 @@ def tokens(point: dict[str, Any]) -> float:
     return mean
 
 
-@pytest.mark.usefixtures("registered")
-def test_a_new_measure_is_listed() -> None:
-    listed = {m["name"]: m for m in json.loads(command("evaluate", "--list", "--json"))["measures"]}
-    assert listed["gold_first"] == {
-        "name": "gold_first", "label": "Gold at once", "meaning": "the prompt begins with a gold passage",
-        "of": "selection", "better": "higher", "unit": "0 to 1", "source": "this test",
-    }  # fmt: skip
-    text = command("evaluate", "--list")
-    for name, measure in listed.items():
-        assert name in text
-        assert all(measure[field] for field in measure), name
-
-
-@pytest.mark.usefixtures("registered")
-def test_failing_scores_the_worst_of_a_new_measure() -> None:
-    found = failed_measures(Question("q", "?", ("a",), ("p0",)), selection=True, answer=True)
-    assert (found["gold_first"], found["answer_words"]) == (0.0, 100.0)
-    assert "gold_first" not in failed_measures(Question("q", "?", ("a",)), selection=True, answer=True)
-    assert "answer_words" not in failed_measures(Question("q", "?", ("a",)), selection=True, answer=False)
-
-
-def test_what_is_taken_back_is_gone(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
-    register(GOLD_FIRST)
-    unregister("gold_first")
-    run = evaluate(
-        rivers, river_index, None, EvaluationSettings(methods=("topk",), budgets=(30,)), tmp_path / "r"
-    )
-    assert all("gold_first" not in row for row in run.rows)
-    with pytest.raises(InputError, match="not a measure that was registered"):
-        unregister("gold_first")
-    with pytest.raises(InputError, match="not a measure that was registered"):
-        unregister("gold_recall")
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -231,6 +197,26 @@ def test_the_measures_of_the_package_pass_what_registering_asks() -> None:
     for measure in measures():
         register(replace(measure, name=f"{measure.name}_again"))
     register(replace(GOLD_FIRST, labelled=None, page=Page(judged=False)))  # it is not judged
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_new_measure_is_listed_scores_failures_and_can_be_removed() -> None:
+    listed = {m["name"]: m for m in json.loads(command("measures", "--json"))["measures"]}
+    assert listed["gold_first"] == {
+        "name": "gold_first", "label": "Gold at once", "meaning": "the prompt begins with a gold passage",
+        "of": "selection", "better": "higher", "unit": "0 to 1", "source": "this test",
+    }  # fmt: skip
+    text = command("measures")
+    assert all(name in text and all(measure.values()) for name, measure in listed.items())
+    labelled, question = Question("q", "?", ("a",), ("p0",)), Question("q", "?", ("a",))
+    found = failed_measures(labelled, selection=True, answer=True)
+    assert (found["gold_first"], found["answer_words"]) == (0.0, 100.0)
+    assert "gold_first" not in failed_measures(question, selection=True, answer=True)
+    assert "answer_words" not in failed_measures(question, selection=True, answer=False)
+    unregister("gold_first")
+    for name in ("gold_first", "gold_recall"):
+        with pytest.raises(InputError, match="not a measure that was registered"):
+            unregister(name)
 
 
 def test_names_that_measure_nothing_are_reserved(

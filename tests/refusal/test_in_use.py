@@ -46,6 +46,10 @@ def test_rows_hold_what_was_said_and_count_what_was_given(
     [scores] = refusal_scores(found.rows, model.threshold).values()
     assert (scores.has_answer_exact, scores.no_answer) == ((0, 1) if refuses else (1, 0))
     assert scores.f1 == sum(row["token_f1"] for row in found.rows) / 2
+    row = {"method": "x", "budget_tokens": 9, "question_type": "", "answers": ["x"], "error": "broke"}
+    asked = {**row, "error": None, "said": "x", "refusal_probability": 0.1}
+    (failed,) = refusal_scores([row, asked, {**asked, "answers": []}], 0.5).values()
+    assert (failed.questions, failed.has_answer_f1, failed.refused) == (2, 0.5, 0.5)  # a failure is a refusal
     # Rows of another model, or of none, are not its own.
     for other in (judging(river_index, reader.name, not refuses), None):
         with pytest.raises(InputError, match="had another refusal"):
@@ -53,20 +57,6 @@ def test_rows_hold_what_was_said_and_count_what_was_given(
                 mixed, river_index, reader, tmp_path, refusing=other, methods=("topk",), budgets=(120,),
                 resume=True,
             )  # fmt: skip
-
-
-def test_failed_rows_count_as_refused() -> None:
-    row = {"method": "topk", "budget_tokens": 9, "question_type": "", "answers": ["x"], "error": "broke"}
-    asked = {**row, "error": None, "said": "x", "refusal_probability": 0.1}
-    nothing_known = {**asked, "answers": []}
-    never_judged = {**row, "error": None, "method": "routed"}
-    found = refusal_scores([row, asked, nothing_known, never_judged], 0.5)
-    assert list(found) == [("topk", 9)]
-    assert (found["topk", 9].questions, found["topk", 9].has_answer_f1, found["topk", 9].refused) == (
-        2,
-        0.5,
-        0.5,
-    )
 
 
 def test_what_does_not_go_together_is_refused(
