@@ -201,12 +201,12 @@ def test_the_measures_of_the_package_pass_what_registering_asks() -> None:
 
 @pytest.mark.usefixtures("registered")
 def test_a_new_measure_is_listed_scores_failures_and_can_be_removed() -> None:
-    listed = {m["name"]: m for m in json.loads(command("measures", "--json"))["measures"]}
+    listed = {m["name"]: m for m in json.loads(command("evaluate", "--list", "--json"))["measures"]}
     assert listed["gold_first"] == {
         "name": "gold_first", "label": "Gold at once", "meaning": "the prompt begins with a gold passage",
         "of": "selection", "better": "higher", "unit": "0 to 1", "source": "this test",
     }  # fmt: skip
-    text = command("measures")
+    text = command("evaluate", "--list")
     assert all(name in text and all(measure.values()) for name, measure in listed.items())
     labelled, question = Question("q", "?", ("a",), ("p0",)), Question("q", "?", ("a",))
     found = failed_measures(labelled, selection=True, answer=True)
