@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.adapters.core import REMEMBERED, Choice, Documents, Vectors, choose
+from mio_rag.adapters.core import Choice, Documents, Vectors, choose
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.retrieval import TfidfEmbedder
 from mio_rag.selection.constraints import SideConstraints
@@ -87,19 +87,6 @@ def test_vectors_are_remembered_by_text() -> None:
     assert np.array_equal(first[0], first[2])
     assert np.array_equal(vectors.passages(["b", "c"]), [[0, 1], [1, 0]])
     assert planes.asked == ["a", "b", "c"]
-
-
-def test_memory_is_bounded_and_what_is_asked_for_stays_right() -> None:
-    texts = [f"{'ab'[k % 2]}{k}" for k in range(REMEMBERED + 7)]
-    vectors = Planes().vectors()
-    rows = vectors.passages(texts)
-    assert [int(r[0]) for r in rows] == [1 - k % 2 for k in range(len(texts))]
-    assert len(vectors._rows) == REMEMBERED
-    asked: list[str] = []
-    vectors._passages = lambda new: asked.extend(new) or Planes().many(new)
-    again = vectors.passages([texts[0], texts[7], texts[6], texts[-1]])
-    assert asked == [texts[0], texts[6]]  # the seven oldest were forgotten, and their rows taken over
-    assert again.tolist() == [[1, 0], [0, 1], [1, 0], [1, 0]]
 
 
 def test_vectors_asked_for_by_many_threads_are_each_texts_own(monkeypatch) -> None:

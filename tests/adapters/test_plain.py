@@ -85,37 +85,6 @@ def test_a_block_of_negative_size_is_refused() -> None:
         select("q", TEXTS, scores=[0.9, 0.8, 0.1], budget_tokens=4, redundancy_weight=0, counter=Later())
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"passage_radii": 0.0}, "passage_radii must be a table"),
-        ({"solver": 7}, "solver must be a text"),
-        ({"norm": np.zeros(2)}, "norm must be l2, l1 or linf"),
-        ({"options": {"time_limit": 1}}, "options: time_limit is not a setting: did you mean"),
-        ({"side": []}, "side must be a table of settings"),
-        ({"link_benefit": -(2**63) - 1}, "link_benefit must be >= 0 or auto"),
-        ({"token_price": 10**400}, "token_price must be a number"),
-        ({"token_price": 1j}, "token_price must be a number, got 1j"),
-        ({"link_benefit": np.float16(-1)}, "link_benefit must be >= 0 or auto"),
-        ({"link_benefit": 1e300}, r"link_benefit must be <= 1e\+50 or auto"),
-        ({"must_include": [np.zeros(1)]}, r"must_include\[0\] must be a text"),
-        ({"must_include": np.array("a")}, "must_include must be a list"),
-        ({"radius": [0.1], "passage_radii": {"0": 0.0}}, "radius must be a number"),
-        ({"links": 10**400}, "links is not an array of numbers"),
-        ({"links": np.zeros((1, 1), dtype=complex)}, "links is not an array of numbers"),
-        ({"sources": np.array([b"a"])}, r"sources\[0\] is b'a', expected a string"),
-        ({"radius": True}, "radius must be a number, got True"),
-        (
-            {"passage_penalty": np.array(["auto", "auto"])},
-            "passage_penalty must be a number, auto or adaptive",
-        ),
-    ],
-)
-def test_settings_of_wrong_types_are_refused(setting, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        select("q", ["a text"], scores=[0.5], budget_tokens=20, redundancy_weight=0, **setting)
-
-
 @pytest.mark.parametrize("embedder", [{}, 3, object()])
 def test_what_is_no_embedder_is_refused(embedder) -> None:
     with pytest.raises(InputError, match="is not an Embedder"):

@@ -95,12 +95,6 @@ def test_many_are_bounded_in_number_and_keep_their_order(serve: Serve) -> None:
     assert 2 <= server.most <= 3
 
 
-def test_choices_are_read_from_the_letter(serve: Serve) -> None:
-    server = serve(lambda path, body: "B. Paris")
-    assert OpenAIGenerator(server.url, "m").choose_scored(PROMPT, ["Rome", "Paris"]).index == 1
-    assert "B. Paris" in server.asked()[0]["messages"][1]["content"]
-
-
 def llama_cpp(path: str, body: dict[str, Any]) -> Any:
     if path == "/apply-template":
         return {"prompt": " ".join(["<s>", *(m["content"] for m in body["messages"])])}

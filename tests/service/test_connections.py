@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-import logging
 import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ pytest.importorskip("fastapi")
 
 from mio_rag import InputError
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.service.edge import ConnectionGuard, SeldomLogged
+from mio_rag.service.edge import ConnectionGuard
 from mio_rag.service.metrics import Metrics
 from mio_rag.service.settings import ConnectionLimits
 
@@ -266,22 +264,6 @@ def test_whom_a_connection_is_counted_for() -> None:
     assert guard.client("2001:db8::1") == guard.client("2001:db8::ffff:2") != guard.client("2001:db8:0:1::1")
     assert guard.client("fe80::1%eth0") == "fe80::/64"
     assert guard.client("10.0.0.5") is guard.client("::ffff:10.0.0.5") is guard.client("fd00::1") is None
-
-
-def test_a_message_that_repeats_is_logged_seldom() -> None:
-    seldom = SeldomLogged(seconds=0.2)
-
-    def passes(text: str, error: Exception | None = None) -> str | None:
-        info = (type(error), error, None) if error else None
-        record = logging.LogRecord("asyncio", logging.ERROR, "", 0, "%s\nwhere", (text,), info)
-        return record.getMessage() if seldom.filter(record) else None
-
-    assert [passes("no files") for _ in range(1000)] == ["no files\nwhere"] + [None] * 999
-    assert passes("another") is not None
-    assert passes("no files", ValueError()) is not None
-    time.sleep(0.25)
-    assert passes("no files") == "no files\nwhere (999 more like this in between)"
-    assert passes("no files") is None
 
 
 def test_connection_limits_are_checked() -> None:

@@ -137,24 +137,6 @@ def test_a_rating_goes_to_the_log_that_gave_the_id(client: TestClient, file: Pat
     assert ratings(tmp_path / "b.sqlite") == second
 
 
-def test_a_policy_may_begin_to_learn_and_its_price_may_change(
-    demo_index: CorpusIndex, file: Path, tmp_path: Path
-) -> None:
-    file.write_text(preset_text("frugal"))
-    with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(file))) as client:
-        nobody = client.post("/feedback", json={"id": "x", "helpful": True})
-        assert nobody.status_code == 400
-        assert "the policy searches by no bandit" in nobody.json()["error"]["problems"][0]
-        changed(file, bandit("a.sqlite"))
-        identity = asked_id(client)
-        changed(file, bandit("a.sqlite", 0.0005))  # the same log under another price
-        other = asked_id(client)
-        for each in (identity, other):
-            assert client.post("/feedback", json={"id": each, "helpful": True}).json() == {"noted": True}
-        assert ratings(tmp_path / "a.sqlite") == [identity, other]
-        assert "mio_rag_strategies_questions 2.0" in client.get("/metrics").text
-
-
 def test_what_a_selection_asks_the_model_counts_in_the_total(demo_index: CorpusIndex, file: Path) -> None:
     limits = "[limits]\nevidence_tokens = 100\nanswer_tokens = 8\n"
     file.write_text(
