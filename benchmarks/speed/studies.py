@@ -50,7 +50,7 @@ _PEER_PRICE = 0.0002  # of shared text, at which general solvers run too
 
 
 def _names(given: argparse.Namespace) -> list[str]:
-    return [name.strip() for name in given.sets_of_pools.split(",") if name.strip()]
+    return [name.strip() for name in given.sets.split(",") if name.strip()]
 
 
 def measure_solvers(given: argparse.Namespace) -> Measured:
