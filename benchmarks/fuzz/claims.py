@@ -12,6 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from benchmarks.fuzz.endings import Wrong, strict
+from benchmarks.trust.checks import refuted
 from benchmarks.trust.oracle import enumerate_all
 from mio_rag.formulations import SelectionProgram
 from mio_rag.formulations.numbers import feasibility_tolerance
@@ -113,32 +114,9 @@ def _check_numbers(program: SelectionProgram, claim: SolveResult, options: Solve
 
 def _check_truth(program: SelectionProgram, claim: SolveResult, options: SolveOptions, exact: bool) -> None:
     truth = enumerate_all(program)
-    wide = np.abs(program.pairwise.astype(np.longdouble)).sum() / 2
-    size = wide + np.abs(program.linear.astype(np.longdouble)).sum()
-    if program.segments is not None:
-        size = size + program.segments.prices.astype(np.longdouble).sum()
-    rounding = _ROUNDING * size
-    least, most = np.longdouble(truth.least), np.longdouble(truth.most)
-    if claim.status is Status.INFEASIBLE:
-        if truth.feasible:
-            raise Wrong("infeasible, though a selection is feasible", f"the optimum is {truth.least!r}")
-        return
-    if most == -np.inf:
-        if claim.x is not None:
-            raise Wrong("a selection where none is feasible", claim.x)
-        if exact and claim.limit is None and not claim.message:
-            raise Wrong("neither a limit nor a proof of infeasibility", claim.certificate())
-        return
-    if claim.bound is not None and claim.bound < least - rounding:
-        raise Wrong("the bound lies below the optimum", f"{claim.bound!r} < {truth.least!r}")
-    if claim.objective is None:
-        if exact and claim.limit is None and not claim.message:
-            raise Wrong("no selection, though one is feasible", claim.certificate())
-        return
-    if claim.objective > most + rounding:
-        raise Wrong("the objective lies above the optimum", f"{claim.objective!r} > {truth.most!r}")
-    short = least - claim.objective - options.tolerance(claim.objective, program.value_scale) - rounding
-    if claim.is_optimal and short > 0:
-        raise Wrong("called optimal below the optimum", f"{claim.objective!r} < {truth.least!r}")
-    if exact and claim.limit is None and not claim.is_optimal and not claim.message:
-        raise Wrong("neither a limit nor a proof of optimality", claim.certificate())
+    found = refuted(program, truth, claim, options, _ROUNDING * truth.size)
+    if found is not None:
+        raise Wrong("a claim that enumeration refutes", found)
+    proven = claim.is_optimal or claim.status is Status.INFEASIBLE
+    if exact and claim.limit is None and not claim.message and not proven:
+        raise Wrong("neither a limit nor a proof", claim.certificate())

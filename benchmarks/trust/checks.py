@@ -32,10 +32,28 @@ _ROUNDING = 1e-13  # of an objective or a bound, relative to the sizes of all te
 _RESOLUTION = 1e-13  # of a proof, times items, relative to the largest term
 
 
+def refuted(
+    program: SelectionProgram, truth: Truth, claim: SolveResult, options: SolveOptions, rounding: float
+) -> str | None:
+    """Return the claim that the truth refutes, if any; `rounding` is in units of the objective."""
+    if claim.status is Status.INFEASIBLE:
+        return "infeasibility of a program that admits a selection" if truth.feasible else None
+    if claim.bound is not None and claim.bound < truth.least - rounding:
+        return f"bound {claim.bound:.17g} below the optimum {truth.least:.17g}"
+    if claim.objective is None:
+        return None
+    if claim.objective > truth.most + rounding:
+        return f"objective {claim.objective:.17g} above the optimum {truth.most:.17g}"
+    short = truth.least - claim.objective - options.tolerance(claim.objective, program.value_scale)
+    if claim.is_optimal and short > rounding:
+        return f"objective {claim.objective:.17g} called optimal, below the optimum {truth.least:.17g}"
+    return None
+
+
 def complaint(
     program: SelectionProgram, truth: Truth, claim: SolveResult, options: SolveOptions, finished: bool
 ) -> str | None:
-    """What is wrong with a result, given the truth; None when all of it holds.
+    """Return what is wrong with a result, given the truth; None if all of it holds.
 
     Parameters
     ----------
@@ -45,10 +63,9 @@ def complaint(
     rounding = _ROUNDING * truth.size
     if claim.status is Status.ERROR:
         return f"error: {claim.message}"
-    if claim.status is Status.INFEASIBLE:
-        return "infeasibility of a program that admits a selection" if truth.feasible else None
-    if claim.bound is not None and claim.bound < truth.least - rounding:
-        return f"bound {claim.bound:.17g} below the optimum {truth.least:.17g}"
+    found = refuted(program, truth, claim, options, rounding)
+    if found is not None or claim.status is Status.INFEASIBLE:
+        return found
     if claim.x is None:
         return f"no selection, no limit: {claim.certificate()}" if finished else None
     assert claim.objective is not None
@@ -56,13 +73,6 @@ def complaint(
         return f"an infeasible selection: {program.violations(claim.x)[0]}"
     if abs(claim.objective - program.objective(claim.x)) > rounding:
         return f"objective {claim.objective:.17g} of a selection worth {program.objective(claim.x):.17g}"
-    if claim.objective > truth.most + rounding:
-        return f"objective {claim.objective:.17g} above the optimum {truth.most:.17g}"
-    if (
-        claim.is_optimal
-        and claim.objective < truth.least - options.tolerance(claim.objective, program.value_scale) - rounding
-    ):
-        return f"objective {claim.objective:.17g} called optimal, below the optimum {truth.least:.17g}"
     if claim.limit is None and not claim.is_optimal:
         assert claim.bound is not None
         gap = claim.bound - claim.objective - options.tolerance(claim.objective, program.value_scale)

@@ -235,7 +235,12 @@ def select(
     if scores is not None:
         if (found := not_numbers(scores)) is not None:
             raise InputError(f"scores holds {found}: give numbers, larger is better")
-        given = np.asarray(scores) if not isinstance(scores, np.ndarray) else scores
+        try:
+            given = np.asarray(scores)
+        except ValueError as error:  # lists of different lengths
+            raise InputError(
+                f"scores is not an array of numbers ({error}): give one number for each text"
+            ) from error
         if given.ndim == 1 and len(given) != n:
             raise InputError(
                 f"scores has {plural(len(given), 'value')}, texts {n}: give one score for each text"

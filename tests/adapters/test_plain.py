@@ -47,6 +47,7 @@ class Wrong:
         ({"scores": np.array([True, False, True])}, "holds truth values"),
         ({"scores": [0.5, True, 0.1]}, "holds truth values"),
         ({"scores": {0.1, 0.2, 0.3}}, "not an array of numbers"),
+        ({"scores": [[], 0.2, 0.3]}, "scores is not an array of numbers"),
         ({"scores": (s for s in (1, 2, 3))}, "not an array of numbers"),
         ({"tokens": [True, True, True]}, "tokens holds truth values"),
         ({"scores": ["0.5", "0.2", "0.1"]}, "scores holds strings: give numbers"),
