@@ -85,10 +85,15 @@ class Document:
             mark = _MARKS.match(text) if kind == "item" else None
             at = mark.end() if mark else 0
             text = f"{text[:at]}{self._label}: {text[at:]}"
-        elif self._label:
+            self._label = ""
+        self.close()
+        self.blocks.append(Block(kind, text, level, self.page))
+
+    def close(self) -> None:
+        """Append what waits for a block to belong to, since none comes."""
+        if self._label:
             self.blocks.append(Block("paragraph", self._label, 0, self.page))
         self._label = ""
-        self.blocks.append(Block(kind, text, level, self.page))
 
     def add_table(self, rows: Iterable[Sequence[str]], headers: int | None = None) -> None:
         """Append the rows of a table; blank ones are dropped.
@@ -105,6 +110,7 @@ class Document:
         kept = [[*row, *[""] * width][:width] for row in kept]
         count = _headers(kept) if headers is None else headers - dropped
         self._tables += 1
+        self.close()
         for k, row in enumerate(kept):
             text = " | ".join(row)
             self.blocks.append(Block("row", text, 0, self.page, self._tables, k < count))
@@ -136,14 +142,17 @@ _SIGNS: dict[int, str | None] = {
 }  # fmt: skip
 
 
+_ODD = re.compile(f"[{''.join(map(chr, _SIGNS))}\ud800-\udfff]")
+
+
 def tidy(text: str) -> str:
     """One line, with single blanks, whole ligatures, without soft hyphens and other signs nobody sees."""
-    return " ".join((text if text.isascii() and text.isprintable() else plain(text)).split())
+    return " ".join(plain(text).split())
 
 
 def plain(text: str) -> str:
     """The text as `tidy` has it, with its white space."""
-    return clean(text.translate(_SIGNS))
+    return clean(text.translate(_SIGNS)) if _ODD.search(text) else text
 
 
 ITEM = re.compile(

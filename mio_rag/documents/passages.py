@@ -109,6 +109,7 @@ def passages_of(document: Document, source: str, max_words: int = MAX_WORDS) -> 
 
 def _settle(document: Document) -> None:
     """Join headings that only count with what follows; those with nothing below become paragraphs."""
+    document.close()
     blocks: list[Block] = []
     for block in document.blocks:
         before = blocks[-1] if blocks else None
