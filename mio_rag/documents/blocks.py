@@ -175,7 +175,7 @@ LEADS = re.compile(r"[:\uff1a]$|\b(?:as follows|the following)[.]?$")
 @lru_cache(maxsize=20_000)
 def is_number(cell: str) -> bool:
     """Whether a cell holds a number, an amount, or what stands for none."""
-    return _NUMBER.fullmatch(cell) is not None or _STAND_IN.fullmatch(cell) is not None
+    return (len(cell) < 60 and _NUMBER.fullmatch(cell) is not None) or _STAND_IN.fullmatch(cell) is not None
 
 
 def is_heading(line: str) -> bool:

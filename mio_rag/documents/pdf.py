@@ -1,17 +1,13 @@
-"""PDF -> blocks: headings, paragraphs, tables, by place and size; what every page repeats goes."""
+"""PDF -> blocks: headings, paragraphs and tables, by place and size."""
 
 from __future__ import annotations
 
-import ctypes
-import math
 import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from statistics import median
-from typing import Any
 
 from mio_rag.documents.blocks import (
     ITEM,
@@ -24,45 +20,19 @@ from mio_rag.documents.blocks import (
     tidy,
     words_of,
 )
+from mio_rag.documents.pdf_lines import PageLine, drop_repeated, page_lines
 from mio_rag.errors import DataError, require
 
 _LOCK = threading.Lock()  # the library is not safe in threads
-_BREAK = re.compile("\r?\n|[\ufffe\x02]")
-_CUTS = "\ufffe\x02\u00ad"
-_GAP = 0.9  # of a letter's height: white space that parts two cells
-_EDGE = 0.12  # of a page: where headers and footers stand
-_PAGE_NUMBER = re.compile(
-    r"\W*(?:(?:page|seite|p\.)\s*)?(?:\d{1,4}|[ivxl]{1,6}|[A-Z]{1,2}-\d{1,3})(?:\s*(?:of|/|von)\s*\d{1,4})?\W*",
-    re.IGNORECASE,
-)
 _LEADERS = re.compile(r"(?:\s*\.){4,}\s*|(?:\s*_){4,}\s*|\u2026{2,}")
+#: Times, as they stand above columns.
 _YEARS = re.compile(
-    r"(?:\W*(?:(?:fy|q[1-4]|20\d\d|19\d\d|fiscal|year|ended|months|weeks|three|six|nine|twelve|january|february|march|april|may|june|july|august|september|october|november|december|change|%|as|of|the|vs|restated|unaudited|\d{1,2},)\W*))+",
+    r"\W*+(?:(?:fy|q[1-4]|20\d\d|19\d\d|fiscal|years?|ended|ending|months|weeks|quarter|three|six|nine|twelve"
+    r"|january|february|march|april|may|june|july|august|september|october|november|december|change|as|of|the|at"
+    r"|vs|restated|unaudited|\d{1,2}(?=,))\b\W*+)+",
     re.IGNORECASE,
 )
-_MARKS = re.compile(
-    r"(?:\([a-z]\)[\s,]*){2,}|(?:(?:[*\u2020\u2021\u00ae\u2122]|TM|SM)\s*)+|[\W_]{3,}"
-)  # that notes left behind
-_DIGITS = re.compile(r"\d\S*")
-_WORD = re.compile(r"\S+")
 _UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff]")
-
-
-@dataclass(slots=True)
-class _Line:
-    """A line as it stands on its page; places in points from below and from the left."""
-
-    text: str
-    left: float
-    right: float
-    bottom: float
-    top: float
-    size: float
-    bold: bool
-    words: int
-    cut: bool = False  # ends in a hyphen that may be of the line alone
-    cells: list[tuple[float, float, str]] = field(default_factory=list)
-    spots: list[tuple[float, float, str]] = field(default_factory=list)  # of words
 
 
 def read_pdf(data: bytes) -> Document:
@@ -75,7 +45,7 @@ def read_pdf(data: bytes) -> Document:
     """
     library = require("pypdfium2", "documents", "reading PDF files")
     document = Document()
-    pages: list[tuple[float, list[_Line]]] = []
+    pages: list[tuple[float, list[PageLine]]] = []
     with _LOCK:
         try:
             pdf = library.PdfDocument(data)
@@ -86,32 +56,30 @@ def read_pdf(data: bytes) -> Document:
         try:
             about = pdf.get_metadata_dict()
             for k in range(len(pdf)):
+                height, lines, problem = 0.0, list[PageLine](), ""
                 try:
                     page = pdf[k]
-                    pages.append(_page(library, page))
-                    lines = pages[-1][1]
+                    height, lines = page_lines(library, page)
+                    strange = sum(len(_UNREADABLE.findall(line.text)) for line in lines)
                     if not lines and library.raw.FPDFPage_CountObjects(page) > 0:
-                        document.left_out.append((f"page {k + 1}", "holds no text (a picture needs OCR)"))
-                    elif (
-                        sum(len(_UNREADABLE.findall(line.text)) for line in lines) * 3
-                        > sum(len(line.text) for line in lines)
-                        > 0
-                    ):
-                        document.left_out.append(
-                            (f"page {k + 1}", "its letters have no readable codes (it needs OCR)")
-                        )
-                        pages[-1] = (pages[-1][0], [])
+                        problem = "holds no text (a picture needs OCR)"
+                    elif 3 * strange > sum(len(line.text) for line in lines):
+                        lines, problem = [], "its letters have no readable codes (it needs OCR)"
                     page.close()
                 except Exception as error:
-                    document.left_out.append((f"page {k + 1}", f"cannot be read ({error})"))
-                    pages.append((0.0, []))
+                    problem = f"cannot be read ({error})"
+                if problem:
+                    document.left_out.append((f"page {k + 1}", problem))
+                pages.append((height, lines))
         finally:
             pdf.close()
     if not any(lines for _, lines in pages):
-        if document.left_out and any("cannot" in reason for _, reason in document.left_out):
+        if document.left_out and any(
+            "be read" in reason or "codes" in reason for _, reason in document.left_out
+        ):
             return document
         raise DataError("holds no text: its pages are pictures, which need text recognition (OCR) first")
-    _drop_repeated(pages)
+    drop_repeated(pages)
     _Layout(document, pages).read()
     infer_headings(document)
     nest_items(document)
@@ -145,277 +113,7 @@ def _title(given: str, document: Document) -> str:
     return short_title(re.sub(r"^Microsoft Word - ", "", title))
 
 
-# Lines -----------------------------------------------------------------------------------------------------
-
-
-def _page(library: Any, page: Any) -> tuple[float, list[_Line]]:
-    """Height of a page, and its lines."""
-    raw = library.raw
-    text_page = page.get_textpage()
-    count = text_page.count_chars()
-    if count > 0 and page.get_rotation() and abs(raw.FPDFText_GetCharAngle(text_page, count // 2)) < 0.1:
-        page.set_rotation(0)  # lines of upright text would come in the wrong order
-        text_page.close()
-        text_page = page.get_textpage()
-        count = text_page.count_chars()
-    height = float(page.get_height())
-    text = text_page.get_text_range(0, count) if count > 0 else ""
-    lines = list(_lines(raw, text_page, text)) if text.strip() else []
-    text_page.close()
-    return height, [line for line in lines if not _MARKS.fullmatch(line.text)] if len(lines) > 9 else lines
-
-
-class _Place:
-    """Where characters of a page stand."""
-
-    def __init__(self, raw: Any, page: Any) -> None:
-        self.raw, self.page = raw, page.raw
-        self.box = [ctypes.c_double() for _ in range(4)]
-        self.refs = [ctypes.byref(value) for value in self.box]
-        self.fonts: dict[Any, bool] = {}
-        self.matrix = raw.FS_MATRIX()
-        self.matrix_ref = ctypes.byref(self.matrix)
-
-    def of(self, k: int) -> tuple[float, float, float, float]:
-        """Left, right, bottom, top of a character."""
-        a, b, c, d = self.box
-        self.raw.FPDFText_GetCharBox(self.page, k, *self.refs)
-        return a.value, b.value, c.value, d.value
-
-    def words(self, text: str, first: int, end: int) -> Iterator[tuple[float, float, str]]:
-        """Left, right and text of each word."""
-        box, page, refs = self.raw.FPDFText_GetCharBox, self.page, self.refs
-        left, right = self.box[:2]
-        for word in _WORD.finditer(text, first, end):
-            a, b = word.span()
-            box(page, a, *refs)
-            begun = left.value
-            if b - a > 1:
-                box(page, b - 1, *refs)
-            said = word[0]
-            yield begun, right.value, said if said.isascii() else tidy(said)
-
-    def size(self, k: int) -> float:
-        """Height of a letter's font, as it is shown."""
-        said = float(self.raw.FPDFText_GetFontSize(self.page, k))
-        if self.raw.FPDFText_GetMatrix(self.page, k, self.matrix_ref):
-            return said * (math.hypot(self.matrix.c, self.matrix.d) or 1.0)
-        return said
-
-    def bold(self, k: int) -> bool:
-        """Whether a character is of a bold font."""
-        thing = self.raw.FPDFText_GetTextObject(self.page, k)
-        font = self.raw.FPDFTextObj_GetFont(thing) if thing else None
-        if not font:
-            return False
-        key = ctypes.addressof(font.contents)
-        if key not in self.fonts:
-            name = ctypes.create_string_buffer(200)
-            self.raw.FPDFFont_GetBaseFontName(font, name, 200)
-            said = name.value.lower()
-            self.fonts[key] = (
-                any(w in said for w in (b"bold", b"black", b"heavy", b"demi"))
-                or self.raw.FPDFFont_GetWeight(font) >= 600
-            )
-        return self.fonts[key]
-
-
-def _lines(raw: Any, page: Any, text: str) -> Iterator[_Line]:
-    place = _Place(raw, page)
-    found: list[tuple[_Line, int, int]] = []
-    at = 0
-    for mark in [*_BREAK.finditer(text), None]:
-        end = len(text) if mark is None else mark.start()
-        piece = text[at:end]
-        said = piece.strip()
-        if said:
-            first = at + len(piece) - len(piece.lstrip())
-            last = first + len(said) - 1
-            left, right, bottom, top = place.of(first)
-            if last > first:
-                _, right, low, high = place.of(last)
-                bottom, top = min(bottom, low), max(top, high)
-            size = place.size(first)
-            if size < 3:  # not what is shown
-                size = max(top - bottom, 3) / 0.72
-            cut = mark is not None and mark[0] in _CUTS
-            if said[-1] == "\u00ad":
-                cut, said = True, said[:-1]
-            said = tidy(said + "-" if cut else said)
-            bold, words = place.bold(first), said.count(" ") + 1
-            line = _Line(said, left, right, bottom, top, round(size, 1), bold, words, cut)
-            found.append((line, first, last + 1))
-        at = len(text) if mark is None else mark.end()
-    rows = _in_rows(found)
-    wide = median((x.right - x.left) / (len(x.text) * max(x.size, 1)) for x, *_ in found) if found else 1.0
-    wanted = [
-        _is_row(line.text) or line.right - line.left > 1.35 * wide * len(line.text) * line.size
-        for line, _ in rows
-    ]
-    for k, (line, parts) in enumerate(rows):
-        if len(parts) > 1 or wanted[k] or (line.words <= 14 and any(wanted[max(0, k - 1) : k + 5])):
-            line.spots = [spot for _, first, end in parts for spot in place.words(text, first, end)]
-            line.cells = _cells(line, [len(text[first:end].split()) for _, first, end in parts])
-        if line.text:
-            yield line
-
-
-_Found = tuple[_Line, int, int]  # a line and where its characters are
-
-
-def _in_rows(found: Sequence[_Found]) -> list[tuple[_Line, list[_Found]]]:
-    """Lines of one height together: cells of a row come one by one, or column by column of a few lines."""
-    groups: list[list[_Found]] = []
-    for one in found:
-        line = one[0]
-        height = max(line.top - line.bottom, 4.0)
-        group = groups[-1] if groups else [one]
-        last = group[-1][0]
-        up = line.bottom - last.bottom
-        if groups and (up > -0.4 * height or len(group) > 1):
-            first = max(x.top for x, *_ in group)
-            # It goes up again, a few lines at most, and to the right: a cell of the same row.
-            if (
-                -0.4 * height < up < 6 * height
-                and line.left > last.left
-                and line.top < first + 0.6 * height
-                and (line.left > last.right - 1 or up > 0.5 * height)
-            ):
-                group.append(one)
-                continue
-            # A further line of the cell, if what follows it goes up.
-            below = last.bottom - line.top
-            if (
-                len(group) > 1
-                and below < 0.8 * height
-                and line.top < last.top
-                and abs(line.left - last.left) < 20
-                and line.bottom > min(x.bottom for x, *_ in group) - 0.4 * height
-            ):
-                group.append(one)
-                continue
-            back = 0
-            if len(group) == 1 and 0.5 * height < up < 6 * height and line.left > last.right - 1:
-                while (
-                    back < min(5, len(groups) - 1)
-                    and len(groups[-2 - back]) == 1
-                    and groups[-2 - back][0][0].top <= line.top + 0.6 * height
-                ):
-                    back += 1
-            if back:
-                groups[-1 - back :] = [[x for g in groups[-1 - back :] for x in g]]
-                groups[-1].append(one)
-                continue
-        groups.append([one])
-    rows: list[tuple[_Line, list[_Found]]] = []
-    for group in groups:
-        if len(group) == 1:
-            rows.append((group[0][0], group))
-            continue
-        levels: list[list[_Found]] = []
-        for one in sorted(group, key=lambda one: -one[0].top):
-            line = one[0]
-            level = levels[-1][0][0] if levels else line
-            over = min(level.top, line.top) - max(level.bottom, line.bottom)
-            if levels and over > 0.5 * min(level.top - level.bottom, line.top - line.bottom):
-                levels[-1].append(one)
-            else:
-                levels.append([one])
-        for parts in levels:
-            parts.sort(key=lambda one: one[0].left)
-            line, last = parts[0][0], parts[-1][0]
-            if len(parts) > 1:
-                line.text = " ".join(x.text for x, *_ in parts)
-                line.words = sum(x.words for x, *_ in parts)
-                line.right, line.cut = last.right, last.cut
-            rows.append((line, parts))
-    return rows
-
-
-def _is_row(text: str) -> bool:
-    """Whether a line has numbers as rows of tables do."""
-    digits = len(_DIGITS.findall(text))
-    if not digits or (digits < 0.25 * (text.count(" ") + 1) and text.count(" ") > 7):
-        return False
-    words = text.split()
-    count = sum(is_number(word) for word in words if _DIGITS.search(word))
-    return (count >= 2 and count >= 0.25 * len(words)) or (
-        count == 1 and 1 < len(words) <= 8 and is_number(words[-1])
-    )
-
-
-def _cells(line: _Line, counts: Sequence[int]) -> list[tuple[float, float, str]]:
-    """Words of a row together where little white space is between them.
-
-    Parameters
-    ----------
-    counts : sequence of int
-        Words of each piece that the library gave.
-    """
-    cells: list[tuple[float, float, str]] = []
-    scale = max(min(line.size, 1.6 * max(line.top - line.bottom, 4.0)), 4.0)
-    fresh = set(accumulate(counts))
-    for k, (left, right, said) in enumerate(line.spots):
-        gap = (left - cells[-1][1]) / scale if cells else 0.0
-        before = cells[-1][2].rsplit(" ", 1)[-1] if cells else ""
-        if cells and gap <= (0.45 if k in fresh else _GAP) and not _apart(before, said, gap):
-            cells[-1] = (cells[-1][0], right, f"{cells[-1][2]} {said}")
-        elif said:
-            cells.append((left, right, said))
-    out: list[tuple[float, float, str]] = []
-    for left, right, said in cells:  # signs belong to their numbers
-        open_ = out and re.fullmatch(r"[$\u20ac\u00a3(]+|[$\u20ac\u00a3]\s*\(", out[-1][2])
-        if out and (said in (")", "%", ")%", "pts", "*") or open_):
-            out[-1] = (out[-1][0], right, f"{out[-1][2]}{'' if said[0] in ')%*' else ' '}{said}")
-        else:
-            out.append((left, right, said))
-    return out
-
-
-def _apart(before: str, word: str, gap: float) -> bool:
-    """Whether two words are of two columns though little white space is between them: two numbers."""
-    if gap >= 0.2 and word[0] in "$\u20ac\u00a3" and before[-1:] in "%)":
-        return True
-    if (
-        gap < 0.2
-        or before[-1:] == ","
-        or not is_number(before)
-        or not any(c.isdigit() or c in "-\u2013\u2014" for c in before)
-    ):
-        return False
-    return word[0] in "$\u20ac\u00a3(" or (
-        is_number(word) and word not in ("-", "\u2013", "\u2014", "%", ")")
-    )
-
-
-def _drop_repeated(pages: list[tuple[float, list[_Line]]]) -> None:
-    """Take out headers, footers and page numbers."""
-
-    def key(line: _Line) -> str:
-        return re.sub(r"\d+", "#", line.text.lower())
-
-    edges: list[list[bool]] = []
-    for height, lines in pages:
-        tops, bottoms = sorted((x.top for x in lines), reverse=True)[:2], sorted(x.bottom for x in lines)[:2]
-        low, high = max([_EDGE * height, *bottoms]), min([(1 - _EDGE) * height, *tops])
-        edges.append([x.top <= _EDGE * height or x.bottom <= low or x.top >= high for x in lines])
-    seen = Counter(
-        k
-        for (_, lines), edge in zip(pages, edges, strict=True)
-        for k in {key(line) for line, there in zip(lines, edge, strict=True) if there}
-    )
-    often = max(3, 0.2 * len(pages))
-    for (height, lines), edge in zip(pages, edges, strict=True):
-        kept = []
-        for line, there in zip(lines, edge, strict=True):
-            outside = line.top < _EDGE * height or line.bottom > (1 - _EDGE) * height
-            number = outside and len(pages) > 1 and _PAGE_NUMBER.fullmatch(line.text)
-            if not there or not (seen[key(line)] >= often or number):
-                kept.append(line)
-        lines[:] = kept
-
-
-def _parted(line: _Line, columns: Sequence[Sequence[float]]) -> Iterator[tuple[float, float, str]]:
+def _parted(line: PageLine, columns: Sequence[Sequence[float]]) -> Iterator[tuple[float, float, str]]:
     """Cells of a row; one that stands above two columns in two, if there is a gap between them."""
     for a, b, said in line.cells:
         over = [c for c in columns if min(b, c[1]) - max(a, c[0]) > 0.3 * (c[1] - c[0])]
@@ -440,7 +138,7 @@ def _parted(line: _Line, columns: Sequence[Sequence[float]]) -> Iterator[tuple[f
 class _Layout:
     """Lines -> blocks."""
 
-    def __init__(self, document: Document, pages: list[tuple[float, list[_Line]]]) -> None:
+    def __init__(self, document: Document, pages: list[tuple[float, list[PageLine]]]) -> None:
         self.document, self.pages = document, pages
         sizes: Counter[float] = Counter()
         bold: Counter[bool] = Counter()
@@ -454,7 +152,7 @@ class _Layout:
         self.levels = {size: k + 1 for k, size in enumerate(larger)}
         cut = any(line.cut or line.text[-1] == "-" for _, lines in pages for line in lines)
         self.words = words_of(" ".join(line.text for _, lines in pages for line in lines)) if cut else set()
-        self.waiting: list[_Line] = []  # of the paragraph here
+        self.waiting: list[PageLine] = []  # of the paragraph here
 
     def read(self) -> None:
         """Append the blocks of all pages."""
@@ -464,7 +162,7 @@ class _Layout:
             self._page(lines)
             self._carry_over(first)
 
-    def _page(self, lines: list[_Line]) -> None:
+    def _page(self, lines: list[PageLine]) -> None:
         gaps = [a.bottom - b.bottom for a, b in pairwise(lines) if 0 < a.bottom - b.bottom < 4 * self.body]
         leading = median(gaps) if gaps else 1.3 * self.body
         k = 0
@@ -503,7 +201,7 @@ class _Layout:
             k += 1
         self._flush(lines)
 
-    def _begins(self, lines: list[_Line], k: int) -> bool:
+    def _begins(self, lines: list[PageLine], k: int) -> bool:
         """Whether a line begins a paragraph, by its sign or since the one before ends early."""
         line, before = lines[k], lines[k - 1]
         if before.cut:
@@ -525,12 +223,12 @@ class _Layout:
             early and (ended or before.right < before.left + 0.6 * (self._right(lines, k) - before.left))
         ) or (indented and ended)
 
-    def _right(self, lines: list[_Line], k: int) -> float:
+    def _right(self, lines: list[PageLine], k: int) -> float:
         """Where the column ends."""
         left = lines[k].left
         return max([x.right for x in lines[max(0, k - 6) : k + 7] if -60 < x.left - left < 60])
 
-    def _flush(self, lines: list[_Line]) -> None:
+    def _flush(self, lines: list[PageLine]) -> None:
         """What waits is a paragraph, or an item."""
         if not self.waiting:
             return
@@ -547,7 +245,7 @@ class _Layout:
         self.document.add("item" if ITEM.match(text) else "paragraph", text)
         self.waiting = []
 
-    def _heading_level(self, lines: list[_Line], k: int, gap: bool) -> int:
+    def _heading_level(self, lines: list[PageLine], k: int, gap: bool) -> int:
         """The level of a heading; 0 if the line is none."""
         line = lines[k]
         text = line.text
@@ -590,7 +288,7 @@ class _Layout:
         first = capitals or re.match(r"(?:article|chapter|part|item|section)\s+[\dIVX]+", text, re.IGNORECASE)
         return len(self.levels) + (1 if first else 2) + deep
 
-    def _same_heading(self, line: _Line, after: _Line, leading: float) -> bool:
+    def _same_heading(self, line: PageLine, after: PageLine, leading: float) -> bool:
         near = line.bottom - after.top < 0.7 * max(leading, line.size)
         alike = (
             abs(line.size - after.size) < 0.5
@@ -608,7 +306,7 @@ class _Layout:
 
     # Tables
 
-    def _table_end(self, lines: list[_Line], k: int, leading: float) -> int:
+    def _table_end(self, lines: list[PageLine], k: int, leading: float) -> int:
         """Where the table that begins at a line ends; 0 if none begins there."""
         line = lines[k]
         if not (self._row(lines, k) or self._heads(lines, k)) or (line.words <= 3 and len(line.cells) < 2):
@@ -643,7 +341,7 @@ class _Layout:
             k += 1
         return end if rows >= 2 else 0
 
-    def _row(self, lines: list[_Line], k: int) -> bool:
+    def _row(self, lines: list[PageLine], k: int) -> bool:
         """Whether a line is of a table: numbers behind its first cell, or cells below or above others."""
         line = lines[k]
         numbers = sum(is_number(said) for *_, said in line.cells[1:])
@@ -663,7 +361,7 @@ class _Layout:
                 return True
         return False
 
-    def _heads(self, lines: list[_Line], k: int) -> bool:
+    def _heads(self, lines: list[PageLine], k: int) -> bool:
         """Whether a line names columns of numbers that stand below it, perhaps after some labels."""
         cells = lines[k].cells
         if len(cells) < 3 or lines[k].words > 16 or any(is_number(said) for *_, said in cells):
@@ -675,7 +373,7 @@ class _Layout:
                 break
         return False
 
-    def _header_start(self, lines: list[_Line], k: int) -> int:
+    def _header_start(self, lines: list[PageLine], k: int) -> int:
         """First of the lines above a table that say what it holds: those that wait and are short."""
         right = max((x for x, *_ in lines[k].cells[1:]), default=0.0)
         start, at = k, k
@@ -694,7 +392,7 @@ class _Layout:
         del self.waiting[len(self.waiting) - (k - start) :]
         return start
 
-    def _add_table(self, lines: list[_Line], headers: int) -> None:
+    def _add_table(self, lines: list[PageLine], headers: int) -> None:
         """Append rows, with cells in the columns above which they stand."""
         lines = [line for line in lines if line.cells]
         rows_of = [k for k in range(len(lines)) if self._row(lines, k)]
