@@ -56,20 +56,20 @@ class Plan:
         """Number of different decision rules: the horizon, or 1."""
         return self.model.horizon or 1
 
+    def _at(self, array: NDArray[Any], step: int) -> NDArray[Any]:
+        return (array if self.model.horizon is None else array[step])[: self.model.grid]
+
     def values(self, step: int = 0) -> FloatArray:
-        """V on the grid before decision `step`: shape (grid,)."""
-        values = self.solution.values if self.model.horizon is None else self.solution.values[step]
-        return values[: self.model.grid]
+        """Return V on the grid before decision `step`: shape (grid,)."""
+        return self._at(self.solution.values, step)
 
     def q(self, step: int = 0) -> FloatArray:
-        """Q on the grid before decision `step`: shape (grid, actions)."""
-        q = self.solution.q if self.model.horizon is None else self.solution.q[step]
-        return q[: self.model.grid]
+        """Return Q on the grid before decision `step`: shape (grid, actions)."""
+        return self._at(self.solution.q, step)
 
     def policy(self, step: int = 0) -> NDArray[np.int32]:
-        """Places in `model.actions` on the grid: shape (grid,)."""
-        policy = self.solution.policy if self.model.horizon is None else self.solution.policy[step]
-        return policy[: self.model.grid]
+        """Return places in `model.actions` on the grid: shape (grid,)."""
+        return self._at(self.solution.policy, step)
 
     def q_at(self, step: int, uncertainty: float) -> dict[str, float]:
         """Q of every action at any U in [0, 1], interpolated; with a horizon its last step rules on."""
@@ -151,14 +151,7 @@ def read_model(path: Path) -> dict[str, Any]:
 
 # -- structure ----------------------------------------------------------------------------------------------
 
-_PARAMETERS = (
-    "retrieve_drop",
-    "reason_drop",
-    "success",
-    "retrieve_cost",
-    "reason_cost",
-    "discount",
-)
+_PARAMETERS = ("retrieve_drop", "reason_drop", "success", "retrieve_cost", "reason_cost", "discount")
 _COARSE = 0.01  # an error of the grid worth a warning
 _EQUAL = 1e-9
 

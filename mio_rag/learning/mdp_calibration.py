@@ -79,41 +79,29 @@ def check_assumptions(
     """Test the assumptions by action; a fall of at most `min_drop` counts as none, `edges` are bins of U."""
     checks = []
     for action, group in (("retrieve", retrieved), ("reason", reasoned)):
-        later = [t for t in group if t.last_drop is not None]
-        checks += [
-            _independent(
-                f"Markov: {action} does the same at any step", group, [t.step for t in group], edges
-            ),
-            _independent(
-                f"Markov: {action} does the same whatever the last action did",
-                later,
-                [t.last_drop or 0.0 for t in later],
-                edges,
-            ),
-        ]
-        n = len(group)
+        later, n = [t for t in group if t.last_drop is not None], len(group)
         rises = sum(t.drop < -min_drop for t in group)
-        share = rises / n if n else None
         certain = bool(n) and scipy.stats.binomtest(rises, n, _LEVEL, alternative="greater").pvalue < _LEVEL
-        checks.append(
-            Check(f"{action} never raises U", share, None, n, None if n < _FEWEST else bool(certain))
-        )
-        order = _correlation([(t.before, t.after) for t in group])
-        falls = order is not None and order[0] < 0 and order[1] < _LEVEL
-        value, p_value = order or (None, None)
-        violated = None if order is None else falls
-        checks.append(Check(f"monotone: {action} from a lower U ends lower", value, p_value, n, violated))
+        never = None if n < _FEWEST else bool(certain)
+        order, p_order = _spearman([(t.before, t.after) for t in group])
+        falls = None if order is None or p_order is None else order < 0 and p_order < _LEVEL
+        name = f"Markov: {action} does the same"
+        checks += [
+            _independent(f"{name} at any step", group, [t.step for t in group], edges),
+            _independent(
+                f"{name} whatever the last action did", later, [t.last_drop or 0.0 for t in later], edges
+            ),
+            Check(f"{action} never raises U", rises / n if n else None, None, n, never),
+            Check(f"monotone: {action} from a lower U ends lower", order, p_order, n, falls),
+        ]
     return checks
 
 
-def _correlation(pairs: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+def _spearman(pairs: Sequence[tuple[float, float]]) -> tuple[float | None, float | None]:
     """Spearman's correlation with its p-value; None for too few or constant data."""
-    if len(pairs) < _FEWEST:
-        return None
-    one, other = np.array(pairs).T
-    if np.ptp(one) == 0 or np.ptp(other) == 0:
-        return None
-    found = scipy.stats.spearmanr(one, other)
+    if len(pairs) < _FEWEST or not np.ptp(np.array(pairs), axis=0).all():
+        return None, None
+    found = scipy.stats.spearmanr(*np.array(pairs).T)
     return float(found.statistic), float(found.pvalue)
 
 
@@ -276,26 +264,16 @@ def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list
         last: float | None = None
         path: tuple[Any, ...] = (trace.question_id, trace.budget, trace.generator)
         for place, one in enumerate(decided(trace)):
-            step = one.step
-            path = (*path, step.action, step.query, step.note, step.new_ids, one.next_uncertainty)
-            before, last = last, one.uncertainty - one.next_uncertainty
+            step, after = one.step, one.next_uncertainty
+            path = (*path, step.action, step.query, step.note, step.new_ids, after)
+            before, last = last, one.uncertainty - after
             if path in known:  # another controller came the same way
                 continue
             known.add(path)
             tokens = sum(call.prompt_tokens + call.completion_tokens for call in one.calls)
             seconds = sum(call.seconds for call in one.calls)
-            found.append(
-                Transition(
-                    trace.question_id,
-                    step.action,
-                    place,
-                    one.uncertainty,
-                    one.next_uncertainty,
-                    seconds,
-                    tokens,
-                    before,
-                )
-            )
+            moved = (one.uncertainty, after, seconds, tokens, before)
+            found.append(Transition(trace.question_id, step.action, place, *moved))
     if not found:
         raise InputError(f"the traces measured by {chosen} hold no action: every one stopped at once")
     return found, chosen
@@ -331,103 +309,27 @@ def calibrate(
     if problems:
         raise InputError(problems)
     data, used = transitions(traces, gauge)
-    retrieved = [t for t in data if t.action == "retrieve"]
-    reasoned = [t for t in data if t.action == "reason"]
+    groups = [[t for t in data if t.action == action] for action in ("retrieve", "reason")]
+    actions = [len(group) for group in groups]
     notes: list[str] = []
-    costs = _costs(retrieved, reasoned, given, cost_by, price, notes)
-    actions = len(retrieved), len(reasoned)
-    retrieved = _from_above(retrieved, min_drop, "retrieval", notes)
-    reasoned = _from_above(reasoned, 0.0, "reasoning step", notes)
-    whole = _parameters(retrieved, reasoned, min_drop)
+    costs = _costs(groups, given, cost_by, price, notes)
+    for place, (least_drop, what) in enumerate(((min_drop, "retrieval"), (0.0, "reasoning step"))):
+        group = groups[place]
+        kept, least = above_floor(group, least_drop)
+        if least is not None and len(kept) < len(group):
+            notes.append(
+                f"{len(group) - len(kept)} of {len(group)} {what}s began below U = {least:.3g}, where 0 cuts "
+                "the fall short: they are left out"
+            )
+        groups[place] = kept
+    whole = _parameters(groups, min_drop)
     edges = np.linspace(0, 1, bins + 1)
     parts = []
     for low, high in pairwise(edges.tolist()):
-        won, thought = ([t for t in group if _within(t, low, high)] for group in (retrieved, reasoned))
-        parts.append(BinEstimate(low, high, *_parameters(won, thought, min_drop)))
-    model = _model(given, whole, costs, notes)
-    return Calibration(
-        gauge=used,
-        questions=len({t.question_id for t in data}),
-        retrievals=actions[0],
-        reasonings=actions[1],
-        success=whole[0],
-        retrieve_drop=whole[1],
-        reason_drop=whole[2],
-        retrieve_cost=costs[0],
-        reason_cost=costs[1],
-        bins=tuple(parts),
-        checks=tuple(check_assumptions(retrieved, reasoned, edges, min_drop)),
-        notes=tuple(notes),
-        model=model,
-        by_bins=_binned(model, parts),
-    )
-
-
-def _from_above(
-    group: Sequence[Transition], min_drop: float, what: str, notes: list[str]
-) -> list[Transition]:
-    """Those that the floor at U = 0 could not cut short, and a note of how many are left out."""
-    kept, least = above_floor(group, min_drop)
-    if least is not None and len(kept) < len(group):
-        notes.append(
-            f"{len(group) - len(kept)} of {len(group)} {what}s began below U = {least:.3g}, where 0 cuts the "
-            "fall short: they are left out"
-        )
-    return kept
-
-
-def _within(transition: Transition, low: float, high: float) -> bool:
-    return low <= transition.before < high or (high == 1 and transition.before == 1)
-
-
-Parameters = tuple[Estimate | None, Estimate | None, Estimate | None]
-
-
-def _parameters(
-    retrieved: Sequence[Transition], reasoned: Sequence[Transition], min_drop: float
-) -> Parameters:
-    """p_s, delta_r and delta_p, each None without data."""
-    won = [t for t in retrieved if t.drop > min_drop]
-    chance = share_of(retrieved, lambda t: t.drop > min_drop)
-    return chance, mean_of(won, lambda t: t.drop), mean_of(reasoned, lambda t: t.drop)
-
-
-def _costs(
-    retrieved: Sequence[Transition],
-    reasoned: Sequence[Transition],
-    given: RetrievalMDP,
-    cost_by: Unit,
-    price: float | None,
-    notes: list[str],
-) -> tuple[Estimate | None, Estimate | None]:
-    """c_r and c_p in units of quality."""
-
-    def amount(t: Transition) -> float:
-        return t.seconds if cost_by == "seconds" else float(t.tokens)
-
-    one = mean_of(reasoned, amount)
-    kept = float(given.at("reason_cost", 1.0))
-    if price is None and (one is None or one.value <= 0 or kept <= 0):
-        notes.append(f"costs are kept: {len(reasoned)} reasoning steps determine no price; give --price")
-        return None, None
-    rate = price if price is not None or one is None else kept / one.value
-    assert rate is not None
-    notes.append(
-        f"one {cost_by.removesuffix('s')} costs as much as {rate:.3g} of quality is worth"
-        + ("" if price is not None else ", so that a reasoning step keeps its cost")
-    )
-    both = (mean_of(retrieved, amount), one)
-    scaled = [None if e is None else e.scaled(rate) for e in both]
-    return scaled[0], scaled[1]
-
-
-def _model(
-    given: RetrievalMDP,
-    whole: Parameters,
-    costs: tuple[Estimate | None, Estimate | None],
-    notes: list[str],
-) -> RetrievalMDP:
-    """The given model with what was measured in its place."""
+        within = [
+            [t for t in group if low <= t.before < high or (high == 1 and t.before == 1)] for group in groups
+        ]
+        parts.append(BinEstimate(low, high, *_parameters(within, min_drop)))
     names = ("success", "retrieve_drop", "reason_drop", "retrieve_cost", "reason_cost")
     changes: dict[str, Any] = {}
     for name, estimate in zip(names, (*whole, *costs), strict=True):
@@ -438,7 +340,53 @@ def _model(
         if estimate.value < 0:
             notes.append(f"{name} is set to 0: it measured {estimate.value:.3g}, U rose on average")
         changes[name] = max(0.0, estimate.value)
-    return replace(given, **changes)
+    model = replace(given, **changes)
+    return Calibration(
+        used,
+        len({t.question_id for t in data}),
+        actions[0],
+        actions[1],
+        *whole,
+        *costs,
+        tuple(parts),
+        tuple(check_assumptions(groups[0], groups[1], edges, min_drop)),
+        tuple(notes),
+        model,
+        _binned(model, parts),
+    )
+
+
+Parameters = tuple[Estimate | None, Estimate | None, Estimate | None]
+
+
+def _parameters(groups: Sequence[Sequence[Transition]], min_drop: float) -> Parameters:
+    """p_s, delta_r and delta_p, each None without data."""
+    retrieved, reasoned = groups
+    won = [t for t in retrieved if t.drop > min_drop]
+    chance = share_of(retrieved, lambda t: t.drop > min_drop)
+    return chance, mean_of(won, lambda t: t.drop), mean_of(reasoned, lambda t: t.drop)
+
+
+def _costs(
+    groups: Sequence[Sequence[Transition]],
+    given: RetrievalMDP,
+    cost_by: Unit,
+    price: float | None,
+    notes: list[str],
+) -> tuple[Estimate | None, Estimate | None]:
+    """c_r and c_p in units of quality."""
+    retrieve, reason = (mean_of(group, lambda t: float(getattr(t, cost_by))) for group in groups)
+    kept = float(given.at("reason_cost", 1.0))
+    if price is None and (reason is None or reason.value <= 0 or kept <= 0):
+        notes.append(f"costs are kept: {len(groups[1])} reasoning steps determine no price; give --price")
+        return None, None
+    rate = price if price is not None or reason is None else kept / reason.value
+    assert rate is not None
+    notes.append(
+        f"one {cost_by.removesuffix('s')} costs as much as {rate:.3g} of quality is worth"
+        + ("" if price is not None else ", so that a reasoning step keeps its cost")
+    )
+    return retrieve and retrieve.scaled(rate), reason and reason.scaled(rate)
 
 
 def _binned(model: RetrievalMDP, bins: Sequence[BinEstimate]) -> RetrievalMDP:

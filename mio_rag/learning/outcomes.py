@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import zip_longest
@@ -30,9 +30,10 @@ from mio_rag.types import Question
 if TYPE_CHECKING:
     from mio_rag.generation import Generator
     from mio_rag.retrieval.index import CorpusIndex
+    from mio_rag.session.budget import Replies
     from mio_rag.session.loop import Session
     from mio_rag.session.models import WorkflowSettings
-    from mio_rag.session.trace import Outcome, Step, Trace
+    from mio_rag.session.trace import Outcome, Trace
     from mio_rag.session.workflow import Workflow
 
 # -- tables -------------------------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ class Outcomes:
         problems = [
             f"{name} holds '{twice}' more than once: each is one row or column"
             for name, entries in (("ids", self.ids), ("actions", self.actions))
-            if (twice := _repeated(entries)) is not None
+            for twice in [entry for entry, times in Counter(entries).items() if times > 1][:1]
         ]
         if 0 in shape:
             problems.append(f"there are {shape[0]} questions and {shape[1]} actions: at least one of each")
@@ -203,40 +204,27 @@ class Outcomes:
                 total += price * self.of(name)
         return total
 
-    def utility(self, quality: str, prices: Mapping[str, float]) -> FloatArray:
-        """Quality less cost, shape (n, m)."""
-        return self.of(quality) - self.cost(prices)
-
     def mean(self, measure: str, choice: ArrayLike) -> float:
-        """Mean of a measure over the questions under a choice.
+        """Return the mean of a measure over the questions under a choice.
 
-        choice: shape (n,) of places of actions, or (n, m) of probabilities; one action each, or the
-            probability of each, rows summing to 1.
+        choice: places of actions, shape (n,), or their probabilities, shape (n, m), rows summing to 1.
         """
-        return float(self.taken(measure, choice).mean())
-
-    def taken(self, measure: str, choice: ArrayLike) -> FloatArray:
-        """A measure's value, or its expectation, on each question under a choice, shape (n,); as `mean`."""
         given = np.asarray(choice)
         found = self.of(measure)
         if given.ndim == 1 and given.shape[0] == len(self.ids) and np.issubdtype(given.dtype, np.integer):
             if given.size and not (given.min() >= 0 and given.max() < len(self.actions)):
                 raise InputError(f"choice holds a place outside 0..{len(self.actions) - 1}")
-            return np.asarray(found[np.arange(len(self.ids)), given], dtype=np.float64)
+            return float(found[np.arange(len(self.ids)), given].mean())
         if given.shape == found.shape and (given >= 0).all() and np.allclose(given.sum(axis=1), 1):
-            return np.asarray((found * given).sum(axis=1), dtype=np.float64)
+            return float((found * given).sum(axis=1).mean())
         raise InputError(
             f"choice has shape {given.shape}: give one place of an action for each of {len(self.ids)} "
             f"questions, or probabilities of shape {found.shape} whose rows sum to 1"
         )
 
-    def best_fixed(self, quality: str, prices: Mapping[str, float]) -> int:
-        """Place of the one action of largest mean utility; of equal ones the first."""
-        return int(np.argmax(self.utility(quality, prices).mean(axis=0)))
-
     def oracle(self, quality: str, prices: Mapping[str, float]) -> IntArray:
-        """Place of each question's action of largest utility, shape (n,): a bound that no policy can pass."""
-        return np.asarray(np.argmax(self.utility(quality, prices), axis=1), dtype=np.intp)
+        """Return the place of each question's action of most quality less cost, shape (n,): an upper bound."""
+        return np.asarray(np.argmax(self.of(quality) - self.cost(prices), axis=1), dtype=np.intp)
 
     def fixed_at(self, quality: str, cost: str, spent: float) -> float:
         """Mean quality of the best mixture of fixed actions whose mean cost is at most `spent`.
@@ -246,17 +234,10 @@ class Outcomes:
 
         Returns nan where `spent` is below the cheapest action's mean cost.
         """
-        points = zip(self.of(cost).mean(axis=0), self.of(quality).mean(axis=0), strict=True)
-        hull: list[tuple[float, float]] = []
-        for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
-            if hull and y <= hull[-1][1]:
-                continue  # costs more and is no better
-            while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], (x, y)):
-                hull.pop()
-            hull.append((float(x), float(y)))
-        if spent < hull[0][0]:
+        means = [self.of(name).mean(axis=0)[None] for name in (quality, cost)]
+        if spent < means[1].min():
             return math.nan
-        return float(np.interp(spent, [x for x, _ in hull], [y for _, y in hull]))
+        return float(mixtures(means[0], means[1], np.array([spent], dtype=np.float64))[0])
 
     def write(self, path: Path) -> None:
         """Write it as Parquet, whole or not at all.
@@ -335,10 +316,6 @@ def read_outcomes(path: str | Path) -> Outcomes:
         raise DataError([f"'{path}': {problem}" for problem in error.problems]) from error
 
 
-def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
-    return (other[1] - one[1]) / (other[0] - one[0])
-
-
 def _number(row: Mapping[str, Any], measure: str) -> float:
     value = row.get(measure)
     try:
@@ -347,11 +324,6 @@ def _number(row: Mapping[str, Any], measure: str) -> float:
         raise DataError(
             f"'{measure}' of question '{row['question_id']}' must be a number, got {value!r:.40}"
         ) from error
-
-
-def _repeated(entries: Sequence[str]) -> str | None:
-    counts = Counter(entries)
-    return next((entry for entry, times in counts.items() if times > 1), None)
 
 
 def _gaps(
@@ -424,24 +396,36 @@ def collect_outcomes(
     """
     from mio_rag.generation.protocol import content_of
 
-    about = {
+    about: dict[str, Any] = {
         "workflows": {workflow.name: workflow.sha256 for workflow in workflows},
         "generator": content_of(generator),
         "budget_tokens": int(budget_tokens),
         "sources": {source.name: source.data_sha256 for source in sources},
-        "settings": _plain([source.settings.to_dict() for source in sources[:1]]),
+        "settings": json.loads(json.dumps([source.settings.to_dict() for source in sources[:1]])),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    _check_same(folder, about)
+    if not (folder / _ABOUT).exists():
+        write_atomically(folder / _ABOUT, json.dumps(about, indent=1))
+    elif changed := [key for key, value in about.items() if _about(folder).get(key) != value]:
+        raise InputError(
+            f"'{folder}' holds outcomes of another {', '.join(changed)}: rows of different runs cannot be "
+            "mixed; choose another folder"
+        )
     rows = read_rows(folder) if (folder / _ROWS).exists() else []
     done = {(row["question_id"], row["action"]) for row in rows}
-    asked = list(_in_turns(sources))
+    in_turns = zip_longest(*([(source, question) for question in source.questions] for source in sources))
+    asked = [pair for turn in in_turns for pair in turn if pair is not None]
     for place, (source, question) in enumerate(asked, 1):
-        name = f"{source.name}:{question.id}"
+        name, lines = f"{source.name}:{question.id}", []
+        replies: Replies = {}
         # A write that was cut off may have left some rows of a question.
-        if lacking := [w for w in workflows if (name, w.name) not in done]:
-            rows = _rows(name, source, question, lacking, generator, budget_tokens)
-            append_lines(folder / _ROWS, [json.dumps(row) for row in rows])
+        for workflow in [w for w in workflows if (name, w.name) not in done]:
+            session = source.session(f"workflow:{workflow.name}", workflow)
+            # What several workflows have in common is asked once, and charged to each.
+            found = session.attempt(question, generator, budget_tokens, replies)
+            lines.append(json.dumps(_row(name, source, question, workflow, found)))
+        if lines:
+            append_lines(folder / _ROWS, lines)
         if progress is not None:
             progress(name, place, len(asked))
     table = table_of(read_rows(folder), tuple(w.name for w in workflows), about)
@@ -449,47 +433,12 @@ def collect_outcomes(
     return table
 
 
-def _plain(data: Any) -> Any:
-    return json.loads(json.dumps(data))
-
-
-def _check_same(folder: Path, about: Mapping[str, Any]) -> None:
+def _about(folder: Path) -> dict[str, Any]:
     path = folder / _ABOUT
-    if not path.exists():
-        write_atomically(path, json.dumps(about, indent=1))
-        return
-    before = parse_json(read_text(path), str(path))
-    if not isinstance(before, dict):
+    found = parse_json(read_text(path), str(path))
+    if not isinstance(found, dict) or not isinstance(found.get("workflows"), dict):
         raise DataError(f"'{path}' is damaged: choose another folder")
-    changed = [key for key in about if before.get(key) != _plain(about[key])]
-    if changed:
-        raise InputError(
-            f"'{folder}' holds outcomes of another {', '.join(changed)}: rows of different runs cannot be "
-            "mixed; choose another folder"
-        )
-
-
-def _in_turns(sources: Sequence[Source]) -> Iterator[tuple[Source, Question]]:
-    for turn in zip_longest(*([(source, q) for q in source.questions] for source in sources)):
-        yield from (pair for pair in turn if pair is not None)
-
-
-def _rows(
-    name: str,
-    source: Source,
-    question: Question,
-    workflows: Sequence[Workflow],
-    generator: Generator,
-    budget_tokens: int,
-) -> list[dict[str, Any]]:
-    """A row for each workflow; what several have in common is asked once, and charged to each."""
-    replies: Any = {}
-    rows = []
-    for workflow in workflows:
-        session = source.session(f"workflow:{workflow.name}", workflow)
-        found = session.attempt(question, generator, budget_tokens, replies)
-        rows.append(_row(name, source, question, workflow, found))
-    return rows
+    return found
 
 
 def _row(name: str, source: Source, question: Question, workflow: Workflow, found: Outcome) -> dict[str, Any]:
@@ -501,7 +450,8 @@ def _row(name: str, source: Source, question: Question, workflow: Workflow, foun
         right = answer_measures(question, trace.answer, trace.choice)
     else:
         right = dict(failed_measures(question, selection=False, answer=True))
-    f1 = right.get("token_f1")
+    f1, gold = right.get("token_f1"), set(question.gold_ids)
+    read = gold & {i for step in trace.steps for i in step.selected_ids}  # by any step
     return {
         "question_id": name,
         "set": source.name,
@@ -509,7 +459,7 @@ def _row(name: str, source: Source, question: Question, workflow: Workflow, foun
         "action": workflow.name,
         "token_f1": right.get("accuracy") if f1 is None else f1,
         "exact_match": right.get("accuracy") if f1 is None else right.get("exact_match"),
-        "evidence": _evidence(question, trace.steps),
+        "evidence": len(read) / len(gold) if gold else None,
         "tokens": total.prompt_tokens + total.completion_tokens,
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
@@ -526,24 +476,18 @@ def _row(name: str, source: Source, question: Question, workflow: Workflow, foun
     }
 
 
-def _evidence(question: Question, steps: Sequence[Step]) -> float | None:
-    """Share of the gold passages that any step read."""
-    gold = set(question.gold_ids)
-    return len(gold & {i for step in steps for i in step.selected_ids}) / len(gold) if gold else None
-
-
 def _top_steps(workflow: Workflow, trace: Trace, settings: WorkflowSettings) -> list[dict[str, Any]]:
     """The workflow's own nodes, each with what it cost with everything inside it."""
     from mio_rag.session.models import dollars
 
     costs = trace.by_step()
     steps = {step.id: step for step in trace.steps}
-    told = []
+    found = []
     for node, signature in zip(workflow.nodes, workflow.signatures(), strict=True):
         if (step := steps.get(node.id)) is None:
             continue
         spent = costs[node.id]
-        told.append(
+        found.append(
             {
                 "node": node.id,
                 "do": node.do,
@@ -559,7 +503,7 @@ def _top_steps(workflow: Workflow, trace: Trace, settings: WorkflowSettings) -> 
                 "gave": step.output,
             }
         )
-    return told
+    return found
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
@@ -592,9 +536,7 @@ def read_collected(folder: Path) -> tuple[Outcomes, list[dict[str, Any]]]:
     path = folder / _ABOUT
     if not path.is_file():
         raise InputError(f"'{folder}' holds no outcomes: run `mio-rag policy fit planner`")
-    about = parse_json(read_text(path), str(path))
-    if not isinstance(about, dict) or not isinstance(about.get("workflows"), dict):
-        raise DataError(f"'{path}' is damaged: run `mio-rag policy fit planner` in a new folder")
+    about = _about(folder)
     rows = read_rows(folder)
     outcomes = table_of(rows, tuple(about["workflows"]), about)
     kept = set(outcomes.ids)
@@ -610,7 +552,7 @@ def table_of(
         seen.setdefault(row["question_id"], set()).add(row["action"])
     whole = [row for row in rows if seen[row["question_id"]] >= set(workflows)]
     measures = [m for m in MEASURES if any(row.get(m) is not None for row in whole)]
-    provenance = {**_plain(about), "rows_sha256": sha256(json.dumps(whole).encode()).hexdigest()}
+    provenance = {**about, "rows_sha256": sha256(json.dumps(whole).encode()).hexdigest()}
     return Outcomes.from_rows(whole, measures, actions=list(workflows), provenance=provenance)
 
 

@@ -29,10 +29,11 @@ from mio_rag.learning.mdp import TIE, Plan, model_from_mapping, solve_plan
 from mio_rag.session.costs import Call
 from mio_rag.session.trace import Trace, wrong_totals
 
-#: How an agent may know its uncertainty U; see `mio_rag.deciders.repeat`.
+#: How U, the uncertainty, may be known; see `mio_rag.deciders.repeat`.
 GAUGES = ("tracked", "confidence", "evidence", "complete")
-
 POLICIES = ("mdp", "always-reason", "always-retrieve", "threshold", "random", "fixed-N")
+_ABOVE = {"always-reason": 2.0, "always-retrieve": 0.0, "threshold": 0.5}
+_SAME = 1e-9
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,23 @@ class ProcessStep:
 
 
 def draw(seed: int, question_id: str, step: int, what: int) -> float:
-    """A number in [0, 1) that depends on these alone, so that a run can be replayed."""
+    """Return a number in [0, 1) that depends on these alone, so that a run can be replayed."""
     return float(np.random.default_rng([seed, zlib.crc32(question_id.encode()), step, what]).random())
 
 
-def tracked_next(model: RetrievalMDP, action: str, doubt: float, new: int, luck: float) -> float:
-    """U after an action by the model's dynamics; `luck` in [0, 1) below p_s is a success."""
-    if new == 0 or (action == "retrieve" and luck >= float(model.at("success", doubt))):
-        return doubt
-    return float(model.lowered(action, doubt))
+def tracked_next(model: RetrievalMDP, action: str, uncertainty: float, new: int, chance: float) -> float:
+    """Return U after an action by the model's dynamics; `chance` in [0, 1) below p_s is a success."""
+    if new == 0 or (action == "retrieve" and chance >= float(model.at("success", uncertainty))):
+        return uncertainty
+    return float(model.lowered(action, uncertainty))
+
+
+# -- rules --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class State:
-    """What a policy sees.
+    """What a rule sees.
 
     step: actions so far.
     doubt: U in [0, 1].
@@ -80,14 +84,14 @@ class State:
 
 @dataclass(frozen=True)
 class Decision:
-    """An action, and the worth of all actions where the controller knows it."""
+    """An action, and the values of all actions where they are known."""
 
     action: str
     q_values: dict[str, float] | None = None
 
 
 class Policy(Protocol):
-    """Observes a state and chooses stop, reason or retrieve."""
+    """Chooses stop, reason or retrieve by a state."""
 
     @property
     def name(self) -> str:
@@ -95,7 +99,7 @@ class Policy(Protocol):
         ...
 
     def decide(self, state: State) -> Decision:
-        """The next action."""
+        """Return the next action."""
         ...
 
 
@@ -112,7 +116,7 @@ class Optimal:
         return solve_plan(self.model, bounded=False)
 
     def decide(self, state: State) -> Decision:
-        """The best open action, the cheapest of equal ones."""
+        """Return the best open action, the cheapest of equal ones."""
         q = self.plan.q_at(state.step, state.doubt)
         worth = {action: q[action] for action in q if action in state.open}
         if not worth or (self.model.horizon is None and state.doubt <= 0):
@@ -130,7 +134,7 @@ class UntilSure:
     stop_at: float
 
     def decide(self, state: State) -> Decision:
-        """By the threshold."""
+        """Decide by the threshold."""
         if state.doubt <= self.stop_at:
             return Decision("stop")
         wanted = "retrieve" if state.doubt >= self.threshold else "reason"
@@ -147,7 +151,7 @@ class Random:
     name: str = "random"
 
     def decide(self, state: State) -> Decision:
-        """A random action."""
+        """Draw an action."""
         return Decision(state.open[int(len(state.open) * draw(self.seed, state.question_id, state.step, 2))])
 
 
@@ -163,7 +167,7 @@ class Fixed:
         return f"fixed-{self.steps}"
 
     def decide(self, state: State) -> Decision:
-        """By the count."""
+        """Decide by the count."""
         if state.step >= self.steps:
             return Decision("stop")
         return Decision(_open_one("reason" if state.step % 2 else "retrieve", state))
@@ -178,7 +182,7 @@ def _open_one(wanted: str, state: State) -> str:
 def open_actions(
     steps: Sequence[ProcessStep], closed_book: bool, tried: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """What can bring something new after these steps.
+    """Return what can bring something new after these steps.
 
     Models decode greedily and retrieval is deterministic, so a query that was searched for brings nothing
     again, and a prompt that brought no new note brings none again: until a note changes what is asked for, or
@@ -207,7 +211,7 @@ def open_actions(
 
 
 def split_name(name: str, gauge: str) -> tuple[str, str]:
-    """Controller and gauge of a name such as ``mdp@confidence``; without a gauge the one given."""
+    """Return rule and gauge of a name such as ``mdp@confidence``; without a gauge the one given."""
     controller, at, own = name.partition("@")
     if at and own not in GAUGES:
         raise InputError(
@@ -219,7 +223,7 @@ def split_name(name: str, gauge: str) -> tuple[str, str]:
 def make_policy(
     name: str, model: RetrievalMDP, *, stop_at: float = 0.05, seed: int = 0, closed_book: bool = False
 ) -> Policy:
-    """The policy of that name (without a gauge).
+    """Return the rule of that name (without a gauge).
 
     stop_at: U in [0, 1] at which always-reason, always-retrieve and threshold stop.
     closed_book: there is nothing to retrieve from: the process is solved with a retrieval that never
@@ -233,9 +237,8 @@ def make_policy(
         return Optimal(replace(model, success=0.0) if closed_book else model)
     if name == "always-retrieve" and closed_book:
         raise InputError("controller 'always-retrieve' needs a corpus: leave it out, or give one")
-    above = {"always-reason": 2.0, "always-retrieve": 0.0, "threshold": 0.5}
-    if name in above:
-        return UntilSure(name, above[name], stop_at)
+    if name in _ABOVE:
+        return UntilSure(name, _ABOVE[name], stop_at)
     if found := re.fullmatch(r"threshold:(0?\.\d+|0|1)", name):
         return UntilSure(name, float(found[1]), stop_at)
     if name == "random":
@@ -247,7 +250,7 @@ def make_policy(
     )
 
 
-_SAME = 1e-9
+# -- traces -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -265,7 +268,7 @@ class Decided:
 
 
 def decided(trace: Trace) -> list[Decided]:
-    """The actions of a trace whose policy follows a decision process, or a rule of that kind."""
+    """Return the actions of a trace whose policy follows a decision process, or a rule of that kind."""
     found: list[Decided] = []
     waiting: tuple[Call, ...] = ()
     for step in trace.steps:
@@ -284,54 +287,55 @@ def decided(trace: Trace) -> list[Decided]:
         after = float(step.about.get("next_uncertainty", level))
         found.append(Decided(seen, level, after, step.about.get("q_values"), (*waiting, *step.calls)))
         waiting = ()
-    if found and "next_uncertainty" not in trace.steps[0].about:  # version 2: U after is U before the next
+    if found and "next_uncertainty" not in trace.steps[0].about:  # U after is U before the next
         levels = [one.uncertainty for one in found[1:]] + [float(trace.about.get("uncertainty", 1.0))]
         found = [replace(one, next_uncertainty=after) for one, after in zip(found, levels, strict=True)]
     return found
 
 
 def replay(trace: Trace) -> list[str]:
-    """Make every decision again; what comes out differently (nothing, if all is well).
+    """Make every decision of a trace again; return what comes out differently.
 
     Raises `InputError` if the trace's own settings cannot be used.
     """
     settings = trace.settings
     model = model_from_mapping(dict(settings["model"]), "the trace")
     name, signal = split_name(trace.policy, str(settings.get("gauge", trace.about.get("signal"))))
-    closed = bool(settings["closed_book"])
-    seed = int(settings["seed"])
+    closed, seed = bool(settings["closed_book"]), int(settings["seed"])
     policy = make_policy(name, model, stop_at=settings["stop_at"], seed=seed, closed_book=closed)
-    wrong = []
-    steps = decided(trace)
+    steps, wrong = decided(trace), []
     end = float(trace.about.get("uncertainty", 1.0))
     level = steps[0].uncertainty if steps else end
+
+    def again(k: int, uncertainty: float, tried: Sequence[str]) -> Decision:
+        possible = open_actions([one.step for one in steps[:k]], closed, tried)
+        return policy.decide(State(trace.question_id, k, uncertainty, possible))
+
     for k, one in enumerate(steps):
         where = f"step {k}"
         if abs(one.uncertainty - level) > _SAME:
             wrong.append(f"{where}: U is {one.uncertainty}, after the step before it was {level}")
-        possible = open_actions([s.step for s in steps[:k]], closed, one.step.closed)
-        decision = policy.decide(State(trace.question_id, k, one.uncertainty, possible))
+        decision = again(k, one.uncertainty, one.step.closed)
         if decision.action != one.step.action:
-            wrong.append(f"{where}: {one.step.action} was chosen, the controller says {decision.action}")
+            wrong.append(f"{where}: {one.step.action} was chosen, the controller gives {decision.action}")
         if not _same_q(decision.q_values, one.q_values):
-            wrong.append(f"{where}: Q was {one.q_values}, the model says {decision.q_values}")
+            wrong.append(f"{where}: Q was {one.q_values}, the model gives {decision.q_values}")
         level = one.next_uncertainty
         if signal == "tracked":
             new = len(one.step.new_ids) + bool(one.step.note)
             chance = draw(seed, trace.question_id, k, 1)
-            said = tracked_next(model, one.step.action, one.uncertainty, new, chance)
-            if abs(said - level) > _SAME:
-                wrong.append(f"{where}: U became {level}, the model says {said}")
+            found = tracked_next(model, one.step.action, one.uncertainty, new, chance)
+            if abs(found - level) > _SAME:
+                wrong.append(f"{where}: U became {level}, the model gives {found}")
     if abs(level - end) > _SAME:
         wrong.append(f"the end: U is {end}, after the last step it was {level}")
     last_q = trace.about.get("q_values")
     if trace.ended == "stop" or steps or last_q:  # else a limit came before any decision
-        possible = open_actions([s.step for s in steps], closed, tuple(trace.about.get("closed") or ()))
-        last = policy.decide(State(trace.question_id, len(steps), end, possible))
+        last = again(len(steps), end, tuple(trace.about.get("closed") or ()))
         if trace.ended == "stop" and last.action != "stop":
-            wrong.append(f"the end: it stopped, the controller says {last.action}")
+            wrong.append(f"the end: it stopped, the controller gives {last.action}")
         if not _same_q(last.q_values, last_q):
-            wrong.append(f"the end: Q was {last_q}, the model says {last.q_values}")
+            wrong.append(f"the end: Q was {last_q}, the model gives {last.q_values}")
     return wrong + wrong_totals(trace)
 
 
@@ -342,5 +346,5 @@ def _same_q(one: Mapping[str, float] | None, other: Mapping[str, float] | None) 
 
 
 def signals_of(traces: Sequence[Trace]) -> set[str]:
-    """How U was known in these traces."""
+    """Return how U was known in these traces."""
     return {str(trace.about["signal"]) for trace in traces if "signal" in trace.about}

@@ -1,6 +1,7 @@
 """The table of outcomes: what is chosen from it is worked out by hand."""
 
 import itertools
+import json
 import math
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mio_rag.errors import DataError, InputError
-from mio_rag.learning.outcomes import Outcomes, read_outcomes
+from mio_rag.learning.outcomes import Outcomes, read_outcomes, read_rows
 
 F1 = np.array([[0.0, 1.0, 1.0], [0.5, 0.5, 0.6], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
 TOKENS = np.array([[10.0, 100.0, 300.0]] * 4)
@@ -28,20 +29,11 @@ def table() -> Outcomes:
     )
 
 
-def test_best_fixed_and_oracle_change_with_the_price(table: Outcomes) -> None:
-    # Means: .375, .625, .65.
-    assert table.best_fixed("token_f1", {}) == 2
-    assert table.best_fixed("token_f1", {"prompt_tokens": 0.001}) == 1
-    assert table.best_fixed("token_f1", {"prompt_tokens": 0.01}) == 0
+def test_choices_and_the_oracle_by_hand(table: Outcomes) -> None:
     assert table.oracle("token_f1", {"prompt_tokens": 0.001}).tolist() == [1, 0, 2, 0]
     assert table.mean("token_f1", [1, 0, 2, 0]) == pytest.approx(0.875)
     assert table.mean("prompt_tokens", [1, 0, 2, 0]) == pytest.approx(105)
-
-
-def test_probabilities_are_expectations(table: Outcomes) -> None:
-    even = np.full((4, 3), 1 / 3)
-    assert table.mean("token_f1", even) == pytest.approx(F1.mean())
-    assert table.taken("prompt_tokens", np.eye(3)[[0, 1, 2, 0]]).tolist() == [10, 100, 300, 10]
+    assert table.mean("token_f1", np.full((4, 3), 1 / 3)) == pytest.approx(F1.mean())
 
 
 def test_mixture_of_fixed_actions_by_hand(table: Outcomes) -> None:
@@ -83,7 +75,6 @@ def test_written_and_read_back(table: Outcomes, tmp_path: Path) -> None:
     assert back.provenance == {"seed": 3}
     for name, array in values.items():
         np.testing.assert_array_equal(back.values[name], array)
-    assert back.best_fixed("token_f1", {}) == 2
     with pytest.raises(InputError, match=r"undefined in 6 of 12 cells, for instance for 'a', middle"):
         back.of("tokens_per_second")
 
@@ -168,3 +159,31 @@ def test_other_files_are_refused(table: Outcomes, tmp_path: Path) -> None:
     pq.write_table(held.replace_schema_metadata({b"mio-rag-outcomes": changed}), path)
     with pytest.raises(DataError, match="has version 9"):
         read_outcomes(path)
+
+
+@pytest.mark.parametrize(
+    "line", ["[1]", "{}", '{"question_id": "q", "set": "s", "question": "", "action": "a", "steps": 3}']
+)
+def test_a_damaged_row_of_outcomes_is_named(tmp_path: Path, line: str) -> None:
+    good = {"question_id": "q", "set": "s", "question": "Who?", "action": "plain", "steps": []}
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(good)}\n{line}\n{json.dumps(good)}\n")
+    with pytest.raises(DataError, match=r"rows\.jsonl', line 2 is damaged"):
+        read_rows(tmp_path)
+
+
+def test_a_table_whose_measures_are_no_numbers_is_refused(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "t.parquet"
+    Outcomes(("q1", "q2"), ("a",), {"f1": np.ones((2, 1))}, provenance={"seed": np.int64(3)}).write(path)
+    assert read_outcomes(path).provenance == {"seed": 3}
+    table = parquet.read_table(path)
+    texts = table.set_column(2, "f1", arrow.array(["1", "much"])).replace_schema_metadata(
+        table.schema.metadata
+    )
+    parquet.write_table(texts, path)
+    with pytest.raises(DataError, match=r"t\.parquet': 'f1' of question 'q2' must be a number, got 'much'"):
+        read_outcomes(path)
+    with pytest.raises(InputError, match="'f1' is infinite for 'q1', a"):
+        Outcomes(("q1",), ("a",), {"f1": np.array([[np.inf]])})
+    with pytest.raises(InputError, match="provenance must be plain finite data"):
+        Outcomes(("q1",), ("a",), {"f1": np.ones((1, 1))}, provenance={"x": float("nan")})

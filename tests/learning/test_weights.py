@@ -65,14 +65,6 @@ def test_other_kinds_versions_and_damaged_files_are_refused(weights: Weights, tm
         read_weights(path, "router", 2)
 
 
-def test_files_of_older_releases_have_no_digest(weights: Weights, tmp_path: Path) -> None:
-    from safetensors.numpy import save_file
-
-    path = tmp_path / "old.safetensors"
-    save_file(dict(weights.arrays), str(path), metadata={"mio-rag-weights": weights.header()})
-    assert read_weights(path, "router", 2).sha256 == weights.sha256
-
-
 def test_what_was_said_is_known_again_as_json_says_it(tmp_path: Path) -> None:
     path, about = tmp_path / "w.safetensors", {"places": {10: "a", 9: "b"}, "pair": (1, 0.1)}
     write_weights(Weights("router", 1, {"a": np.ones(2)}, about), path)
