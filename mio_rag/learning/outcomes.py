@@ -223,7 +223,7 @@ class Outcomes:
         )
 
     def oracle(self, quality: str, prices: Mapping[str, float]) -> IntArray:
-        """Return the place of each question's action of most quality less cost: an upper bound for policies."""
+        """Return the place of each question's action of most quality less cost: an upper bound."""
         return np.asarray(np.argmax(self.of(quality) - self.cost(prices), axis=1), dtype=np.intp)
 
     def fixed_at(self, quality: str, cost: str, spent: float) -> float:

@@ -38,11 +38,11 @@ def drawn(rng: np.random.Generator) -> str:
 
 def test_whatever_the_grammar_allows_is_a_workflow() -> None:
     rng = np.random.default_rng(0)
-    texts = {drawn(rng) for _ in range(2000)}
-    assert len(texts) > 200
+    texts = {drawn(rng) for _ in range(600)}
+    assert len(texts) > 100
     known = {" > ".join(path) for path in plans()}
     assert texts <= known
-    for path in plans():
+    for path in plans()[::7]:
         workflow = parse_plan(" > ".join(path))
         assert workflow.nodes
     assert ("retrieve", "select", "answer") in plans()

@@ -32,17 +32,10 @@ def best_number(finds: float, doubt: float, cost: float, left: int) -> int:
     return next(k for k, value in enumerate(worth) if value >= max(worth) - 1e-12)
 
 
-def test_the_process_decides_at_the_doubt_itself() -> None:
-    rule = ByProcess(0.6, 1)
-    assert rule.decide(State("q", 1, 0.051, _OPEN), Looked(0.0306, 1, 0.0337)).action == "stop"
-    assert rule.decide(State("q", 1, 0.09, _OPEN), Looked(0.054, 1, 0.0486)).action == "retrieve"
-    assert rule.decide(State("q", 1, 0.9, ("stop",)), Looked(0.54, 1, 0.01)).action == "stop"
-
-
 def test_the_process_is_the_best_of_all_numbers_of_searches() -> None:
     rng = np.random.default_rng(3)
     acted = set()
-    for _ in range(2000):
+    for _ in range(500):
         most, doubt, finds = int(rng.integers(1, 5)), float(rng.random()), float(rng.random())
         step, price = int(rng.integers(1, most + 1)), float(rng.choice([0.0, 0.0002, 0.0005, 0.001]))
         looked, state = (
@@ -67,7 +60,7 @@ def test_a_sentence_never_contradicts_its_decision(by: str, signal: str) -> None
     rule: Rule = ByPrice() if by == "price" else ByProcess(0.15, 2, signal)
     rng = np.random.default_rng(5)
     actions = set()
-    for _ in range(2000):
+    for _ in range(500):
         doubt, missing = rng.random(2)
         state, looked = (
             State("q", 1, float(doubt), _OPEN),

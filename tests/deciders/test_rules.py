@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
@@ -16,12 +15,11 @@ from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.learning.mdp import solve_plan
 from mio_rag.learning.rules import State, decided, make_policy, open_actions, replay
-from mio_rag.pool import Candidates
-from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.session.budget import Budget, LimitReached, Limits
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.budget import Limits
 from mio_rag.session.costs import totals
 from mio_rag.session.trace import Outcome, Trace
-from mio_rag.types import Answer, GenerationError, Question
+from mio_rag.types import Answer, GenerationError
 from tests.session.scripted import CHOICE, COMPARISON, Sure, agent, said
 
 
@@ -110,25 +108,6 @@ def test_confidence_is_measured_and_its_draft_is_the_answer(river_index: CorpusI
         agent("mdp@confidence", river_index).attempt(COMPARISON, ExtractiveGenerator(), 60).check()
 
 
-def test_confidence_in_a_choice_is_that_of_its_letter() -> None:
-    trace = check_books(agent("mdp@confidence", None).attempt(CHOICE, Sure(lambda prompt: 0.99), 60))
-    assert trace.choice == 1
-    assert trace.answer == "The Tiber"
-    assert trace.about["uncertainty"] == pytest.approx(0.015)  # 1 where all three are equally probable
-    assert decided(trace) == []
-
-
-def test_a_model_that_names_no_option_is_uncertain() -> None:
-    def mumbling(prompt: Prompt) -> str:
-        return "B" if prompt.passages or prompt.system.startswith("You think") else "who knows"
-
-    generator = Sure(lambda prompt: 0.99)
-    generator.inner = ScriptedGenerator(mumbling)
-    trace = check_books(agent("mdp@confidence", None).attempt(CHOICE, generator, 60))
-    assert decided(trace)[0].uncertainty == 1.0
-    assert trace.choice == 1
-
-
 class Slow(Sure):
     """Claims to take 4 s for every reply, and counts them."""
 
@@ -164,7 +143,10 @@ def test_evidence_is_measured_from_what_is_read(river_index: CorpusIndex) -> Non
     assert decided(trace)[0].uncertainty == 1.0
 
 
-def test_closed_book_never_retrieves() -> None:
+def test_closed_book_never_retrieves_and_is_sure_of_a_choice_by_its_letter() -> None:
+    trace = check_books(agent("mdp@confidence", None).attempt(CHOICE, Sure(lambda prompt: 0.99), 60))
+    assert (trace.choice, trace.answer, decided(trace)) == (1, "The Tiber", [])
+    assert trace.about["uncertainty"] == pytest.approx(0.015)  # 1 where all three are equally probable
     for name in ("mdp", "threshold", "random", "fixed-3", "always-reason"):
         trace = check_books(agent(name, None).attempt(CHOICE, ScriptedGenerator(said), 60))
         assert set(actions(trace)) <= {"reason"}
@@ -215,49 +197,6 @@ def test_a_small_window_is_never_exceeded(river_index: CorpusIndex) -> None:
     assert trace.answer == "the Tiber"
 
 
-def test_evidence_keeps_the_budget_and_selection_is_exact(river_index: CorpusIndex) -> None:
-    outcome = agent("fixed-5", river_index).attempt(COMPARISON, ScriptedGenerator(said), 40)
-    assert outcome.selection is not None
-    assert outcome.selection.tokens_used <= 40
-    assert outcome.selection.result.is_optimal
-    assert [p["id"] for p in outcome.trace.passages] == list(outcome.selection.ids)
-
-
-def test_merged_pools_keep_the_best_of_both(river_index: CorpusIndex) -> None:
-    retriever = Retriever(river_index, pool=3)
-    one, other = retriever.retrieve("Arno length"), retriever.retrieve("bread flour")
-    merged = one.merge(other, 3, keep={one.ids[2]})
-    assert one.ids[2] in merged.ids
-    assert len(merged) <= 4
-    best = {
-        i: max(dict(zip(p.ids, p.relevance, strict=True)).get(i, -1) for p in (one, other))
-        for i in merged.ids
-    }
-    assert merged.relevance == pytest.approx([best[i] for i in merged.ids])
-    assert np.all(np.diff(merged.relevance) <= 1e-12)
-    for i, passage in enumerate(merged.ids):
-        source = one if passage in one.ids else other
-        k = source.ids.index(passage)
-        assert merged.texts[i] == source.texts[k]
-        assert merged.tokens[i] == source.tokens[k]
-        assert np.array_equal(merged.embeddings[i], source.embeddings[k])
-
-
-def test_merged_pools_keep_the_links_of_each() -> None:
-    def pool(ids: list[str], pair: tuple[int, int], weight: float) -> Candidates:
-        links = np.zeros((2, 2))
-        links[pair] = weight
-        return Candidates(ids, ids, np.ones(2), np.ones(2), question="q", links=links, positions=[3, 4])
-
-    merged = pool(["a", "b"], (0, 1), 0.5).merge(pool(["b", "c"], (1, 0), 1.0), 3, set())
-    at = {i: k for k, i in enumerate(merged.ids)}
-    expected = np.zeros((3, 3))
-    expected[at["a"], at["b"]], expected[at["c"], at["b"]] = 0.5, 1.0
-    assert np.array_equal(merged.links, expected)
-    assert merged.question == "q"
-    assert [merged.positions[at[i]] for i in "abc"] == [3, 4, 4]
-
-
 def test_controllers_by_hand() -> None:
     def act(
         name: str, u: float, step: int = 0, possible: tuple[str, ...] = ("stop", "reason", "retrieve")
@@ -300,18 +239,6 @@ def test_an_empty_draft_is_the_answer_and_is_paid_once() -> None:
     trace = agent("fixed-0@confidence", None).attempt(COMPARISON, Silent(lambda prompt: 0.5), 60).trace
     assert trace.about["uncertainty"] == 1.0
     assert [call.part for call in trace.calls if call.lm_calls] == ["measure"]
-
-
-def test_a_budget_refuses_before_it_spends() -> None:
-    generator = ScriptedGenerator({"q": "yes"})
-    branch = Budget(generator, Limits(tokens=50), 20).branch()
-    prompt = Prompt(Question("q", "why"), (), "s", "u " * 25)
-    with pytest.raises(LimitReached, match="50 tokens"):
-        branch.generate("reason", prompt, 10)
-    assert generator.prompts == []
-    assert branch.costs.calls == ()
-    with pytest.raises(InputError, match="tokens must be >= 1, got 0"):
-        Limits(tokens=0)
 
 
 def test_replies_are_asked_for_once_and_charged_to_all(river_index: CorpusIndex) -> None:
