@@ -21,13 +21,15 @@ Sources: Fortet (1960); McCormick (1976); Glover, Management Science 22 (1975).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
-import scipy  # loads scipy.sparse, a tenth of a second, where it is first used
 from numpy.typing import NDArray
 
 from mio_rag.formulations.program import SelectionProgram, precedence_program
+
+if TYPE_CHECKING:
+    import scipy
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -86,6 +88,8 @@ def linearize(program: SelectionProgram, form: Linearization = "mccormick") -> M
     "glover" one per item (smaller, weaker relaxation). Segments become binary columns, as in
     `precedence_program`.
     """
+    import scipy.sparse  # here: it takes a tenth of a second
+
     program = precedence_program(program)
     n = program.n
     base = np.stack([program.costs, *(row.coefficients for row in program.rows)])

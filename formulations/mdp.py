@@ -33,7 +33,6 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
-import scipy  # loads scipy.sparse, a tenth of a second, where it is first used
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError
@@ -209,6 +208,8 @@ def _shaped(
 
 def _stochastic(given: Any, allowed: BoolArray, problems: list[str]) -> Any:
     """The transitions as compressed rows s * m + a that sum to 1, empty where not allowed."""
+    import scipy.sparse  # here, as below: it takes a tenth of a second
+
     n, m = allowed.shape
     matrix: Any
     is_sparse: bool = scipy.sparse.issparse(given)
@@ -375,6 +376,8 @@ class RetrievalMDP:
         A successor between two points is both, weighted ("interpolate"); the lower one ("down"), an upper
         bound of the values; or the higher one ("up"), a lower bound (both for constant parameters).
         """
+        import scipy.sparse
+
         u, n = self.levels, self.grid
         stops = self.horizon is not None
         states, m = n + stops, len(self.actions)

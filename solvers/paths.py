@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy  # loads scipy.optimize, a fifth of a second, where it is first used
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
@@ -200,6 +199,8 @@ def _mixed(scenarios: list[SelectionProgram], weights: FloatArray) -> SelectionP
 
 def _weights(values: FloatArray) -> FloatArray:
     """w on the simplex that makes max over columns of w . values smallest."""
+    import scipy.optimize  # here: it takes a fifth of a second
+
     rows, columns = values.shape
     found = scipy.optimize.linprog(
         np.append(np.zeros(rows), 1.0),

@@ -44,12 +44,8 @@ class _UnplannedError(Exception):
 
 
 class CountingReader(ExtractiveGenerator):
-    """The extractive reader, with a record of its prompts and replies.
-
-    Parameters
-    ----------
-    fails_at : int or None
-        The reply, counted from 0, at which it raises `error` instead; None: never.
+    """The extractive reader, with a record of its prompts and replies; from reply `fails_at` on (counted
+    from 0), it raises `error`.
     """
 
     def __init__(self, fails_at: int | None = None, error: Exception | None = None) -> None:
@@ -114,39 +110,28 @@ def check_controller(
         def test_promises():
             check_controller(lambda setup: MyController("mine", setup), name="mine")
 
-    Checked is that every attempt returns an `Outcome` with a reply or an error; that evidence never exceeds
-    the budget, nor steps and tokens their limits; that nothing begins after the time limit; that costs hold
-    all that the reader was asked, and add up by part and over the trace; that the same seed makes the same
-    trace, in any order of questions and with remembered replies; that a failing reader gives an error with
-    what was spent until then; that an unexpected exception is raised, or named in the trace or the error;
-    that a trace survives JSON and a file, and that its decisions can be made again.
+    Checked is that every attempt returns an `Outcome` with a reply or an error; that evidence, steps, tokens
+    and time keep their limits; that costs hold all that the reader was asked, and add up by part and over the
+    trace; that the same seed makes the same trace, in any order of questions and with remembered replies;
+    that a failing reader gives an error with what was spent until then; that an unexpected exception is
+    raised, or named in the trace or the error; that a trace survives JSON and a file, and that its decisions
+    can be made again.
+
+    `AssertionError` lists every case that failed, with its question and trace.
 
     Parameters
     ----------
     make : callable
         ``make(setup) -> controller``, see `mio_rag.policies.setup`. Called anew for every run.
-    name : str
-        Name of the controller in the report.
     dataset, index : optional
         Other questions and passages, given together; by default the bundled demo, indexed by TF-IDF.
     questions : int
         How many of them, >= 1; one more, with options, is made of the first that has an answer.
     budgets : sequence of int
         Token budgets of the evidence, >= 1.
-    limits : Limits
-        Limits of its runs.
     replay : callable, optional
         For traces of the controller's own kind: makes the decisions again. Those of a decision process have
         one; of other kinds, without it, only the sums are checked.
-
-    Raises
-    ------
-    AssertionError
-        Listing every case that failed, with its question, and its trace as JSON where there is one.
-    InputError
-        For a parameter out of range.
-    MissingExtraError
-        Without the extra ``retrieval``, which the index of the demo needs.
     """
     if (dataset is None) != (index is None):
         raise InputError("dataset and index belong together: give both, or neither for the demo")

@@ -41,13 +41,7 @@ COSTS = ("integer", "decimal", "some zero", "equal", "large")
 
 
 def random_program(rng: np.random.Generator, n_max: int = 10) -> SelectionProgram:
-    """One program with at most `n_max` items; one in thirty has none, one in thirty a single one.
-
-    Parameters
-    ----------
-    n_max : int
-        >= 2. Exhaustive enumeration, the oracle, takes up to 20.
-    """
+    """Draw a program with at most `n_max` >= 2 items; one in thirty has none, one in thirty a single one."""
     few = int(rng.integers(30))
     n = few if few < 2 else int(rng.integers(2, n_max + 1))
     pairwise, linear = _values(rng, n, str(rng.choice(PAIRS)))
@@ -243,15 +237,9 @@ Demand = Literal["proof", "selection", "honesty", "bound"]
 class Case:
     """A program and its answer.
 
-    Parameters
-    ----------
-    optimum : float or None
-        By hand; None where it is left to enumeration, or nothing is feasible.
-    selected : tuple of int or None
-        The only optimal selection; None where there are several, or none at all.
-    demand : {"proof", "selection", "honesty", "bound"}
-    plain : bool
-        Whether every solver has to take it: numbers of few digits and ordinary size.
+    `optimum` is by hand; None where it is left to enumeration, or nothing is feasible. `selected` is the only
+    optimal selection; None where there are several, or none at all. `plain` says that every solver has to
+    take it: numbers of few digits and ordinary size.
     """
 
     name: str

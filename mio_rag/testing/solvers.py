@@ -51,42 +51,30 @@ def check_solver(
             check_solver(my_backend.solve, name="mine", exact=True)
 
     Checked are known answers (ties, duplicates, fixed items, rows, decimals that just fit), infeasible
-    programs, random ones with rows of all kinds, the same at eleven scales from 1e-10 to 1e10 for values,
-    costs and rows each, penalties and other numbers far larger than what is decided about, time limits,
-    relative gaps, threads and seeds. Every result must be consistent
-    (`mio_rag.solvers.result.conclude` sees to that), and the program must be left as it was. Speed is not
-    checked. It takes seconds where a program of nine items takes milliseconds.
+    programs, random ones with rows of all kinds, the same at eleven scales from 1e-10 to 1e10, numbers far
+    larger than what is decided about, time limits, relative gaps, threads and seeds. Every result must be
+    consistent (`mio_rag.solvers.result.conclude` sees to that), and the program must be left as it was. Speed
+    is not checked. It takes seconds where a program of nine items takes milliseconds.
+
+    `AssertionError` lists every case that failed, with its program as JSON for ``mio-rag solve``.
 
     Parameters
     ----------
     solve : callable
         ``solve(program, options) -> SolveResult``.
-    name : str
-        Name of the solver in the report.
     exact : bool
-        Whether it promises the optimum and its proof, given time. A heuristic may find less; but what it
-        finds must be feasible, its bound must hold, and it may call nothing optimal or infeasible that is
-        not.
+        Whether it promises the optimum and its proof, given time. A heuristic may find less; but what it finds
+        must be feasible, its bound must hold, and it may call nothing optimal or infeasible that is not.
     programs : int
         How many random programs at scale 1, >= 0; at other scales there are a fifth as many and at least 66.
     seed : int
         >= 0; the same one draws the same programs.
     max_free : int, optional
-        The largest number of items that are not fixed, where the solver has one, >= 12; larger programs are
-        left out.
+        The largest number of items that are not fixed, where the solver has one, >= 12.
     may_refuse : bool
-        Whether it may raise `InputError` where the numbers have many digits or are very large or small: for a
-        solver that would have to round them. Never where they are plain.
+        Whether it may raise `InputError` where the numbers have many digits or are very large or small.
     segments : bool
         Whether it takes programs with shared segments.
-
-    Raises
-    ------
-    AssertionError
-        Listing every case that failed, with its program as JSON without what is default, as ``mio-rag lab
-        solve`` and `SelectionProgram.from_json` take it.
-    InputError
-        For a parameter out of range.
     """
     asked = {"programs": programs, "seed": seed}
     problems = [f"{label}={value} must be >= 0" for label, value in asked.items() if value < 0]
@@ -110,16 +98,10 @@ def check_solver(
 def disagreement(
     program: SelectionProgram, truth: SolveResult, claim: SolveResult, exact: bool
 ) -> str | None:
-    """What is wrong with a solver's claim, given the truth; None when it holds.
+    """Return what is wrong with a solver's claim, given the truth of enumeration; None when it holds.
 
-    Parameters
-    ----------
-    truth : SolveResult
-        What enumeration found.
-    exact : bool
-        Whether the solver promises the optimum with a proof. Without, a selection may be worse than the best;
-        but it must be feasible, the bound must hold, and nothing may be called optimal or infeasible that is
-        not.
+    Unless the solver is `exact`, a selection may be worse than the best; but it must be feasible, the bound
+    must hold, and nothing may be called optimal or infeasible that is not.
     """
     best = truth.objective
     tolerance = 0.0 if best is None else SolveOptions().tolerance(best, program.value_scale)
