@@ -20,8 +20,8 @@ from mio_rag.service.settings import ConnectionLimits, ServiceSettings, fitted
 ROOT = Path(__file__).parents[1]
 
 HEAVY = (
-    "torch|onnxruntime|faiss|ortools|numba|transformers|sentence_transformers|pandas|sklearn|scipy"
-    "|highspy|matplotlib|langchain_core|llama_index|haystack|dspy"
+    "torch|onnxruntime|faiss|ortools|numba|transformers|sentence_transformers|pandas|sklearn|scipy.sparse"
+    "|scipy.optimize|highspy|matplotlib|langchain_core|llama_index|haystack|dspy"
 )
 SELECT = """
 from mio_rag import Pool, Selector

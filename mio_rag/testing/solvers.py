@@ -63,8 +63,9 @@ def check_solver(
     solve : callable
         ``solve(program, options) -> SolveResult``.
     exact : bool
-        Whether it promises the optimum and its proof, given time. A heuristic may find less; but what it finds
-        must be feasible, its bound must hold, and it may call nothing optimal or infeasible that is not.
+        Whether it promises the optimum and its proof, given time. A heuristic may find less; but what it
+        finds must be feasible, its bound must hold, and it may call nothing optimal or infeasible that is
+        not.
     programs : int
         How many random programs at scale 1, >= 0; at other scales there are a fifth as many and at least 66.
     seed : int
