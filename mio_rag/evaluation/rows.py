@@ -41,7 +41,7 @@ RANKING_SOLVERS = ("topk", "mmr", "density")
 #: The method that reads what `ask` reads by default.
 FITTING = "mio"
 #: Methods that may read single sentences. Evidence is labelled by passages, so theirs is not compared.
-PARTED = (FITTING, "exact:sentences")
+PARTED = (FITTING, "exact:auto", "exact:sentences")
 #: Parts of the costs that every controller's row has; other parts come after them.
 PARTS = ("decompose", "retrieve", "select", "reason", "measure", "answer")
 

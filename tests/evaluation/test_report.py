@@ -2,27 +2,127 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.evaluation.reported import (
-    HOSTILE,
-    PAIR,
-    RUN,
-    comparison,
-    decision,
-    entry,
-    headlines,
-    page,
-    row,
-    spread,
-)
+from mio_rag.evaluation.report import render_report
 
 pytest.importorskip("plotly")
+
+HOSTILE = (
+    "</script><script>alert(1)</script><!-- <script> \" ' & <img src=x onerror=alert(2)> \u2028 ${x} $data"
+)
+
+
+class Page(HTMLParser):
+    """What a browser would see: tags with attributes, visible text, the contents of scripts."""
+
+    VOID = frozenset({"meta", "input", "br", "img", "link"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.texts: list[tuple[tuple[str, ...], str]] = []
+        self.styles = ""
+        self.path: list[str] = []
+        self.feed(page)
+        self.close()
+        found = next((text for a, text in self.scripts if a.get("id") == "report-data"), None)
+        self.data: dict[str, Any] = {} if found is None else json.loads(found)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+        if tag not in self.VOID:
+            self.path.append(tag + "".join(f".{v}" for k, v in attrs if k in ("class", "id") and v))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.path and self.path.pop().split(".")[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        inside = self.path[-1] if self.path else ""
+        if inside.startswith("script"):
+            attributes, text = self.scripts[-1]
+            self.scripts[-1] = attributes, text + data
+        elif inside.startswith("style"):
+            self.styles += data
+        else:
+            self.texts.append((tuple(self.path), data))
+
+    def lines(self, name: str) -> list[Any]:
+        script = next(text for attributes, text in self.scripts if attributes.get("id") == name)
+        return [json.loads(line) for line in script.split("\n") if line]
+
+    def text(self, part: str = "") -> str:
+        """Visible text of every element whose tag, class or id is `part`."""
+        return " ".join(
+            text for path, text in self.texts if not part or any(part in p.split(".") for p in path)
+        )
+
+
+def spread(mean: float, low: float | None = None, high: float | None = None) -> dict[str, float]:
+    return {"mean": mean, "low": mean if low is None else low, "high": mean if high is None else high}
+
+
+def decision(**changes: Any) -> dict[str, Any]:
+    return {
+        "id": "p1", "title": "Forth Bridge", "source": "a", "tokens": 40, "relevance": 0.9, "value": 0.5,
+        "selected": True, "gold": True, "reason": "relevance 0.900, adds +0.500", "redundant_with": None,
+        "text": "Opened in 1890.", **changes,
+    }  # fmt: skip
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return {
+        "question_id": "q1", "question": "When did it open?", "question_type": "single", "method": "exact",
+        "budget_tokens": 400, "selected_ids": ["p1"], "passages_selected": 1, "pool_size": 50,
+        "tokens_used": 40, "answer": "1890", "answers": ["1890"], "gold_ids": ["p1"], "gold_recall": 1.0,
+        "exact_match": 1.0, "token_f1": 1.0, "status": "optimal", "gap": 0.0,
+        "objective": 0.5, "bound": 0.5, "solver": "highs",
+        "solve_seconds": 0.01, "retrieve_seconds": 0.02, "select_seconds": 0.01, "generate_seconds": 0.5,
+        "total_seconds": 0.53, "error": None, "decisions": [decision()], **changes,
+    }  # fmt: skip
+
+
+def entry(
+    method: str, f1: float | None, tokens: float = 300, budget: int = 400, **more: Any
+) -> dict[str, Any]:
+    mean = None if f1 is None else spread(f1, f1 - 0.05, f1 + 0.05)
+    common = {"method": method, "budget_tokens": budget, "n": 100, "failed": 0}
+    return {**common, "token_f1": mean, "tokens_used": spread(tokens), **more}
+
+
+def comparison(low: float, high: float, q: float | None, **changes: Any) -> dict[str, Any]:
+    return {
+        "method": "exact", "baseline": "topk", "budget_tokens": 400, "measure": "token_f1", "n": 100,
+        "difference": (low + high) / 2, "low": low, "high": high, "p_value": q, "q_value": q, **changes,
+    }  # fmt: skip
+
+
+RUN: dict[str, Any] = {
+    "dataset": "demo", "data_sha256": "ab12", "questions": 100, "passages": 80, "generator": "gguf:model",
+    "methods": ["topk", "exact"], "budgets": [400], "baseline": "topk",
+    "settings": {"redundancy_weight": 0.3}, "versions": {"mio-rag": "0.1.0"}, "hardware": {"cpu": "one"},
+}  # fmt: skip
+
+PAIR = [entry("topk", 0.5), entry("exact", 0.6)]
+
+
+def page(rows: Any = (), summary: Any = (), comparisons: Any = (), run: Any = RUN) -> Page:
+    return Page(render_report(rows, summary, comparisons, run))
+
+
+def headlines(*arguments: Any, **named: Any) -> str:
+    return page(*arguments, **named).text("headlines")
 
 
 def test_the_page_requests_nothing_from_elsewhere() -> None:
@@ -91,6 +191,22 @@ def test_values_that_are_not_finite_or_not_plain_become_plain() -> None:
     assert not re.search(r"\b(NaN|Infinity|nan|inf)\b", text)
 
 
+def test_charts_hold_latency_and_what_nothing_dominates() -> None:
+    rows = [row(question_id=f"q{i}", select_seconds=float(i)) for i in range(21)]
+    (timed,) = page(rows, PAIR).data["latency"]
+    assert timed["stages"]["select"] == [10.0, 19.0]  # median and 95th percentile
+    # Controllers are counted by all prompts: by its context alone the last would be the cheapest.
+    some = [entry("a", 0.5, 100), entry("b", 0.6, 200), entry("c", 0.55, 250), entry("d", 0.5, 150)]
+    agent = [
+        entry("topk", 0.5, 100, prompt_tokens=spread(150)),
+        entry("mdp", 0.5, 20, prompt_tokens=spread(900), steps=spread(3)),
+    ]
+    for summary, best in ((some, ["a", "b"]), (agent, ["topk"])):
+        data = page([], summary).data
+        names = [data["methods"][p["method"]]["name"] for p in data["points"] if "token_f1" in p["front"]]
+        assert names == best
+
+
 def test_rows_are_marked_by_answers_else_by_evidence() -> None:
     def marks(rows: list[dict[str, Any]], **run: Any) -> list[tuple[str, float | None]]:
         return [(r[3], r[5]) for r in page(rows, PAIR, run=RUN | run).data["rows"]]
@@ -113,27 +229,6 @@ def test_rows_are_marked_by_answers_else_by_evidence() -> None:
     documents = [row(gold_recall=None, source_recall=0.5, gold_ids=[], exact_match=None, token_f1=None)]
     data = page(documents, [entry("exact", None, source_recall=spread(0.5))]).data
     assert (data["primary"], data["rows"][0][3:]) == ("source_recall", ["s", 0, 0.5])
-
-
-def test_charts_hold_latency_colours_and_what_nothing_dominates() -> None:
-    rows = [row(question_id=f"q{i}", select_seconds=float(i)) for i in range(21)]
-    (timed,) = page(rows, PAIR).data["latency"]
-    assert timed["stages"]["select"] == [10.0, 19.0]  # median and 95th percentile
-    methods = page([], PAIR, run=RUN | {"methods": ["exact", "topk", "mmr"]}).data["methods"]
-    assert {m["name"]: m["tone"] for m in methods} == {"exact": "--m0", "topk": "--base", "mmr": "--m1"}
-    data = page(
-        [], [entry("a", 0.5, 100), entry("b", 0.6, 200), entry("c", 0.55, 250), entry("d", 0.5, 150)]
-    ).data
-    names = [data["methods"][p["method"]]["name"] for p in data["points"] if "token_f1" in p["front"]]
-    assert names == ["a", "b"]
-    # Controllers are counted by all prompts: by its context alone this one would be the cheapest.
-    summary = [
-        entry("topk", 0.5, 100, prompt_tokens=spread(150)),
-        entry("mdp", 0.5, 20, prompt_tokens=spread(900), steps=spread(3)),
-    ]
-    data = page([], summary, run=RUN | {"methods": ["topk", "mdp"]}).data
-    assert data["reading"] == "prompt_tokens"
-    assert [p["method"] for p in data["points"] if "token_f1" in p["front"]] == [0]
 
 
 # Claims

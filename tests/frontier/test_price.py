@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,9 +38,21 @@ def test_each_point_is_what_a_selector_at_that_price_does(demo: Dataset, demo_in
         assert point["tokens"]["mean"] == pytest.approx(np.mean([s.tokens_used for s in chosen]))
         assert point["evidence"]["mean"] == pytest.approx(np.mean(found))
         assert 0 <= point["gap"] < 1e-4
+    bare = [replace(q, gold_ids=(), gold_sources=()) for q in asked[:3]]
+    unlabelled = price_curve(bare, pools[:3], SELECTOR, [0.001], [100])["prices"][0]
+    assert unlabelled["evidence"] is None
+    assert unlabelled["tokens"]["mean"] > 0
     for point in curve["budgets"]:
         alike = [SELECTOR.select(p, point["budget_tokens"]).tokens_used for p in pools]
         assert point["tokens"]["mean"] == pytest.approx(np.mean(alike))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"token_prices": (-1.0,)}, {"token_prices": (0.1,), "selector": Selector(token_price=0.1)}]
+)
+def test_wrong_prices_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="token_price"):
+        FrontierSettings(**wrong)
 
 
 def test_what_passages_share_is_counted_once_as_where_they_are_read() -> None:
@@ -76,15 +89,3 @@ def test_it_is_part_of_the_run_where_prices_are_given(
     assert "One price for every token" in page
     assert 'src="data:image/png;base64,' in page
     assert (tmp_path / "run" / "price.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_labels_there_are_tokens_alone(demo: Dataset, demo_index: CorpusIndex) -> None:
-    asked = [replace(q, gold_ids=(), gold_sources=()) for q in demo.questions[:3]]
-    pools = Retriever(demo_index).retrieve_many([q.text for q in asked])
-    curve = price_curve(asked, pools, SELECTOR, [0.001], [100])
-    assert curve["prices"][0]["evidence"] is None
-    assert curve["prices"][0]["tokens"]["mean"] > 0
-    with pytest.raises(InputError, match="token_prices"):
-        FrontierSettings(token_prices=(-1.0,))
-    with pytest.raises(InputError, match=r"token_price=0\.1 is what is looked for here"):
-        FrontierSettings(token_prices=(0.1,), selector=Selector(token_price=0.1))
