@@ -42,10 +42,17 @@ RANKINGS = ("dense", "bm25", "rrf", "minmax")
 
 
 class Tiktoken:
-    """cl100k_base, or the approximate counter where tiktoken's file cannot be had."""
+    """Count and cut by tiktoken's cl100k_base."""
 
     def __init__(self) -> None:
-        self._encoding = require("tiktoken", "bench", "counting tokens").get_encoding("cl100k_base")
+        tiktoken = require("tiktoken", "bench", "counting tokens")
+        try:
+            self._encoding = tiktoken.get_encoding("cl100k_base")
+        except OSError as error:  # of requests
+            raise InputError(
+                f"tiktoken cannot load cl100k_base ({type(error).__name__}): go online once, or set "
+                "TIKTOKEN_CACHE_DIR to a folder that holds its file"
+            ) from error
         self._known: dict[str, int] = {}
         self.name = "cl100k_base"
 
@@ -178,12 +185,13 @@ def ranked(pool: Pool, how: str) -> list[int]:
     """Rows of a pool in the order of a plain ranking."""
     dense, words = pool.scores["dense"], pool.scores["bm25"]
     score = {
-        "dense": lambda: dense,
-        "bm25": lambda: words,
-        "rrf": lambda: 1 / (60 + _ranks(dense)) + 1 / (60 + _ranks(words)),
-        "minmax": lambda: _spread(dense) + _spread(words),
-    }[how]()
-    return np.argsort(-score, kind="stable").tolist()
+        "dense": dense,
+        "bm25": words,
+        "rrf": 1 / (60 + _ranks(dense)) + 1 / (60 + _ranks(words)),
+        "minmax": _spread(dense) + _spread(words),
+    }[how]
+    found: list[int] = np.argsort(-score, kind="stable").tolist()
+    return found
 
 
 def _whole(pool: Pool, i: int) -> str:
