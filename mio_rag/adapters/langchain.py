@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Documents, Read, Vectors, label, number, place
+from mio_rag.adapters.core import NOTES, Documents, Read, SelectionFields, Vectors, label, number, place
 from mio_rag.errors import optional
 
 with optional("langchain_core", "langchain", "mio_rag.adapters.langchain"):
@@ -23,8 +23,6 @@ with optional("langchain_core", "langchain", "mio_rag.adapters.langchain"):
     from langchain_core.retrievers import BaseRetriever, RetrieverLike
     from langchain_core.runnables.config import run_in_executor
     from langchain_core.vectorstores import VectorStoreRetriever
-
-    from mio_rag.adapters.fields import SelectionFields
 
 _PART = 10**9  # characters that no page has
 #: Where loaders say which page, row of a table or record of a file a document is: places count anew in each.
@@ -105,7 +103,7 @@ class SelectionCompressor(_Documents, BaseDocumentCompressor):
     score_key, source_key, start_key : str or None
         Where in the metadata relevance, source and place in the source stand.
     selector, counter, on_selection
-        See `mio_rag.adapters.fields.SelectionFields`.
+        See `mio_rag.adapters.core.SelectionFields`.
     **settings
         Any parameter of `mio_rag.Selector`.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Documents, Read, Vectors, label, place
+from mio_rag.adapters.core import NOTES, Documents, Read, SelectionFields, Vectors, label, place
 from mio_rag.errors import InputError, optional
 
 with optional("llama_index", "llama-index", "mio_rag.adapters.llama_index"):
@@ -16,8 +16,6 @@ with optional("llama_index", "llama-index", "mio_rag.adapters.llama_index"):
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
     from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
-
-    from mio_rag.adapters.fields import SelectionFields
 
 
 class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
@@ -41,7 +39,7 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
         ``node.metadata["mio_rag"]["parts"]``, unless ``merge=False``; not where metadata are shown to the
         model.
     selector, counter, on_selection
-        See `mio_rag.adapters.fields.SelectionFields`.
+        See `mio_rag.adapters.core.SelectionFields`.
     **settings
         Any parameter of `mio_rag.Selector`.
 
