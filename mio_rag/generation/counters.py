@@ -37,10 +37,9 @@ def chat_text(tokenizer: Any, prompt: Prompt) -> tuple[str, bool]:
     if getattr(tokenizer, "chat_template", None) is None:
         return f"{prompt.system}\n\n{prompt.user}", True
     jinja2 = require("jinja2", "retrieval", "applying a chat template")
-    system, user = {"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}
     merged = {"role": "user", "content": f"{prompt.system}\n\n{prompt.user}"}
     try:
-        text = tokenizer.apply_chat_template([system, user], tokenize=False, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(prompt.messages, tokenize=False, add_generation_prompt=True)
     except jinja2.TemplateError:
         # Some templates (Gemma's, early Mistral's) refuse a system message.
         text = tokenizer.apply_chat_template([merged], tokenize=False, add_generation_prompt=True)
@@ -157,7 +156,7 @@ class ServerCounter:
 
     def prompt(self, prompt: Prompt) -> int:
         """Tokens of the prompt under the server's chat template."""
-        messages = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
+        messages = prompt.messages
         if self.dialect == "vllm":
             return self._tokenize({"model": self._model, "messages": messages})
         reply = self._post("/apply-template", {"model": self._model, "messages": messages})

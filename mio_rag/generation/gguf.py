@@ -120,7 +120,7 @@ class GGUFGenerator(BaseGenerator):
     def prompt_tokens(self, prompt: Prompt) -> int:
         """Tokens of the whole prompt, with the model's own chat template applied."""
         self._check_open()
-        templated = self._call("POST", "/apply-template", {"messages": _messages(prompt)})["prompt"]
+        templated = self._call("POST", "/apply-template", {"messages": prompt.messages})["prompt"]
         return len(self._call("POST", "/tokenize", {"content": templated, "add_special": True})["tokens"])
 
     def _count(self, texts: list[str]) -> list[int]:
@@ -192,7 +192,7 @@ class GGUFGenerator(BaseGenerator):
 
     def _complete(self, prompt: Prompt, **options: Any) -> Any:
         body = {
-            "messages": _messages(prompt),
+            "messages": prompt.messages,
             "temperature": 0,
             "seed": self._seed,
             "cache_prompt": self._reuse,
@@ -232,10 +232,6 @@ _OPEN: weakref.WeakSet[GGUFGenerator] = weakref.WeakSet()
 def _at_exit() -> None:
     for one in list(_OPEN):
         one._at_rest()
-
-
-def _messages(prompt: Prompt) -> list[dict[str, str]]:
-    return [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
 
 
 def _among(choice: Mapping[str, Any], said: str, letters: str) -> float | None:

@@ -171,10 +171,7 @@ class OpenAIGenerator(BaseGenerator):
     def _request(self, prompt: Prompt, max_tokens: int) -> dict[str, Any]:
         return {
             "model": self._model,
-            "messages": [
-                {"role": "system", "content": prompt.system},
-                {"role": "user", "content": prompt.user},
-            ],
+            "messages": prompt.messages,
             "temperature": 0,
             "seed": self._seed,
             self._limit: max_tokens,

@@ -37,6 +37,11 @@ class Prompt:
     user: str
 
     @property
+    def messages(self) -> list[dict[str, str]]:
+        """As chat templates and endpoints take them."""
+        return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
+
+    @property
     def context(self) -> str:
         """The context block: the text that a token budget bounds; empty without passages."""
         return render_context(self.passages)
