@@ -73,3 +73,16 @@ def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "indices.csc.index.npy", np.zeros(1, dtype=np.int32))
     with pytest.raises(ValueError, match="do not fit together"):
         LexicalIndex.load(tmp_path)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_passages_in_other_languages_are_cut_by_their_script(tmp_path: Path, mapped: bool) -> None:
+    texts = ["七年战争是欧洲的战争。", "阿诺河流经佛罗伦萨。", "Он жил в городе и на реке, но это было не в Риме."]
+    built = LexicalIndex.build(texts)
+    built.save(tmp_path)
+    read = LexicalIndex.load(tmp_path, mapped=mapped)
+    for question, best in (("佛罗伦萨在哪里？", 1), ("战争", 0), ("города", 2)):
+        for index in (built, read):
+            assert index.scores(question).argmax() == best
+            assert (index.scores(question) > 0).sum() == 1
+    assert LexicalIndex.build(TEXTS)._parameters.get("languages") is None  # English is read as ever
