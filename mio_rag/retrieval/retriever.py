@@ -25,8 +25,8 @@ LINK_SOURCES = 10
 MOST_LINKED = 30
 #: Scores of a list are laid between its best and that of this rank, in documents.
 FUSED_DEPTH = 50
-#: Parts of a pool of documents, as shares of its size: the best of both lists together, of each alone, and
-#: the units whose passages join them.
+#: Parts of a pool of documents, as shares of its size: the best of both lists together, of each alone and of
+#: a document that the question names, and the units whose passages join them.
 _TOGETHER, _ALONE, _UNITS = 1.2, 0.6, 0.8
 
 
@@ -273,8 +273,24 @@ class Retriever:
                 together, alone, units = (round(self.pool * share) for share in (_TOGETHER, _ALONE, _UNITS))
                 of_units = terms.owners(terms.best_units(asked.text, units)).tolist()
                 rows = [*ranking[:together], *dense[:alone], *bm25[:alone], *of_units]
-                return list(dict.fromkeys(rows)), fused
+                return list(dict.fromkeys([*rows, *self._named(asked, alone)])), fused
         return (ranking if whole else ranking[: self.pool]), fused
+
+    def _named(self, asked: _Asked, k: int) -> list[int]:
+        """Passages of the document that a question names, the best by the rest of the question."""
+        terms, identities = self.index.terms, self.index.identities
+        if asked.rest is None or asked.rest_query is None or terms is None or identities is None:
+            return []
+        assert asked.scope is not None
+        rows = np.flatnonzero(identities.documents == int(asked.scope.argmax()))
+        cosine = self.index.embeddings(rows.tolist()) @ asked.rest_query
+        words = terms.scores(asked.rest, bare=True)[rows]
+        lists = []
+        for scores in (cosine, words):
+            best = np.argsort(-scores, kind="stable")[: FUSED_DEPTH + 1]
+            lists.append((rows[best].tolist(), scores[best].tolist()))
+        fused = score_fusion(lists)
+        return sorted(sorted(fused), key=fused.__getitem__, reverse=True)[:k]
 
     def _found(self, question: str) -> Candidates:
         """The pool before any re-ranking."""

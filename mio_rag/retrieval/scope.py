@@ -30,8 +30,7 @@ _FEWEST = 3  # documents: among fewer nothing is looked for
 _SHARE = 0.03  # of the documents, and one more: a word that stands in more names none
 _ENOUGH = 0.6  # of the best document's weight, or of a title's words: such a document is in scope, too
 _LEAST = 4  # words of a question that stand in the identity of a document which it names clearly ...
-_LEAST_NAMES = 3  # ... and so many of them that name it, unless they are half of its title
-_LEAST_BEFORE = 2  # names of a document before a colon, and none behind it
+_LEAST_NAMES = 3  # ... and so many of them that name it, unless they are half of its title or before a colon
 _QUOTED = re.compile(r'["“„«]([^"”“»]{15,})["”“»]')
 _HEAD = re.compile(r"^[^?]{15,}?[:：]\s+(?=\S.{12,})")
 _LEFT_OVER = re.compile(r"^\W*(?:in|for|according to|of|on)?\W+", re.IGNORECASE)
@@ -171,8 +170,10 @@ class Identities:
             best = int(np.argmax(weight))
             clear = bool(named[best].sum() >= _LEAST_NAMES and inside[best].sum() >= _LEAST)
             if not clear and (head := _HEAD.match(question)):  # "In the lease of A and B: ..." says it itself
+                before = set(words(head[0]))
                 names = {word for j, (word, _) in enumerate(known) if named[best, j]}
-                clear = len(names) >= _LEAST_BEFORE and names <= set(words(head[0]))
+                own = {word for j, (word, _) in enumerate(known) if inside[best, j]} & before
+                clear = names <= before and len(own) >= _LEAST
         if not clear:
             return Scope(scope, None)
         hit = {word for j, (word, _) in enumerate(known) if named[best, j] or titled[best, j]}

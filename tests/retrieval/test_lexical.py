@@ -77,7 +77,11 @@ def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mapped", [False, True])
 def test_passages_in_other_languages_are_cut_by_their_script(tmp_path: Path, mapped: bool) -> None:
-    texts = ["七年战争是欧洲的战争。", "阿诺河流经佛罗伦萨。", "Он жил в городе и на реке, но это было не в Риме."]
+    texts = [
+        "七年战争是欧洲的战争。",
+        "阿诺河流经佛罗伦萨。",
+        "Он жил в городе и на реке, но это было не в Риме.",
+    ]
     built = LexicalIndex.build(texts)
     built.save(tmp_path)
     read = LexicalIndex.load(tmp_path, mapped=mapped)

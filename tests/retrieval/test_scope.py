@@ -41,6 +41,8 @@ CONTRACTS = {
         ),
         ("When is payment due to Elm Records by Fir Studios as licence?", 2, "When is payment due to by as"),
         ("What interest does Gorse ask?", 3, None),
+        ("In the loan agreement between Gorse and others: is interest paid?", 3, "is interest paid?"),
+        ("In the loan agreement of others: is interest paid to Gorse?", 3, None),
         ("When is payment due?", None, None),
         ("zebra", None, None),
     ],
