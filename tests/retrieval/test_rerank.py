@@ -120,7 +120,7 @@ def test_pools_carry_scores_features_and_rankings(rivers: Dataset, river_index: 
     assert matrix[:, 1].max() == 0
     assert other.scores["overlap"][other.ids.index("r5")] == 2
     ranked = make_methods(["maxsim:1"], Selector.raw())[0]
-    with pytest.raises(InputError, match="search.rerank"):
+    with pytest.raises(InputError, match="re-ranker"):
         ranked.scored(pool)
     pool = replace(pool, scores={**pool.scores, "maxsim": pool.scores["overlap"]})
     chosen = ranked.select(pool, 60, retriever.counter)
