@@ -125,7 +125,7 @@ def test_pools_carry_scores_features_and_rankings(rivers: Dataset, river_index: 
     pool = replace(pool, scores={**pool.scores, "maxsim": pool.scores["overlap"]})
     chosen = ranked.select(pool, 60, retriever.counter)
     assert chosen.ids == (pool.ids[int(np.argmax(pool.scores["overlap"]))],)
-    with pytest.raises(InputError, match="--rerank"):
+    with pytest.raises(InputError, match="scores of a re-ranker"):
         feature_matrix(pool, ["score:cross-encoder"])
     with pytest.raises(InputError, match="know their question"):
         rescored([replace(pool, question="")], Overlap())
