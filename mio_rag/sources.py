@@ -31,7 +31,7 @@ from mio_rag.corpora.load import check_source as check_set
 from mio_rag.corpora.load import load_dataset, load_passages
 from mio_rag.corpora.published import is_published
 from mio_rag.defaults import DEFAULTS
-from mio_rag.documents.files import KINDS, MAX_BYTES, LeftOut
+from mio_rag.documents.files import KINDS, MAX_BYTES, TOOL_FOLDERS, LeftOut
 from mio_rag.errors import DataError, IndexFormatError, InputError
 from mio_rag.retrieval.cached import cache_folder
 from mio_rag.retrieval.embedders import check_embedder, make_embedder
@@ -298,7 +298,7 @@ def _files(source: str | Path, kind: Kind, follow: bool) -> dict[str, Path]:
         return {path.name: path}
     found = {}
     for place, folders, names in os.walk(path, followlinks=follow):
-        folders.sort()
+        folders[:] = sorted(one for one in folders if one not in TOOL_FOLDERS)
         for name in names:
             if kind == "set" or Path(name).suffix.lower() in KINDS:
                 one = Path(place) / name

@@ -244,7 +244,7 @@ def joined(before: str, after: str, words: Collection[str]) -> str:
     words : collection of str
         Of the document, lower case, with their hyphens: what it writes in one word elsewhere is one.
     """
-    left = re.search(r"[^\W_][\w-]*$", before[:-1])
+    left = re.search(r"[^\W_][\w-]*$", before[-60:-1])
     right = re.match(r"[^\W_]+", after)
     if left is None or right is None:
         return f"{before} {after}"

@@ -46,7 +46,10 @@ _PACKED: dict[str, Callable[[bytes], Document]] = {
 #: Endings of the files that are read.
 KINDS = (".pdf", ".html", ".htm", ".xhtml", *_PACKED, *_TEXTS)
 _OLE = b"\xd0\xcf\x11\xe0"  # what Word wraps an encrypted document in, and what .doc files are
-_TOOLS = frozenset((".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".ipynb_checkpoints"))
+#: Folders that tools keep for themselves; they are not read.
+TOOL_FOLDERS = frozenset(
+    (".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".ipynb_checkpoints")
+)
 _META = re.compile(
     rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w-]+)|<\?xml[^>]{0,99}encoding=["']([\w-]+)""", re.I
 )
@@ -390,7 +393,7 @@ class _Tree:
                 continue
             if stat.S_ISLNK(mode):
                 self._links.append(path)
-            elif stat.S_ISDIR(mode) and path.name in _TOOLS:
+            elif stat.S_ISDIR(mode) and path.name in TOOL_FOLDERS:
                 self._leave_out(path, "a folder of a tool, which is not read")
             elif stat.S_ISDIR(mode):
                 self._folders.append(path)

@@ -35,7 +35,7 @@ _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)"
 _FOLDED = frozenset(("div", "section", "article", "dd", "p"))
 _LONG_PROSE = 40  # words
 _LONG_CELL = 80  # words: a table with longer ones lays out a page
-_NO_SCRIPT = re.compile(r"<noscript\b.*?</noscript\s*>", re.IGNORECASE | re.DOTALL)
+_NO_SCRIPT = re.compile(r"</?noscript\b[^>]*>", re.IGNORECASE)
 _MOST_ROWS = 20_000
 
 
@@ -50,7 +50,7 @@ def add_html(document: Document, text: str, *, page: bool = False) -> None:
     """Append the blocks of a piece of HTML; of a whole page its title, too."""
     require("selectolax", "documents", "reading HTML files")
     lexbor = require("selectolax.lexbor", "documents", "reading HTML files")
-    tree = lexbor.LexborHTMLParser(_NO_SCRIPT.sub(" ", text))
+    tree = lexbor.LexborHTMLParser(_without_noscript(text))
     if page:
         for node in tree.css("head > title, h1"):
             if said := tidy(node.text()):
@@ -64,6 +64,16 @@ def add_html(document: Document, text: str, *, page: bool = False) -> None:
         _Walk(document).through(root)
     if page:
         infer_headings(document)
+
+
+def _without_noscript(text: str) -> str:
+    """A page without what browsers show only where they run no scripts; the parser makes text of it."""
+    kept, at, inside = [], 0, False
+    for mark in _NO_SCRIPT.finditer(text):
+        if not inside:
+            kept.append(text[at : mark.start()])
+        inside, at = mark[0][1] != "/", mark.end()
+    return "".join(kept) + ("" if inside else text[at:])
 
 
 def _hidden(node: Any) -> bool:

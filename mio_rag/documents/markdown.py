@@ -50,6 +50,9 @@ def read_markdown(text: str) -> Document:
             document.title = short_title(str(settings.get("title", "")))
             given = {name.lower(): str(value) for name, value in settings.items()}
             document.date = next(filter(None, (day_in(given.get(name, "")) for name in _DATES)), "")
+    if "[" * 300 in text:  # the library takes minutes over it
+        add_lines(document, plain(text))
+        return document
     library = require("markdown_it", "documents", "reading Markdown files")
     parser = library.MarkdownIt("commonmark", {"maxNesting": 60}).enable("table")
     parser.inline.ruler.before("escape", "formula", _formula)

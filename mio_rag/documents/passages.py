@@ -23,6 +23,7 @@ _NO_SPACES = (
 )
 _ALONE = re.compile(f"[{_NO_SPACES}]")
 _PIECE = re.compile(f"[{_NO_SPACES}]|[^\\s{_NO_SPACES}]{{1,120}}")
+_BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 _PER_WORD = 1.7  # characters of scripts that put no blanks between words
 _SITE = re.compile(r"\s+[-|\u2013\u2014\u00b7\u00bb]\s+|:\s+")
 
@@ -243,30 +244,30 @@ def _code(text: str, start: int, end: int) -> Iterator[tuple[int, int, tuple[Lin
     for line in text[start:end].split("\n"):
         lines.append((at, at + len(line)))
         at += len(line) + 1
-    depths = [len(text[a:b].expandtabs(4)) - len(text[a:b].expandtabs(4).lstrip()) for a, b in lines]
     first, words = 0, 0.0
+    open_: list[tuple[int, Line]] = []  # lines around the one here, and how far they are indented
+    outer: tuple[Line, ...] = ()  # of the first line of a unit
     for k, (a, b) in enumerate(lines):
-        words += count_words(text[a:b])
+        line = text[a:b]
+        if line.strip():
+            shown = line.expandtabs(4)
+            depth = len(shown) - len(shown.lstrip())
+            while open_ and open_[-1][0] >= depth:
+                open_.pop()
+            if not text[lines[first][0] : a].strip():
+                outer = tuple(line for _, line in open_[-_OUTER_LINES:])
+            if re.search(r"\w", line):
+                open_.append((depth, Line(a, line.rstrip())))
+        words += count_words(line)
         following = count_words(text[lines[k + 1][0] : lines[k + 1][1]]) if k + 1 < len(lines) else None
         if following is not None and words + following <= _CODE:
             continue
-        while first <= k and not text[lines[first][0] : lines[first][1]].strip():
-            first += 1
-        if first <= k:
-            outer: list[Line] = []
-            depth = depths[first]
-            for i in range(first - 1, -1, -1):
-                x, y = lines[i]
-                if text[x:y].strip() and depths[i] < depth and re.search(r"\w", text[x:y]):
-                    outer.insert(0, Line(x, text[x:y].rstrip()))
-                    depth = depths[i]
-                if depth == 0 or len(outer) == _OUTER_LINES:
-                    break
-            last = k
-            while not text[lines[last][0] : lines[last][1]].strip():
-                last -= 1
-            for x, y in _short(text, lines[first][0], lines[last][1]):
-                yield x, y, tuple(outer)
+        begin = lines[first][0]
+        said = text[begin:b]
+        if said.strip():
+            blank = _BLANK_LINES.match(said)
+            for x, y in _short(text, begin + (blank.end() if blank else 0), begin + len(said.rstrip())):
+                yield x, y, outer
         first, words = k + 1, 0.0
 
 

@@ -108,6 +108,17 @@ def test_noise_under_any_ending_is_read_or_named(tmp_path: Path, kind: str) -> N
         assert found.passages or found.left_out
 
 
+@pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html", "a.py", "a.csv"])
+@pytest.mark.parametrize("piece", ["[", "<noscript>", "ab-\n", "{\n  ", "= ", "塔", "2020 "])
+def test_endless_repetition_is_read_in_time_that_grows_with_its_length(
+    tmp_path: Path, name: str, piece: str
+) -> None:
+    (tmp_path / name).write_text("The pump is new.\n\n" + piece * 20_000)
+    passages = read_file(tmp_path / name).passages
+    assert passages[0].text.startswith("The pump is new.")
+    assert max(len(p.text) for p in passages) < 30_000
+
+
 def test_many_files_are_read_side_by_side_and_one_by_one_alike(tmp_path: Path) -> None:
     for k in range(21):
         (tmp_path / f"{k}.md").write_text(f"# File {k}\n\nIts number is {k}.\n")
