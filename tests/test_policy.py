@@ -7,7 +7,7 @@ import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.learning.bandit_log import EventLog
-from mio_rag.policy import PRESETS, ByGain, DollarPrice, Limits, Model, Policy, Rule, Total
+from mio_rag.policy import PRESETS, DollarPrice, Model, Policy, Rule, Total
 from mio_rag.policy_files import allocating, policy_of, preset_text, read_policy, resolve
 from mio_rag.selection.selector import Selector
 from mio_rag.session.tiers import Tier
@@ -293,32 +293,10 @@ def test_worth_makes_the_price() -> None:
     assert Policy(price=Total(total=10_000, per="day")).fixed_price is None
 
 
-def test_bad_parts_in_python() -> None:
-    with pytest.raises(InputError, match="budget must be >= 1, got 0"):
-        Limits(budget=0)
-    with pytest.raises(InputError, match="finds must be <= 1, got 2"):
-        ByGain(finds=2)
-    with pytest.raises(InputError, match="total needs per"):
-        Total(total=5)
-    with pytest.raises(InputError, match="reader has no price"):
-        Policy(price=DollarPrice(worth=1.0))
-
-
 @pytest.mark.parametrize("name", ["mine.toml", "folder/mine"])
 def test_a_file_that_is_missing_is_told_as_such(name: str) -> None:
     with pytest.raises(InputError, match=f"^policy '{name}': no such file"):
         read_policy(name)
-
-
-def test_what_is_wrong_with_the_program_is_told_with_the_rest() -> None:
-    wrong = {"token_price": 0.1, "max_pasages": 2, "max_passages": -1}
-    with pytest.raises(InputError) as raised:
-        policy_of({"selection": wrong}, "x")
-    for said in ("token_price is the policy's own", "max_pasages is not a setting", "max_passages"):
-        assert any(said in problem for problem in raised.value.problems), said
-    with pytest.raises(InputError) as raised:
-        policy_of({"selection": {"max_pasages": 2, "units": "words"}}, "x")
-    assert len(raised.value.problems) == 2
 
 
 def test_names_of_earlier_releases_are_read_and_reported() -> None:

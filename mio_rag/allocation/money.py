@@ -75,66 +75,60 @@ class Money:
 
     def __post_init__(self) -> None:
         problems = [] if self.prices else ["the list of prices is empty: give a table for every model"]
-        kept = {}
-        for model, pair in self.prices.items():
-            into, out = pair
-            if not (is_setting(into) and is_setting(out)):
-                problems.append(f"price of '{model}' is {pair!r}: dollars per million tokens are >= 0")
-            else:
-                kept[model] = (float(into), float(out))
+        problems += [
+            f"price of '{model}' is {pair!r}: dollars per million tokens are >= 0"
+            for model, pair in self.prices.items()
+            if not all(map(is_setting, pair))
+        ]
         if self.worth is not None and not (is_setting(self.worth) and self.worth > 0):
             problems.append(f"worth={self.worth!r} must be a number of dollars > 0")
         if self.model is not None and self.model not in self.prices:
             problems.append(f"model '{self.model}' has no price: {_listed(self.prices)}")
         if not problems and self.worth is not None:
-            dearest = max(into for into, _ in kept.values()) / _PER / self.worth
-            if not math.isfinite(dearest) or dearest > LARGEST_SETTING:
+            highest = max(into for into, _ in self.prices.values()) / _PER / self.worth
+            if not highest <= LARGEST_SETTING:
                 problems.append(f"worth={self.worth!r} is too small beside the prices of tokens")
         if problems:
             raise InputError(problems)
+        kept = {model: (float(into), float(out)) for model, (into, out) in self.prices.items()}
         object.__setattr__(self, "prices", kept)
 
     def rate(self, reader: str | None = None) -> Rate:
-        """The prices of who reads: those of `model` where it is given, else of the reader's name.
+        """Return the prices of `model` where it is given, else those of the reader.
 
-        reader: name of a generator; what stands before its colon may be missing in the list. None: nobody
+        reader: name of a generator; what stands before its colon may be missing in the list. None: no model
             reads, and a list of one model is that model's.
 
         Raises `InputError` if the model has no price.
         """
-        names = list(self.prices)
-        if self.model is not None:
-            found = self.model
-        elif reader is None and len(names) == 1:
-            found = names[0]
-        elif reader is None:
-            raise InputError(f"{len(names)} models have prices: name the one that counts")
-        else:
-            short = reader.partition(":")[2]
-            if reader not in self.prices and short not in self.prices:
+        found = self.model
+        if found is None and reader is None:
+            if len(self.prices) > 1:
+                raise InputError(f"{len(self.prices)} models have prices: say whose count with --price-model")
+            found = next(iter(self.prices))
+        elif found is None and reader is not None:
+            found = reader if reader in self.prices else reader.partition(":")[2]
+            if found not in self.prices:
                 raise InputError(
                     f"model '{reader}' has no price: {_listed(self.prices)}; add a table [\"{reader}\"], or "
-                    "name one of these"
+                    "name one of these with --price-model"
                 )
-            found = reader if reader in self.prices else short
+        assert found is not None
         return Rate(found, *self.prices[found], self.worth)
 
 
 def read_money(path: Path, worth: float | None = None, model: str | None = None) -> Money:
-    """The prices in a TOML file.
-
-    Raises `InputError` if the file cannot be read or holds something else, and as `Money`.
-    """
+    """Return the prices in a TOML file; raises as `Money`, and `InputError` for a file of something else."""
     problems: list[str] = []
     prices: dict[str, tuple[float, float]] = {}
     for name, table in read_toml(path).items():
-        if not isinstance(table, dict) or set(table) != {"input", "output"}:
+        if isinstance(table, dict) and set(table) == {"input", "output"}:
+            prices[name] = table["input"], table["output"]
+        else:
             problems.append(
                 f"'{path}': '{name}' must be a table with input and output, dollars per million tokens: "
                 f'["{name}"] input = 0.15, output = 0.60'
             )
-            continue
-        prices[name] = (_number(table["input"]), _number(table["output"]))
     if problems:
         raise InputError(problems)
     try:
@@ -151,10 +145,6 @@ def dollars(amount: float) -> str:
         return "$0.00"
     digits = max(2, 2 - math.floor(math.log10(amount)))
     return f"${amount:.{min(digits, 12)}f}"
-
-
-def _number(value: Any) -> Any:
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _listed(prices: Mapping[str, Any]) -> str:

@@ -580,21 +580,20 @@ def workload_of(
         except InputError as error:
             problems += [f"question {k}: {problem}" for problem in error.problems]
     if problems:
-        raise InputError(problems if len(problems) <= _NAMED else [*problems[:_NAMED], _more(problems)])
+        if len(problems) > _NAMED:
+            more = plural(len(problems) - _NAMED, "problem")
+            problems[_NAMED:] = [f"and {more} more, of other questions"]
+        raise InputError(problems)
     return Workload(questions, selector, workers=workers, told=told)
 
 
 def price_problems(prices: Sequence[float]) -> list[str]:
-    """What is wrong with prices of a token, in words."""
+    """Return what is wrong with prices of a token, in words."""
     return [
         f"token_price={price!r} must be a number from 0 to {LARGEST_SETTING:g}"
         for price in prices
         if not is_setting(price)
     ]
-
-
-def _more(problems: Sequence[str]) -> str:
-    return f"and {plural(len(problems) - _NAMED, 'problem')} more, of other questions"
 
 
 def _weights(given: Sequence[float] | None, count: int, problems: list[str]) -> list[float]:
@@ -603,13 +602,14 @@ def _weights(given: Sequence[float] | None, count: int, problems: list[str]) -> 
     if len(given) != count:
         problems.append(f"weights has {len(given)} values, expected {count}: one for each question")
         return [1.0] * count
-    for k, weight in enumerate(given):
-        if not is_setting(weight) or not 1e-9 <= weight <= 1e9:
-            problems.append(
-                f"weights[{k}]={weight!r} must be a number from 1e-9 to 1e9: leave out what is worth nothing"
-            )
-            break
-    return [float(weight) for weight in given] if not problems else [1.0] * count
+    wrong = [k for k, weight in enumerate(given) if not is_setting(weight) or not 1e-9 <= weight <= 1e9]
+    if wrong:
+        problems.append(
+            f"weights[{wrong[0]}]={given[wrong[0]]!r} must be a number from 1e-9 to 1e9: leave out what is "
+            "worth nothing"
+        )
+        return [1.0] * count
+    return [float(weight) for weight in given]
 
 
 def _counts(
@@ -617,16 +617,13 @@ def _counts(
 ) -> Sequence[int | None]:
     if given is None:
         return [default] * count
-    if isinstance(given, (int, float, np.number)):
-        given = [given] * count
-    if len(given) != count:
-        problems.append(f"{name} has {len(given)} values, expected one, or {count}")
-        return [default] * count
-    for k, value in enumerate(given):
-        problem = count_problem(f"{name}[{k}]", value)
+    values = [given] * count if isinstance(given, (int, float, np.number)) else list(given)
+    problem = None if len(values) == count else f"{name} has {len(values)} values, expected one, or {count}"
+    for k, value in enumerate(values):
+        problem = problem or count_problem(f"{name}[{k}]", value)
         if problem is None and name == "ceilings" and value < 1:
             problem = f"ceilings[{k}]={value} must be >= 1: leave the question out instead"
-        if problem:
-            problems.append(problem)
-            return [default] * count
-    return [int(value) for value in given]
+    if problem:
+        problems.append(problem)
+        return [default] * count
+    return [int(value) for value in values]

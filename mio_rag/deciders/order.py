@@ -10,8 +10,20 @@ from mio_rag.session.state import Action, State
 from mio_rag.session.workflow import Node, Workflow, find_workflow
 
 
+class Planning:
+    """What deciders of steps have in common; as `mio_rag.session.loop.Plan`."""
+
+    def inner(self, workflow: Any) -> Order:
+        """Return the order of the steps for a sub-question: its own workflow."""
+        return Order(inner_workflow(workflow), final=False)
+
+    def scores(self, state: State) -> dict[str, float]:
+        """Return what was chosen among; empty where nothing is scored."""
+        return {}
+
+
 @dataclass(frozen=True)
-class Order:
+class Order(Planning):
     """Propose every step of a workflow whose inputs have ended.
 
     final: whether its answer is the answer to the question; not so for sub-questions.
@@ -29,17 +41,9 @@ class Order:
         ]
         return (*proposed, *ready)
 
-    def inner(self, workflow: Any) -> Order:
-        """The order of the steps for a sub-question."""
-        return Order(inner_workflow(workflow), final=False)
-
     def described(self, state: State) -> dict[str, Any]:
-        """The workflow, as plain data."""
+        """Return the workflow, as plain data."""
         return self.workflow.to_dict()
-
-    def scores(self, state: State) -> dict[str, float]:
-        """Nothing is chosen."""
-        return {}
 
 
 def action_of(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.deciders.order import Order, action_of, inner_workflow
+from mio_rag.deciders.order import Order, Planning, action_of
 from mio_rag.deciders.plans import grammar, parse_plan
 from mio_rag.errors import InputError
 from mio_rag.learning.planner import Branch, Encoder, FloatArray, observation, seen
@@ -34,7 +34,7 @@ class _Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Planner:
+class Planner(Planning):
     """Propose the steps that a learned policy expects most of, after their costs.
 
     alpha: price of a token -> what a cost of 1 must be worth in quality.
@@ -59,10 +59,6 @@ class Planner:
             return proposed
         place = self._place(state)
         return proposed if place.action is None else (*proposed, place.action)
-
-    def inner(self, workflow: Any) -> Order:
-        """Sub-questions follow their own workflow."""
-        return Order(inner_workflow(workflow), final=False)
 
     def described(self, state: State) -> dict[str, Any]:
         """The workflow that was chosen, or come to; empty before that."""
@@ -196,7 +192,7 @@ def _dollars(result: Result, prices: Prices) -> float:
 
 
 @dataclass(frozen=True)
-class LanguagePlanner:
+class LanguagePlanner(Planning):
     """Let the reader write the workflow before it answers.
 
     free: without a grammar; what is no workflow becomes `plain`.
@@ -233,14 +229,6 @@ class LanguagePlanner:
             if not self.free:
                 raise
             return NAMED["plain"], f"format: {error}"
-
-    def inner(self, workflow: Any) -> Order:
-        """Sub-questions follow their own workflow."""
-        return Order(inner_workflow(workflow), final=False)
-
-    def scores(self, state: State) -> dict[str, float]:
-        """Nothing is scored."""
-        return {}
 
     def described(self, state: State) -> dict[str, Any]:
         """The workflow that was written; empty before that."""

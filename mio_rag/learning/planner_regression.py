@@ -155,29 +155,22 @@ def _step(steps: Sequence[Any], tree: Tree, leaf: int, depth: int, question: str
 
 
 def fit_regression(experience: Experience) -> Regression:
-    """Fit by ridge regression, shrunk by what predictions are worth out of fold.
+    """Fit by ridge regression, shrunk by how well predictions do out of fold.
 
     One model serves every alpha. The predicted cost of what is chosen can only fall as alpha rises: a line in
     alpha for each workflow, and the upper envelope of lines is convex.
 
-    Outcomes of single questions are noisy. Which question set a question comes from is far easier to learn,
-    and sets differ in what they need. So a gate names the set that a question looks like, and workflows are
-    judged by how they did on that set (a mixture of experts with a hard gate; Jacobs and others, Neural
-    Computation 3, 1991), drawn towards how they did on all sets where sets hardly differ (empirical Bayes;
-    DerSimonian and Laird, Controlled Clinical Trials 7, 1986). A table of a single set is left with the
-    regression.
+    Outcomes of single questions are noisy; which question set a question comes from is far easier to learn,
+    and sets differ in what they need. So a gate, fitted by least squares, names the set that a question looks
+    like, and workflows are judged by how they did on that set (a mixture of experts with a hard gate; Jacobs
+    and others, Neural Computation 3, 1991), drawn towards how they did on all sets as far as sets hardly
+    differ (empirical Bayes; DerSimonian and Laird, Controlled Clinical Trials 7, 1986). Where workflows
+    differ no more than in three of four tables of chance alone, they count as alike, and the cheapest is
+    chosen. Sets of fewer than 10 questions count as one.
 
-    At every place all workflows that can still be reached are predicted from what is seen there: what they
-    have in common (how hard the question is), and how each differs from that, since only differences decide.
-    How they differ is first of all what it is on average on the question's set; a gate, fitted by least
-    squares, names the set of a new question. Sets of fewer than 10 questions count as one. What is left is
-    regressed. A slope in [0, 1], the same for all workflows of a place, scales each regression so that it is
-    calibrated on questions that it was not fitted on.
-
-    How a workflow differs on a set is estimated from the set's own mean and that of all sets, weighed by
-    their variances: what questions scatter within sets, and what sets differ by beyond that. Where
-    workflows differ no more, on the whole and from set to set, than in three of four tables of chance alone,
-    they count as alike, and the cheapest is chosen.
+    At every place the workflows that can still be reached are predicted from what is seen there: what they
+    have in common (how hard the question is), and how each differs from that. A slope in [0, 1], the same for
+    all workflows of a place, calibrates each regression on questions that it was not fitted on.
 
     Raises `InputError` for fewer than 10 questions.
     """

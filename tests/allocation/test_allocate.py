@@ -122,25 +122,12 @@ def test_the_gap_vanishes_as_questions_grow_in_number() -> None:
     assert gaps[2] < gaps[0] + 1e-9
 
 
-def test_one_total_is_worth_more_than_the_same_budget_for_each() -> None:
-    given = pools(60, 3, n=10)
-    found = allocate(given, 60 * 70, selector=SELECTOR)
-    alike = [SELECTOR.select(p, 70) for p in given]
-    assert found.value > sum(s.result.objective or 0.0 for s in alike)
-
-
 def test_neighbouring_prices_prove_each_other() -> None:
     given = pools(80, 11, n=9)
     found = allocate(given, 80 * 60, selector=SELECTOR)
     said: list[str] = []
     allocate(given, 80 * 60, selector=SELECTOR, progress=said.append)
     assert found.programs < 80 * len(said) * 0.7
-
-
-def test_a_question_that_counts_more_gets_more() -> None:
-    given = [pools(1, 5, n=10)[0]] * 2
-    found = allocate(given, 200, selector=SELECTOR, weights=[1.0, 10.0])
-    assert found.tokens[1] > found.tokens[0]
 
 
 def test_spending_falls_as_the_price_rises_and_the_bound_holds() -> None:
@@ -168,13 +155,6 @@ def test_the_price_of_mean_tokens_spends_no_more_and_a_selector_at_it_the_same()
     priced = Selector.raw(redundancy_weight=0.3, passage_penalty=0.02, token_price=found.token_price)
     spent = [priced.select(p, 300).tokens_used for p in given]
     assert np.mean(spent) == pytest.approx(found.at.mean_tokens)
-
-
-def test_where_tokens_are_free_anyway_the_price_is_0() -> None:
-    found = price_for(pools(5, 4), 1e6, selector=SELECTOR)
-    assert found.token_price == 0
-    assert found.below is None
-    assert "nothing has to be charged" in found.explain()
 
 
 class Wordy:
@@ -271,12 +251,6 @@ def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], words: str) ->
     given: dict[str, Any] = {"pools": pools(2), "total_tokens": 60, "selector": SELECTOR, **changes}
     with pytest.raises(InputError, match=words):
         allocate(**given)
-
-
-def test_contradictions_are_told_together() -> None:
-    with pytest.raises(InputError) as told:
-        allocate(pools(2), 60, weights=[1.0], floors=[1, 2, 3])
-    assert len(told.value.problems) == 2
 
 
 @pytest.mark.parametrize("price", [-0.1, float("nan"), float("inf"), True])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mio_rag import InputError
-from mio_rag.allocation.money import Money, Rate, dollars, read_money
+from mio_rag.allocation.money import Money, Rate, read_money
 
 LIST = """
 ["openai:large"]
@@ -82,8 +82,3 @@ def test_a_model_that_is_not_listed(file: Path) -> None:
         read_money(file, model="tiny")
     with pytest.raises(InputError, match="too small beside"):
         read_money(file, worth=1e-300)
-
-
-def test_amounts_for_people() -> None:
-    shown = [dollars(amount) for amount in (0, 0.0000384, 0.0021, 1.5, 12345.678)]
-    assert shown == ["$0.00", "$0.0000384", "$0.00210", "$1.50", "$12345.68"]

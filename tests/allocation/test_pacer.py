@@ -129,15 +129,6 @@ def test_what_expires_counts_as_spent_until_it_tells() -> None:
     assert (account.spent, account.lost, account.left) == (120, 0, 880)
 
 
-def test_a_reservation_is_settled_once() -> None:
-    pacer = Pacer(1000, horizon=5)
-    reservation = pacer.ask()
-    pacer.spent(reservation, 5)
-    with pytest.raises(InputError, match="settled already"):
-        pacer.spent(reservation, 5)
-    assert pacer.account().spent == 5
-
-
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
@@ -381,19 +372,6 @@ def test_a_full_disk_loses_nothing_and_overspends_nothing(tmp_path: Path) -> Non
     pacer.close()
     account = Pacer(100_000, horizon=200, path=path).account()
     assert (account.spent, account.reserved, account.finished) == (70 + told, 0, 1 + len(held))
-
-
-@POSIX
-def test_a_forked_process_opens_the_file_again(tmp_path: Path) -> None:
-    pacer = Pacer(1000, horizon=8, path=tmp_path / "pacer.sqlite")
-    pacer.spent(pacer.ask(), 10)
-    child = os.fork()
-    if child == 0:
-        pacer.spent(pacer.ask(), 20)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    pacer.spent(pacer.ask(), 30)
-    assert pacer.account().spent == 60
 
 
 @pytest.mark.parametrize("stored", [False, True])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mio_rag import InputError
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.allocation.pacer_forecast import PARTS, Arrivals, Forecast, Seen, written
+from mio_rag.allocation.pacer_forecast import PARTS, Arrivals, Forecast, Seen
 from mio_rag.errors import SpentError
 from tests.allocation.test_pacer import Clock
 
@@ -76,19 +74,6 @@ def test_a_price_that_nobody_pays_falls_whatever_was_forecast() -> None:
     assert pacer.account().spent > 5_500
 
 
-def test_a_forecast_is_learned_anew_from_every_window(tmp_path: Path) -> None:
-    clock = Clock(0.0)
-    pacer = Pacer(
-        60_000, 200, "day", 0.001, tmp_path / "p.sqlite", mean_tokens=900, clock=clock
-    )  # three times what they take
-    days = [sorted_day(pacer, [300] * 200, clock) for _ in range(4)]
-    assert days[0][0] == pytest.approx(0.002)  # further from its own price, a forecast knows nothing
-    assert days[2][:180] == pytest.approx([0.001] * 180, rel=0.15)
-    assert days[3][:180] == pytest.approx([0.001] * 180, rel=0.05)
-    with pytest.raises(InputError, match=r"mean tokens 900 at 0.001 there, none here"):
-        Pacer(60_000, 200, "day", 0.001, tmp_path / "p.sqlite", clock=clock)
-
-
 @pytest.mark.parametrize("hard_first", [False, True])
 def test_each_window_tells_the_next_what_to_expect_where_nobody_else_does(hard_first: bool) -> None:
     """Days that all begin with their easy or with their hard questions: soon the price holds nevertheless."""
@@ -104,32 +89,6 @@ def test_each_window_tells_the_next_what_to_expect_where_nobody_else_does(hard_f
     assert max(moved[1:]) < 2
     assert max(moved[2:]) < 1.4
     assert 1 >= min(spent[1:]) > 0.9
-
-
-def test_a_window_of_few_questions_tells_the_next_one_nothing() -> None:
-    clock = Clock(0.0)
-    pacer = Pacer(15_000, 40, "day", 0.001, mean_tokens=300, clock=clock)
-    sorted_day(pacer, [3000] * 40, clock)
-    clock.now = 86400.0
-    assert pacer.ask().price == pytest.approx(0.001 * (300 * 40 / 15_000) ** (1 / 1.5), rel=0.05)
-
-
-def test_a_first_price_that_is_far_off_is_forgotten() -> None:
-    clock = Clock(0.0)
-    pacer = Pacer(60_000, 200, "day", price=0, clock=clock)
-    days = [sorted_day(pacer, [300] * 200, clock) for _ in range(3)]
-    assert days[0][0] < 1e-6
-    assert days[2][:180] == pytest.approx([0.001] * 180, rel=0.1)
-
-
-def test_what_was_cut_short_does_not_teach_that_questions_are_cheap() -> None:
-    clock = Clock(0.0)
-    pacer = Pacer(6_000, 40, "day", 0.001, mean_tokens=300, most=400, clock=clock)
-    for _ in range(40):  # they spend all that they are allowed: soon nothing
-        reservation = pacer.ask()
-        pacer.spent(reservation, reservation.allowed)
-    clock.now = 86400.0
-    assert pacer.ask().price > 0.001
 
 
 @pytest.mark.parametrize("factor", [1e-3, 5.0])
@@ -153,15 +112,6 @@ def test_a_right_forecast_is_kept_where_the_day_is_sorted(hard_first: bool) -> N
         x = wants[:n]
         seen = Seen(n, x.sum(), float((x * np.arange(n)).sum()), float((x * x).sum()))
         assert not forecast.refuted(seen, len(wants) - n)
-
-
-def test_a_trend_away_from_the_forecast_does_not_excuse_it() -> None:
-    """Hard questions first, and yet less than was forecast: the rest cannot make up for it."""
-    wants = np.sort(WANTS)[::-1]
-    half = wants[:310]
-    seen = Seen(310, half.sum(), float((half * np.arange(310)).sum()), float((half * half).sum()))
-    assert Forecast(0.001, 5 * float(half.mean())).refuted(seen, 290)
-    assert not Forecast(0.001, float(wants.mean())).refuted(seen, 290)
 
 
 def test_who_reads_nothing_at_a_price_is_not_counted_as_the_mean_question() -> None:
@@ -228,21 +178,6 @@ def test_a_forecast_of_next_to_nothing_is_refused() -> None:
 # --- when questions come ------------------------------------------------------------------------------------
 
 
-def test_without_a_horizon_the_clock_tells_how_many_questions_come() -> None:
-    """Ten questions in the first tenth of a day: a hundred a day, as guessed; then ten times as many."""
-
-    def price_after(count: int) -> float:
-        clock = Clock(0.0)
-        pacer = Pacer(100_000, window="day", price=0.01, clock=clock)
-        for k in range(count):
-            clock.now = 8640 * (k + 1) / count
-            pacer.spent(pacer.ask(), 1000)
-        return pacer.account().price
-
-    assert price_after(10) == pytest.approx(0.01, rel=0.15)
-    assert price_after(100) > 0.1
-
-
 def morning(rng: np.random.Generator, count: int) -> np.ndarray:
     return np.sort(rng.normal(10, 2.5, count) % 24) / 24
 
@@ -285,11 +220,6 @@ def test_a_first_day_that_was_watched_in_part_does_not_make_the_next_one_a_quiet
     assert value_of([part[part > first], evenly(rng, COUNT)]) > 0.8
 
 
-def test_a_quiet_day_does_not_spoil_the_next() -> None:
-    rng = np.random.default_rng(1)
-    assert value_of([evenly(rng, COUNT), np.array([0.5]), evenly(rng, COUNT)]) > 0.95
-
-
 def test_where_questions_are_turned_away_their_number_says_nothing() -> None:
     """They ask again and again; or else a day that ended early would tell the next that few are to come."""
     clock = Clock(0.0)
@@ -325,17 +255,3 @@ def test_how_many_are_to_come() -> None:
     assert busy.coming(10 / 24, None) == pytest.approx(7900, rel=0.05)
     assert Arrivals().coming(0.5, 600) == pytest.approx(200)
     assert Arrivals(opened=0.5).coming(0.5, 600) == pytest.approx(300)  # nobody knows that none had come
-
-
-@pytest.mark.parametrize("now", [0.0, 1e-9, 0.5, 1 - 1e-12, 1.0])
-@pytest.mark.parametrize("count", [0.0, 1.0, 1e9])
-def test_numbers_stay_numbers(now: float, count: float) -> None:
-    for usual in ((), (0.0,) * PARTS, (-1.0,) * 23 + (0.0,), (1e12,) * PARTS):
-        for horizon in (None, 1, 10**15):
-            one = Arrivals(usual, (count,) * PARTS, now)
-            assert math.isfinite(one.coming(now, horizon))
-            assert one.coming(now, horizon) >= 0
-            assert (
-                Arrivals.read(written(usual), written(one.came(now, turned_away=False)), now).usual == usual
-            )
-            assert len(one.taught()) in (0, PARTS)

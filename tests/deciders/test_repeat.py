@@ -75,26 +75,6 @@ def test_a_sentence_never_contradicts_its_decision(by: str, signal: str) -> None
     assert actions == {"stop", "retrieve"}
 
 
-def test_what_another_signal_says_is_told_as_such() -> None:
-    state, looked = State("q", 1, 0.2, _OPEN), Looked(0.15, 92, 0.0005)
-
-    def why(rule: Rule) -> str:
-        return rule.why(rule.decide(state, looked), state, looked)
-
-    assert why(ByProcess(0.2, 2, "evidence")) == (
-        "stopped: another search was expected to bring +.04 at U = .20 (evidence) for 92 tokens at .0005, "
-        "which would cost .05"
-    )
-    assert why(ByProcess(0.5, 2, "tracked")) == (
-        "retrieved again: expected +.10 at U = .20 (tracked) for 92 tokens at .0005"
-    )
-    assert why(ByPrice()) == "retrieved again: expected +.15 for 92 tokens at .0005"
-    close = Looked(0.0451, 92, 0.0005)
-    assert ByPrice().why(ByPrice().decide(state, close), state, close) == (
-        "stopped: another search was expected to bring +.045 for 92 tokens at .0005, which would cost .046"
-    )
-
-
 @pytest.mark.parametrize("signal", ["complete", "evidence", "tracked"])
 def test_traces_tell_what_decided(signal: str, river_index: CorpusIndex, rivers: Dataset) -> None:
     sums = 0

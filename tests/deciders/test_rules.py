@@ -1,25 +1,20 @@
 """The loop: decisions follow the process, limits bind, traces can be replayed, parts can be replaced."""
 
-import dataclasses
 import json
-import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
-from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
-from mio_rag.generation.replies import RememberingGenerator
+from mio_rag.generation import ExtractiveGenerator, ScriptedGenerator
 from mio_rag.learning.mdp import solve_plan
 from mio_rag.learning.rules import State, decided, make_policy, open_actions, replay
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.budget import Limits
 from mio_rag.session.costs import totals
 from mio_rag.session.trace import Outcome, Trace
-from mio_rag.types import Answer, GenerationError
+from mio_rag.types import GenerationError
 from tests.session.scripted import CHOICE, COMPARISON, Sure, agent, said
 
 
@@ -108,31 +103,6 @@ def test_confidence_is_measured_and_its_draft_is_the_answer(river_index: CorpusI
         agent("mdp@confidence", river_index).attempt(COMPARISON, ExtractiveGenerator(), 60).check()
 
 
-class Slow(Sure):
-    """Claims to take 4 s for every reply, and counts them."""
-
-    asked = 0
-
-    @property
-    def identity(self) -> str:
-        return "slow"
-
-    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
-        self.asked += 1
-        return dataclasses.replace(super()._generate(prompt, max_tokens), latency_seconds=4.0)
-
-
-def test_kept_replies_are_charged_as_when_they_were_given(tmp_path: Path) -> None:
-    traces, generators = [], [Slow(lambda prompt: 0.5) for _ in range(2)]
-    for generator in generators:
-        remembering = RememberingGenerator(generator, tmp_path / "replies.sqlite")
-        run = agent("fixed-9", None, limits=Limits(seconds=7)).attempt(COMPARISON, remembering, 60)
-        traces.append(check_books(run))
-    assert [generator.asked for generator in generators] == [3, 0]
-    assert [trace.ended for trace in traces] == ["7 seconds"] * 2
-    assert traces[1].parts["reason"].seconds == 8.0
-
-
 def test_evidence_is_measured_from_what_is_read(river_index: CorpusIndex) -> None:
     outcome = agent("always-retrieve@evidence", river_index).attempt(COMPARISON, ScriptedGenerator(said), 60)
     trace = check_books(outcome)
@@ -190,13 +160,6 @@ def test_every_limit_binds_every_controller(name: str, river_index: CorpusIndex)
         ).check()
 
 
-def test_a_small_window_is_never_exceeded(river_index: CorpusIndex) -> None:
-    generator = ScriptedGenerator(said, window=330)  # refuses what does not fit
-    trace = check_books(agent("fixed-6", river_index).attempt(COMPARISON, generator, 5000))
-    assert trace.budget < 5000
-    assert trace.answer == "the Tiber"
-
-
 def test_controllers_by_hand() -> None:
     def act(
         name: str, u: float, step: int = 0, possible: tuple[str, ...] = ("stop", "reason", "retrieve")
@@ -218,38 +181,3 @@ def test_controllers_by_hand() -> None:
     for name in ("mdp@luck", "best", "fixed-x", "threshold:2"):
         with pytest.raises(InputError):
             agent(name, None)
-
-
-@pytest.mark.parametrize("said_of", [(math.nan,), (-0.1, math.nan)])
-def test_probabilities_that_are_no_numbers_are_refused(said_of: tuple[float, ...]) -> None:
-    class Broken(Sure):
-        def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
-            return dataclasses.replace(super()._generate(prompt, max_tokens), logprobs=said_of)
-
-    with pytest.raises(InputError, match="gives no probabilities, or invalid ones"):
-        agent("mdp@confidence", None).attempt(COMPARISON, Broken(lambda prompt: 0.5), 60).check()
-
-
-def test_an_empty_draft_is_the_answer_and_is_paid_once() -> None:
-    class Silent(Sure):
-        def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
-            answer = super()._generate(prompt, max_tokens)
-            return dataclasses.replace(answer, text="", logprobs=(), completion_tokens=0)
-
-    trace = agent("fixed-0@confidence", None).attempt(COMPARISON, Silent(lambda prompt: 0.5), 60).trace
-    assert trace.about["uncertainty"] == 1.0
-    assert [call.part for call in trace.calls if call.lm_calls] == ["measure"]
-
-
-def test_replies_are_asked_for_once_and_charged_to_all(river_index: CorpusIndex) -> None:
-    generator, replies = ScriptedGenerator(said), {}
-    one = agent("fixed-3", river_index).attempt(COMPARISON, generator, 60, replies)
-    asked = len(generator.prompts)
-    again = agent("fixed-3", river_index).attempt(COMPARISON, generator, 60, replies)
-    assert len(generator.prompts) == asked > 0
-    counts = [(c.part, c.lm_calls, c.prompt_tokens, c.completion_tokens) for c in one.trace.calls]
-    assert counts == [(c.part, c.lm_calls, c.prompt_tokens, c.completion_tokens) for c in again.trace.calls]
-    chosen: dict[Any, Any] = {}
-    for _ in range(2):
-        assert agent("fixed-0", None).attempt(CHOICE, generator, 60, chosen).trace.choice == 1
-    assert len(generator.prompts) == asked + 1

@@ -16,7 +16,6 @@ from mio_rag.session.workflow import (
     levels,
     read_workflow,
     workflow_problems,
-    workflow_text,
 )
 
 
@@ -123,13 +122,6 @@ def test_a_chain_connects_by_type() -> None:
         chain("c", "select", "answer")
 
 
-def test_equal_nodes_have_equal_signatures_across_workflows() -> None:
-    plain, verified = NAMED["plain"].signatures(), NAMED["verify-or-parts"].signatures()
-    assert verified[:3] == plain
-    assert NAMED["brief"].signatures()[0] == plain[0]
-    assert NAMED["brief"].signatures()[1] != plain[1]
-
-
 def test_models_need_to_be_there_and_to_have_a_price() -> None:
     workflow = chain("c", "retrieve", "select", {"do": "answer", "model": "strong"})
     assert "asks model 'strong': none are known" in workflow_problems(workflow)[0]
@@ -150,10 +142,3 @@ def test_workflows_within_workflows_have_a_depth() -> None:
     assert workflow_problems(outer, depth=3) == []
     unknown = chain("o", "answer", {"do": "verify", "otherwise": "nonsense"})
     assert "workflow 'nonsense' is unknown" in workflow_problems(unknown)[0]
-
-
-def test_text() -> None:
-    text = workflow_text(NAMED["decompose-serial"])
-    assert "- decompose: decompose (order serial) [question -> questions]" in text
-    assert "      plain" in text
-    assert text.endswith("summarise: summarise [each -> answer] = the answer")

@@ -1,7 +1,6 @@
 """The plan answers at any U, and its structure tells what the policy really does."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from mio_rag.learning.mdp import (
     sensitivity,
     solve_plan,
     structure,
-    to_json,
 )
 
 
@@ -125,14 +123,3 @@ def test_models_travel_as_plain_data(tmp_path: Path) -> None:
             read_model(file)
     with pytest.raises(InputError, match="sets delta_r: known are retrieve_drop"):
         model_from_mapping({"delta_r": 0.2}, "it")
-
-
-def test_json_holds_segments(stopping: Plan) -> None:
-    data: dict[str, Any] = to_json(stopping, structure(stopping))
-    assert data["segments"][9] == [
-        {"from": 0.0, "to": 0.04, "action": "stop"},
-        {"from": 0.041, "to": 0.138, "action": "reason"},
-        {"from": 0.139, "to": 1.0, "action": "retrieve"},
-    ]
-    assert data["model"]["horizon"] == 10
-    assert data["error"] < 1e-12

@@ -8,7 +8,6 @@ import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
-from mio_rag.learning.mdp import model_from_mapping, model_to_toml, read_model
 from mio_rag.learning.mdp_calibration import calibrate, transitions
 from mio_rag.session.costs import Call
 from mio_rag.session.trace import Step, Trace
@@ -103,25 +102,6 @@ def test_what_two_controllers_did_alike_counts_once() -> None:
     assert len(transitions(apart)[0]) == 5
 
 
-def test_few_questions_have_no_interval() -> None:
-    same = [trace(f"q{k}", [0.9, 0.6], ["retrieve"]) for k in range(5)]
-    few, enough = (calibrate(same[:n], RetrievalMDP()).retrieve_drop for n in (4, 5))
-    assert few is not None
-    assert enough is not None
-    assert (few.value, few.low, few.high) == (pytest.approx(0.3), None, None)
-    assert (enough.low, enough.high) == pytest.approx((0.3, 0.3))
-
-
-def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
-    truth = RetrievalMDP(success=0.7)
-    inside = 0
-    for seed in range(40):
-        estimate = calibrate(simulate(truth, 40, seed), RetrievalMDP()).success
-        assert estimate is not None
-        inside += (estimate.low or 0) <= 0.7 <= (estimate.high or 0)
-    assert inside >= 34
-
-
 @pytest.mark.parametrize(("questions", "each"), [(6, 4), (40, 5)])
 def test_intervals_know_that_actions_of_a_question_hang_together(questions: int, each: int) -> None:
     rng = np.random.default_rng(questions)
@@ -161,13 +141,6 @@ def test_the_floor_at_zero_biases_nothing() -> None:
     assert sum("0 cuts the fall short" in note for note in found.notes) == 2
     priced = calibrate(simulate(truth, 3, seed=3, length=4), RetrievalMDP(), cost_by="tokens", price=0.25)
     assert "one token costs as much as 0.25 of quality is worth" in priced.notes
-
-
-def test_what_was_never_observed_keeps_its_bins() -> None:
-    given = RetrievalMDP(success=(0.2, 0.9), retrieve_drop=(0.1, 0.4))
-    found = calibrate([trace(f"q{k}", [0.9, 0.8], ["reason"]) for k in range(9)], given)
-    assert (found.by_bins.success, found.by_bins.retrieve_drop) == ((0.2, 0.9), (0.1, 0.4))
-    assert found.by_bins.reason_drop == pytest.approx((0.1,) * 4)
 
 
 def test_bins_have_parameters_of_their_own() -> None:
@@ -215,12 +188,3 @@ def test_tracked_runs_calibrate_nothing() -> None:
     with pytest.raises(InputError) as found:
         calibrate(both, RetrievalMDP(), bins=0, min_drop=1, cost_by="luck", price=0)
     assert len(found.value.problems) == 4
-
-
-def test_the_calibrated_process_is_a_file(tmp_path: Any) -> None:
-    model = calibrate(
-        simulate(RetrievalMDP(success=(0.3, 0.8)), 60, seed=4), RetrievalMDP(horizon=None)
-    ).by_bins
-    file = tmp_path / "model.toml"
-    file.write_text(model_to_toml(model))
-    assert model_from_mapping(read_model(file), "file") == model

@@ -79,12 +79,6 @@ def test_written_and_read_back(table: Outcomes, tmp_path: Path) -> None:
         back.of("tokens_per_second")
 
 
-def test_part_of_the_questions(table: Outcomes) -> None:
-    part = table.where(np.array(table.sets) == "two")
-    assert (part.ids, part.questions, part.sets) == (("c", "d"), ("C?", "D?"), ("two", "two"))
-    assert table.where([3, 0]).of("token_f1").tolist() == [[1, 1, 0], [0, 1, 1]]
-
-
 def test_rows_of_a_ledger_in_any_order(table: Outcomes) -> None:
     rows = [
         {"question_id": q, "method": a, "question": f"{q}?", "f1": F1[i, j]}

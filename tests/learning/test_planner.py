@@ -1,7 +1,6 @@
 """Planners on tables whose optimum is known: both learners find it, and neither invents what is not there."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -297,12 +296,6 @@ def test_bad_training_settings(wrong: dict[str, Any], expected: str) -> None:
     with pytest.raises(InputError) as error:
         PPOSettings(**wrong)
     assert expected in str(error.value)
-
-
-def test_training_settings_take_numpy_numbers_and_sets() -> None:
-    made = PPOSettings(updates=np.int64(3), alphas={0.6, 0.0, 0.1}, rate=np.float32(0.5))
-    assert (made.updates, made.alphas, made.rate) == (3, (0.0, 0.1, 0.6), 0.5)
-    assert json.loads(json.dumps(made.to_dict()))["alphas"] == [0.0, 0.1, 0.6]
 
 
 def test_bad_tables_are_refused() -> None:

@@ -65,12 +65,6 @@ def test_other_kinds_versions_and_damaged_files_are_refused(weights: Weights, tm
         read_weights(path, "router", 2)
 
 
-def test_what_was_said_is_known_again_as_json_says_it(tmp_path: Path) -> None:
-    path, about = tmp_path / "w.safetensors", {"places": {10: "a", 9: "b"}, "pair": (1, 0.1)}
-    write_weights(Weights("router", 1, {"a": np.ones(2)}, about), path)
-    assert read_weights(path, "router", 1).about == {"places": {"10": "a", "9": "b"}, "pair": [1, 0.1]}
-
-
 def test_what_is_no_number_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         Weights("router", 1, {"a": np.array(["x"]), "b": np.array([np.nan])}, {"c": object()})
