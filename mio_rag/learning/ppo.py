@@ -17,9 +17,11 @@ torch trains; `mio_rag.learning.planner.Network` decides with numpy.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -103,19 +105,6 @@ class Trained:
     best: float = -math.inf
 
 
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """Steps of all episodes of a round."""
-
-    x: FloatArray
-    prior: FloatArray
-    mask: NDArray[np.bool_]
-    action: IntArray
-    logprob: FloatArray
-    advantage: FloatArray
-    target: FloatArray
-
-
 def train_ppo(
     experience: Experience,
     settings: PPOSettings | None = None,
@@ -145,6 +134,10 @@ def train_ppo(
         if checkpoint is not None and (trainer.update % 10 == 0 or trainer.finished):
             trainer.keep(checkpoint)
     return Trained(trainer.best_network, trainer.curve, trainer.best)
+
+
+#: Steps of all episodes of a round: array name -> one row for each step.
+_Batch = dict[str, NDArray[Any]]
 
 
 class _Trainer:
@@ -297,25 +290,17 @@ class _Trainer:
             delta = step["reward"] + later * next_value[live] - step["value"]
             step["advantage"] = delta + later * self.settings.lam * following[live]
             following[live], next_value[live] = step["advantage"], step["value"]
-        joined = {
-            name: np.concatenate([step[name] for step in steps])
-            for name in ("x", "prior", "mask", "action", "logprob", "advantage", "value", "decided")
-        }
-        kept = joined["decided"]
-        advantage, value = joined["advantage"][kept], joined["value"][kept]
-        return _Batch(
-            joined["x"][kept], joined["prior"][kept], joined["mask"][kept], joined["action"][kept],
-            joined["logprob"][kept], advantage, advantage + value,
-        )  # fmt: skip
+        names = ("x", "prior", "mask", "action", "logprob", "advantage", "value")
+        kept = np.concatenate([step["decided"] for step in steps])
+        return {name: np.concatenate([step[name] for step in steps])[kept] for name in names}
 
     def learn(self, batch: _Batch) -> float:
         """Several epochs of clipped steps over minibatches; the entropy that is left."""
-        torch, s, n = self.torch, self.settings, len(batch.action)
-        scale = batch.advantage.std() + 1e-8
-        advantage = (batch.advantage - batch.advantage.mean()) / scale
-        x, old, prior = self._tensor(batch.x), self._tensor(batch.logprob), self._tensor(batch.prior)
-        gain, target = self._tensor(advantage), self._tensor(batch.target)
-        closed, action = torch.tensor(~batch.mask), torch.tensor(batch.action)
+        torch, s, n, advantage = self.torch, self.settings, len(batch["action"]), batch["advantage"]
+        x, old, prior = (self._tensor(batch[name]) for name in ("x", "logprob", "prior"))
+        gain = self._tensor((advantage - advantage.mean()) / (advantage.std() + 1e-8))
+        target = self._tensor(advantage + batch["value"])
+        closed, action = torch.tensor(~batch["mask"]), torch.tensor(batch["action"])
         left = 1 - self.update / s.updates
         for group in self.optimizer.param_groups:
             group["lr"] = s.rate * max(left, 0.05)
@@ -358,8 +343,6 @@ class _Trainer:
         write_weights(Weights(_KIND, _VERSION, arrays, about), path)
 
     def _data(self) -> str:
-        from hashlib import sha256
-
         digest = sha256()
         for part in (self.train, self.held):
             for array in (part.observed, part.step_cost, part.quality):
@@ -368,8 +351,6 @@ class _Trainer:
 
     def resume(self, path: Path) -> None:
         """Go on from what was kept."""
-        import json
-
         given = read_weights(path, _KIND, _VERSION)
         about = given.about
         same = json.loads(json.dumps(self.settings.to_dict()))
@@ -378,18 +359,12 @@ class _Trainer:
                 f"'{path}' was kept by a training with other settings or another table: remove it, or name "
                 "another file"
             )
-        torch = self.torch
-        for k, parameter in enumerate(self.parameters):
-            parameter.data = torch.tensor(given.arrays[f"parameter.{k}"])
+        tensors = {name: self.torch.tensor(array) for name, array in given.arrays.items()}
         state = self.optimizer.state_dict()
-        state["state"] = {
-            k: {
-                "exp_avg": torch.tensor(given.arrays[f"exp_avg.{k}"]),
-                "exp_avg_sq": torch.tensor(given.arrays[f"exp_avg_sq.{k}"]),
-                "step": torch.tensor(given.arrays[f"step.{k}"][0]),
-            }
-            for k in range(len(self.parameters))
-        }
+        for k, parameter in enumerate(self.parameters):
+            parameter.data = tensors[f"parameter.{k}"]
+            moments = {name: tensors[f"{name}.{k}"] for name in ("exp_avg", "exp_avg_sq")}
+            state["state"][k] = {**moments, "step": tensors[f"step.{k}"][0]}
         self.optimizer.load_state_dict(state)
         self.update, self.best, self.best_at = about["update"], about["best"], about["best_at"]
         self.curve = [tuple(row) for row in about["curve"]]
