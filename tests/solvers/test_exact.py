@@ -278,6 +278,20 @@ def test_numbers_of_any_size(size: float, what: str) -> None:
         assert check_path(program, rng, Counter()) == []
 
 
+def test_a_relative_gap_above_one_is_met_where_incumbents_start_below_zero() -> None:
+    for seed in (258, 545, 716, 785):  # stopped without a limit and without the gap
+        rng = np.random.default_rng(seed)
+        raw = np.triu(rng.normal(size=(14, 14)), 1)
+        rows = (
+            LinearConstraint(np.ones(14), lower=5),
+            LinearConstraint(rng.normal(size=14).round(1), lower=1.0),
+        )
+        linear = rng.normal(size=14) - rng.choice([0.5, 1.0, 2.0])
+        program = SelectionProgram(linear, raw + raw.T, rng.integers(1, 9, 14), 25, rows)
+        for gap in (1.5, 3.0, 10.0):
+            assert branch_and_bound.solve(program, SolveOptions(relative_gap=gap)).is_optimal
+
+
 def test_a_loose_gap_bounds_what_earlier_stages_dropped() -> None:
     """A later stage's root bound is over what is left; forgetting that is wrong on three of these."""
     options = SolveOptions(time_limit_seconds=None, relative_gap=0.9)
