@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -76,94 +76,32 @@ def opened(browser: Any, width: int, address: str) -> Any:
     return page
 
 
-class Seen(NamedTuple):
-    """What a page shows when it has just been opened."""
-
-    problems: list[str]  # of its layout
-    clipped: int  # markers that the charts cut off
-    tables: list[tuple[bool, bool, bool]]  # of each: does it go on, is it faded there, and is it said
-
-
-class Reports:
-    """The pages by name and width; to open one takes a second and a half of processor time.
-
-    What is to be seen of one at rest is noted whenever it is opened, so that none is opened for that alone.
-    Who leaves one as it was found gives it back, for the next who wants it.
-    """
-
-    def __init__(self, browser: Any, pages: dict[str, Path]) -> None:
-        self._browser, self._pages = browser, pages
-        self._seen: dict[tuple[str, int], Seen] = {}
-        self._left: dict[tuple[str, int], Any] = {}
-
-    def opened(self, name: str, width: int) -> Any:
-        if (name, width) in self._left:
-            return self._left.pop((name, width))
-        page = opened(self._browser, width, self._pages[name].as_uri())
+@pytest.mark.parametrize("name", ["report", "frontier"])
+def test_reports_are_laid_out_whatever_they_show(browser: Any, pages: dict[str, Path], name: str) -> None:
+    for width in WIDTHS:
+        page = opened(browser, width, pages[name].as_uri())
         page.wait_for_selector(".plot-container")
-        clipped = page.evaluate(
-            """() => [...document.querySelectorAll(".scatterlayer .trace")].filter(trace =>
-              trace.querySelector(".points path") && trace.closest("[clip-path]")).length"""
-        )
-        tables = page.evaluate(
+        assert layout_problems(page) == []
+        tables = page.evaluate(  # of each: does it go on, is it faded there, and is it said
             """() => [...document.querySelectorAll(".scroll")].filter(one => one.checkVisibility())
               .map(box => [box.scrollWidth > box.clientWidth + 4, box.classList.contains("beyond"),
               !box.previousElementSibling.hidden])"""
         )
-        self._seen[name, width] = Seen(layout_problems(page), clipped, tables)
-        return page
-
-    def give_back(self, name: str, width: int, page: Any) -> None:
-        self._left[name, width] = page
-
-    def close(self) -> None:
-        for page in self._left.values():
-            page.close()
-        self._left.clear()
-
-    def seen(self, name: str, width: int) -> Seen:
-        if (name, width) not in self._seen:
-            self.give_back(name, width, self.opened(name, width))
-        return self._seen[name, width]
-
-
-@pytest.fixture(scope="module")
-def reports(browser: Any, pages: dict[str, Path]) -> Iterator[Reports]:
-    found = Reports(browser, pages)
-    yield found
-    found.close()
-
-
-@pytest.mark.parametrize("name", ["report", "frontier"])
-def test_a_table_that_goes_on_says_so_until_its_end(reports: Reports, name: str) -> None:
-    for width, goes_on in ((390, True), (1800, False)):
-        told = reports.seen(name, width).tables
-        assert all(beyond == faded == hint for beyond, faded, hint in told)
-        if goes_on:
-            assert any(beyond for beyond, _, _ in told)
-            page = reports.opened(name, width)
+        assert all(goes_on == faded == said for goes_on, faded, said in tables)
+        if width == min(WIDTHS):
+            beyond = sum(goes_on for goes_on, _, _ in tables)
+            assert beyond
             page.evaluate("document.querySelector('.scroll.beyond').scrollLeft = 1e6")
             page.wait_for_timeout(100)
-            left = page.locator(".scroll.beyond:visible").count()
-            assert left == sum(beyond for beyond, _, _ in told) - 1
+            assert page.locator(".scroll.beyond:visible").count() == beyond - 1
             page.evaluate("document.querySelectorAll('.scroll').forEach(one => one.scrollLeft = 0)")
-            page.wait_for_timeout(100)
-            assert page.locator(".scroll.beyond:visible").count() == left + 1
-            reports.give_back(name, width, page)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["report", "frontier"])
-def test_reports_are_laid_out_whatever_they_show(reports: Reports, name: str, width: int) -> None:
-    assert reports.seen(name, width).problems == []
-    page = reports.opened(name, width)
-    for choice in page.query_selector_all("input[type=checkbox], .switch input"):
-        choice.evaluate("one => one.click()")
-        page.wait_for_timeout(20)  # the picture is drawn
-        assert layout_problems(page) == [], choice.evaluate("one => one.value")
-    page.eval_on_selector_all("details", "all => all.slice(0, 4).forEach(one => one.open = true)")
-    assert layout_problems(page) == []
-    page.close()
+            for choice in page.query_selector_all("input[type=checkbox], .switch input"):
+                choice.evaluate("one => one.click()")
+                page.wait_for_timeout(20)  # the picture is drawn
+                assert layout_problems(page) == [], choice.evaluate("one => one.value")
+        page.eval_on_selector_all("details", "all => all.slice(0, 4).forEach(one => one.open = true)")
+        assert layout_problems(page) == []
+        page.close()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
