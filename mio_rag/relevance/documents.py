@@ -35,8 +35,8 @@ _COSINE, _WORDS, _SCOPE = 20.0, 2.0, 3.0
 _UNIT, _NEIGHBOUR, _PASSAGE = 0.6, 0.2, 0.6
 _REST = 0.7  # weight of the rest of the question, where the question names one document
 _NAMED = 0.999  # scope from which a document is the one that the question names
-#: Embedders that read English only: their cosines say nothing of questions in other scripts.
-_ENGLISH = ("minilm",)
+#: Fingerprints of embedders that read English only: their cosines say nothing of questions in other scripts.
+_ENGLISH = ("sentence-transformers:72362722b466552f",)  # minilm
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
 _LETTER = re.compile(r"[^\W\d_]")
 
@@ -97,7 +97,7 @@ def _share(scores: FloatArray, among: NDArray[np.bool_]) -> FloatArray:
 
 def _reads(embedder: str, question: str) -> bool:
     """Whether an embedder reads the script of a question."""
-    if not embedder.startswith(_ENGLISH):
+    if embedder not in _ENGLISH:
         return True
     letters = len(_LETTER.findall(question))
     return 2 * len(_LATIN.findall(question)) >= letters

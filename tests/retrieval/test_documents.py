@@ -1,13 +1,16 @@
 """An index of documents: built with the units of its passages, and searched by their scores."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mio_rag.errors import IndexFormatError, InputError
+from mio_rag.relevance.documents import unit_relevance
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
+from mio_rag.retrieval.minilm import FINGERPRINT
 from mio_rag.retrieval.retriever import score_fusion
 from mio_rag.retrieval.texts import embedded_text, unit_text
 from mio_rag.types import Passage
@@ -138,3 +141,15 @@ def test_parts_that_do_not_fit_are_refused(index: CorpusIndex, tmp_path: Path) -
     (folder / "scope.npz").write_bytes(b"damaged")
     with pytest.raises(IndexFormatError, match="cannot be read"):
         Identities.load(folder, 5)
+
+
+def test_cosines_of_minilm_say_nothing_of_other_scripts(index: CorpusIndex) -> None:
+    pool = Retriever(index).retrieve(NAMED)
+    units = pool.sentences
+    assert units is not None
+    no_cosines = {name: values * (not name.startswith("dense")) for name, values in units.scores.items()}
+    blind = replace(units, scores=no_cosines)
+    for question, same in (("谁付钱修理屋顶？", True), ("Who pays for the roof?", False)):
+        asked = replace(pool, question=question, embedder=FINGERPRINT)
+        found = unit_relevance(asked), unit_relevance(replace(asked, sentences=blind))
+        assert np.allclose(*found) == same
