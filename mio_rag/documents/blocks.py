@@ -189,6 +189,8 @@ def is_heading(line: str) -> bool:
         or (ITEM.match(line) and len(words) < 2)
     ):
         return False
+    if re.search(r"(?:\u2026|\.{3})\s*\w+$|[={}<>\\]", line):
+        return False  # of a list of contents, of code
     if _STATED.match(line) and day_in(line, whole=True):
         return False
     letters = [word for word in words if any(c.isalpha() for c in word)]

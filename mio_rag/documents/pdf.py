@@ -25,6 +25,7 @@ from mio_rag.errors import DataError, require
 
 _LOCK = threading.Lock()  # the library is not safe in threads
 _LEADERS = re.compile(r"(?:\s*\.){4,}\s*|(?:\s*_){4,}\s*|\u2026{2,}")
+_ENTRY = re.compile(r"(?:\.\s*){4,}\s*[\divxl]+$")  # of a list of contents
 #: Times, as they stand above columns.
 _YEARS = re.compile(
     r"\W*+(?:(?:fy|q[1-4]|20\d\d|19\d\d|fiscal|years?|ended|ending|months|weeks|quarter|three|six|nine|twelve"
@@ -150,6 +151,8 @@ class _Layout:
         self.bold_matters = bold[True] < 0.4 * sum(bold.values())
         larger = sorted({round(s) for s in sizes if s >= 1.12 * self.body}, reverse=True)[:4]
         self.levels = {size: k + 1 for k, size in enumerate(larger)}
+        mono = sum(len(line.text) for _, lines in pages for line in lines if line.mono)
+        self.mono_matters = mono < 0.4 * sum(bold.values())
         cut = any(line.cut or line.text[-1] == "-" for _, lines in pages for line in lines)
         self.words = words_of(" ".join(line.text for _, lines in pages for line in lines)) if cut else set()
         self.waiting: list[PageLine] = []  # of the paragraph here
@@ -176,6 +179,12 @@ class _Layout:
                 self._flush(lines)
                 self._add_table(lines[start:table], k - start)
                 k = table
+                continue
+            code = self._code_end(lines, k, leading)
+            if code:
+                self._flush(lines)
+                self._add_code(lines[k:code], leading)
+                k = code
                 continue
             level = self._heading_level(lines, k, gap)
             if level:
@@ -207,6 +216,8 @@ class _Layout:
         if before.cut:
             return False
         if abs(line.size - before.size) > 0.12 * before.size:
+            return True
+        if _ENTRY.search(before.text):
             return True
         ended = before.text[-1] in '.:;!?\u3002\uff01\uff1f\u201d"'
         if ITEM.match(line.text) and (
@@ -303,6 +314,25 @@ class _Layout:
             and after.words <= 14
             and after.bottom < line.bottom
         )
+
+    def _code_end(self, lines: list[PageLine], k: int, leading: float) -> int:
+        """Where lines of code that begin here end; 0 if there are none."""
+        end = k
+        while end < len(lines) and self.mono_matters and lines[end].mono:
+            if end > k and not 0 < lines[end - 1].bottom - lines[end].bottom < 3 * leading:
+                break
+            end += 1
+        return end if end - k > 1 or (end > k and not self.waiting) else 0
+
+    def _add_code(self, lines: list[PageLine], leading: float) -> None:
+        """Append lines of code, indented as they stand."""
+        left = min(line.left for line in lines)
+        width = median((line.right - line.left) / len(line.text) for line in lines) or 1.0
+        text = [" " * round((line.left - left) / width) + line.text for line in lines]
+        for i in range(len(lines) - 1, 0, -1):
+            if lines[i - 1].bottom - lines[i].bottom > 1.7 * min(leading, 1.4 * lines[i].size):
+                text.insert(i, "")
+        self.document.add("code", "\n".join(text))
 
     # Tables
 

@@ -41,6 +41,7 @@ class PageLine:
     bold: bool
     words: int
     cut: bool = False  # ends in a hyphen that may be of the line alone
+    mono: bool = False  # all letters of one width
     cells: list[tuple[float, float, str]] = field(default_factory=list)
     spots: list[tuple[float, float, str]] = field(default_factory=list)  # of words
 
@@ -69,7 +70,7 @@ class _Place:
         self.raw, self.page = raw, page.raw
         self.box = [ctypes.c_double() for _ in range(4)]
         self.refs = [ctypes.byref(value) for value in self.box]
-        self.fonts: dict[Any, bool] = {}
+        self.fonts: dict[Any, tuple[bool, bool]] = {}
         self.matrix = raw.FS_MATRIX()
         self.matrix_ref = ctypes.byref(self.matrix)
 
@@ -99,21 +100,20 @@ class _Place:
             return said * (math.hypot(self.matrix.c, self.matrix.d) or 1.0)
         return said
 
-    def bold(self, k: int) -> bool:
-        """Whether a character is of a bold font."""
+    def font(self, k: int) -> tuple[bool, bool]:
+        """Whether a character is of a bold font, and of one whose letters are all of one width."""
         thing = self.raw.FPDFText_GetTextObject(self.page, k)
         font = self.raw.FPDFTextObj_GetFont(thing) if thing else None
         if not font:
-            return False
+            return False, False
         key = ctypes.addressof(font.contents)
         if key not in self.fonts:
             name = ctypes.create_string_buffer(200)
             self.raw.FPDFFont_GetBaseFontName(font, name, 200)
             said = name.value.lower()
-            self.fonts[key] = (
-                any(w in said for w in (b"bold", b"black", b"heavy", b"demi"))
-                or self.raw.FPDFFont_GetWeight(font) >= 600
-            )
+            bold = any(w in said for w in (b"bold", b"black", b"heavy", b"demi"))
+            mono = any(w in said for w in (b"courier", b"mono", b"consol", b"menlo", b"cmtt", b"typewriter"))
+            self.fonts[key] = (bold or self.raw.FPDFFont_GetWeight(font) >= 600, mono)
         return self.fonts[key]
 
 
@@ -139,8 +139,10 @@ def _lines(raw: Any, page: Any, text: str) -> Iterator[PageLine]:
             if said[-1] == "\u00ad":
                 cut, said = True, said[:-1]
             said = tidy(said + "-" if cut else said)
-            bold, words = place.bold(first), said.count(" ") + 1
-            line = PageLine(said, left, right, bottom, top, round(size, 1), bold, words, cut)
+            words = said.count(" ") + 1
+            bold, mono = place.font(first)
+            mono = mono and place.font(last)[1]
+            line = PageLine(said, left, right, bottom, top, round(size, 1), bold, words, cut, mono)
             found.append((line, first, last + 1))
         at = len(text) if mark is None else mark.end()
     rows = _in_rows(found)
@@ -291,6 +293,13 @@ def drop_repeated(pages: list[tuple[float, list[PageLine]]]) -> None:
     def key(line: PageLine) -> str:
         return re.sub(r"\d+", "#", line.text.lower())
 
+    def outside(height: float, line: PageLine) -> bool:
+        return line.top < _EDGE * height or line.bottom > (1 - _EDGE) * height
+
+    def shifts_of(line: PageLine, number: int) -> set[int]:
+        found = re.match(r"\d{1,4}\b", line.text), re.search(r"\b\d{1,4}$", line.text)
+        return {int(one[0]) - number for one in found if one}
+
     edges: list[list[bool]] = []
     for height, lines in pages:
         tops, bottoms = sorted((x.top for x in lines), reverse=True)[:2], sorted(x.bottom for x in lines)[:2]
@@ -302,11 +311,17 @@ def drop_repeated(pages: list[tuple[float, list[PageLine]]]) -> None:
         for k in {key(line) for line, there in zip(lines, edge, strict=True) if there}
     )
     often = max(3, 0.2 * len(pages))
-    for (height, lines), edge in zip(pages, edges, strict=True):
+    # Numbers that count with the pages: running heads of chapters.
+    shifts = Counter(
+        shift
+        for number, (height, lines) in enumerate(pages)
+        for shift in {shift for line in lines if outside(height, line) for shift in shifts_of(line, number)}
+    )
+    for number, ((height, lines), edge) in enumerate(zip(pages, edges, strict=True)):
         kept = []
         for line, there in zip(lines, edge, strict=True):
-            outside = line.top < _EDGE * height or line.bottom > (1 - _EDGE) * height
-            number = outside and len(pages) > 1 and _PAGE_NUMBER.fullmatch(line.text)
-            if not there or not (seen[key(line)] >= often or number):
+            alone = outside(height, line) and len(pages) > 1 and _PAGE_NUMBER.fullmatch(line.text)
+            counts = outside(height, line) and any(shifts[s] >= often for s in shifts_of(line, number))
+            if not there or not (seen[key(line)] >= often or alone or (counts and line.words < 14)):
                 kept.append(line)
         lines[:] = kept

@@ -21,7 +21,7 @@ class Piece(NamedTuple):
     y: float
     text: str
     size: float = 11
-    bold: bool = False
+    font: str = "F"  # "B" for bold, "M" for letters of one width
 
 
 def pdf(*pages: str | list[str] | list[Piece] | None, title: str = "") -> bytes:
@@ -35,6 +35,7 @@ def pdf(*pages: str | list[str] | list[Piece] | None, title: str = "") -> bytes:
         b"<< /Type /XObject /Subtype /Image /Width 4 /Height 4 /ColorSpace /DeviceRGB /BitsPerComponent 8 "
         b"/Filter /FlateDecode /Length %d >>\nstream\n%s\nendstream" % (len(image), image),
         b"<< /Title (%s) >>" % title.encode("cp1252"),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Courier /Encoding /WinAnsiEncoding >>",
     ]
     kids = []
     for page in pages:
@@ -48,7 +49,7 @@ def pdf(*pages: str | list[str] | list[Piece] | None, title: str = "") -> bytes:
             stream = b"\n".join(_shown(piece) for piece in pieces)
         objects += [
             b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents %d 0 R /Resources << /Font << "
-            b"/F 3 0 R /B 4 0 R >> /XObject << /I 5 0 R >> >> >>" % (len(objects) + 2),
+            b"/F 3 0 R /B 4 0 R /M 7 0 R >> /XObject << /I 5 0 R >> >> >>" % (len(objects) + 2),
             b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
         ]
         kids.append(b"%d 0 R" % (len(objects) - 1))
@@ -67,8 +68,7 @@ def _shown(piece: Piece) -> bytes:
     text = piece.text.encode("cp1252")
     for sign in (b"\\", b"(", b")"):
         text = text.replace(sign, b"\\" + sign)
-    font = b"B" if piece.bold else b"F"
-    return b"BT /%s %g Tf %g %g Td (%s) Tj ET" % (font, piece.size, piece.x, piece.y, text)
+    return b"BT /%s %g Tf %g %g Td (%s) Tj ET" % (piece.font.encode(), piece.size, piece.x, piece.y, text)
 
 
 _NAMES = (
