@@ -73,7 +73,7 @@ def sampled_prices(
     questions = _questions(job, groups, drawn)
     if not questions:
         raise InputError(
-            f"none of {size} sampled rows can be used: run select-batch on some of them to learn why"
+            f"none of {size} sampled rows can be used: run `batch select` on some of them to learn why"
         )
     workload = Workload(questions, job.selector, workers=workers, told=told)
     whole, total = size == rows, max(0, math.floor(total_tokens * size / rows))
