@@ -118,7 +118,9 @@ def _measured(asked: Asked, generator: Generator, given: argparse.Namespace) -> 
             questions, asked.index, generator, settings, work / folder, resume=(work / folder).is_dir()
         ).rows
 
-    rows = run(asked.dataset, asked.controllers, _MODEL, "given")
+    # Only some models give the probabilities that confidence needs.
+    controllers = [name for name in asked.controllers if given.calibrate or "@confidence" not in name]
+    rows = run(asked.dataset, controllers, _MODEL, "given")
     traces = read_traces(work / "given", ("uncertainty",), "of a decision process")
     estimates = []
     for fold in (0, 1) if given.calibrate else ():
@@ -137,7 +139,7 @@ def _measured(asked: Asked, generator: Generator, given: argparse.Namespace) -> 
     for row in rows:
         by_method.setdefault(row["method"], {})[row["question_id"]] = row
     ids = [q.id for q in asked.dataset.questions]
-    controllers = [
+    compared = [
         Row(
             method,
             "process" if method.startswith("mdp") else "rule",
@@ -148,10 +150,11 @@ def _measured(asked: Asked, generator: Generator, given: argparse.Namespace) -> 
     against = {
         baseline: [row for row in compare_rows(rows, baseline, given.seed) if row["measure"] == asked.quality]
         for baseline in _CALIBRATED
+        if baseline in by_method
     }
     return {
         "questions": len(ids), "measure": asked.quality, "budget_tokens": asked.budget_tokens,
-        "closed_book": asked.index is None, "controllers": summarized(controllers), "against": against,
+        "closed_book": asked.index is None, "controllers": summarized(compared), "against": against,
         "calibration": estimates,
     }  # fmt: skip
 
