@@ -1,40 +1,40 @@
 """From relevance and embeddings to programs: nominal, and robust in two ways.
 
-For items with relevance r_i, embedding mu_i and token cost c_i, a query embedding q and similarity
-s_ij = mu_i . mu_j, the nominal program is
+For items with relevance r_i, embedding mu_i and token cost c_i, a query embedding q and similarity s_ij =
+mu_i . mu_j, the nominal program is
 
     max  sum_i (r_i - lambda_2 - lambda_3 c_i) x_i  -  lambda_1 sum_{i<j} s_ij x_i x_j
 
-**Termwise**: every term is charged its own worst perturbation of the embeddings, with h the support function
-of the uncertainty set (`mio_rag.formulations.uncertainty`):
+**Termwise**: every term is charged its own worst perturbation, with h the support function of the uncertainty
+set (`mio_rag.formulations.uncertainty`):
 
     r_i  <-  r_i - h_i(q)                                    (relevance is q . mu_i, which can fall by h_i(q))
     s_ij <-  s_ij + h_i(mu_j) + h_j(mu_i) + max delta_i . delta_j
 
-Each term is exact on its own; the sum is a lower bound on the worst case, in which one delta_i must serve all
-terms at once. With a budget of deviations, every passage is taken to deviate here.
+The sum is a lower bound on the worst case, in which one delta_i must serve all terms at once. With a budget
+of deviations, every passage is taken to deviate here.
 
 **Joint**: one perturbation of each embedding serves all terms. For a selection S
 
     f(S, delta) = sum_{i in S} (value_i(-q . delta_i) + rest_i) + benefits
                   - lambda_1 sum_{i<j in S} (mu_i + delta_i) . (mu_j + delta_j),
 
-and the value is W(S) = min_delta f(S, delta). W has no closed form, but bounds on both sides. Any
-perturbations in the sets are a *scenario* s: f_s is a selection program with f_s(S) >= W(S) for every S, and
-so is any convex combination of scenarios (`mio_rag.solvers.paths`). With a line alpha_i - beta_i loss below
-each value and m_i = lambda_1 sum_{j in S, j != i} mu_j,
+and the value is W(S) = min_delta f(S, delta), which has bounds on both sides. Any perturbations in the sets
+are a *scenario* s: f_s is a selection program with f_s(S) >= W(S), and so is any convex combination of
+scenarios (`mio_rag.solvers.paths`). With a line alpha_i - beta_i loss below each value and m_i = lambda_1
+sum_{j in S, j != i} mu_j,
 
     W(S) >= sum_i (rest_i + alpha_i - h_i(m_i - beta_i q)) - lambda_1 sum_{i<j} mu_i . mu_j
             - lambda_1 sum_{i<j} max delta_i . delta_j + benefits at the lowest values.
 
-The first-order part is exact for inner products. The product of two perturbations can help or hurt: this
-bound charges its maximum. With a budget of Gamma deviations only the Gamma largest losses and the largest
-Gamma (Gamma - 1) / 2 products count.
+The first-order part is exact for inner products; the product of two perturbations is charged its maximum.
+With a budget of Gamma deviations only the Gamma largest losses and the largest Gamma (Gamma - 1) / 2 products
+count.
 
 The *loss* of an item is the fall of its inner product with the query, -q . delta_i. A value is an inner
-product, r_i - loss_i, or a curve that falls as losses rise (a calibrated probability); other items' losses
-may lower it too, through evidence links. Lines replace a curve from below: with samples t_0 < ... < t_K of
-the loss the curve is at least its value at t_k+1 on [t_k, t_k+1], so alpha = min_k value(t_k+1) + beta t_k.
+product, r_i - loss_i, or a curve that falls as losses rise (a calibrated probability). Lines replace a curve
+from below: with samples t_0 < ... < t_K of the loss the curve is at least its value at t_k+1 on [t_k, t_k+1],
+so alpha = min_k value(t_k+1) + beta t_k.
 """
 
 from __future__ import annotations

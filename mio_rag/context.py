@@ -1,19 +1,15 @@
 """The context block: how passages are laid out, merged and counted.
 
-A token budget bounds this block, counted by the tokenizer of the model that reads it. Retrieval prices single
-passages with it, selection checks the assembled block, generation puts it in the prompt: all three use this
-one rendering.
+A token budget bounds this block, counted by the tokenizer of the model that reads it. Retrieval, selection
+and generation use this one rendering.
 
-Merged reading: passages of one document are read as one text, what they share once.
-
-Chosen passages whose spans are known (`Candidates.spans`) are laid out by document: its title once, their
-texts in document order. What overlaps is written once, and what touches goes on. Where one or two characters
-lie between passages, the next one begins a line: mostly a splitter stripped white space there, but it may
-have been a comma in a number, so nothing is put in its place. Between sentences it was white space, and is
-again: that of their passage. What lies further apart is parted by a line with an ellipsis. Every passage's
-text is in the result word for word. Where two texts say different things at the same place, nobody knows
-which version of the document the others are of: then all of them are read by themselves, as are those without
-a span.
+Chosen passages whose spans are known are laid out by document: its title once, their texts in document order.
+What overlaps is written once, and what touches goes on. Where one or two characters lie between passages, the
+next one begins a line: mostly a splitter stripped white space there, but it may have been a comma in a
+number, so nothing is put in its place. Between sentences it is the white space of their passage. What lies
+further apart is parted by a line with an ellipsis. Every passage's text is in the result word for word. Where
+two texts say different things at the same place, all of that document are read by themselves, as are those
+without a span.
 """
 
 from __future__ import annotations
@@ -41,10 +37,7 @@ SEPARATOR = "\n\n"
 
 @runtime_checkable
 class TokenCounter(Protocol):
-    """Counts what a text costs in a prompt.
-
-    Every generator is one, so that a budget is counted by the tokenizer of the model that will read the text.
-    """
+    """Counts what a text costs in a prompt; every generator is one."""
 
     @property
     def name(self) -> str:

@@ -25,24 +25,6 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-__all__ = [
-    "DataError",
-    "IndexFormatError",
-    "InfeasibleError",
-    "InputError",
-    "MioRagError",
-    "MissingExtraError",
-    "Notice",
-    "SolverError",
-    "SpentError",
-    "StateError",
-    "UnsuitableModelError",
-    "choose",
-    "collect",
-    "optional",
-    "require",
-]
-
 
 class MioRagError(Exception):
     """Base of every error that mio-rag raises on purpose."""

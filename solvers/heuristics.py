@@ -109,32 +109,31 @@ class _State:
             self.flip(int(free[best]))
 
 
-def _fill(state: _State, score: Callable[[_State], FloatArray], while_gaining: bool) -> None:
-    """Add the item of the best score until nothing may be added (or, `while_gaining`, nothing gains)."""
+_Score = Callable[[_State], FloatArray]
+
+
+def _filled(
+    program: SelectionProgram, score: _Score, allowed: Callable[[_State], BoolArray] | None = None
+) -> _State:
+    """Add the item of the best score, of those that may be added and are allowed, until there is none."""
+    state = _State(program)
+    state.repair()
     while True:
-        open_items = np.flatnonzero(state.addable() & (state.gain > state.nothing if while_gaining else True))
+        addable = state.addable() if allowed is None else state.addable() & allowed(state)
+        open_items = np.flatnonzero(addable)
         if open_items.size == 0:
-            return
-        values = score(state)[open_items]
-        state.flip(int(open_items[int(np.argmax(values))]))
+            return state
+        state.flip(int(open_items[int(np.argmax(score(state)[open_items]))]))
 
 
-def _density_score(state: _State, power: float, gain: FloatArray) -> FloatArray:
+def _per_cost(state: _State, power: float, gain: FloatArray) -> FloatArray:
     tiny = max(1e-9 * min(1.0, float(state.program.all_costs.max(initial=0.0)) or 1.0), 1e-300)
     with np.errstate(over="ignore", divide="ignore"):  # next to no cost comes first
         return np.asarray(gain / np.maximum(state.rows[0], tiny) ** power)
 
 
-def _ranked(program: SelectionProgram, score: Callable[[_State], FloatArray]) -> BoolArray:
-    """Fill the budget by rank, gain or not."""
-    state = _State(program)
-    state.repair()
-    _fill(state, score, while_gaining=False)
-    return state.chosen
-
-
 def _topk(program: SelectionProgram, deadline: float) -> BoolArray:
-    return _ranked(program, lambda state: program.linear)
+    return _filled(program, lambda state: program.linear).chosen
 
 
 def _mmr(program: SelectionProgram, deadline: float) -> BoolArray:
@@ -142,17 +141,12 @@ def _mmr(program: SelectionProgram, deadline: float) -> BoolArray:
         chosen = state.chosen
         return program.linear - (program.pairwise[:, chosen].max(axis=1) if chosen.any() else 0.0)
 
-    return _ranked(program, score)
+    return _filled(program, score).chosen
 
 
 def _density(program: SelectionProgram, deadline: float) -> BoolArray:
-    state = _State(program)
-    state.repair()
-    while True:
-        worth = np.flatnonzero(state.addable() & (program.linear > 0))
-        if worth.size == 0:
-            return state.chosen
-        state.flip(int(worth[int(np.argmax(_density_score(state, 1.0, program.linear)[worth]))]))
+    value = program.linear
+    return _filled(program, lambda s: _per_cost(s, 1.0, value), lambda s: value > 0).chosen
 
 
 def _greedy(program: SelectionProgram, deadline: float) -> BoolArray:
@@ -160,13 +154,10 @@ def _greedy(program: SelectionProgram, deadline: float) -> BoolArray:
 
 
 def _greedy_starts(program: SelectionProgram) -> list[_State]:
-    states = []
-    for power in (0.0, 0.5, 1.0):
-        state = _State(program)
-        state.repair()
-        _fill(state, lambda s, a=power: _density_score(s, a, s.gain), while_gaining=True)  # type: ignore[misc]
-        states.append(state)
-    return states
+    def start(power: float) -> _State:
+        return _filled(program, lambda s: _per_cost(s, power, s.gain), lambda s: s.gain > s.nothing)
+
+    return [start(power) for power in (0.0, 0.5, 1.0)]
 
 
 def _worth(state: _State) -> tuple[bool, float]:
