@@ -11,27 +11,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 import typer
 
+from mio_rag.cli import options as o
 from mio_rag.cli.chosen import Chosen
-from mio_rag.cli.options import (
-    Answer,
-    Budget,
-    EmbedderName,
-    Json,
-    Mapped,
-    Model,
-    NoRefresh,
-    PolicyName,
-    QuestionText,
-    Sets,
-    SourcePath,
-    Units,
-    Why,
-    check_fits,
-    check_question,
-    opened,
-    opt,
-    reader_spec,
-)
 from mio_rag.cli.output import Output, open_output
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, choose, collect
@@ -57,21 +38,21 @@ _FORMATS = ("text", "markdown", "xml", "json")
 
 
 def select(
-    path: SourcePath,
-    question: QuestionText,
-    budget: Budget = None,
-    units: Units = None,
-    method: Annotated[str, opt("mio, topk, bm25, fused, mmr, greedy, or topk:K.")] = "mio",
-    model: Annotated[str | None, opt("Count tokens as this model does. [default: approximate]")] = None,
-    policy: PolicyName = DEFAULTS.policy,
-    set_: Sets = None,
-    embedder: EmbedderName = DEFAULTS.embedder,
-    why: Why = False,
-    proof: Annotated[bool, opt("Print the certificate.", "--proof")] = False,
+    path: o.SourcePath,
+    question: o.QuestionText,
+    budget: o.Budget = None,
+    units: o.Units = None,
+    method: Annotated[str, o.opt("mio, topk, bm25, fused, mmr, greedy, or topk:K.")] = "mio",
+    model: Annotated[str | None, o.opt("Count tokens as this model does. [default: approximate]")] = None,
+    policy: o.PolicyName = DEFAULTS.policy,
+    set_: o.Sets = None,
+    embedder: o.EmbedderName = DEFAULTS.embedder,
+    why: o.Why = False,
+    proof: Annotated[bool, o.opt("Print the certificate.", "--proof")] = False,
     form: Annotated[str, typer.Option("--format", help="text, markdown, xml or json.")] = "text",
-    no_refresh: NoRefresh = False,
-    mapped: Mapped = False,
-    json_output: Json = False,
+    no_refresh: o.NoRefresh = False,
+    mapped: o.Mapped = False,
+    json_output: o.Json = False,
 ) -> None:
     """Print the passages that answer QUESTION, within a token budget.
 
@@ -88,16 +69,16 @@ def select(
     from mio_rag.retrieval import Retriever
 
     output = open_output(json_output or form == "json")
-    spec = None if model is None else reader_spec(model)
+    spec = None if model is None else o.reader_spec(model)
     chosen, *_ = collect(
         lambda: Chosen.of(policy, set_, budget=budget, units=units).check(),
-        lambda: check_question(question),
+        lambda: o.check_question(question),
         lambda: _check_form(form),
         lambda: None if spec is None else check_generator(spec),
     )
     pipeline = _strategies(chosen)
-    found = opened(output, path, embedder, refresh=not no_refresh, mapped=mapped)
-    check_fits(chosen.selector, found.index)
+    found = o.opened(output, path, embedder, refresh=not no_refresh, mapped=mapped)
+    o.check_fits(chosen.selector, found.index)
     searched: dict[str, Any] = {}
     allowed = chosen.policy.limits.budget
     with ExitStack() as stack:
@@ -199,21 +180,21 @@ def context_text(passages: Sequence[Passage], form: str = "text") -> str:
 
 
 def ask(
-    path: SourcePath,
-    question: QuestionText,
-    budget: Budget = None,
-    units: Units = None,
-    model: Model = None,
-    answer: Answer = None,
-    policy: PolicyName = DEFAULTS.policy,
-    set_: Sets = None,
-    embedder: EmbedderName = DEFAULTS.embedder,
-    why: Why = False,
-    show_context: Annotated[bool, opt("Print the context below the answer.", "--show-context")] = False,
-    trace: Annotated[Path | None, opt("Append every decision to this file; see policy replay.")] = None,
-    no_refresh: NoRefresh = False,
-    mapped: Mapped = False,
-    json_output: Json = False,
+    path: o.SourcePath,
+    question: o.QuestionText,
+    budget: o.Budget = None,
+    units: o.Units = None,
+    model: o.Model = None,
+    answer: o.Answer = None,
+    policy: o.PolicyName = DEFAULTS.policy,
+    set_: o.Sets = None,
+    embedder: o.EmbedderName = DEFAULTS.embedder,
+    why: o.Why = False,
+    show_context: Annotated[bool, o.opt("Print the context below the answer.", "--show-context")] = False,
+    trace: Annotated[Path | None, o.opt("Append every decision to this file; see policy replay.")] = None,
+    no_refresh: o.NoRefresh = False,
+    mapped: o.Mapped = False,
+    json_output: o.Json = False,
 ) -> None:
     """Answer QUESTION from the selected passages.
 
@@ -230,10 +211,10 @@ def ask(
     from mio_rag.retrieval import Retriever
 
     output = open_output(json_output)
-    spec = reader_spec(model)
+    spec = o.reader_spec(model)
     chosen, *_ = collect(
         lambda: Chosen.of(policy, set_, budget=budget, answer=answer, units=units).check(),
-        lambda: check_question(question),
+        lambda: o.check_question(question),
         lambda: check_generator(spec),
         lambda: _check_trace(trace),
     )
@@ -245,9 +226,9 @@ def ask(
     if steps and kept is not None and not tiers:
         raise InputError("answers.cache does not go with a policy of several steps: leave one of them out")
     refusing = None if answers.refusal is None else Refusal.load(answers.refusal)
-    found = opened(output, path, embedder, refresh=not no_refresh, mapped=mapped)
+    found = o.opened(output, path, embedder, refresh=not no_refresh, mapped=mapped)
     index, selector, limits = found.index, chosen.selector, chosen.policy.limits
-    check_fits(selector, index)
+    o.check_fits(selector, index)
     reader = make_generator(spec)
     try:
         if refusing is not None:

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from mio_rag.cli import options as o
 from mio_rag.cli.chosen import Chosen
-from mio_rag.cli.options import (
-    Budget,
-    EmbedderName,
-    Json,
-    Limit,
-    Model,
-    PolicyName,
-    Sets,
-    SourcePath,
-    Units,
-    at_least,
-    opened,
-    opt,
-    pairs,
-    progress,
-    reader_spec,
-)
 from mio_rag.cli.output import open_output
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, collect
@@ -55,15 +39,15 @@ ShardRows = Annotated[int, typer.Option("--shard-rows", help="Maximum rows of an
 def batch_select(
     candidates: Candidates,
     out: Out,
-    budget: Budget = None,
-    units: Units = None,
-    policy: PolicyName = DEFAULTS.policy,
-    set_: Sets = None,
+    budget: o.Budget = None,
+    units: o.Units = None,
+    policy: o.PolicyName = DEFAULTS.policy,
+    set_: o.Sets = None,
     engine: EngineName = "local",
     workers: Workers = 1,
     column: Column = None,
     shard_rows: ShardRows = 5000,
-    json_output: Json = False,
+    json_output: o.Json = False,
 ) -> None:
     """Select passages for every row of a Parquet file.
 
@@ -71,10 +55,13 @@ def batch_select(
     as lists; see docs/pages/batch.md for all columns.
     """
     from mio_rag.batch import select_batch
+    from mio_rag.cli.terminal import batch_bars
 
     output = open_output(json_output, lambda: kept(out))
-    chosen, names = collect(lambda: _of_rows(policy, set_, budget, units), lambda: _columns(column))
-    with _shown() as shown:
+    chosen, names = collect(
+        lambda: _of_rows(policy, set_, budget, units), lambda: o.pairs("--column", column)
+    )
+    with batch_bars() as shown:
         done = select_batch(
             candidates,
             out,
@@ -86,10 +73,7 @@ def batch_select(
             shard_rows=shard_rows,
             progress=shown,
         )
-    if json_output:
-        output.json(done.to_dict())
-    else:
-        output.console.print(sentences(done), soft_wrap=True)
+    output.result(done.to_dict(), sentences(done))
     if done.rejected == done.rows:
         raise typer.Exit(1)
 
@@ -108,13 +92,9 @@ def _of_rows(policy: str, set_: list[str] | None, budget: int | None, units: str
     return chosen
 
 
-def _columns(given: list[str] | None) -> dict[str, str]:
-    return pairs("--column", given)
-
-
 @batch_app.command("answer")
 def batch_answer(
-    path: SourcePath,
+    path: o.SourcePath,
     questions: Annotated[
         str,
         typer.Argument(
@@ -124,23 +104,23 @@ def batch_answer(
         ),
     ],
     out: Out,
-    policy: PolicyName = "balanced",
-    set_: Sets = None,
-    budget: Budget = None,
-    model: Model = None,
+    policy: o.PolicyName = "balanced",
+    set_: o.Sets = None,
+    budget: o.Budget = None,
+    model: o.Model = None,
     total_tokens: Annotated[
-        int | None, opt("Tokens that all questions may take; sets the price of a token.")
+        int | None, o.opt("Tokens that all questions may take; sets the price of a token.")
     ] = None,
     total_dollars: Annotated[
-        float | None, opt("Dollars that all questions may cost, by the policy's prices.")
+        float | None, o.opt("Dollars that all questions may cost, by the policy's prices.")
     ] = None,
-    embedder: EmbedderName = DEFAULTS.embedder,
+    embedder: o.EmbedderName = DEFAULTS.embedder,
     engine: EngineName = "local",
-    workers: Annotated[int, opt("Of ray: processes that open the index.")] = 2,
-    concurrency: Annotated[int, opt("Questions in progress at a time.")] = 4,
-    retries: Annotated[int, opt("Repetitions of a call that failed.")] = 5,
-    limit: Limit = None,
-    json_output: Json = False,
+    workers: Annotated[int, o.opt("Of ray: processes that open the index.")] = 2,
+    concurrency: Annotated[int, o.opt("Questions in progress at a time.")] = 4,
+    retries: Annotated[int, o.opt("Repetitions of a call that failed.")] = 5,
+    limit: o.Limit = None,
+    json_output: o.Json = False,
 ) -> None:
     """Answer many questions under a policy.
 
@@ -153,21 +133,21 @@ def batch_answer(
     from mio_rag.sources import kind_of
 
     output = open_output(json_output, lambda: f"answers are kept in '{out}': run the same to resume")
-    spec = reader_spec(model)
+    spec = o.reader_spec(model)
     chosen, asked, *_ = collect(
         lambda: Chosen.of(policy, set_, budget=budget),
         lambda: read_questions(questions),
         lambda: kind_of(path),
         lambda: check_generator(spec),
         lambda: check_settings(total_tokens, total_dollars, engine, workers, concurrency, retries),
-        lambda: at_least(limit=(limit, 1)),
+        lambda: o.at_least(limit=(limit, 1)),
     )
     if chosen.controller is not None:
         raise InputError(f"--policy {policy} is no policy of a file: give a preset or a TOML file")
     resolve(chosen.policy)
-    found = opened(output, path, embedder)
+    found = o.opened(output, path, embedder)
     asked = asked[:limit]
-    with progress("answering", len(asked)) as advance:
+    with o.progress("answering", len(asked)) as advance:
         done = ask_many(
             asked,
             found.folder,
@@ -182,10 +162,7 @@ def batch_answer(
             retries=retries,
             progress=lambda more, all_: advance(more),
         )
-    if json_output:
-        output.json(done.to_dict())
-    else:
-        output.console.print(f"{_answered(done)} -> {out / 'answers.jsonl'}", soft_wrap=True)
+    output.result(done.to_dict(), f"{_answered(done)} -> {out / 'answers.jsonl'}")
     if not done.answered:
         raise typer.Exit(1)
 
@@ -230,21 +207,21 @@ def batch_allocate(
     candidates: Candidates,
     out: Out,
     total_tokens: Annotated[
-        int | None, opt("Tokens of all questions together. [default: the policy's total]")
+        int | None, o.opt("Tokens of all questions together. [default: the policy's total]")
     ] = None,
-    policy: PolicyName = DEFAULTS.policy,
-    set_: Sets = None,
-    weights: Annotated[str | None, opt("Column that says what each question counts.")] = None,
-    floor: Annotated[int, opt("Minimum tokens of a question.")] = 0,
+    policy: o.PolicyName = DEFAULTS.policy,
+    set_: o.Sets = None,
+    weights: Annotated[str | None, o.opt("Column that says what each question counts.")] = None,
+    floor: Annotated[int, o.opt("Minimum tokens of a question.")] = 0,
     ceiling: Annotated[
-        int | None, opt("Maximum tokens of a question without a budget of its own. [no limit]")
+        int | None, o.opt("Maximum tokens of a question without a budget of its own. [no limit]")
     ] = None,
-    sample: Annotated[int, opt("Questions on which the price of a token is estimated first.")] = 2000,
+    sample: Annotated[int, o.opt("Questions on which the price of a token is estimated first.")] = 2000,
     engine: EngineName = "local",
     workers: Workers = 1,
     column: Column = None,
     shard_rows: ShardRows = 5000,
-    json_output: Json = False,
+    json_output: o.Json = False,
 ) -> None:
     """Share a total of tokens among the rows of a Parquet file.
 
@@ -252,13 +229,14 @@ def batch_allocate(
     go where they add most; the result has a proof of how good it is.
     """
     from mio_rag.batch import allocate_batch
+    from mio_rag.cli.terminal import batch_bars
 
     output = open_output(json_output, lambda: kept(out))
-    given, names = collect(lambda: _total(policy, set_, total_tokens), lambda: _columns(column))
+    given, names = collect(lambda: _total(policy, set_, total_tokens), lambda: o.pairs("--column", column))
     named = policy != DEFAULTS.policy
     most = given.ceiling if named and ceiling is None else ceiling
     unused = [line for line in given.unused if named]
-    with _shown() as shown:
+    with batch_bars() as shown:
         done = allocate_batch(
             candidates,
             out,
@@ -330,9 +308,3 @@ def sentences(done: BatchSummary) -> str:
         f"{text}\n{per * units[unit]:.3g} rows per {unit}, {done.seconds:.0f} s, "
         f"{plural(done.workers, 'worker')}, {peak} -> {done.out}"
     )
-
-
-def _shown() -> Any:
-    from mio_rag.cli.terminal import batch_bars
-
-    return batch_bars()

@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mio_rag.cli import options as o
 from mio_rag.cli.chosen import Chosen, kinds_of, policy_names
-from mio_rag.cli.options import (
-    Budgets,
-    EmbedderName,
-    Json,
-    Limit,
-    PolicyName,
-    Questions,
-    Resume,
-    Seed,
-    Sets,
-    check_fits,
-    listed,
-    opened,
-    opt,
-    pairs,
-    questions_of,
-    reader_spec,
-    whole_numbers,
-)
 from mio_rag.cli.output import Output, kept_rows, open_output
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.cli.terminal import Terminal
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
-    from mio_rag.generation import Generator
     from mio_rag.measures import Instruments
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import Embedder
@@ -53,21 +32,19 @@ def evaluate(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="PATH",
-            help="As in select; several with commas between them.",
-            show_default=False,
+            metavar="PATH", help="As in select; several with commas between them.", show_default=False
         ),
     ] = None,
-    questions: Questions = None,
+    questions: o.Questions = None,
     methods: Annotated[
-        str, opt("Methods (--list) and policies: presets, files, and names of `mio-rag policy list`.")
+        str, o.opt("Methods (--list) and policies: presets, files, and names of `mio-rag policy list`.")
     ] = _METHODS,
-    budget: Budgets = "256,1024",
-    model: Annotated[str | None, opt("Also answer, and score answers: as in ask. [default: none]")] = None,
-    answer: Annotated[int, opt("Longest answer, in tokens.")] = DEFAULTS.answer,
-    baseline: Annotated[str | None, opt("Compare with this method. [default: fused, or topk]")] = None,
-    policy: PolicyName = DEFAULTS.policy,
-    set_: Sets = None,
+    budget: o.Budgets = "256,1024",
+    model: Annotated[str | None, o.opt("Also answer, and score answers: as in ask. [default: none]")] = None,
+    answer: Annotated[int, o.opt("Longest answer, in tokens.")] = DEFAULTS.answer,
+    baseline: Annotated[str | None, o.opt("Compare with this method. [default: fused, or topk]")] = None,
+    policy: o.PolicyName = DEFAULTS.policy,
+    set_: o.Sets = None,
     measure: Annotated[
         list[str] | None,
         typer.Option(
@@ -77,20 +54,20 @@ def evaluate(
             "bert-score=minilm or MODEL[@LAYER]. Repeatable.",
         ),
     ] = None,
-    embedder: EmbedderName = DEFAULTS.embedder,
+    embedder: o.EmbedderName = DEFAULTS.embedder,
     closed_book: Annotated[
-        bool, opt("Answer the questions of PATH from the model alone.", "--closed-book")
+        bool, o.opt("Answer the questions of PATH from the model alone.", "--closed-book")
     ] = False,
     keep_choices: Annotated[
-        bool, opt("Do not shuffle the options of multiple-choice questions.", "--keep-choices")
+        bool, o.opt("Do not shuffle the options of multiple-choice questions.", "--keep-choices")
     ] = False,
-    limit: Limit = None,
-    seed: Seed = None,
-    out: Annotated[Path | None, opt("Ledger, summary and report. [default: evaluation, or -2, -3]")] = None,
-    resume: Resume = False,
-    details: Annotated[bool, opt("Print every measure, with 95 % intervals.", "--details")] = False,
+    limit: o.Limit = None,
+    seed: o.Seed = None,
+    out: Annotated[Path | None, o.opt("Ledger, summary and report. [default: evaluation, or -2, -3]")] = None,
+    resume: o.Resume = False,
+    details: Annotated[bool, o.opt("Print every measure, with 95 % intervals.", "--details")] = False,
     show_list: Annotated[bool, typer.Option("--list", help="List methods and measures.")] = False,
-    json_output: Json = False,
+    json_output: o.Json = False,
 ) -> None:
     """Compare selection methods and policies on your questions.
 
@@ -116,13 +93,13 @@ def evaluate(
         return
     if path is None:
         raise InputError("PATH is missing: give documents with questions, an index, or a question set")
-    spec = None if model in (None, "none") else reader_spec(model)
+    spec = None if model in (None, "none") else o.reader_spec(model)
     ranked, controllers = _split(methods)
-    sources, asked = listed(path), [None] if questions is None else listed(questions)
+    sources, asked = o.listed(path), [None] if questions is None else o.listed(questions)
     asked = asked * len(sources) if len(asked) == 1 else asked
     chosen, budgets, instruments, *_ = collect(
         lambda: Chosen.of(policy, set_, seed=seed),
-        lambda: whole_numbers("--budget", budget),
+        lambda: o.whole_numbers("--budget", budget),
         lambda: _Measuring.of(measure, closed_book, answered=spec is not None),
         lambda: _check_methods(ranked, controllers, closed_book, spec),
         lambda: None if spec is None else check_generator(spec),
@@ -143,7 +120,7 @@ def evaluate(
     )  # fmt: skip
     datasets, corpora = _loaded(output, sources, asked, embedder, closed_book, keep_choices, chosen.seed)
     for corpus in corpora:
-        check_fits(settings.selector, corpus)
+        o.check_fits(settings.selector, corpus)
     reader, loaded = collect(lambda: None if spec is None else make_generator(spec), instruments.load)
     try:
         if corpora:
@@ -235,8 +212,8 @@ def _loaded(
     if closed_book:
         datasets, corpora = [without_corpus(one) for one in sources], []
     else:
-        found = [opened(output, one, embedder) for one in sources]
-        datasets = [questions_of(one, its) for one, its in zip(found, asked, strict=True)]
+        found = [o.opened(output, one, embedder) for one in sources]
+        datasets = [o.questions_of(one, its) for one, its in zip(found, asked, strict=True)]
         corpora = [one.index for one in found]
     if not keep_choices:
         datasets = [
@@ -259,7 +236,7 @@ class _Measuring:
         from mio_rag.measures.judges import check_judge
         from mio_rag.retrieval.embedders import check_embedder
 
-        named = {key.replace("-", "_"): value for key, value in pairs("--measure", given).items()}
+        named = {key.replace("-", "_"): value for key, value in o.pairs("--measure", given).items()}
         known = [one.name for one in dataclasses.fields(cls)]
         problems = [f"--measure {key}: choose {', '.join(known)}" for key in named if key not in known]
         if problems:
@@ -365,122 +342,19 @@ def _print_list(output: Output) -> None:
 
 # -- demo -------------------------------------------------------------------------------------------------
 
-_SHOWN_QUESTION = "q-04"  # one on which the methods differ; the table of means follows it
-_DEMO_BUDGETS = (256, 512)
-#: All that a demo writes: a folder with anything else is not removed.
-_FILES = {
-    "run.json", "rows.jsonl", "summary.json", "comparisons.json", "matched.json", "ledger.parquet",
-    "report.html",
-}  # fmt: skip
-
 
 def demo(
-    out: Annotated[Path, opt("Folder of the report.")] = Path("mio-rag-demo"),
-    embedder: EmbedderName = DEFAULTS.embedder,
-    model: Annotated[str | None, opt("As in ask. [default: extract]")] = None,
-    json_output: Json = False,
+    out: Annotated[Path, o.opt("Folder of the report; NAME-2 and so on where it exists.")] = Path(
+        "mio-rag-demo"
+    ),
+    embedder: o.EmbedderName = DEFAULTS.embedder,
+    model: Annotated[str, o.opt("As in ask.")] = "extract",
+    json_output: o.Json = False,
 ) -> None:
-    """Select, answer, and compare with fused top-k on the bundled questions. Takes under a minute."""
-    from mio_rag.cli.show import evaluation_json
+    """Compare with fused top-k and MMR on the bundled questions. Takes under a minute."""
+    from mio_rag.evaluation.ledger import free_folder
 
-    output = open_output(json_output)
-    result = run_demo(output.console, out, embedder, reader_spec(model))
-    if json_output:
-        output.json(evaluation_json(result))
-
-
-def run_demo(console: Terminal, out: Path, embedder: str, spec: str) -> EvaluationResult:
-    """Run the demo and write its report to a new folder, or to that of an earlier demo, which is replaced."""
-    from mio_rag.cli.show import print_summary
-    from mio_rag.cli.terminal import progress_bar
-    from mio_rag.corpora.load import load_dataset
-    from mio_rag.evaluation.harness import EvaluationSettings, evaluate_and_report
-    from mio_rag.evaluation.statistics import part_read
-    from mio_rag.generation import check_generator, make_generator
-    from mio_rag.retrieval import CorpusIndex
-    from mio_rag.retrieval.embedders import check_embedder
-
-    if out.exists() and not _is_earlier_demo(out):
-        raise InputError(f"'{out}' exists and holds no earlier demo: choose another folder with --out")
-    collect(lambda: check_embedder(embedder), lambda: check_generator(spec))
-    dataset = load_dataset("demo")
-    settings = EvaluationSettings(
-        methods=("fused", "mmr", "exact", "mio"),
-        budgets=_DEMO_BUDGETS,
-        selector=Chosen.of(DEFAULTS.policy, units="passages").selector,
-        max_tokens=32,
-    )
-    with closing(make_generator(spec)) as generator:
-        with progress_bar(f"embedding with {embedder}", len(dataset.passages)) as advance:
-            index = CorpusIndex.build(dataset.passages, embedder, dataset.name, advance)
-        _show_one(console, dataset, index, generator, settings)
-        _clear(out)
-        with progress_bar("evaluating", len(dataset.questions)) as advance:
-            result = evaluate_and_report(dataset, index, generator, settings, out, progress=advance)
-    console.print(
-        f"\n{len(dataset.questions)} questions over {len(dataset.passages)} passages; embedder "
-        f"{index.embedder.name}, reader {generator.name}, pool {settings.retrieval.pool}\n"
-    )
-    print_summary(console, result.summary, result.comparisons, result.run["baseline"])
-    console.print(f"\nnote: {part_read(result.run)}", style="yellow", soft_wrap=True)
-    console.print(f"\nreport: {result.folder / 'report.html'}", soft_wrap=True)
-    console.print("to ask your own questions on a page: mio-rag serve demo")
-    return result
-
-
-def _show_one(
-    console: Terminal,
-    dataset: Dataset,
-    index: CorpusIndex,
-    generator: Generator,
-    settings: EvaluationSettings,
-) -> None:
-    """One question in full: what the program chooses and why, and what fused top-k would have read."""
-    from mio_rag.cli.show import print_reasons, proof_of
-    from mio_rag.evaluation.contenders import make_methods
-    from mio_rag.retrieval import Retriever
-
-    question = next(q for q in dataset.questions if q.id == _SHOWN_QUESTION)
-    candidates = Retriever.of(index, settings.retrieval, generator).retrieve(question.text)
-    fused, exact = (
-        method.select(candidates, _DEMO_BUDGETS[0], generator)
-        for method in make_methods(["fused", "exact"], settings.selector)
-    )
-    console.print(f"\n{question.text}", style="bold")
-    console.print(f"budget {_DEMO_BUDGETS[0]} tokens, pool of {len(candidates)}", style="dim")
-    print_reasons(console, exact, 3)
-    console.print(proof_of(exact, full=True), soft_wrap=True)
-    for name, selection in (("chosen above", exact), ("fused top-k", fused)):
-        held = sum(i in question.gold_ids for i in selection.ids)
-        console.print(
-            f"{name}: {held} of {len(question.gold_ids)} evidence passages in {selection.tokens_used} tokens "
-            f"({', '.join(selection.ids)})"
-        )
-
-
-def _is_earlier_demo(folder: Path) -> bool:
-    """Whether a folder holds a demo, which may have been killed at any moment, and nothing else."""
-    from mio_rag.storage import is_leftover, is_vacant, read_json
-
-    try:
-        if is_vacant(folder):
-            return True
-        run = read_json(folder / "run.json")
-        others = {p.name for p in folder.iterdir() if not is_leftover(p.name)} - _FILES
-        return bool(run["dataset"] == "demo") and not others
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _clear(folder: Path) -> None:
-    """Remove an earlier demo, unless it is still at work."""
-    from mio_rag.storage import locked
-
-    if not folder.exists():
-        return
-    with locked(folder):
-        try:
-            for name in [*sorted(_FILES - {"run.json"}), "run.json"]:  # by the last one a demo is known
-                (folder / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise InputError(f"'{folder}' cannot be written: {error}") from error
+    evaluate(
+        "demo", methods="fused,mmr,exact,mio", budget="256,512", model=model, answer=32, embedder=embedder,
+        out=free_folder(out), json_output=json_output,
+    )  # fmt: skip

@@ -10,28 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from mio_rag.cli import options as o
 from mio_rag.cli.chosen import Chosen
-from mio_rag.cli.options import (
-    Answer,
-    Budget,
-    EmbedderName,
-    Json,
-    Limit,
-    Model,
-    PolicyName,
-    Questions,
-    Sets,
-    SourcePath,
-    at_least,
-    check_ending,
-    check_fits,
-    listed,
-    opened,
-    opt,
-    progress,
-    questions_of,
-    reader_spec,
-)
 from mio_rag.cli.output import Output, open_output
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import DataError, InputError, collect
@@ -52,8 +32,8 @@ Draws = Annotated[int, typer.Option("--seed", help="Seed of whatever is drawn.")
 
 def data_of(output: Output, path: str, questions: str | None, embedder: str) -> tuple[Dataset, CorpusIndex]:
     """Return an opened source's questions and passages, and its index."""
-    found = opened(output, path, embedder)
-    return questions_of(found, questions), found.index
+    found = o.opened(output, path, embedder)
+    return o.questions_of(found, questions), found.index
 
 
 # -- relevance --------------------------------------------------------------------------------------------
@@ -61,19 +41,19 @@ def data_of(output: Output, path: str, questions: str | None, embedder: str) -> 
 
 @fit_app.command("relevance")
 def fit_relevance(
-    path: SourcePath,
+    path: o.SourcePath,
     out: Out,
-    questions: Questions = None,
-    kind: Annotated[str, opt("logistic or isotonic.")] = "logistic",
-    link_stages: Annotated[int, opt("Stages with features from evidence links. 0: none.")] = 1,
+    questions: o.Questions = None,
+    kind: Annotated[str, o.opt("logistic or isotonic.")] = "logistic",
+    link_stages: Annotated[int, o.opt("Stages with features from evidence links. 0: none.")] = 1,
     sentences: Annotated[
-        bool, opt("Fit weights of sentences, too, on answers; no gold is needed then.")
+        bool, o.opt("Fit weights of sentences, too, on answers; no gold is needed then.")
     ] = False,
-    set_: Sets = None,
-    embedder: EmbedderName = DEFAULTS.embedder,
-    limit: Limit = None,
+    set_: o.Sets = None,
+    embedder: o.EmbedderName = DEFAULTS.embedder,
+    limit: o.Limit = None,
     seed: Draws = 0,
-    json_output: Json = False,
+    json_output: o.Json = False,
 ) -> None:
     """Fit the probability that a passage is needed.
 
@@ -93,15 +73,15 @@ def fit_relevance(
 
     chosen, *_ = collect(
         lambda: Chosen.of(DEFAULTS.policy, set_),
-        lambda: at_least(limit=(limit, 1), seed=(seed, 0)),
+        lambda: o.at_least(limit=(limit, 1), seed=(seed, 0)),
         check,
-        lambda: check_ending("--out", out, ".json"),
+        lambda: o.check_ending("--out", out, ".json"),
     )
     dataset, index = data_of(output, path, questions, embedder)
     found = chosen.policy.search.retrieval
     if found.link_hops is None:
         found = dataclasses.replace(found, link_hops=1)
-    with progress("retrieving", len(dataset.questions[:limit])) as advance:
+    with o.progress("retrieving", len(dataset.questions[:limit])) as advance:
         model = calibrate(
             dataset,
             Retriever.of(index, found),
@@ -114,31 +94,27 @@ def fit_relevance(
             sentences=sentences,
         )
     picture = write_model(model, out)
-    if json_output:
-        output.json({"out": str(out), "plot": picture and str(picture), **model.to_dict()})
-        return
-    console = output.console
+    lines = []
     if model.sentences is not None:
         said = model.sentences.measures
-        console.print(
+        lines.append(
             f"{said['questions']} questions, {said['sentences']} sentences, {said['needed']} needed; "
-            f"log loss {said['log_loss_after']:.4f} out of fold, {said['log_loss_before']:.4f} by what ships",
+            f"log loss {said['log_loss_after']:.4f} out of fold, {said['log_loss_before']:.4f} by what ships"
         )
     if picture is None:
-        console.print(f"{out}: relevance of passages as it ships", soft_wrap=True)
-        return
-    measures = model.measures
-    console.print(
-        f"{measures['questions']} questions, {measures['candidates']} candidates, {measures['needed']} "
-        "needed; out of fold:",
-    )
-    for label, key in (("cosine as it is", "before"), (f"{model.kind} model", "after")):
-        one = measures[key]
-        console.print(
-            f"  {label:<16} calibration error {one['ece']:.4f} ({one['ece_likely']:.4f} where likely), "
-            f"log loss {one['log_loss']:.4f}",
+        lines.append(f"{out}: relevance of passages as it ships")
+    else:
+        of = model.measures
+        lines.append(
+            f"{of['questions']} questions, {of['candidates']} candidates, {of['needed']} needed; out of fold:"
         )
-    console.print(f"{out}, {picture}", soft_wrap=True)
+        lines += [
+            f"  {label:<16} calibration error {of[key]['ece']:.4f} ({of[key]['ece_likely']:.4f} where "
+            f"likely), log loss {of[key]['log_loss']:.4f}"
+            for label, key in (("cosine as it is", "before"), (f"{model.kind} model", "after"))
+        ]
+        lines.append(f"{out}, {picture}")
+    output.result({"out": str(out), "plot": picture and str(picture), **model.to_dict()}, *lines)
 
 
 # -- settings ---------------------------------------------------------------------------------------------
@@ -177,25 +153,25 @@ def _write(out: Path, data: dict[str, Any], measured: Mapping[str, Any], comment
 
 @fit_app.command("settings")
 def fit_settings(
-    path: SourcePath,
+    path: o.SourcePath,
     out: Out,
-    questions: Questions = None,
-    budget: Budget = None,
-    recall: Annotated[float | None, opt("Find this share of the evidence with the fewest tokens.")] = None,
-    vary: Annotated[str, opt("Also redundancy_by_relevance, max_per_source. The rest stays.")] = _VARY,
-    trials: Annotated[int, opt("Maximum trials of each search.")] = 60,
-    patience: Annotated[int, opt("Stop a search after N trials without improvement.")] = 25,
-    folds: Annotated[int, opt("Folds of the cross-validation.")] = 4,
+    questions: o.Questions = None,
+    budget: o.Budget = None,
+    recall: Annotated[float | None, o.opt("Find this share of the evidence with the fewest tokens.")] = None,
+    vary: Annotated[str, o.opt("Also redundancy_by_relevance, max_per_source. The rest stays.")] = _VARY,
+    trials: Annotated[int, o.opt("Maximum trials of each search.")] = 60,
+    patience: Annotated[int, o.opt("Stop a search after N trials without improvement.")] = 25,
+    folds: Annotated[int, o.opt("Folds of the cross-validation.")] = 4,
     relevance: Annotated[
-        str | None, opt("Fit a relevance model within the folds: logistic or isotonic.")
+        str | None, o.opt("Fit a relevance model within the folds: logistic or isotonic.")
     ] = None,
-    storage: Annotated[Path | None, opt("SQLite file of the trials. [default: OUT, .sqlite]")] = None,
-    policy: PolicyName = DEFAULTS.policy,
-    set_: Sets = None,
-    embedder: EmbedderName = DEFAULTS.embedder,
-    limit: Limit = None,
+    storage: Annotated[Path | None, o.opt("SQLite file of the trials. [default: OUT, .sqlite]")] = None,
+    policy: o.PolicyName = DEFAULTS.policy,
+    set_: o.Sets = None,
+    embedder: o.EmbedderName = DEFAULTS.embedder,
+    limit: o.Limit = None,
     seed: Draws = 0,
-    json_output: Json = False,
+    json_output: o.Json = False,
 ) -> None:
     """Find weights of the program, and write a policy file.
 
@@ -211,7 +187,7 @@ def fit_settings(
     output = open_output(json_output, lambda: told if kept.exists() else "")
 
     def check() -> None:
-        check_ending("--out", out, ".toml")
+        o.check_ending("--out", out, ".toml")
         if storage is not None and os.path.realpath(storage) == os.path.realpath(out):
             raise InputError(f"--storage must be another file than --out, got {storage}")
         if relevance not in (None, "logistic", "isotonic"):
@@ -220,7 +196,7 @@ def fit_settings(
 
     chosen, *_ = collect(
         lambda: Chosen.of(policy, set_, budget=budget, seed=seed).whole(),
-        lambda: at_least(limit=(limit, 1)),
+        lambda: o.at_least(limit=(limit, 1)),
         check,
     )
     selector = chosen.selector
@@ -228,11 +204,11 @@ def fit_settings(
     selector = selector.replace(options=options, **({"relevance_model": "given"} if relevance else {}))
     goal = Goal(chosen.policy.limits.budget, recall)
     settings = TuneSettings(
-        goal, selector, cast("Any", relevance) or selector.relevance_model, listed(vary), trials, patience,
+        goal, selector, cast("Any", relevance) or selector.relevance_model, o.listed(vary), trials, patience,
         folds, seed,
     )  # fmt: skip
     dataset, index = data_of(output, path, questions, embedder)
-    check_fits(selector, index)
+    o.check_fits(selector, index)
     asked = [q for q in dataset.questions[:limit] if q.gold_ids]
     asked = asked or [q for q in dataset.questions[:limit] if q.gold_sources]
     if not asked:
@@ -241,9 +217,9 @@ def fit_settings(
     retriever = Retriever.of(index, search.retrieval)
     label = str([dataset.content_hash(), index.digest(), search.to_dict()])
     with claimed(out):
-        with progress("retrieving", len(asked)) as advance:
+        with o.progress("retrieving", len(asked)) as advance:
             pools = retriever.retrieve_many([q.text for q in asked], advance)
-        with progress("trials", (folds + 1) * trials) as advance:
+        with o.progress("trials", (folds + 1) * trials) as advance:
             found = tune(asked, pools, settings, kept, label=label, progress=advance)
         own = {
             "redundancy_weight": found.setting.redundancy_weight,
@@ -262,12 +238,7 @@ def fit_settings(
             limits={"budget": found.setting.budget_tokens},
         )
         _write(out, data, _figures(found), _tuned_comment(found, dataset.name, recall))
-    if json_output:
-        output.json({"out": str(out), "policy": data, **found.to_dict()})
-        return
-    for line in tuned_lines(found):
-        output.console.print(line, soft_wrap=True)
-    output.console.print(f"{out}", soft_wrap=True)
+    output.result({"out": str(out), "policy": data, **found.to_dict()}, *tuned_lines(found), str(out))
 
 
 def _fitted(
@@ -358,18 +329,18 @@ _APART = 1.1
 
 @fit_app.command("price")
 def fit_price(
-    path: SourcePath,
+    path: o.SourcePath,
     out: Out,
-    mean_tokens: Annotated[float, opt("Tokens of context that a question may take on average.")],
-    questions: Questions = None,
+    mean_tokens: Annotated[float, o.opt("Tokens of context that a question may take on average.")],
+    questions: o.Questions = None,
     budget: Annotated[
         int, typer.Option("--budget", "-b", help="Largest context of any question, in tokens.")
     ] = 2048,
-    policy: PolicyName = DEFAULTS.policy,
-    set_: Sets = None,
-    embedder: EmbedderName = DEFAULTS.embedder,
-    limit: Limit = None,
-    json_output: Json = False,
+    policy: o.PolicyName = DEFAULTS.policy,
+    set_: o.Sets = None,
+    embedder: o.EmbedderName = DEFAULTS.embedder,
+    limit: o.Limit = None,
+    json_output: o.Json = False,
 ) -> None:
     """Find the price of a token for a mean length of contexts.
 
@@ -382,7 +353,7 @@ def fit_price(
     output = open_output(json_output)
 
     def check() -> None:
-        check_ending("--out", out, ".toml")
+        o.check_ending("--out", out, ".toml")
         if not 0 < mean_tokens <= 1e12:
             raise InputError(f"--mean-tokens must be > 0, got {mean_tokens:g}")
         if mean_tokens > budget:
@@ -390,16 +361,16 @@ def fit_price(
         make_parent(out)
 
     chosen, *_ = collect(
-        lambda: Chosen.of(policy, set_, budget=budget).whole(), lambda: at_least(limit=(limit, 1)), check
+        lambda: Chosen.of(policy, set_, budget=budget).whole(), lambda: o.at_least(limit=(limit, 1)), check
     )
     if "price.token" in chosen.given:
         raise InputError("price.token is what is looked for: leave it out")
     selector = chosen.selector.replace(token_price=0.0)
     dataset, index = data_of(output, path, questions, embedder)
-    check_fits(selector, index)
+    o.check_fits(selector, index)
     asked = dataset.questions[:limit]
     with claimed(out):
-        with progress("retrieving", len(asked)) as advance:
+        with o.progress("retrieving", len(asked)) as advance:
             retriever = Retriever.of(index, chosen.policy.search.retrieval)
             pools = retriever.retrieve_many([q.text for q in asked], advance)
         found = price_for(pools, mean_tokens, selector=selector, ceilings=budget, counter=retriever.counter)
@@ -427,10 +398,7 @@ def fit_price(
         )
         data = _changed(chosen, {"units": selector.units}, price={"by": "fixed", "token": found.token_price})
         _write(out, data, measured, comment)
-    if json_output:
-        output.json({"out": str(out), "policy": data, **found.to_dict()})
-        return
-    output.console.print(f"{found.explain()}\n{out}", soft_wrap=True)
+    output.result({"out": str(out), "policy": data, **found.to_dict()}, found.explain(), str(out))
 
 
 # -- refusal ----------------------------------------------------------------------------------------------
@@ -438,16 +406,16 @@ def fit_price(
 
 @fit_app.command("refusal")
 def fit_refusal(
-    path: SourcePath,
+    path: o.SourcePath,
     out: Out,
-    questions: Questions = None,
-    model: Model = None,
-    budget: Budget = None,
-    answer: Answer = None,
-    embedder: EmbedderName = DEFAULTS.embedder,
-    limit: Limit = None,
+    questions: o.Questions = None,
+    model: o.Model = None,
+    budget: o.Budget = None,
+    answer: o.Answer = None,
+    embedder: o.EmbedderName = DEFAULTS.embedder,
+    limit: o.Limit = None,
     seed: Draws = 0,
-    json_output: Json = False,
+    json_output: o.Json = False,
 ) -> None:
     """Fit when to refuse a question, and measure it.
 
@@ -460,20 +428,20 @@ def fit_refusal(
     from mio_rag.refusal.fitting import fit_refusal as fit
     from mio_rag.refusal.fitting import observe, warnings_of
 
-    output, spec = open_output(json_output), reader_spec(model)
+    output, spec = open_output(json_output), o.reader_spec(model)
     tokens: dict[str, Any] = {
         "budget_tokens": budget or DEFAULTS.budget,
         "max_tokens": answer or DEFAULTS.answer,
     }
     collect(
         lambda: check_generator(spec),
-        lambda: at_least(limit=(limit, 1), budget=(budget, 1), answer=(answer, 1)),
+        lambda: o.at_least(limit=(limit, 1), budget=(budget, 1), answer=(answer, 1)),
     )
     dataset, index = data_of(output, path, questions, embedder)
     reader = make_generator(spec)
     try:
         asked = dataclasses.replace(dataset, questions=dataset.questions[:limit])
-        with progress("answering", len(asked.questions)) as advance:
+        with o.progress("answering", len(asked.questions)) as advance:
             observed = observe(asked, index, reader, **tokens, progress=advance)
         made, scores = fit(
             observed, index, reader, seed, data=dataset.name, data_sha256=asked.content_hash(), **tokens,
@@ -483,22 +451,15 @@ def fit_refusal(
         reader.close()
     made.save(out)
     notes = warnings_of(scores)
-    if json_output:
-        told = {key: made.provenance[key] for key in ("fitted_on", "brier", "held_out")}
-        output.json({"out": str(out), "threshold": made.threshold, **told, "notes": notes})
-        return
+    told = {key: made.provenance[key] for key in ("fitted_on", "brier", "held_out")}
     count = next(iter(scores.values())).questions
-    output.console.print(
-        f"{dataset.name}: fitted on {made.provenance['fitted_on']} questions, measured on {count} others; "
-        f"reader {made.reader}\n"
-    )
-    print_scores(output.console, "", list(scores), list(scores.values()))
-    for note in notes:
-        output.console.print(f"note: {note}", soft_wrap=True)
-    output.console.print(
-        f"\nrefused above a probability of {made.threshold:.3f}; Brier score {made.provenance['brier']:.3f} "
-        f"-> {out}",
-        soft_wrap=True,
+    output.result(
+        {"out": str(out), "threshold": made.threshold, **told, "notes": notes},
+        f"{dataset.name}: fitted on {told['fitted_on']} questions, measured on {count} others; "
+        f"reader {made.reader}\n",
+        lambda: print_scores(output.console, "", list(scores), list(scores.values())),
+        *(f"note: {note}" for note in notes),
+        f"\nrefused above a probability of {made.threshold:.3f}; Brier score {told['brier']:.3f} -> {out}",
     )
 
 
@@ -507,13 +468,13 @@ def fit_refusal(
 
 @fit_app.command("completeness")
 def fit_completeness(
-    path: SourcePath,
+    path: o.SourcePath,
     out: Out,
-    questions: Questions = None,
-    embedder: EmbedderName = DEFAULTS.embedder,
-    limit: Annotated[int, opt("Most questions, drawn by seed.")] = 500,
+    questions: o.Questions = None,
+    embedder: o.EmbedderName = DEFAULTS.embedder,
+    limit: Annotated[int, o.opt("Most questions, drawn by seed.")] = 500,
     seed: Draws = 0,
-    json_output: Json = False,
+    json_output: o.Json = False,
 ) -> None:
     """Learn how likely the evidence is complete.
 
@@ -523,18 +484,15 @@ def fit_completeness(
     from mio_rag.storage import make_parent, write_atomically
 
     output = open_output(json_output)
-    at_least(limit=(limit, 1))
+    o.at_least(limit=(limit, 1))
     dataset, index = data_of(output, path, questions, embedder)
-    with progress("reading", min(limit, len(dataset.questions))) as advance:
+    with o.progress("reading", min(limit, len(dataset.questions))) as advance:
         found = calibrate_completeness(dataset, index, limit=limit, seed=seed, progress=advance)
     make_parent(out)
     write_atomically(out, found.model.to_json())
-    if json_output:
-        output.json({"file": str(out), **found.to_dict()})
-        return
-    output.console.print(
+    output.result(
+        {"file": str(out), **found.to_dict()},
         f"{found.questions} questions: on those not seen, probabilities are off by {found.error:.3f} (as "
         f"shipped: {found.shipped_error:.3f}; by chance alone, on so few: {found.chance:.3f}), Brier "
         f"{found.brier:.3f} ({found.shipped_brier:.3f})\n{out}",
-        soft_wrap=True,
     )

@@ -5,26 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from mio_rag.cli import options as o
 from mio_rag.cli.chosen import Chosen
 from mio_rag.cli.fit import Draws, Out, data_of, fit_app
-from mio_rag.cli.options import (
-    EmbedderName,
-    Json,
-    Limit,
-    Model,
-    Sets,
-    at_least,
-    check_ending,
-    listed,
-    numbers,
-    opt,
-    progress,
-    reader_spec,
-)
 from mio_rag.cli.output import Output, kept_rows, open_output
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, collect
@@ -56,25 +44,25 @@ def fit_router(
     paths: Sources,
     out: Out,
     questions: QuestionSets = None,
-    model: Annotated[str | None, opt("As in ask; not needed with --by evidence.")] = None,
-    tiers: Annotated[Path | None, opt("TOML file of tiers. [default: the three published ones]")] = None,
-    by: Annotated[str, opt("answers: exact match, or F1 of .6; evidence: all gold is read.")] = "answers",
+    model: Annotated[str | None, o.opt("As in ask; not needed with --by evidence.")] = None,
+    tiers: Annotated[Path | None, o.opt("TOML file of tiers. [default: the three published ones]")] = None,
+    by: Annotated[str, o.opt("answers: exact match, or F1 of .6; evidence: all gold is read.")] = "answers",
     unanswered: Annotated[
-        str, opt("Label where no tier answers: published, cheapest or dearest.")
+        str, o.opt("Label where no tier answers: published, cheapest or dearest.")
     ] = "published",
-    kind: Annotated[str, opt("logistic, utility, or mlp (as published).")] = "logistic",
-    features: Annotated[str, opt("What it goes by: question+search, or question.")] = "question+search",
-    price: Annotated[float, opt("Price of a token, for figures of the kind utility.")] = 0.0005,
-    confidence: Annotated[float, opt("How often the plausible tiers hold the right one.")] = 0.9,
+    kind: Annotated[str, o.opt("logistic, utility, or mlp (as published).")] = "logistic",
+    features: Annotated[str, o.opt("What it goes by: question+search, or question.")] = "question+search",
+    price: Annotated[float, o.opt("Price of a token, for figures of the kind utility.")] = 0.0005,
+    confidence: Annotated[float, o.opt("How often the plausible tiers hold the right one.")] = 0.9,
     correct_rate: Annotated[
-        float | None, opt("Share of searches to call weak, and to read 5 passages more.")
+        float | None, o.opt("Share of searches to call weak, and to read 5 passages more.")
     ] = None,
-    correct_below: Annotated[float | None, opt("The same below this cosine; .52 is published.")] = None,
-    set_: Sets = None,
-    embedder: EmbedderName = DEFAULTS.embedder,
-    limit: Limit = None,
+    correct_below: Annotated[float | None, o.opt("The same below this cosine; .52 is published.")] = None,
+    set_: o.Sets = None,
+    embedder: o.EmbedderName = DEFAULTS.embedder,
+    limit: o.Limit = None,
     seed: Draws = 0,
-    json_output: Json = False,
+    json_output: o.Json = False,
 ) -> None:
     """Learn how much a question needs.
 
@@ -87,6 +75,7 @@ def fit_router(
     from mio_rag.learning.router_model import Utility
     from mio_rag.learning.weights import write_weights
 
+    given = SimpleNamespace(**locals())
     output = open_output(json_output, kept_rows(out.with_suffix(".run"), "run the same command to go on"))
     tables = [Path(one) for one in paths if one.endswith(".parquet")]
     settings, *_ = collect(
@@ -94,14 +83,12 @@ def fit_router(
             kind=cast("Any", kind), features=cast("Any", features), seed=seed, confidence=confidence,
             correct_rate=correct_rate, correct_below=correct_below,
         ),
-        lambda: check_ending("--out", out, ".safetensors", ".parquet"),
-        lambda: at_least(limit=(limit, 1), price=(price, 0)),
+        lambda: o.check_ending("--out", out, ".safetensors", ".parquet"),
+        lambda: o.at_least(limit=(limit, 1), price=(price, 0)),
     )  # fmt: skip
     told: dict[str, Any] = {}
     if not tables:
-        table, found = _labels(
-            output, paths, questions, model, tiers, by, unanswered, set_, embedder, limit, seed, out
-        )
+        table, found = _labels(output, given)
         tables = [table]
         told = {
             "table": str(table),
@@ -119,30 +106,17 @@ def fit_router(
                 output.json({"out": str(out), **told})
             return
     rows = read_table(tables)
-    with progress("folds", FOLDS) as advance:
+    with o.progress("folds", FOLDS) as advance:
         made, _ = fit_and_validate(rows, settings, Utility(1.0, price), advance)
     write_weights(made.router.weights(), out)
-    if json_output:
-        output.json({"out": str(out), **told, **router_json(made.router)})
-        return
-    print_router(output.console, made.router)
-    output.console.print(str(out), soft_wrap=True)
+    output.result(
+        {"out": str(out), **told, **router_json(made.router)},
+        lambda: print_router(output.console, made.router),
+        str(out),
+    )
 
 
-def _labels(
-    output: Output,
-    paths: Sequence[str],
-    questions: Sequence[str] | None,
-    model: str | None,
-    tiers: Path | None,
-    by: str,
-    unanswered: str,
-    sets: list[str] | None,
-    embedder: str,
-    limit: int | None,
-    seed: int,
-    out: Path,
-) -> tuple[Path, Any]:
+def _labels(output: Output, given: SimpleNamespace) -> tuple[Path, Any]:
     """Try every tier on every question, and write the table of outcomes."""
     from mio_rag.evaluation.tiers import LabelSettings, label_questions
     from mio_rag.generation import check_generator, make_generator
@@ -151,27 +125,28 @@ def _labels(
     from mio_rag.session.tiers import PUBLISHED, read_tiers
     from mio_rag.storage import make_parent
 
+    paths, questions, tiers, out = given.paths, given.questions, given.tiers, given.out
     if len(paths) != 1:
         raise InputError("one PATH at a time is labelled: give tables to train on several")
-    if model is None and by == "answers":
+    if given.model is None and given.by == "answers":
         raise InputError("labels by answers need a model: give --model, or --by evidence")
-    spec = None if model is None else reader_spec(model)
+    spec = None if given.model is None else o.reader_spec(given.model)
     chosen, ladder, _ = collect(
-        lambda: Chosen.of(DEFAULTS.policy, sets),
+        lambda: Chosen.of(DEFAULTS.policy, given.set_),
         lambda: PUBLISHED if tiers is None else read_tiers(tiers),
         lambda: None if spec is None else check_generator(spec),
     )
     settings = LabelSettings(
-        ladder, cast("Any", by), cast("Any", unanswered), retrieval=chosen.policy.search.retrieval,
-        limit=limit, seed=seed,
+        ladder, given.by, given.unanswered, retrieval=chosen.policy.search.retrieval,
+        limit=given.limit, seed=given.seed,
     )  # fmt: skip
     make_parent(out)
-    dataset, index = data_of(output, paths[0], questions[0] if questions else None, embedder)
+    dataset, index = data_of(output, paths[0], questions[0] if questions else None, given.embedder)
     reader: Generator | None = None if spec is None else make_generator(spec)
     if reader is not None and reader.identity is not None and not isinstance(reader, RememberingGenerator):
         reader = cast("Generator", RememberingGenerator(reader, out.with_suffix(".replies.sqlite")))
     try:
-        with progress("labelling", len(dataset.questions[:limit])) as advance:
+        with o.progress("labelling", len(dataset.questions[: given.limit])) as advance:
             found = label_questions(dataset, index, reader, settings, out.with_suffix(".run"), advance)
     finally:
         if reader is not None:
@@ -199,7 +174,7 @@ def named_workflows(names: str) -> list[Workflow]:
     """Workflows by names and JSON files with commas between them; all named ones for nothing."""
     from mio_rag.session.workflow import NAMED, find_workflow
 
-    given = listed(names) if names else list(NAMED)
+    given = o.listed(names) if names else list(NAMED)
     found = collect(*((lambda name=name: find_workflow(name)) for name in given))
     if twice := {w.name for w in found if sum(other.name == w.name for other in found) > 1}:
         raise InputError(f"--workflows names {', '.join(sorted(twice))} twice")
@@ -211,25 +186,25 @@ def fit_planner(
     paths: Sources,
     out: Out,
     questions: QuestionSets = None,
-    model: Model = None,
-    workflows: Annotated[str, opt("Names of `mio-rag policy list`, or JSON files. [default: all]")] = "",
-    method: Annotated[str, opt("regression or ppo.")] = "regression",
-    mode: Annotated[str, opt("once: choose a workflow; again: look after every step.")] = "once",
-    prices: Annotated[str, opt("With ppo: prices of a unit of cost to train for, with commas.")] = "0.1",
-    cost: Annotated[str, opt("What is counted: tokens or dollars.")] = "tokens",
-    updates: Annotated[int, opt("With ppo: most rounds of training.")] = 150,
-    checkpoint: Annotated[Path | None, opt("With ppo: an interrupted training goes on there.")] = None,
-    test: Annotated[float, opt("Share of the questions held out, in [0, 1).")] = 0.4,
+    model: o.Model = None,
+    workflows: Annotated[str, o.opt("Names of `mio-rag policy list`, or JSON files. [default: all]")] = "",
+    method: Annotated[str, o.opt("regression or ppo.")] = "regression",
+    mode: Annotated[str, o.opt("once: choose a workflow; again: look after every step.")] = "once",
+    prices: Annotated[str, o.opt("With ppo: prices of a unit of cost to train for, with commas.")] = "0.1",
+    cost: Annotated[str, o.opt("What is counted: tokens or dollars.")] = "tokens",
+    updates: Annotated[int, o.opt("With ppo: most rounds of training.")] = 150,
+    checkpoint: Annotated[Path | None, o.opt("With ppo: an interrupted training goes on there.")] = None,
+    test: Annotated[float, o.opt("Share of the questions held out, in [0, 1).")] = 0.4,
     embedder: Annotated[
-        str, opt("As in index; an index; or hidden:FILE.gguf: its last hidden state.")
+        str, o.opt("As in index; an index; or hidden:FILE.gguf: its last hidden state.")
     ] = DEFAULTS.embedder,
-    set_: Sets = None,
+    set_: o.Sets = None,
     budget: Annotated[int, typer.Option("--budget", "-b", help="Largest context, in tokens.")] = 256,
-    answer: Annotated[int, opt("Longest answer, in tokens.")] = 32,
-    limit: Annotated[int, opt("Questions of each set, drawn by seed.")] = 50,
-    skip: Annotated[int, opt("Of these, pass over so many first.")] = 0,
+    answer: Annotated[int, o.opt("Longest answer, in tokens.")] = 32,
+    limit: Annotated[int, o.opt("Questions of each set, drawn by seed.")] = 50,
+    skip: Annotated[int, o.opt("Of these, pass over so many first.")] = 0,
     seed: Draws = 0,
-    json_output: Json = False,
+    json_output: o.Json = False,
 ) -> None:
     """Learn which workflow to choose for which question.
 
@@ -238,37 +213,27 @@ def fit_planner(
     alone. Models and prices are models.* of --set. Use the planner with --set order.file=FILE.
     """
     from mio_rag.cli.show_control import print_table
+    from mio_rag.learning.planner import write_planner
     from mio_rag.learning.planner_training import fixed_points, frontier, read_table, split_of, train_planner
     from mio_rag.learning.ppo import PPOSettings
 
+    given = SimpleNamespace(**locals())
     output = open_output(json_output)
-    at_least(limit=(limit, 1), skip=(skip, 0))
+    o.at_least(limit=(limit, 1), skip=(skip, 0))
     if not 0 <= test < 1:
         raise InputError(f"--test must be in [0, 1), got {test:g}")
-    given = [name for name, value in (("--prices", prices != "0.1"), ("--checkpoint", checkpoint)) if value]
-    if method != "ppo" and given:
-        raise InputError(f"{' and '.join(given)}: no effect with --method {method}; leave out, or choose ppo")
-    chosen_prices = numbers("--prices", prices)
+    unused = [name for name, value in (("--prices", prices != "0.1"), ("--checkpoint", checkpoint)) if value]
+    if method != "ppo" and unused:
+        raise InputError(
+            f"{' and '.join(unused)}: no effect with --method {method}; leave out, or choose ppo"
+        )
+    chosen_prices = o.numbers("--prices", prices)
     folder = Path(paths[0])
     told: dict[str, Any] = {}
     if not (folder / "outcomes.parquet").is_file():
         only = out.suffix != ".safetensors"
         folder = out if only else out.with_suffix(".outcomes")
-        table = _outcomes(
-            output,
-            paths,
-            questions,
-            model,
-            workflows,
-            set_,
-            budget,
-            answer,
-            limit,
-            skip,
-            seed,
-            embedder,
-            folder,
-        )
+        table = _outcomes(output, folder, given)
         told = {"questions": len(table), "workflows": list(table.actions), "table": str(folder)}
         if not json_output:
             print_table(output.console, table)
@@ -277,7 +242,7 @@ def fit_planner(
                 output.json(told)
             return
     settings = PPOSettings(alphas=chosen_prices, updates=updates, seed=seed)
-    files = [name for name in listed(workflows) if name.endswith(".json")]
+    files = [name for name in o.listed(workflows) if name.endswith(".json")]
     rows = read_table(folder, encoder_of(embedder), files)
     learned, held = split_of(rows.outcomes, test, seed)
     if len(learned) < 10 <= len(learned) + len(held):
@@ -285,13 +250,13 @@ def fit_planner(
             f"{len(learned)} of {len(learned) + len(held)} questions are left to learn from, 10 are needed: "
             f"hold out fewer than --test {test:g}, or add questions to the table"
         )
-    with progress("training", updates if method == "ppo" else 1) as advance:
+    with o.progress("training", updates if method == "ppo" else 1) as advance:
         made = train_planner(
             rows, learned, method=method, mode=mode, cost=cost, ppo=settings, checkpoint=checkpoint,
             progress=lambda update, reward: advance(1),
         )  # fmt: skip
     planner, points = made.planner, []
-    _write_planner(planner, out)
+    write_planner(planner, out)
     if len(held):
         experience = rows.experience(planner.tree, planner.features, held, planner.unit, planner.cost)
         asked = chosen_prices if method == "ppo" else (0.0, 0.05, 0.1, 0.2, 0.5)
@@ -306,12 +271,6 @@ def fit_planner(
         return
     _print_planner(output, planner, len(learned), len(held), points)
     output.console.print(f"\nplanner: {out}", soft_wrap=True)
-
-
-def _write_planner(planner: Any, out: Path) -> None:
-    from mio_rag.learning.planner import write_planner
-
-    write_planner(planner, out)
 
 
 def _print_planner(output: Output, planner: Any, learned: int, held: int, points: Sequence[Any]) -> None:
@@ -332,21 +291,7 @@ def _print_planner(output: Output, planner: Any, learned: int, held: int, points
 _NONE: list[str | None] = [None]
 
 
-def _outcomes(
-    output: Output,
-    paths: Sequence[str],
-    questions: Sequence[str] | None,
-    model: str | None,
-    workflows: str,
-    sets: list[str] | None,
-    budget: int,
-    answer: int,
-    limit: int,
-    skip: int,
-    seed: int,
-    embedder: str,
-    folder: Path,
-) -> Any:
+def _outcomes(output: Output, folder: Path, given: SimpleNamespace) -> Any:
     """Answer every question by every workflow; an interrupted run goes on in the same folder."""
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.learning.outcomes import Source, collect_outcomes, data_hash, shuffled
@@ -359,12 +304,13 @@ def _outcomes(
     from mio_rag.session.models import Models, workflow_settings
     from mio_rag.session.workflow import misfits, workflow_problems
 
+    paths, questions = given.paths, given.questions
     if questions and len(questions) != len(paths):
         raise InputError(f"{len(paths)} sources and {len(questions)} question sets: give one for each")
-    spec = reader_spec(model)
+    spec = o.reader_spec(given.model)
     chosen, several, _ = collect(
-        lambda: Chosen.of(DEFAULTS.policy, sets),
-        lambda: named_workflows(workflows),
+        lambda: Chosen.of(DEFAULTS.policy, given.set_),
+        lambda: named_workflows(given.workflows),
         lambda: check_generator(spec),
     )
     running = workflow_settings(chosen.control.kinds)
@@ -382,7 +328,7 @@ def _outcomes(
     try:
         sources = []
         for path, its in zip(paths, questions or _NONE * len(paths), strict=True):
-            usual = embedder if embedder in ("minilm", "tfidf") else DEFAULTS.embedder
+            usual = given.embedder if given.embedder in ("minilm", "tfidf") else DEFAULTS.embedder
             dataset, index = data_of(output, path, its, usual)
             selector = Selector()
             if problems := misfits(several, index, selector):
@@ -390,22 +336,22 @@ def _outcomes(
             control = ControlSettings(
                 limits=Limits(steps=40, seconds=1e6), kinds={"workflow": running.to_dict()}
             )
-            setup = Setup(control, Retriever(index, counter=reader), selector, answer)
+            setup = Setup(control, Retriever(index, counter=reader), selector, given.answer)
 
             def session(name: str, workflow: Workflow, setup: Setup = setup) -> Session:
                 return workflow_session(name, workflow, setup, models)
 
-            asked = shuffled(dataset.questions, limit, seed, skip)
+            asked = shuffled(dataset.questions, given.limit, given.seed, given.skip)
             if not asked:
                 raise InputError(
-                    f"--skip {skip} leaves none of the {len(dataset.questions)} questions of {path}"
+                    f"--skip {given.skip} leaves none of the {len(dataset.questions)} questions of {path}"
                 )
             name, known = Path(its or path).name, data_hash(index, dataset.questions)
             sources.append(Source(name, asked, session, running, known))
         total = sum(len(source.questions) for source in sources)
-        with progress("answering", total) as advance:
+        with o.progress("answering", total) as advance:
             return collect_outcomes(
-                folder, sources, several, reader, budget_tokens=budget,
+                folder, sources, several, reader, budget_tokens=given.budget,
                 progress=lambda name, done, of: advance(1, name),
             )  # fmt: skip
     finally:
@@ -424,15 +370,15 @@ def fit_process(
             help="traces.jsonl, or the folder of an evaluation that holds it.", show_default=False
         ),
     ],
-    out: Annotated[Path | None, opt("TOML file of the process. [default: only report]")] = None,
-    start: Annotated[Path | None, opt("TOML file of the process to begin with.")] = None,
-    signal: Annotated[str | None, opt("Which measured U: confidence or evidence.")] = None,
-    bins: Annotated[int, opt("Number of equal bins of U with separate parameters.")] = 4,
-    min_drop: Annotated[float, opt("Least fall of U for a retrieval to count as a success.")] = 0.01,
-    cost_by: Annotated[str, opt("Unit of cost: seconds or tokens.")] = "seconds",
-    price: Annotated[float | None, opt("Quality that a unit of cost is worth. [keeps reason_cost]")] = None,
-    by_bins: Annotated[bool, opt("Write the process with parameters by bin of U.", "--by-bins")] = False,
-    json_output: Json = False,
+    out: Annotated[Path | None, o.opt("TOML file of the process. [default: only report]")] = None,
+    start: Annotated[Path | None, o.opt("TOML file of the process to begin with.")] = None,
+    signal: Annotated[str | None, o.opt("Which measured U: confidence or evidence.")] = None,
+    bins: Annotated[int, o.opt("Number of equal bins of U with separate parameters.")] = 4,
+    min_drop: Annotated[float, o.opt("Least fall of U for a retrieval to count as a success.")] = 0.01,
+    cost_by: Annotated[str, o.opt("Unit of cost: seconds or tokens.")] = "seconds",
+    price: Annotated[float | None, o.opt("Quality that a unit of cost is worth. [keeps reason_cost]")] = None,
+    by_bins: Annotated[bool, o.opt("Write the process with parameters by bin of U.", "--by-bins")] = False,
+    json_output: o.Json = False,
 ) -> None:
     """Estimate the decision process from recorded runs.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -100,15 +100,10 @@ _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
 
 class Output:
-    """Where a command's result goes.
+    """Where a command's result goes. `kept` says what an interrupt leaves behind; empty for nothing.
 
     With `as_json`, exactly one JSON object is written to stdout. Native libraries write to file descriptor 1
     whenever they like, so that descriptor is pointed at stderr until the object is printed.
-
-    Parameters
-    ----------
-    kept : callable, optional
-        Says what an interrupt leaves behind; empty for nothing.
     """
 
     def __init__(self, as_json: bool, kept: Callable[[], str] | None = None) -> None:
@@ -138,6 +133,14 @@ class Output:
         """Print a line that is no part of the result on stderr."""
         self.notes.print(text, soft_wrap=True)
 
+    def result(self, data: Mapping[str, Any], *told: str | Callable[[], None]) -> None:
+        """Print the data as JSON, or these lines for people; what can be called prints itself."""
+        if self.as_json:
+            self.json(data)
+            return
+        for line in told:
+            self.console.print(line, soft_wrap=True) if isinstance(line, str) else line()
+
     def json(self, data: Mapping[str, Any]) -> None:
         """Print the one object, on one line; what JSON cannot hold (infinity, NaN) becomes null.
 
@@ -163,13 +166,7 @@ class Output:
             raise OutputError(error) from error
 
     def problems(self, problems: Sequence[str], kind: str, headed: bool = True) -> None:
-        """Report an error: to people on stderr, to programs as one object on stdout.
-
-        Parameters
-        ----------
-        headed : bool
-            Put "error:" before each problem.
-        """
+        """Report an error: to people on stderr, headed "error:"; to programs as one object on stdout."""
         from mio_rag.cli.terminal import errors, styled
 
         for problem in problems:
@@ -201,13 +198,7 @@ _current: Output | None = None
 
 
 def open_output(as_json: bool, kept: Callable[[], str] | None = None) -> Output:
-    """The output of this command; kept so that an error goes the same way.
-
-    Parameters
-    ----------
-    kept : callable, optional
-        Says what an interrupt leaves behind, and how to go on; empty where that is nothing.
-    """
+    """The output of this command; kept so that an error goes the same way. See `Output`."""
     global _current
     _current = Output(as_json, kept)
     return _current
@@ -239,13 +230,7 @@ class ReportingGroup(TyperGroup):
             raise _Interrupted from None
 
     def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
+        self, args: Any = None, prog_name: Any = None, complete_var: Any = None, *rest: Any, **extra: Any
     ) -> Any:
         """Run the command line and end the program.
 
@@ -260,7 +245,7 @@ class ReportingGroup(TyperGroup):
         try:
             prepare_streams()
             with _notices_as_notes():
-                ended = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+                ended = super().main(args, prog_name, complete_var, **{**extra, "standalone_mode": False})
             code = ended if isinstance(ended, int) else 0
             if code == 130:  # Typer took the interrupt
                 raise _Interrupted
@@ -300,16 +285,9 @@ def _notices_as_notes() -> Iterator[None]:
     with warnings.catch_warnings():
         otherwise = warnings.showwarning
 
-        def show(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if not issubclass(category, Notice):
-                otherwise(message, category, filename, lineno, file, line)
+                otherwise(message, category, *where, **more)
                 return
             from mio_rag.cli.terminal import errors, styled
 

@@ -73,15 +73,12 @@ def policy_check(
     states = resolve(found)
     if index is not None:
         states.check(CorpusIndex.load(index).embedder.fingerprint)
-    if json_output:
-        told = {"name": found.name, "sha256": states.sha256, "files": dict(states.hashes)}
-        output.json({**told, "notes": list(found.notes)})
-        return
+    told = {"name": found.name, "sha256": states.sha256, "files": dict(states.hashes)}
     count = len(states.hashes)
     files = f", with {count} file{'s' if count > 1 else ''}" if count else ""
-    output.console.print(f"{found.name} is valid{files}; content {states.sha256[:12]}", soft_wrap=True)
-    for note in found.notes:
-        output.console.print(f"note: {note}", soft_wrap=True)
+    lines = [f"{found.name} is valid{files}; content {states.sha256[:12]}"]
+    lines += [f"note: {note}" for note in found.notes]
+    output.result({**told, "notes": list(found.notes)}, *lines)
 
 
 @policy_app.command("show")
@@ -119,18 +116,15 @@ def policy_show(
             if "is of the kind 'router'" not in str(error):
                 raise
             router = read_router(name)
-            output.json(router_json(router)) if json_output else print_router(output.console, router)
+            output.result(router_json(router), lambda: print_router(output.console, router))
             return
-        output.json(about) if json_output else print_planner(output.console, about)
+        output.result(about, lambda: print_planner(output.console, about))
     elif name in NAMED or name.endswith(".json") or name.startswith("workflow:"):
         _show_workflow(output, name.removeprefix("workflow:"))
     elif name in PRESETS or name.endswith(".toml"):
         policy = Chosen.of(name, set_).policy
         states = resolve(policy)
-        if json_output:
-            output.json(policy_json(policy, states))
-        else:
-            print_policy(output.console, policy, states)
+        output.result(policy_json(policy, states), lambda: print_policy(output.console, policy, states))
     else:
         Chosen.of(name, set_).check()
         output.console.print(f"{name} is a policy that is known by name: see `mio-rag policy list`")
@@ -143,10 +137,7 @@ def _show_workflow(output: Output, name: str) -> None:
     # Which models there are, and what they cost, is known where it runs.
     if problems := workflow_problems(found, models=found.models, prices=found.models):
         raise InputError(problems)
-    if output.as_json:
-        output.json(found.to_dict())
-    else:
-        output.console.print(workflow_text(found), soft_wrap=True)
+    output.result(found.to_dict(), workflow_text(found))
 
 
 def _print_keys(output: Output) -> None:
@@ -251,10 +242,7 @@ def _replay_bandit(
     given |= {} if width is None else {"alpha": width}
     given |= {} if price is None else {"token_price": price}
     found = replay(path, settings_of(path).replace(**given))
-    if output.as_json:
-        output.json(asdict(found))
-    else:
-        print_replay(output.console, found)
+    output.result(asdict(found), lambda: print_replay(output.console, found))
 
 
 def _replay_outcomes(
@@ -286,11 +274,11 @@ def _replay_outcomes(
         raise InputError(f"the planner chooses among other workflows than the table holds: {names}")
     experience = table.experience(found.tree, found.features, places, found.unit, found.cost)
     points = [*fixed_points(experience, asked[0]), *frontier(found, experience, asked)]
-    if output.as_json:
-        output.json({"questions": len(places), "points": [point.to_dict() for point in points]})
-        return
-    output.console.print(f"{len(places)} questions; a cost of 1 is {found.unit:.4g} {found.cost}")
-    print_points(output.console, points)
+    output.result(
+        {"questions": len(places), "points": [point.to_dict() for point in points]},
+        f"{len(places)} questions; a cost of 1 is {found.unit:.4g} {found.cost}",
+        lambda: print_points(output.console, points),
+    )
 
 
 def _replay_traces(
@@ -364,10 +352,7 @@ def state_show(
     found = stats_of(state)
     if plot is not None:
         plot_log(state, plot)
-    if json_output:
-        output.json(found)
-    else:
-        print_stats(output.console, found)
+    output.result(found, lambda: print_stats(output.console, found))
 
 
 @state_app.command()
@@ -389,10 +374,8 @@ def feedback(
     if rating not in values:
         raise InputError(f"rating '{rating}' is unknown: give helpful or unhelpful")
     new = rate(EventLog(state), question, values[rating], time.time())
-    if json_output:
-        output.json({"question": question, "rating": rating, "new": new})
-    else:
-        output.console.print("noted" if new else "this question was rated before: nothing changes")
+    told = "noted" if new else "this question was rated before: nothing changes"
+    output.result({"question": question, "rating": rating, "new": new}, told)
 
 
 @state_app.command()
@@ -411,15 +394,12 @@ def recalibrate(
 
     output = open_output(json_output)
     found = recalibrated(state, settings_of(state).replace(window_days=window_days, holdout=holdout))
-    if json_output:
-        output.json(asdict(found))
-        return
     verdict = "the new models take over" if found.deployed else "the old models stay"
-    output.console.print(
+    output.result(
+        asdict(found),
         f"{found.window} questions to learn from, {found.holdout} later ones to compare on (strategies ran "
         f"on {found.compared} of them): squared error {found.loss:.5f} in use, {found.new_loss:.5f} new; "
         f"difference in [{found.low:+.5f}, {found.high:+.5f}]: {verdict}",
-        soft_wrap=True,
     )
 
 
@@ -430,10 +410,7 @@ def rebuild(state: State, json_output: Json = False) -> None:
 
     output = open_output(json_output)
     events = rebuilt(state)
-    if json_output:
-        output.json({"events": events})
-    else:
-        output.console.print(f"{events} events replayed")
+    output.result({"events": events}, f"{events} events replayed")
 
 
 @state_app.command()
@@ -447,10 +424,8 @@ def export(
 
     output = open_output(json_output)
     questions = exported(state, out)
-    if json_output:
-        output.json({"questions": questions, "out": str(out)})
-    else:
-        output.console.print(f"learned from {questions} questions: {out}", soft_wrap=True)
+    told = f"learned from {questions} questions: {out}"
+    output.result({"questions": questions, "out": str(out)}, told)
 
 
 @state_app.command(name="import")
@@ -465,10 +440,7 @@ def import_(
 
     output = open_output(json_output)
     start_from(state, prior, weight)
-    if json_output:
-        output.json({"prior": str(prior), "weight": weight})
-    else:
-        output.console.print("the prior is part of the log")
+    output.result({"prior": str(prior), "weight": weight}, "the prior is part of the log")
 
 
 @state_app.command()
@@ -484,9 +456,6 @@ def prune(
 
     output = open_output(json_output)
     changed = pruned(state, strategy, kind, not lift)
-    if json_output:
-        output.json({"strategy": strategy, "type": kind, "probation": not lift, "changed": changed})
-        return
     where = f"on probation for '{kind}' questions"
     if not lift:
         told = f"is {where}{'' if changed else ' already'}; --lift ends it"
@@ -494,7 +463,8 @@ def prune(
         told = f"is no longer put {where}; what was learned may still do so"
     else:
         told = f"was not put {where}: nothing changes"
-    output.console.print(f"{strategy} {told}", soft_wrap=True)
+    data = {"strategy": strategy, "type": kind, "probation": not lift, "changed": changed}
+    output.result(data, f"{strategy} {told}")
 
 
 @state_app.command()
@@ -510,7 +480,5 @@ def add(
 
     output = open_output(json_output)
     new = add_strategy(state, strategy)
-    if json_output:
-        output.json({"strategy": strategy, "new": new})
-    else:
-        output.console.print("added" if new else "it is chosen among already: nothing changes")
+    told = "added" if new else "it is chosen among already: nothing changes"
+    output.result({"strategy": strategy, "new": new}, told)

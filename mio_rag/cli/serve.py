@@ -4,54 +4,41 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from mio_rag.cli import options as o
 from mio_rag.cli.chosen import Chosen, settings_table
-from mio_rag.cli.options import (
-    EmbedderName,
-    Mapped,
-    Model,
-    PolicyName,
-    Sets,
-    SourcePath,
-    opened,
-    opt,
-    reader_spec,
-)
 from mio_rag.cli.output import open_output
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, collect
 from mio_rag.policy import PRESETS, READER
-
-if TYPE_CHECKING:
-    pass
 
 #: Parts of a policy that change nothing about how a question is decided.
 _ASIDE = ("server.", "answers.", "models.reader", "price.worth")
 
 
 def serve(
-    path: SourcePath,
-    host: Annotated[str, opt("Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, opt("Port to listen on.")] = 8000,
-    workers: Annotated[int, opt("Processes.")] = 1,
-    model: Model = None,
-    policy: PolicyName = DEFAULTS.policy,
-    set_: Sets = None,
-    embedder: EmbedderName = DEFAULTS.embedder,
-    api_key_file: Annotated[Path | None, opt("File with the key; or set MIO_RAG_API_KEY.")] = None,
+    path: o.SourcePath,
+    host: Annotated[str, o.opt("Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, o.opt("Port to listen on.")] = 8000,
+    workers: Annotated[int, o.opt("Processes.")] = 1,
+    model: o.Model = None,
+    policy: o.PolicyName = DEFAULTS.policy,
+    set_: o.Sets = None,
+    embedder: o.EmbedderName = DEFAULTS.embedder,
+    api_key_file: Annotated[Path | None, o.opt("File with the key; or set MIO_RAG_API_KEY.")] = None,
     without_key: Annotated[
-        bool, opt("Allow access from other machines without a key.", "--without-key")
+        bool, o.opt("Allow access from other machines without a key.", "--without-key")
     ] = False,
-    max_budget: Annotated[int | None, opt("Largest budget of a request. [default: 8192]")] = None,
-    max_answer: Annotated[int | None, opt("Longest answer of a request. [default: 512]")] = None,
-    concurrency: Annotated[int | None, opt("Requests that a process handles at once. [default: 2]")] = None,
-    queue: Annotated[int | None, opt("Requests that may wait; others get 503. [default: 64]")] = None,
-    timeout: Annotated[float | None, opt("Longest time of a request, in seconds. [default: 30]")] = None,
+    max_budget: Annotated[int | None, o.opt("Largest budget of a request. [default: 8192]")] = None,
+    max_answer: Annotated[int | None, o.opt("Longest answer of a request. [default: 512]")] = None,
+    concurrency: Annotated[int | None, o.opt("Requests that a process handles at once. [default: 2]")] = None,
+    queue: Annotated[int | None, o.opt("Requests that may wait; others get 503. [default: 64]")] = None,
+    timeout: Annotated[float | None, o.opt("Longest time of a request, in seconds. [default: 30]")] = None,
     trusted_proxy: Annotated[
-        list[str] | None, opt("Address or network of a proxy that serves many clients. Repeatable.")
+        list[str] | None, o.opt("Address or network of a proxy that serves many clients. Repeatable.")
     ] = None,
     example: Annotated[
         list[str] | None,
@@ -59,9 +46,9 @@ def serve(
     ] = None,
     curve: Annotated[
         Path | None,
-        opt("Curve over prices: frontier.json, or from policy fit price. [default: next to the index]"),
+        o.opt("Curve over prices: frontier.json, or from policy fit price. [default: next to the index]"),
     ] = None,
-    mapped: Mapped = False,
+    mapped: o.Mapped = False,
 ) -> None:
     """Serve selections and answers over HTTP, with a page at /.
 
@@ -75,12 +62,7 @@ def serve(
     from mio_rag.service.page import HOW, curve_beside, read_curve
     from mio_rag.service.run import check
     from mio_rag.service.run import serve as run
-    from mio_rag.service.settings import (
-        ConnectionLimits,
-        ServiceLimits,
-        ServiceSettings,
-        read_key,
-    )
+    from mio_rag.service.settings import ConnectionLimits, ServiceLimits, ServiceSettings, read_key
     from mio_rag.sources import kind_of
 
     output = open_output(False)
@@ -92,7 +74,7 @@ def serve(
     sets += [
         f"server.{name}={list(v) if isinstance(v, list) else v}" for name, v in given.items() if v is not None
     ]
-    spec = reader_spec(model)
+    spec = o.reader_spec(model)
     chosen, *_ = collect(
         lambda: Chosen.of(policy, sets),
         lambda: check_generator(spec),
@@ -108,7 +90,7 @@ def serve(
     bounds, connections, extra = settings_table(chosen.policy, (ServiceLimits, ConnectionLimits))
     with tempfile.TemporaryDirectory() as work:
         deciding = _deciding(chosen, Path(path), workers, extra, Path(work))
-        found = opened(output, path, embedder, mapped=mapped)
+        found = o.opened(output, path, embedder, mapped=mapped)
         index = found.folder.resolve()
         shown_curve = curve or curve_beside(index)
         settings = ServiceSettings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -45,15 +45,7 @@ _LEAST = 12  # columns that a name keeps, however narrow the terminal
 
 @dataclass(frozen=True)
 class Field:
-    """A column of a table.
-
-    Parameters
-    ----------
-    title : str
-        Its lines are kept.
-    cells : sequence of str or Text
-        One for each row.
-    """
+    """A column of a table: a title, whose lines are kept, and a cell for each row."""
 
     title: str
     cells: Sequence[str | Text]
@@ -74,11 +66,7 @@ def heading(label: str) -> str:
 def print_fields(console: Terminal, keys: Sequence[Field], fields: Sequence[Field]) -> None:
     """Print the fields in their order, in as many tables as the terminal needs.
 
-    Parameters
-    ----------
-    keys : sequence of Field
-        Say what a row is about: every table begins with them. Only the first of them, a name, is folded where
-        the terminal is too narrow for it.
+    Every table begins with the keys. Only the first of them, a name, is folded where the terminal is narrow.
     """
     widest = max((field.width for field in fields), default=0)
     rest = sum(key.width + _BETWEEN for key in keys[1:]) + (widest + _BETWEEN if fields else 0)
@@ -114,6 +102,16 @@ def _print(console: Terminal, fields: Sequence[Field], widths: Sequence[int]) ->
         )
     for cells in zip(*(field.cells for field in fields), strict=True):
         table.add_row(*(Text(printable(cell)) if isinstance(cell, str) else cell for cell in cells))
+    console.print(table)
+
+
+def print_rows(console: Terminal, titles: str, rows: Iterable[Sequence[object]], left: int = 1) -> None:
+    """Print a plain table of titles with bars between them; the first columns hold text, others numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, title in enumerate(titles.split("|")):
+        table.add_column(Text(title), justify="left" if place < left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     console.print(table)
 
 
@@ -165,12 +163,8 @@ def _print_indented(console: Terminal, text: str, style: str = "dim") -> None:
 def proof_of(selection: Selection, *, full: bool = False, room: str | None = None) -> str:
     """How much is read, and what is proven about the choice.
 
-    Parameters
-    ----------
-    full : bool
-        Also the whole certificate, and where relevance comes from.
-    room : str, optional
-        What limits how much is read, where that is no budget of tokens.
+    With ``full`` also the whole certificate, and where relevance comes from. ``room`` says what limits how
+    much is read, where that is no budget of tokens.
     """
     result, source = selection.result, selection.relevance_source
     if result.x is None:
@@ -281,19 +275,13 @@ _OF = {
 
 def print_measures(console: Terminal, found: Sequence[Measure]) -> None:
     """A table for each kind: name and meaning; below them direction, unit and source."""
-    width = max((len(m.name) for m in found), default=0)
     for of, heading in _OF.items():
-        table = Table(show_header=False, box=None, pad_edge=False)
-        table.add_column(no_wrap=True, min_width=width)
-        table.add_column(overflow="fold")
-        for m in found:
-            if m.of == of:
-                better = "no direction" if m.better == "none" else f"{m.better} is better"
-                table.add_row(m.name, Text(m.meaning))
-                table.add_row("", Text(f"{better}; {m.unit}; {m.source}", style="dim"))
-        if table.row_count:
-            console.print(heading, style="bold")
-            console.print(table)
+        rows: list[tuple[str, str]] = []
+        for m in (m for m in found if m.of == of):
+            better = "no direction" if m.better == "none" else f"{m.better} is better"
+            rows += [(m.name, m.meaning), ("", f"{better}; {m.unit}; {m.source}")]
+        if rows:
+            print_rows(console, f"|{heading}", rows, left=2)
             console.print()
 
 
@@ -367,14 +355,8 @@ def print_summary(
 ) -> None:
     """What each method found and read beside the baseline; below it everything else.
 
-    Parameters
-    ----------
-    summary, comparisons : sequences of mappings
-        As `mio_rag.evaluation.statistics` makes them.
-    baseline : str, optional
-        Whom methods are compared with.
-    details : bool
-        Show every measure, with 95 % intervals, in the second table.
+    Summary and comparisons are those of `mio_rag.evaluation.statistics`. With ``details`` the second table
+    shows every measure, with 95 % intervals.
     """
     entries = sorted(summary, key=lambda entry: entry["budget_tokens"])
     keys = [Field("method", [entry["method"] for entry in entries], "left")]
@@ -532,8 +514,8 @@ def print_query(console: Terminal, data: Mapping[str, Any]) -> None:
     """The paths as three short tables."""
     passages, budget = data["passages"], data["budget"]
 
-    def names(positions: list[int]) -> str:
-        return ", ".join(passages[i]["id"] for i in positions) or "nothing"
+    def names(positions: Iterable[int], sign: str = "") -> list[str]:
+        return [f"{sign}{passages[i]['id']}" for i in positions]
 
     steps = budget["steps"]
     if not steps:
@@ -541,45 +523,35 @@ def print_query(console: Terminal, data: Mapping[str, Any]) -> None:
         return
     proof = "every step proven" if budget["certified"] else "steps marked ? are not proven"
     console.print(f"{len(steps)} selections up to {steps[-1]['until']} tokens, {proof}")
-    table = Table("tokens", "passages", "value", "per token", "what changes", box=None)
+    rows: list[tuple[object, ...]] = []
     for before, step in zip([None, *steps], steps, strict=False):
-        was = set(before["selected"]) if before else set()
-        gained = [f"+{passages[i]['id']}" for i in step["selected"] if i not in was]
-        lost = [f"-{passages[i]['id']}" for i in sorted(was - set(step["selected"]))]
+        was, now = set(before["selected"]) if before else set(), step["selected"]
+        changes = names((i for i in now if i not in was), "+") + names(sorted(was - set(now)), "-")
         price = before["next_price"] if before else None
-        table.add_row(
-            f"{step['tokens']}{'' if step['certified'] else ' ?'}",
-            str(len(step["selected"])),
-            f"{step['value']:.4f}",
-            "" if price is None else f"{price:.5f}",
-            " ".join(gained + lost),
-        )
-    console.print(table)
+        mark = "" if step["certified"] else " ?"
+        rows.append((f"{step['tokens']}{mark}", len(now), f"{step['value']:.4f}",
+                     "" if price is None else f"{price:.5f}", " ".join(changes)))  # fmt: skip
+    print_rows(console, "tokens|passages|value|per token|what changes", rows, left=5)
     for gain in budget["buys"]:
-        changes = [f"+{passages[i]['id']}" for i in gain["added"]]
-        changes += [f"-{passages[i]['id']}" for i in gain["removed"]]
+        changes = names(gain["added"], "+") + names(gain["removed"], "-")
         console.print(
             f"+{gain['more_tokens']} tokens above {gain['budget_tokens']} buy {gain['gain']:.4f}"
             f" ({', '.join(changes) or 'the same passages'})"
         )
-    table = Table("passage penalty", "passages", "tokens", "chosen", box=None)
+    console.print(f"\nat {data['budget_tokens']} tokens:")
+    rows = []
     for piece in data["penalty"]["pieces"]:
         high = "and above" if piece["high"] is None else f"to {piece['high']:.4f}"
-        mark = "" if piece["certified"] else " ?"
-        table.add_row(
-            f"{piece['low']:.4f} {high}{mark}",
-            str(piece["passages"]),
-            str(piece["tokens"]),
-            names(piece["selected"]),
-        )
-    console.print(f"\nat {data['budget_tokens']} tokens:")
-    console.print(table)
-    table = Table("tokens", "relevance", "redundancy", "guaranteed", "", "lambda_1", "rho", box=None)
+        span = f"{piece['low']:.4f} {high}{'' if piece['certified'] else ' ?'}"
+        chosen = ", ".join(names(piece["selected"])) or "nothing"
+        rows.append((span, piece["passages"], piece["tokens"], chosen))
+    print_rows(console, "passage penalty|passages|tokens|chosen", rows, left=4)
+    rows = []
     for row, weights in _alike(data["grid"]).items():
         for radii in dict.fromkeys(weights.values()):  # weights that choose it at the same radii share a line
             listed = ", ".join(f"{weight:g}" for weight, at in weights.items() if at == radii)
-            table.add_row(*row[:-1], listed, ", ".join(f"{radius:g}" for radius in radii))
-    console.print(table)
+            rows.append((*row[:-1], listed, ", ".join(f"{radius:g}" for radius in radii)))
+    print_rows(console, "tokens|relevance|redundancy|guaranteed||lambda_1|rho", rows, left=7)
     console.print(
         "guaranteed: the value that is left when every embedding is off by the largest rho of the table"
     )
@@ -602,8 +574,9 @@ def print_points(
 ) -> None:
     """The settings on the frontier, by tokens; the operating point last."""
     evidence = evidence_measure(p["measures"] for p in points)
-    shown = [p for p in points if p["dominated"] is False]
-    shown.sort(key=lambda p: p["measures"]["tokens_used"]["mean"])
+    shown = sorted(
+        (p for p in points if p["dominated"] is False), key=lambda p: p["measures"]["tokens_used"]["mean"]
+    )
     open_points = sum(not p["certified"] for p in points)
     console.print(
         f"{len(points)} settings, {len(shown)} on the frontier, {len(points) - len(shown) - open_points} "

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table
 
-from mio_rag.cli.show import Field, print_fields, print_passage
+from mio_rag.cli.show import print_passage, print_rows
 from mio_rag.cli.terminal import Terminal, styled
 from mio_rag.learning.rules import decided, open_actions
 from mio_rag.policies.describe import described, price_in_words
@@ -45,45 +44,33 @@ def _rule(segments: Sequence[Segment]) -> str:
 
 def print_plan(console: Terminal, plan: Plan, shape: Structure, changes: Sequence[Sensitivity]) -> None:
     """The policy step by step, what is odd about it, and what each parameter does to it."""
-    table = _table("step", "over U", left=2)
-    for step, segments in enumerate(shape.segments):
-        table.add_row("every" if plan.model.horizon is None else str(step), _rule(segments))
-    console.print(table)
-    solution = plan.solution
+    steps = (
+        ("every" if plan.model.horizon is None else step, _rule(parts))
+        for step, parts in enumerate(shape.segments)
+    )
+    print_rows(console, "step|over U", steps, left=2)
+    solved, on_grid = plan.solution, plan.grid_error
+    within = f", grid within {on_grid.at_points:.2g}" if on_grid else ""
     console.print(
-        f"{solution.method}: values within {solution.error:.2g} of the grid's optimum, "
-        f"V(1) = {plan.values()[-1]:.4f}"
-        + (f", grid within {plan.grid_error.at_points:.2g}" if plan.grid_error else "")
+        f"{solved.method}: values within {solved.error:.2g} of the grid's optimum, "
+        f"V(1) = {plan.values()[-1]:.4f}{within}"
     )
     _print_notes(console, shape.warnings)
-    tied = sum(bool(step) for step in shape.ties)
-    if tied:
-        console.print(
-            f"actions tie somewhere in {tied} of {plan.steps} steps (--json lists where)", style="dim"
-        )
-    moved = _table("parameter", "times", "policy moved", "value")
-    for row in changes:
-        name = "1 - discount" if row.parameter == "discount" else row.parameter
-        moved.add_row(name, f"{row.factor:g}", f"{row.changed:.1%}", f"{row.value_change:.4f}")
+    if tied := sum(map(bool, shape.ties)):
+        console.print(f"actions tie somewhere in {tied} of {plan.steps} steps (--json lists where)")
     console.print()
-    console.print(moved)
+    names = {"discount": "1 - discount"}
+    moved = (
+        (names.get(one.parameter, one.parameter), f"{one.factor:g}", f"{one.changed:.1%}",
+         f"{one.value_change:.4f}")
+        for one in changes
+    )  # fmt: skip
+    print_rows(console, "parameter|times|policy moved|value", moved)
 
 
 def _print_notes(console: Terminal, notes: Sequence[str]) -> None:
     for note in notes:
         console.print(styled(("note:", "yellow"), f" {note}"), soft_wrap=True)
-
-
-def _table(*titles: str, left: int = 1) -> Table:
-    """A plain table; the first columns hold text, the others numbers."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for place, title in enumerate(titles):
-        table.add_column(
-            title,
-            justify="left" if place < left else "right",
-            overflow="fold",
-        )
-    return table
 
 
 def print_run(console: Terminal, trace: Trace) -> None:
@@ -125,43 +112,32 @@ def print_run(console: Terminal, trace: Trace) -> None:
 
 
 def _print_steps(console: Terminal, trace: Trace) -> None:
-    costs, is_workflow = trace.by_step(), "workflow" in trace.settings
-    table = _table("step", "does", "gave", "tokens", "s", left=3)
+    costs, is_workflow, rows = trace.by_step(), "workflow" in trace.settings, []
     for step in trace.steps:
         if "/" in step.id and not is_workflow:
             continue
-        spent = costs[step.id]
-        gave = (
-            (step.output if is_workflow else _cut(step.why))
-            if step.dropped is None
-            else f"dropped: {step.dropped}"
-        )
+        spent, gave = costs[step.id], step.output if is_workflow else _cut(step.why)
+        gave = gave if step.dropped is None else f"dropped: {step.dropped}"
         does = f"{step.do} by {step.model}" if step.model else step.do
         tokens = spent.prompt_tokens + spent.completion_tokens
-        table.add_row(step.id, does, gave, str(tokens or ""), f"{spent.seconds:.2f}")
-    console.print(table)
+        rows.append((step.id, does, gave, tokens or "", f"{spent.seconds:.2f}"))
+    print_rows(console, "step|does|gave|tokens|s", rows, left=3)
 
 
 def _print_process(console: Terminal, trace: Trace) -> None:
     """Every action with U before and after, and the worth of the actions."""
     steps, closed_book = decided(trace), bool(trace.settings["closed_book"])
-    if not steps:
-        return
-    table = _table("step", "action", "what", "new", "U", "then", "Q", "s", left=3)
+    rows = []
     for k, one in enumerate(steps):
         step = one.step
         possible = open_actions([before.step for before in steps[:k]], closed_book, step.closed)
-        table.add_row(
-            str(k),
-            step.action,
-            _cut(step.query or step.note or "(nothing new)"),
-            str(len(step.new_ids)) if step.action == "retrieve" else "",
-            f"{one.uncertainty:.3f}",
-            f"{one.next_uncertainty:.3f}",
-            _worth(one.q_values, possible),
-            f"{sum(call.seconds for call in one.calls):.2f}",
-        )
-    console.print(table)
+        new = len(step.new_ids) if step.action == "retrieve" else ""
+        spent = sum(call.seconds for call in one.calls)
+        what = _cut(step.query or step.note or "(nothing new)")
+        rows.append((k, step.action, what, new, f"{one.uncertainty:.3f}", f"{one.next_uncertainty:.3f}",
+                     _worth(one.q_values, possible), f"{spent:.2f}"))  # fmt: skip
+    if rows:
+        print_rows(console, "step|action|what|new|U|then|Q|s", rows, left=3)
 
 
 def _end(trace: Trace) -> str:
@@ -188,24 +164,17 @@ def _interval(estimate: Estimate | None) -> str:
 
 
 def print_calibration(console: Terminal, found: Calibration, shapes: Mapping[str, Structure]) -> None:
-    """Estimates with intervals, for all U and by bins; the assumptions; the first decision before and
-    after."""
+    """Estimates with intervals, for all U and by bins; the assumptions; the first decision before, after."""
     console.print(
         f"{found.retrievals} retrievals and {found.reasonings} reasoning steps on {found.questions} "
         f"questions, U by {found.gauge}\n"
     )
-    table = _table("U", "p_s", "delta_r", "delta_p", left=4)
-    table.add_row(
-        "all", _interval(found.success), _interval(found.retrieve_drop), _interval(found.reason_drop)
-    )
-    for part in found.bins:
-        table.add_row(
-            f"{part.low:.2f}\u2013{part.high:.2f}",
-            _interval(part.success),
-            _interval(part.retrieve_drop),
-            _interval(part.reason_drop),
-        )
-    console.print(table)
+    rows: list[tuple[str, Any]] = [
+        ("all", found),
+        *((f"{part.low:.2f}\u2013{part.high:.2f}", part) for part in found.bins),
+    ]
+    cells = ((name, *map(_interval, (one.success, one.retrieve_drop, one.reason_drop))) for name, one in rows)
+    print_rows(console, "U|p_s|delta_r|delta_p", cells, left=4)
     console.print(
         f"costs: retrieve {_interval(found.retrieve_cost)}, reason {_interval(found.reason_cost)}\n"
     )
@@ -215,52 +184,36 @@ def print_calibration(console: Terminal, found: Calibration, shapes: Mapping[str
         console.print(styled(f"{check.name}: ", said[check.violated], value))
     _print_notes(console, found.notes)
     console.print()
-    rules = _table("process", "first decision over U", left=2)
-    for name, shape in shapes.items():
-        rules.add_row(name, _rule(shape.segments[0]))
-    console.print(rules)
+    first = ((name, _rule(shape.segments[0])) for name, shape in shapes.items())
+    print_rows(console, "process|first decision over U", first, left=2)
     _print_notes(console, shapes["calibrated"].warnings)
 
 
 # -- plan ------------------------------------------------------------------------------------------------
 
 _MEASURES = (
-    "token_f1",
-    "exact_match",
-    "evidence",
-    "tokens",
-    "lm_calls",
-    "retrieval_calls",
-    "dollars",
-    "seconds",
-)
+    "token_f1", "exact_match", "evidence", "tokens", "lm_calls", "retrieval_calls", "dollars", "seconds",
+)  # fmt: skip
 
 
 def print_named(console: Terminal, workflows: Mapping[str, Workflow]) -> None:
     """All workflows, one a line."""
-    lines = _table("workflow", "steps", left=2)
-    for workflow in workflows.values():
-        lines.add_row(workflow.name, ", ".join(_step(node.do, node.settings) for node in workflow.nodes))
-    console.print(lines)
+    rows = ((w.name, ", ".join(_step(one.do, one.settings) for one in w.nodes)) for w in workflows.values())
+    print_rows(console, "workflow|steps", rows, left=2)
 
 
 def print_planner(console: Terminal, about: Mapping[str, Any]) -> None:
     """What a planner decides, at which prices, and what it learned from."""
-    span = ", ".join(f"{alpha:g}" for alpha in about["alphas"]) or "any"
     when = "before the first step" if about["mode"] == "once" else "before every step"
-    lines = _table("planner", f"{about['method']}, decides {when}", left=2)
-    for name, said in (
+    asked, by = about.get("questions", "?"), about.get("generator", "?")
+    rows = (
         ("chooses from", ", ".join(about["workflows"])),
-        ("alphas", span),
+        ("alphas", ", ".join(f"{alpha:g}" for alpha in about["alphas"]) or "any"),
         ("a cost of 1", f"{about['unit']:.4g} {about['cost']}"),
         ("questions are embedded by", about["embedder"] or "nothing"),
-        (
-            "learned from",
-            f"{about.get('questions', '?')} questions, answered by {about.get('generator', '?')}",
-        ),
-    ):
-        lines.add_row(name, said)
-    console.print(lines)
+        ("learned from", f"{asked} questions, answered by {by}"),
+    )
+    print_rows(console, f"planner|{about['method']}, decides {when}", rows, left=2)
 
 
 def _step(do: str, settings: Mapping[str, object]) -> str:
@@ -274,16 +227,12 @@ def _step(do: str, settings: Mapping[str, object]) -> str:
 
 def print_points(console: Terminal, points: Sequence[Point]) -> None:
     """Policies and fixed workflows: quality, cost, and what a mixture of fixed ones has at that cost."""
-    lines = _table("who", "alpha", "quality", "cost", "reward", "fixed at cost", "gain", "95 %")
-    for point in points:
-        lines.add_row(
-            point.name,
-            *(f"{value:.3f}" for value in (point.alpha, point.quality, point.cost, point.reward)),
-            f"{point.fixed:.3f}",
-            f"{point.gain:+.3f}",
-            f"{point.low:+.3f} to {point.high:+.3f}",
-        )
-    console.print(lines)
+    rows = (
+        (one.name, *(f"{v:.3f}" for v in (one.alpha, one.quality, one.cost, one.reward, one.fixed)),
+         f"{one.gain:+.3f}", f"{one.low:+.3f} to {one.high:+.3f}")
+        for one in points
+    )  # fmt: skip
+    print_rows(console, "who|alpha|quality|cost|reward|fixed at cost|gain|95 %", rows)
     for point in points:
         if len(point.shares) > 1:
             told = sorted(point.shares.items(), key=lambda item: -item[1])
@@ -295,19 +244,15 @@ def print_points(console: Terminal, points: Sequence[Point]) -> None:
 def _verdict(points: Sequence[Point]) -> str:
     """Where the planner is worth having, by the intervals."""
     planned = [point for point in points if point.name == "planner"]
-    better = [f"{point.alpha:g}" for point in planned if point.low > 0]
-    worse = [f"{point.alpha:g}" for point in planned if point.high < 0]
+    better = ", ".join(f"{point.alpha:g}" for point in planned if point.low > 0)
+    worse = ", ".join(f"{point.alpha:g}" for point in planned if point.high < 0)
+    said = (
+        "at no price the planner clearly has more than a mixture of fixed workflows at its cost: use one of "
+        "these, or learn from more questions"
+    )
     if better:
-        said = (
-            "the planner has more than any mixture of fixed workflows at its cost for alpha "
-            f"{', '.join(better)}"
-        )
-    else:
-        said = (
-            "at no price the planner clearly has more than a mixture of fixed workflows at its cost: "
-            "use one of these, or learn from more questions"
-        )
-    return said + (f"; clearly less for alpha {', '.join(worse)}" if worse else "")
+        said = f"the planner has more than any mixture of fixed workflows at its cost for alpha {better}"
+    return said + (f"; clearly less for alpha {worse}" if worse else "")
 
 
 def _figure(mean: float) -> str:
@@ -320,11 +265,11 @@ def _figure(mean: float) -> str:
 def print_table(console: Terminal, table: Outcomes) -> None:
     """Means of every workflow, over the questions of the table."""
     shown = [measure for measure in _MEASURES if measure in table.values]
-    lines = _table("workflow", *shown)
-    for place, name in enumerate(table.actions):
-        means = [float(np.nanmean(table.values[measure][:, place])) for measure in shown]
-        lines.add_row(name, *map(_figure, means))
-    console.print(lines)
+    rows = (
+        (name, *(_figure(float(np.nanmean(table.values[measure][:, place]))) for measure in shown))
+        for place, name in enumerate(table.actions)
+    )
+    print_rows(console, "|".join(["workflow", *shown]), rows)
     console.print(f"{len(table)} questions", style="dim")
 
 
@@ -333,10 +278,7 @@ def print_table(console: Terminal, table: Outcomes) -> None:
 
 def print_presets(console: Terminal, presets: Mapping[str, str]) -> None:
     """The policies that ship, one a line."""
-    lines = _table("policy", "what it is for", left=2)
-    for name, said in presets.items():
-        lines.add_row(name, said)
-    console.print(lines)
+    print_rows(console, "policy|what it is for", presets.items(), left=2)
 
 
 def print_policy(console: Terminal, policy: Policy, states: Resolved) -> None:
@@ -344,18 +286,12 @@ def print_policy(console: Terminal, policy: Policy, states: Resolved) -> None:
     console.print(policy.name, style="bold")
     if policy.about:
         console.print(policy.about, soft_wrap=True, markup=False)
-    lines = _table("decision", "who", "how", left=3)
-    lines.add_row("price", "one for all", price_in_words(policy))
-    for line in described(policy, states):
-        lines.add_row(line.decision, line.who, line.how)
-    limits = policy.limits
-    lines.add_row(
-        "limits",
-        "every question",
-        f"{limits.max_total_tokens:,} tokens, {limits.max_steps} steps of a model, {limits.timeout:g} s",
-    )
+    most = policy.limits
+    ends = f"{most.max_total_tokens:,} tokens, {most.max_steps} steps of a model, {most.timeout:g} s"
+    rows = [("price", "one for all", price_in_words(policy))]
+    rows += [(line.decision, line.who, line.how) for line in described(policy, states)]
     console.print()
-    console.print(lines)
+    print_rows(console, "decision|who|how", [*rows, ("limits", "every question", ends)], left=3)
     for name, model in policy.models.items():
         dollars = f"${model.input:g} in, ${model.output:g} out per million tokens" if model.is_priced else ""
         console.print(f"model {name}: {', '.join(filter(None, [model.spec, dollars]))}", soft_wrap=True)
@@ -375,17 +311,12 @@ def print_labels(console: Terminal, found: Labelled) -> None:
         f"{found.failed} on which a tier failed"
     )
     needed = np.bincount(table.labels, minlength=len(table.tiers))
-    costs = table.costs()
-    print_fields(
-        console,
-        [Field("tier", [tier.name for tier in table.tiers], "left")],
-        [
-            Field("needed by", [f"{count} ({count / len(table):.0%})" for count in needed]),
-            Field("does for", [f"{share:.3f}" for share in table.worked.mean(axis=0)]),
-            Field("tokens", [f"{tokens:.0f}" for tokens in costs[:, 0]]),
-            Field("seconds", [f"{seconds:.2f}" for seconds in costs[:, 1]]),
-        ],
+    each = zip(table.tiers, needed, table.worked.mean(axis=0), table.costs(), strict=True)
+    rows = (
+        (tier.name, f"{count} ({count / len(table):.0%})", f"{share:.3f}", f"{cost[0]:.0f}", f"{cost[1]:.2f}")
+        for tier, count, share, cost in each
     )
+    print_rows(console, "tier|needed by|does for|tokens|seconds", rows)
     if none := found.unanswered:
         does = "reads the evidence of" if table.by == ("evidence",) else "answers"
         rule = table.outcomes.provenance.get("unanswered")
@@ -397,29 +328,22 @@ def print_labels(console: Terminal, found: Labelled) -> None:
 
 def print_router(console: Terminal, router: Router) -> None:
     """Tiers and their use, then everything that was measured out of fold."""
-    said, measures = router.provenance, router.measures
+    said, measures, weak = router.provenance, router.measures, router.correction
     console.print(f"{router.kind} router of {said.get('questions', '?')} questions, by {router.features}")
-    console.print(
-        f"labels by {', '.join(said.get('by', []))}; sets: "
-        + ", ".join(f"{count} {name}" for name, count in said.get("sets", {}).items()),
-        style="dim",
-    )
-    if router.correction is not None:
+    sets = ", ".join(f"{count} {name}" for name, count in said.get("sets", {}).items())
+    console.print(f"labels by {', '.join(said.get('by', []))}; sets: {sets}", style="dim")
+    if weak is not None:
         console.print(
-            f"searches with no cosine of {router.correction.below:.3f} are weak: {router.correction.more} "
-            "passages more are read; what follows was measured without them"
+            f"searches with no cosine of {weak.below:.3f} are weak: {weak.more} passages more are read; what "
+            "follows was measured without them"
         )
-    print_fields(
-        console,
-        [Field("tier", [tier.name for tier in router.tiers], "left")],
-        [
-            Field("depth", [str(tier.depth) for tier in router.tiers]),
-            Field("context", [f"{tier.context} {tier.unit}" for tier in router.tiers]),
-            Field("answer", [str(tier.new_tokens) for tier in router.tiers]),
-            Field("chosen", [f"{share:.0%}" for share in router.shares]),
-            Field("tokens", [f"{tokens:.0f}" for tokens in router.costs[:, 0]]),
-        ],
-    )
+    each = zip(router.tiers, router.shares, router.costs, strict=True)
+    tiers = (
+        (tier.name, tier.depth, f"{tier.context} {tier.unit}", tier.new_tokens, f"{share:.0%}",
+         f"{cost[0]:.0f}")
+        for tier, share, cost in each
+    )  # fmt: skip
+    print_rows(console, "tier|depth|context|answer|chosen|tokens", tiers)
     if not measures:
         return
     console.print(
@@ -427,46 +351,28 @@ def print_router(console: Terminal, router: Router) -> None:
         f"frequent: {measures['most_frequent_label']:.3f}); calibration error "
         f"{measures['calibration_error']:.3f}; several tiers plausible for {measures['unsure_share']:.0%}"
     )
+    if "confusion" in measures:
+        names = [tier.name for tier in router.tiers]
+        counts = ((name, *row) for name, row in zip(names, measures["confusion"], strict=True))
+        print_rows(console, "|".join(["needed", *(f"chosen:\n{name}" for name in names)]), counts)
+        console.print()
     places = {f"tier:{tier.name}": place for place, tier in enumerate(router.tiers)}
     # A file keeps names in alphabetical order: it shows what training showed.
     order = sorted(measures["rows"], key=lambda name: (not name.startswith("router"), places.get(name, 99)))
     rows = {name: measures["rows"][name] for name in order}
     first = ["worked", "prompt_tokens", "tokens_used", "gold_recall"]
     columns = sorted(rows["router"], key=lambda name: first.index(name) if name in first else len(first))
-    if "confusion" in measures:
-        _print_confusion(console, [tier.name for tier in router.tiers], measures["confusion"])
-    print_fields(
-        console,
-        [Field("", list(rows), "left")],
-        [
-            Field(name.replace("_", " "), [_number(row.get(name)) for row in rows.values()])
-            for name in columns
-        ],
-    )
+    cells = ((name, *(_number(row.get(column)) for column in columns)) for name, row in rows.items())
+    print_rows(console, "|".join(["", *(name.replace("_", " ") for name in columns)]), cells)
     if (found := measures.get("against_mixture")) is None:  # of an earlier release
         return
-    verdict = (
-        "more than" if found["low"] > 0 else "less than" if found["high"] < 0 else "not clearly more than"
-    )
+    verdict = "more" if found["low"] > 0 else "less" if found["high"] < 0 else "not clearly more"
     routed = rows["router"]["worked"]
     console.print(
-        f"the router does for {routed:.3f}, {verdict} the best mixture of fixed tiers at its tokens "
+        f"the router does for {routed:.3f}, {verdict} than the best mixture of fixed tiers at its tokens "
         f"({routed - found['mean']:.3f}): {found['mean']:+.3f}, 95 % interval {found['low']:+.3f} to "
         f"{found['high']:+.3f}"
     )
-
-
-def _print_confusion(console: Terminal, tiers: list[str], confusion: list[list[int]]) -> None:
-    """How many questions that need a tier are given which."""
-    print_fields(
-        console,
-        [Field("needed", tiers, "left")],
-        [
-            Field(f"chosen:\n{name}", [str(row[place]) for row in confusion])
-            for place, name in enumerate(tiers)
-        ],
-    )
-    console.print()
 
 
 def _number(value: float | None) -> str:
@@ -477,15 +383,12 @@ def _number(value: float | None) -> str:
 
 def router_json(router: Router) -> dict[str, Any]:
     """Plain data: all but the arrays."""
+    names = ("kind", "features", "embedder", "plausible", "confidence")
     return {
-        "kind": router.kind,
-        "features": router.features,
-        "embedder": router.embedder,
+        **{name: getattr(router, name) for name in names},
         "tiers": [tier.to_dict() for tier in router.tiers],
         "shares": list(router.shares),
         "costs": router.costs.tolist(),
-        "plausible": router.plausible,
-        "confidence": router.confidence,
         "correction": None if router.correction is None else dict(vars(router.correction)),
         "measures": dict(router.measures),
         "provenance": dict(router.provenance),
@@ -502,48 +405,32 @@ def found_by(ranks: Mapping[str, int]) -> str:
 
 
 def print_searched(console: Terminal, searched: Mapping[str, Any]) -> None:
-    """A line for each strategy, then one for each passage that is read.
-
-    Parameters
-    ----------
-    searched : mapping
-        As `mio_rag.learning.strategist.searched_json` gives it.
-    """
-    console.print("\nsearched by:", style="dim")
-    for one in searched["strategies"]:
+    """A line for each strategy, then one for each passage that is read: `strategist.searched_json`."""
+    strategies, choice = searched["strategies"], searched["choice"]
+    lines = ["", "searched by:"]
+    for one in strategies:
         tokens = one["prompt_tokens"] + one["completion_tokens"]
-        said = one["note"] or " | ".join(one["queries"])
-        console.print(f"  {one['strategy']}: {tokens} tokens; {said}", soft_wrap=True)
-    console.print("found by (rank):", style="dim")
-    for identity, ranks in searched["found_by"].items():
-        console.print(f"  {identity}: {found_by(ranks)}", soft_wrap=True)
-    told = {f"{one['strategy']}: {one['note']}" for one in searched["strategies"]}
-    for note in searched["search_notes"]:
-        if note not in told:  # what a strategy says of itself stands beside it
-            console.print(f"note: {note}", soft_wrap=True)
-    choice = searched["choice"]
-    if choice["why"]:
-        console.print(f"chosen: {choice['why']}", style="dim", soft_wrap=True)
-    if choice["id"]:
-        console.print(f"id for feedback: {choice['id']}", style="dim", soft_wrap=True)
+        lines.append(f"  {one['strategy']}: {tokens} tokens; {one['note'] or ' | '.join(one['queries'])}")
+    lines.append("found by (rank):")
+    lines += [f"  {name}: {found_by(ranks)}" for name, ranks in searched["found_by"].items()]
+    told = {f"{one['strategy']}: {one['note']}" for one in strategies}
+    lines += [f"note: {note}" for note in searched["search_notes"] if note not in told]  # it stands above
+    lines += [f"chosen: {choice['why']}"] if choice["why"] else []
+    lines += [f"id for feedback: {choice['id']}"] if choice["id"] else []
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def print_stats(console: Terminal, found: Mapping[str, Any]) -> None:
     """A line for each strategy, the state of the whole, and what was learned."""
-    table = _table("strategy", "ran", "share", "exploring", "adds in", "adds", "tokens", "seconds", "rating")
-    for name, each in found["strategies"].items():
-        table.add_row(
-            name,
-            str(each["ran"]),
-            _share(each["selection_rate"]),
-            _share(each["share_exploring"]),
-            "always runs" if each["always"] else _share(each["contribution_rate"]),
-            "" if each["always"] else _form(each["contribution"], "+.3f"),
-            _form(each["tokens"], ".0f"),
-            _form(each["seconds"], ".2f"),
-            f"{each['rating']:+.1f}",
-        )
-    console.print(table)
+    rows = (
+        (name, one["ran"], _form(one["selection_rate"], ".0%"), _form(one["share_exploring"], ".0%"),
+         "always runs" if one["always"] else _form(one["contribution_rate"], ".0%"),
+         "" if one["always"] else _form(one["contribution"], "+.3f"), _form(one["tokens"], ".0f"),
+         _form(one["seconds"], ".2f"), f"{one['rating']:+.1f}")
+        for name, one in found["strategies"].items()
+    )  # fmt: skip
+    print_rows(console, "strategy|ran|share|exploring|adds in|adds|tokens|seconds|rating", rows)
     console.print(
         f"{found['questions']} questions; lately the same set on {found['convergence']:.0%}, entropy of the "
         f"choices {found['entropy_bits']:.2f} bits; expected regret {found['regret']:.3f}; "
@@ -572,10 +459,6 @@ def print_replay(console: Terminal, found: Replay) -> None:
             style="yellow",
             soft_wrap=True,
         )
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"
 
 
 def _form(value: float | None, form: str) -> str:

@@ -12,14 +12,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
-from mio_rag.cli.evaluate import _Measuring, run_demo
+from mio_rag.cli.evaluate import _Measuring
 from mio_rag.corpora import load
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.session.trace import read_traces
-from mio_rag.storage import locked
 from tests.cli.running import ROOT, full_disk, here, only_object, refused
 
 
@@ -284,20 +282,13 @@ def test_methods_and_measures_are_listed() -> None:
 
 
 def test_demo(demo: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = replace(demo, questions=demo.questions[:10])  # one of them is shown
+    few = replace(demo, questions=demo.questions[:10])
     monkeypatch.setattr(load, "_load_layout", lambda folder, name: few)
     done = here("demo", "--out", tmp_path / "demo", "--embedder", "tfidf", "--json")
     assert done.returncode == 0, done.stderr
     assert {(e["method"], e["budget_tokens"]) for e in only_object(done)["summary"]} == {
         (m, b) for m in ("fused", "mmr", "exact", "mio") for b in (256, 512)
     }
-    # An earlier demo is replaced, whatever killed it, but not while it is at work, and nothing that somebody
-    # put next to it.
-    for name in (".lock", f".report.{'0f' * 16}.partial.html"):
-        (tmp_path / "demo" / name).touch()
-    with locked(tmp_path / "demo"), pytest.raises(InputError, match="another run is at work"):
-        run_demo(Console(quiet=True), tmp_path / "demo", "tfidf", "extractive")  # type: ignore[arg-type]
     assert (tmp_path / "demo" / "report.html").is_file()
-    (tmp_path / "demo" / "notes.txt").write_text("keep me")
-    with pytest.raises(InputError, match="holds no earlier demo"):
-        run_demo(Console(quiet=True), tmp_path / "demo", "tfidf", "extractive")  # type: ignore[arg-type]
+    more = only_object(here("demo", "--out", tmp_path / "demo", "--embedder", "tfidf", "--json"))
+    assert more["out"] == str(tmp_path / "demo-2")

@@ -104,14 +104,14 @@ def interrupted(module: str, arguments: list[str], what: str = AT_ONCE) -> subpr
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("module", ["mio_rag.cli.app", "typer", "mio_rag.cli.terminal", "mio_rag.retrieval"])
+@pytest.mark.parametrize("module", ["mio_rag.cli.app", "mio_rag.retrieval"])
 @pytest.mark.parametrize("what", [AT_ONCE, CONVERTED], ids=["at once", "converted"])
 def test_an_interrupt_is_one_line_however_early_it_comes(module: str, what: str) -> None:
     done = interrupted(module, ["select", "nowhere", "What?"], what)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize("module", ["typer", "mio_rag.cli.terminal"])
+@pytest.mark.parametrize("module", ["typer"])
 def test_an_interrupt_is_an_object_too(module: str) -> None:
     done = interrupted(module, ["select", "nowhere", "What?", "--json"])
     assert (done.returncode, done.stderr) == (130, "interrupted\n")

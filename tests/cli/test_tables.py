@@ -16,7 +16,7 @@ from mio_rag.evaluation.harness import EvaluationSettings
 from mio_rag.learning.planner_training import Point
 from mio_rag.measures import Measure, register, unregister
 
-WIDTHS = (80, 120, 180, 200)
+WIDTHS = (80, 180)
 OWN = Measure(
     "own_measure", "A measure of somebody else's own", "?", "selection", "none", "0 to 1", "this test"
 )  # fmt: skip
