@@ -56,7 +56,7 @@ def check_solver(
     consistent (`mio_rag.solvers.result.conclude` sees to that), and the program must be left as it was. Speed
     is not checked. It takes seconds where a program of nine items takes milliseconds.
 
-    `AssertionError` lists every case that failed, with its program as JSON for ``mio-rag solve``.
+    `AssertionError` lists every case that failed, with its program as JSON for ``mio-rag lab solve``.
 
     Parameters
     ----------
