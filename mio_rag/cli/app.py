@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 import typer.main
 
-from mio_rag.cli.options import OLD_COMMANDS
+from mio_rag.cli.options import OLD_COMMANDS, opt
 from mio_rag.cli.output import ReportingGroup, usage_error
 
 #: Name -> file in mio_rag/cli, and what of it is the command, in the order of the help.
@@ -107,9 +107,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _common(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, opt("Show the traceback of an error.", "--debug")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, opt("Print the version.", "--version", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """Options of every command."""

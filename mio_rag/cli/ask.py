@@ -49,7 +49,7 @@ def select(
     embedder: o.EmbedderName = DEFAULTS.embedder,
     why: o.Why = False,
     proof: Annotated[bool, o.opt("Print the certificate.", "--proof")] = False,
-    form: Annotated[str, typer.Option("--format", help="text, markdown, xml or json.")] = "text",
+    form: Annotated[str, o.opt("text, markdown, xml or json.", "--format")] = "text",
     no_refresh: o.NoRefresh = False,
     mapped: o.Mapped = False,
     json_output: o.Json = False,

@@ -23,16 +23,12 @@ batch_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-Candidates = Annotated[
-    Path, typer.Argument(help="Parquet file of candidates, or a folder of them.", show_default=False)
-]
-Out = Annotated[Path, typer.Option("--out", help="Folder of the output; an interrupted run resumes there.")]
-EngineName = Annotated[str, typer.Option("--engine", help="local, or ray.")]
-Workers = Annotated[int, typer.Option("--workers", help="Worker processes. 0: one per core.")]
-Column = Annotated[
-    list[str] | None, typer.Option("--column", help="OURS=THEIRS: a column has another name. Repeatable.")
-]
-ShardRows = Annotated[int, typer.Option("--shard-rows", help="Maximum rows of an output file.")]
+Candidates = Annotated[Path, o.arg("Parquet file of candidates, or a folder of them.")]
+Out = Annotated[Path, o.opt("Folder of the output; an interrupted run resumes there.", "--out")]
+EngineName = Annotated[str, o.opt("local, or ray.", "--engine")]
+Workers = Annotated[int, o.opt("Worker processes. 0: one per core.", "--workers")]
+Column = Annotated[list[str] | None, o.opt("OURS=THEIRS: a column has another name. Repeatable.", "--column")]
+ShardRows = Annotated[int, o.opt("Maximum rows of an output file.", "--shard-rows")]
 
 
 @batch_app.command("select")
@@ -96,12 +92,7 @@ def _of_rows(policy: str, set_: list[str] | None, budget: int | None, units: str
 def batch_answer(
     path: o.SourcePath,
     questions: Annotated[
-        str,
-        typer.Argument(
-            metavar="QUESTIONS",
-            help="JSONL or Parquet file with id and question, or a question set.",
-            show_default=False,
-        ),
+        str, o.arg("JSONL or Parquet file with id and question, or a question set.", "QUESTIONS")
     ],
     out: Out,
     policy: o.PolicyName = "balanced",

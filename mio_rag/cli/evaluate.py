@@ -29,12 +29,7 @@ _METHODS = "mio,exact,fused,topk,bm25,mmr"
 
 
 def evaluate(
-    path: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PATH", help="As in select; several with commas between them.", show_default=False
-        ),
-    ] = None,
+    path: Annotated[str | None, o.arg("As in select; several with commas between them.", "PATH")] = None,
     questions: o.Questions = None,
     methods: Annotated[
         str, o.opt("Methods (--list) and policies: presets, files, and names of `mio-rag policy list`.")
@@ -47,11 +42,11 @@ def evaluate(
     set_: o.Sets = None,
     measure: Annotated[
         list[str] | None,
-        typer.Option(
+        o.opt(
+            "judge=words, embedding, nli:MODEL or yes-no:MODEL; cosine=index or an embedder; "
+            "bert-score=minilm or MODEL[@LAYER]. Repeatable.",
             "--measure",
             metavar="NAME=MODEL",
-            help="judge=words, embedding, nli:MODEL or yes-no:MODEL; cosine=index or an embedder; "
-            "bert-score=minilm or MODEL[@LAYER]. Repeatable.",
         ),
     ] = None,
     embedder: o.EmbedderName = DEFAULTS.embedder,
@@ -66,7 +61,7 @@ def evaluate(
     out: Annotated[Path | None, o.opt("Ledger, summary and report. [default: evaluation, or -2, -3]")] = None,
     resume: o.Resume = False,
     details: Annotated[bool, o.opt("Print every measure, with 95 % intervals.", "--details")] = False,
-    show_list: Annotated[bool, typer.Option("--list", help="List methods and measures.")] = False,
+    show_list: Annotated[bool, o.opt("List methods and measures.", "--list")] = False,
     json_output: o.Json = False,
 ) -> None:
     """Compare selection methods and policies on your questions.

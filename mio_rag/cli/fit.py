@@ -26,8 +26,8 @@ fit_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-Out = Annotated[Path, typer.Option("--out", help="File for what is learned.")]
-Draws = Annotated[int, typer.Option("--seed", help="Seed of whatever is drawn.")]
+Out = Annotated[Path, o.opt("File for what is learned.", "--out")]
+Draws = Annotated[int, o.opt("Seed of whatever is drawn.", "--seed")]
 
 
 def data_of(output: Output, path: str, questions: str | None, embedder: str) -> tuple[Dataset, CorpusIndex]:
@@ -333,9 +333,7 @@ def fit_price(
     out: Out,
     mean_tokens: Annotated[float, o.opt("Tokens of context that a question may take on average.")],
     questions: o.Questions = None,
-    budget: Annotated[
-        int, typer.Option("--budget", "-b", help="Largest context of any question, in tokens.")
-    ] = 2048,
+    budget: Annotated[int, o.opt("Largest context of any question, in tokens.", "--budget", "-b")] = 2048,
     policy: o.PolicyName = DEFAULTS.policy,
     set_: o.Sets = None,
     embedder: o.EmbedderName = DEFAULTS.embedder,

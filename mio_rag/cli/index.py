@@ -7,9 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from mio_rag.cli.options import EmbedderName, Json, opt, progress
+from mio_rag.cli.options import EmbedderName, Json, arg, opt, progress
 from mio_rag.cli.output import Output, open_output
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, collect
@@ -20,12 +18,7 @@ if TYPE_CHECKING:
 
 def index(
     path: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PATH",
-            help="Folder or file of documents, a JSONL file of passages, or a question set.",
-            show_default=False,
-        ),
+        str | None, arg("Folder or file of documents, a JSONL file of passages, or a question set.", "PATH")
     ] = None,
     out: Annotated[Path | None, opt("Write the index here. [default: the cache]")] = None,
     embedder: EmbedderName = DEFAULTS.embedder,
@@ -42,7 +35,7 @@ def index(
     check: Annotated[
         bool, opt("Report what changed and what cannot be read. Write nothing.", "--check")
     ] = False,
-    show_list: Annotated[bool, typer.Option("--list", help="List cached indexes.")] = False,
+    show_list: Annotated[bool, opt("List cached indexes.", "--list")] = False,
     prune: Annotated[bool, opt("Remove cached indexes whose source is gone.", "--prune")] = False,
     json_output: Json = False,
 ) -> None:

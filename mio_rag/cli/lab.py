@@ -33,11 +33,7 @@ lab_app = typer.Typer(
 @lab_app.command("solve")
 def lab_solve(
     program: Annotated[
-        str,
-        typer.Argument(
-            help="A selection program (JSON; - for stdin), or a decision process: a TOML file, or mdp.",
-            show_default=False,
-        ),
+        str, o.arg("A selection program (JSON; - for stdin), or a decision process: a TOML file, or mdp.")
     ],
     solver: Annotated[
         str,
@@ -51,7 +47,7 @@ def lab_solve(
     seed: Annotated[int, o.opt("Seed of the solver.")] = 0,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Of a process: horizon, quality, k, discount, grid."),
+        o.opt("Of a process: horizon, quality, k, discount, grid.", "--set", metavar="KEY=VALUE"),
     ] = None,
     json_output: o.Json = False,
 ) -> None:
@@ -130,13 +126,10 @@ def _solve_process(output: Output, path: Path | None, sets: list[str] | None) ->
 @lab_app.command("frontier")
 def lab_frontier(
     path: o.SourcePath,
-    question: Annotated[
-        str | None,
-        typer.Argument(metavar="[QUESTION]", help="Without one: a whole question set.", show_default=False),
-    ] = None,
+    question: Annotated[str | None, o.arg("Without one: a whole question set.", "[QUESTION]")] = None,
     questions: o.Questions = None,
     budget: Annotated[
-        str | None, typer.Option("--budget", "-b", help="Token budgets. [default: 1024; a set: 128,256,512]")
+        str | None, o.opt("Token budgets. [default: 1024; a set: 128,256,512]", "--budget", "-b")
     ] = None,
     up_to: Annotated[int | None, o.opt("Of a question: largest budget. [default: twice the budget]")] = None,
     plot: Annotated[Path | None, o.opt("Of a question: draw it into this .png, .svg or .pdf file.")] = None,
@@ -301,8 +294,7 @@ def lab_radius(
     ] = "sq8",
     other: Annotated[str | None, o.opt("Second embedder of --method encoder.")] = None,
     file: Annotated[
-        Path | None,
-        typer.Option("--file", help='JSON lines {"texts": ["...", "..."]}: texts that mean the same.'),
+        Path | None, o.opt('JSON lines {"texts": ["...", "..."]}: texts that mean the same.', "--file")
     ] = None,
     quantile: Annotated[float, o.opt("Share of the errors that the radius must cover.")] = 0.9,
     embedder: o.EmbedderName = DEFAULTS.embedder,

@@ -8,8 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
-
 from mio_rag.cli import options as o
 from mio_rag.cli.chosen import Chosen
 from mio_rag.cli.fit import Draws, Out, data_of, fit_app
@@ -24,15 +22,13 @@ if TYPE_CHECKING:
 
 Sources = Annotated[
     list[str],
-    typer.Argument(
-        metavar="PATH...",
-        help="As in select; each with questions, its own or by --questions. Or tables of an earlier run.",
-        show_default=False,
+    o.arg(
+        "As in select; each with questions, its own or by --questions. Or tables of an earlier run.",
+        "PATH...",
     ),
 ]
 QuestionSets = Annotated[
-    list[str] | None,
-    typer.Option("--questions", metavar="DATA", help="Question set of each PATH, in their order."),
+    list[str] | None, o.opt("Question set of each PATH, in their order.", "--questions", metavar="DATA")
 ]
 
 
@@ -199,7 +195,7 @@ def fit_planner(
         str, o.opt("As in index; an index; or hidden:FILE.gguf: its last hidden state.")
     ] = DEFAULTS.embedder,
     set_: o.Sets = None,
-    budget: Annotated[int, typer.Option("--budget", "-b", help="Largest context, in tokens.")] = 256,
+    budget: Annotated[int, o.opt("Largest context, in tokens.", "--budget", "-b")] = 256,
     answer: Annotated[int, o.opt("Longest answer, in tokens.")] = 32,
     limit: Annotated[int, o.opt("Questions of each set, drawn by seed.")] = 50,
     skip: Annotated[int, o.opt("Of these, pass over so many first.")] = 0,
@@ -364,12 +360,7 @@ def _outcomes(output: Output, folder: Path, given: SimpleNamespace) -> Any:
 
 @fit_app.command("process")
 def fit_process(
-    traces: Annotated[
-        Path,
-        typer.Argument(
-            help="traces.jsonl, or the folder of an evaluation that holds it.", show_default=False
-        ),
-    ],
+    traces: Annotated[Path, o.arg("traces.jsonl, or the folder of an evaluation that holds it.")],
     out: Annotated[Path | None, o.opt("TOML file of the process. [default: only report]")] = None,
     start: Annotated[Path | None, o.opt("TOML file of the process to begin with.")] = None,
     signal: Annotated[str | None, o.opt("Which measured U: confidence or evidence.")] = None,

@@ -26,58 +26,46 @@ def opt(text: str, *flags: str, **more: Any) -> Any:
     return typer.Option(*flags, help=text, **more)
 
 
+def arg(text: str, metavar: str | None = None) -> Any:
+    """Return an argument that is explained by a text."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
+
+
 SourcePath = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATH",
-        help="Folder or file of documents, an index, a JSONL file of passages, or a question set.",
-        show_default=False,
-    ),
+    str, arg("Folder or file of documents, an index, a JSONL file of passages, or a question set.", "PATH")
 ]
-QuestionText = Annotated[str, typer.Argument(metavar="QUESTION", help="What is asked.", show_default=False)]
+QuestionText = Annotated[str, arg("What is asked.", "QUESTION")]
 Questions = Annotated[
-    str | None,
-    typer.Option("--questions", metavar="DATA", help="Question set, where PATH has none of its own."),
+    str | None, opt("Question set, where PATH has none of its own.", "--questions", metavar="DATA")
 ]
 Budget = Annotated[
-    int | None,
-    typer.Option("--budget", "-b", help=f"Largest context, in tokens. [default: {DEFAULTS.budget}]"),
+    int | None, opt(f"Largest context, in tokens. [default: {DEFAULTS.budget}]", "--budget", "-b")
 ]
-Budgets = Annotated[str, typer.Option("--budget", "-b", help="Token budgets, separated by commas.")]
-Answer = Annotated[
-    int | None, typer.Option("--answer", help=f"Longest answer, in tokens. [default: {DEFAULTS.answer}]")
-]
-Units = Annotated[str | None, typer.Option("--units", help="auto, passages or sentences. [default: auto]")]
+Budgets = Annotated[str, opt("Token budgets, separated by commas.", "--budget", "-b")]
+Answer = Annotated[int | None, opt(f"Longest answer, in tokens. [default: {DEFAULTS.answer}]", "--answer")]
+Units = Annotated[str | None, opt("auto, passages or sentences. [default: auto]", "--units")]
 Model = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        help="openai:NAME[@URL], gguf:FILE, hf:ID, or extract, which quotes a span. "
+    opt(
+        "openai:NAME[@URL], gguf:FILE, hf:ID, or extract, which quotes a span. "
         "[default: $MIO_RAG_MODEL, else extract]",
+        "--model",
     ),
 ]
-PolicyName = Annotated[
-    str, typer.Option("--policy", help="A policy file, a preset, or a name of `mio-rag policy list`.")
-]
+PolicyName = Annotated[str, opt("A policy file, a preset, or a name of `mio-rag policy list`.", "--policy")]
 Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting of the policy. Repeatable."),
+    list[str] | None, opt("Change one setting of the policy. Repeatable.", "--set", metavar="KEY=VALUE")
 ]
 EmbedderName = Annotated[
-    str,
-    typer.Option("--embedder", help="For what is not indexed yet: minilm, tfidf, or a model's id or folder."),
+    str, opt("For what is not indexed yet: minilm, tfidf, or a model's id or folder.", "--embedder")
 ]
-NoRefresh = Annotated[
-    bool, typer.Option("--no-refresh", help="Use the stored index, even if documents changed.")
-]
-Mapped = Annotated[
-    bool, typer.Option("--mapped", help="Leave the index on disk: less memory, slower searches.")
-]
-Why = Annotated[bool, typer.Option("--why", help="Explain what was selected and what was left out.")]
-Limit = Annotated[int | None, typer.Option("--limit", help="Only the first N questions.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of whatever is drawn. [default: 0]")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+NoRefresh = Annotated[bool, opt("Use the stored index, even if documents changed.", "--no-refresh")]
+Mapped = Annotated[bool, opt("Leave the index on disk: less memory, slower searches.", "--mapped")]
+Why = Annotated[bool, opt("Explain what was selected and what was left out.", "--why")]
+Limit = Annotated[int | None, opt("Only the first N questions.", "--limit")]
+Seed = Annotated[int | None, opt("Seed of whatever is drawn. [default: 0]", "--seed")]
+Resume = Annotated[bool, opt("Continue an interrupted run.", "--resume")]
+Json = Annotated[bool, opt("Print one JSON object on stdout and nothing else there.", "--json")]
 
 
 def reader_spec(model: str | None, default: str | None = None) -> str:

@@ -12,7 +12,7 @@ import typer
 from mio_rag.cli.chosen import Chosen, keys
 from mio_rag.cli.fit import fit_app
 from mio_rag.cli.learn import encoder_of
-from mio_rag.cli.options import Json, Sets, check_ending, numbers, opt
+from mio_rag.cli.options import Json, Sets, arg, check_ending, numbers, opt
 from mio_rag.cli.output import Output, open_output
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import DataError, InputError
@@ -26,9 +26,7 @@ policy_app = typer.Typer(
     rich_markup_mode=None,
 )
 policy_app.add_typer(fit_app, name="fit")
-Named = Annotated[
-    str, typer.Argument(metavar="FILE|PRESET", help="A policy file, or a preset.", show_default=False)
-]
+Named = Annotated[str, arg("A policy file, or a preset.", "FILE|PRESET")]
 
 
 @policy_app.command("new")
@@ -92,7 +90,7 @@ def policy_show(
     ] = DEFAULTS.policy,
     set_: Sets = None,
     show_keys: Annotated[
-        bool, typer.Option("--keys", help="List all keys of a policy file, with meaning and default.")
+        bool, opt("List all keys of a policy file, with meaning and default.", "--keys")
     ] = False,
     json_output: Json = False,
 ) -> None:
@@ -197,18 +195,12 @@ def policy_list(json_output: Json = False) -> None:
 @policy_app.command("replay")
 def policy_replay(
     path: Annotated[
-        Path,
-        typer.Argument(
-            help="Traces of ask or evaluate, outcomes of policy fit planner, or a bandit's .sqlite file.",
-            show_default=False,
-        ),
+        Path, arg("Traces of ask or evaluate, outcomes of policy fit planner, or a bandit's .sqlite file.")
     ],
     planner: Annotated[Path | None, opt("File of the planner that decides.")] = None,
     embedder: Annotated[str, opt("Of the planner: as in index, or an index.")] = DEFAULTS.embedder,
     prices: Annotated[str, opt("With outcomes: prices of a unit of cost.")] = "0,0.05,0.1,0.2,0.5",
-    every: Annotated[
-        bool, typer.Option("--all", help="With outcomes: also questions that training has seen.")
-    ] = False,
+    every: Annotated[bool, opt("With outcomes: also questions that training has seen.", "--all")] = False,
     question: Annotated[str | None, opt("Show the traces of this question (id or text) in full.")] = None,
     bandit: Annotated[str, opt("Of a bandit: linucb, thompson, epsilon-greedy or uniform.")] = "linucb",
     rule: Annotated[str, opt("Of a bandit: program, or margin, the published rule.")] = "program",
@@ -335,7 +327,7 @@ state_app = typer.Typer(
     rich_markup_mode=None,
 )
 policy_app.add_typer(state_app, name="state")
-State = Annotated[Path, typer.Argument(help="SQLite file of search.state.", show_default=False)]
+State = Annotated[Path, arg("SQLite file of search.state.")]
 
 
 @state_app.command("show")
@@ -358,8 +350,8 @@ def state_show(
 @state_app.command()
 def feedback(
     state: State,
-    question: Annotated[str, typer.Argument(help="Id that select, ask or serve showed.", show_default=False)],
-    rating: Annotated[str, typer.Argument(help="helpful or unhelpful.", show_default=False)],
+    question: Annotated[str, arg("Id that select, ask or serve showed.")],
+    rating: Annotated[str, arg("helpful or unhelpful.")],
     json_output: Json = False,
 ) -> None:
     """Rate the answer to a question, once.
@@ -431,7 +423,7 @@ def export(
 @state_app.command(name="import")
 def import_(
     state: State,
-    prior: Annotated[Path, typer.Argument(help="File that export wrote.", show_default=False)],
+    prior: Annotated[Path, arg("File that export wrote.")],
     weight: Annotated[float, opt("How hard it is to move, in units of the ridge.")] = 1.0,
     json_output: Json = False,
 ) -> None:
@@ -446,8 +438,8 @@ def import_(
 @state_app.command()
 def prune(
     state: State,
-    strategy: Annotated[str, typer.Argument(help="Strategy to put on probation.", show_default=False)],
-    kind: Annotated[str, typer.Option("--type", help="Type of question: who, when, which, yes-no, ...")],
+    strategy: Annotated[str, arg("Strategy to put on probation.")],
+    kind: Annotated[str, opt("Type of question: who, when, which, yes-no, ...", "--type")],
     lift: Annotated[bool, opt("End the probation instead.", "--lift")] = False,
     json_output: Json = False,
 ) -> None:
@@ -470,9 +462,7 @@ def prune(
 @state_app.command()
 def add(
     state: State,
-    strategy: Annotated[
-        str, typer.Argument(help="Strategy to choose among from now on.", show_default=False)
-    ],
+    strategy: Annotated[str, arg("Strategy to choose among from now on.")],
     json_output: Json = False,
 ) -> None:
     """Choose among one more strategy; what was learned of the others stays."""

@@ -6,8 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from mio_rag.cli import options as o
 from mio_rag.cli.chosen import Chosen, settings_table
 from mio_rag.cli.output import open_output
@@ -42,7 +40,7 @@ def serve(
     ] = None,
     example: Annotated[
         list[str] | None,
-        typer.Option("--example", metavar="QUESTION", help="Question that the page proposes. Repeatable."),
+        o.opt("Question that the page proposes. Repeatable.", "--example", metavar="QUESTION"),
     ] = None,
     curve: Annotated[
         Path | None,
