@@ -174,7 +174,6 @@ def _check_tier(name: str, settings: ControlSettings, closed_book: bool) -> None
 
 def _make_tier(name: str, setup: Setup) -> Controller:
     """Raises `InputError` also for a router that was trained with another embedder than the index has."""
-    _check_tier(name, setup.settings, setup.retriever is None)
     assert setup.retriever is not None
     given = RouterSettings.of(setup.settings.kinds)
     router = _router(given)
@@ -286,17 +285,10 @@ def _check_strategies(name: str, settings: ControlSettings, closed_book: bool) -
         raise InputError(problems)
 
 
-def _chooser(name: str, setup: Setup) -> Chooser:
-    _check_strategies(name, setup.settings, setup.retriever is None)
-    assert setup.retriever is not None
-    names = _strategies(name)
-    if names is not None:
-        return Fixed(names)
-    return open_strategist(options_of(setup.settings.kinds), setup.retriever.index)
-
-
 def _make_strategies(name: str, setup: Setup) -> Session:
-    chooser, options = _chooser(name, setup), options_of(setup.settings.kinds)
+    assert setup.retriever is not None
+    names, options = _strategies(name), options_of(setup.settings.kinds)
+    chooser: Chooser = open_strategist(options, setup.retriever.index) if names is None else Fixed(names)
     kit = Equipment(setup.retriever, setup.selector, search=options.search)
     learner = StrategyLearner(chooser, setup.selector) if chooser.learns else None
     settings = {"max_tokens": setup.max_tokens, **options.to_dict()}
@@ -314,18 +306,37 @@ def _workflow(name: str) -> Workflow:
     return find_workflow(given)
 
 
-def _running_problems(workflow: Workflow, given: WorkflowSettings, closed_book: bool) -> list[str]:
-    return workflow_problems(
-        workflow,
-        models=tuple(given.models),
-        prices=tuple(given.prices),
-        depth=given.depth,
-        closed_book=closed_book,
+def _workflow_problems(
+    workflows: Sequence[Workflow], given: WorkflowSettings, closed_book: bool
+) -> list[str]:
+    models, prices = tuple(given.models), tuple(given.prices)
+    how: Mapping[str, Any] = {"models": models, "prices": prices, "depth": given.depth}
+    return [p for one in workflows for p in workflow_problems(one, closed_book=closed_book, **how)]
+
+
+def _check_index(workflows: Sequence[Workflow], setup: Setup) -> None:
+    """Raise `InputError` for workflows that need what an index lacks."""
+    if setup.retriever is not None and (
+        problems := misfits(workflows, setup.retriever.index, setup.selector)
+    ):
+        raise InputError(problems)
+
+
+def _planned(name: str, setup: Setup, plan: Any, models: Models | None = None, **told: Any) -> Session:
+    """A session that runs workflows; by default models are opened as the settings say."""
+    given = workflow_settings(setup.settings.kinds)
+    return _session(
+        name,
+        setup,
+        plan,
+        settings={**_told(setup), "workflow": given.to_dict(), **told},
+        models=Models(given.models) if models is None else models,
+        workflow=given,
     )
 
 
 def _check_workflow(name: str, settings: ControlSettings, closed_book: bool) -> None:
-    problems = _running_problems(_workflow(name), workflow_settings(settings.kinds), closed_book)
+    problems = _workflow_problems([_workflow(name)], workflow_settings(settings.kinds), closed_book)
     if problems:
         raise InputError(problems)
 
@@ -337,25 +348,13 @@ def _workflow_files(name: str) -> dict[str, str]:
 
 
 def workflow_session(name: str, workflow: Workflow, setup: Setup, models: Models | None = None) -> Session:
-    """One workflow for every question; by default models are opened as the settings say."""
-    given = workflow_settings(setup.settings.kinds)
-    return _session(
-        name,
-        setup,
-        Order(workflow),
-        settings={**_told(setup), "workflow": given.to_dict()},
-        models=Models(given.models) if models is None else models,
-        workflow=given,
-    )
+    """Return one workflow for every question; by default models are opened as the settings say."""
+    return _planned(name, setup, Order(workflow), models)
 
 
 def _make_workflow(name: str, setup: Setup) -> Session:
-    _check_workflow(name, setup.settings, setup.retriever is None)
     workflow = _workflow(name)
-    if setup.retriever is not None and (
-        problems := misfits([workflow], setup.retriever.index, setup.selector)
-    ):
-        raise InputError(problems)
+    _check_index([workflow], setup)
     return workflow_session(name, workflow, setup)
 
 
@@ -395,11 +394,7 @@ def _check_planner(name: str, settings: ControlSettings, closed_book: bool) -> N
         raise InputError(f"controller '{name}' is unknown: say planner, or planner@ALPHA")
     planner, _ = _planner(name, settings)
     given = workflow_settings(settings.kinds)
-    problems = [
-        problem
-        for workflow in planner.tree.workflows
-        for problem in _running_problems(workflow, given, closed_book)
-    ]
+    problems = _workflow_problems(planner.tree.workflows, given, closed_book)
     hidden = planner.embedder.startswith(PREFIX)
     if hidden and not (settings.kinds.get("planner") or {}).get("model"):
         problems.append("this planner looks at the hidden state of a model: set order.model, its file")
@@ -413,12 +408,8 @@ def _check_planner(name: str, settings: ControlSettings, closed_book: bool) -> N
 
 def _make_planner(name: str, setup: Setup) -> Session:
     """Raises `InputError` also if the index has another embedder than the planner was trained with."""
-    _check_planner(name, setup.settings, setup.retriever is None)
     planner, alpha = _planner(name, setup.settings)
-    if setup.retriever is not None and (
-        problems := misfits(planner.tree.workflows, setup.retriever.index, setup.selector)
-    ):
-        raise InputError(problems)
+    _check_index(planner.tree.workflows, setup)
     encoder: Any = None
     if planner.embedder.startswith(PREFIX):
         encoder = _hidden(str((setup.settings.kinds.get("planner") or {})["model"]))
@@ -429,17 +420,9 @@ def _make_planner(name: str, setup: Setup) -> Session:
             f"the planner was trained with the embedder {planner.embedder}, here is {encoder.fingerprint}: "
             "train one for this"
         )
-    given = workflow_settings(setup.settings.kinds)
-    decider = Planner(planner, lambda price: alpha, encoder, Prices(given.prices))
+    prices = Prices(workflow_settings(setup.settings.kinds).prices)
     told = {"method": planner.method, "mode": planner.tree.mode, "alpha": alpha}
-    return _session(
-        name,
-        setup,
-        decider,
-        settings={**_told(setup), "workflow": given.to_dict(), "planner": told},
-        models=Models(given.models),
-        workflow=given,
-    )
+    return _planned(name, setup, Planner(planner, lambda price: alpha, encoder, prices), planner=told)
 
 
 def _check_language(name: str, settings: ControlSettings, closed_book: bool) -> None:
@@ -451,16 +434,7 @@ def _check_language(name: str, settings: ControlSettings, closed_book: bool) -> 
 
 
 def _make_language(name: str, setup: Setup) -> Session:
-    _check_language(name, setup.settings, setup.retriever is None)
-    given = workflow_settings(setup.settings.kinds)
-    return _session(
-        name,
-        setup,
-        LanguagePlanner(name.endswith(":free")),
-        settings={**_told(setup), "workflow": given.to_dict()},
-        models=Models(given.models),
-        workflow=given,
-    )
+    return _planned(name, setup, LanguagePlanner(name.endswith(":free")))
 
 
 _TIER_KINDS = (
@@ -499,7 +473,7 @@ def register(kind: Kind) -> None:
 
 
 def find_kind(name: str) -> Kind | None:
-    """The kind of a controller of that name; None: there is none."""
+    """Return the kind of a controller of that name; None: there is none."""
     return next((kind for kind in _KINDS if kind.covers(name)), None)
 
 
@@ -519,11 +493,10 @@ def _kind(name: str) -> Kind:
 
 
 def make_controller(name: str, setup: Setup) -> Controller:
-    """The controller of that name.
-
-    Raises `InputError` for a name that is not known, or makes no sense.
-    """
-    return _kind(name).make(name, setup)
+    """Return the controller of that name; `InputError` if it is unknown, or makes no sense."""
+    kind = _kind(name)
+    kind.check(name, setup.settings, setup.retriever is None)
+    return kind.make(name, setup)
 
 
 def check_controllers(names: Sequence[str], settings: ControlSettings, closed_book: bool) -> None:
@@ -539,6 +512,6 @@ def check_controllers(names: Sequence[str], settings: ControlSettings, closed_bo
 
 
 def controller_files(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Digests of the files that controllers' names refer to, by name; of those that refer to some."""
+    """Return digests of the files that names of controllers refer to, by name."""
     found = {name: dict(_kind(name).files(name)) for name in names}
     return {name: files for name, files in found.items() if files}
