@@ -111,7 +111,7 @@ def hiding(me: Liar, *asked: Any) -> Any:
 
 def endless(me: Liar, question: Question, generator: Generator, budget: int, replies: Any) -> Any:
     inner: Any = me.inner
-    free = dataclasses.replace(inner.limits, steps=99, tokens=10**6, seconds=1e6)
+    free = inner.limits.replace(steps=99, tokens=10**6, seconds=1e6)
     retriever = inner.kit.retriever
     longer: Any = make_controller("fixed-6", Setup(retriever=retriever, selector=inner.kit.selector))
     found = dataclasses.replace(longer, limits=free).attempt(question, generator, budget, replies)
@@ -134,7 +134,7 @@ LIES: dict[str, tuple[Callable[..., Any], str]] = {
     "changes in JSON": (lambda *a: with_trace(*a, settings={"x": (1,)}), "comes back from JSON as another"),
     "decided otherwise": (
         lambda *a: with_trace(*a, about={"uncertainty": 0.123}),
-        "made again, step 1: U became 0.123, the model says",
+        "made again, step 1: U became 0.123, the model gives",
     ),
     "has other totals": (lambda *a: with_trace(*a, parts={}), "do not add up"),
     "takes any budget": (
