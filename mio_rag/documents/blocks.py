@@ -298,6 +298,11 @@ def is_generic(line: str) -> bool:
     return _GENERIC.fullmatch(line) is not None
 
 
+def is_numbered(line: str) -> bool:
+    """Whether a heading begins with a number, as "2.1 Scope"."""
+    return _NUMBERED.match(line) is not None
+
+
 def nest_items(document: Document) -> None:
     """Find how deep items stand by the kinds of their marks, where the format does not say."""
     open_: list[str] = []

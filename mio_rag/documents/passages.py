@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from mio_rag.documents.blocks import LEADS, Block, Document, is_generic, tidy
+from mio_rag.documents.blocks import LEADS, Block, Document, is_generic, is_numbered, tidy
 from mio_rag.sentences import leans, sentence_spans
 from mio_rag.types import Line, Passage, Unit
 
@@ -16,6 +16,9 @@ MAX_WORDS = 100
 _SMALL = 3  # a section of less than this part of a passage may join the next
 _WHOLE_ITEM, _CODE, _LONGEST = 40, 40, 80  # words of a unit
 _SHORT_ITEM = 8  # words: one that nested ones need, whether or not it says so
+_LONGEST_HEADING = 16  # words of lines that become one
+#: Says what numbers of a table count: "(in millions, except per share data)".
+_SCALE = re.compile(r"\(.{4,90}\)|.{0,40}\b(?:thousands|millions|billions)\b.{0,40}", re.IGNORECASE)
 _OUTER_LINES = 4  # of code around a unit
 _NO_SPACES = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
@@ -114,8 +117,14 @@ def _settle(document: Document) -> None:
     blocks: list[Block] = []
     for block in document.blocks:
         before = blocks[-1] if blocks else None
-        counts = before is not None and before.kind == block.kind == "heading" and is_generic(before.text)
-        if before is not None and counts and not is_generic(block.text) and block.page == before.page:
+        if before is None or not (before.kind == block.kind == "heading") or before.page != block.page:
+            blocks.append(block)
+            continue
+        counts = is_generic(before.text) and not is_generic(block.text)
+        # Lines of a PDF that are headings one after the other are one: "3M Company", "Balance Sheet".
+        lines = before.level == block.level and block.page is not None and not is_numbered(block.text)
+        short = len(before.text.split()) <= _LONGEST_HEADING and len(block.text.split()) <= 12
+        if counts or (lines and short and not same_title(before.text, document.title)):
             before.text = f"{before.text} {block.text}"
         else:
             blocks.append(block)
@@ -155,7 +164,9 @@ def _parts(document: Document, text: str, starts: Sequence[int]) -> Iterator[_Pa
         if block.kind == "row":
             if block.table != table:
                 table, header, group = block.table, [], None
-                leads = [(-1, before)] if before is not None and LEADS.search(before.text) else []
+                leads = []
+                if before is not None and (LEADS.search(before.text) or _SCALE.fullmatch(before.text)):
+                    leads = [(-1, before)]
             cells = block.text.split(" | ")
             if len(cells) > 1 and cells[0] and not any(map(str.strip, cells[1:])):  # it groups those below
                 group = Line(start, block.text) if len(cells[0].split()) <= _SHORT_ITEM else None

@@ -149,7 +149,10 @@ class _Layout:
                 bold[line.bold] += len(line.text)
         self.body = sizes.most_common(1)[0][0]
         self.bold_matters = bold[True] < 0.4 * sum(bold.values())
-        larger = sorted({round(s) for s in sizes if s >= 1.12 * self.body}, reverse=True)[:4]
+        # What is large on the cover alone heads no chapters.
+        later = Counter(size for _, lines in pages[1:] for size in {round(line.size) for line in lines})
+        large = {round(s) for s in sizes if s >= 1.12 * self.body}
+        larger = sorted((s for s in large if len(pages) < 6 or later[s] > 1), reverse=True)[:4]
         self.levels = {size: k + 1 for k, size in enumerate(larger)}
         mono = sum(len(line.text) for _, lines in pages for line in lines if line.mono)
         self.mono_matters = mono < 0.4 * sum(bold.values())
@@ -265,6 +268,19 @@ class _Layout:
         large = line.size >= 1.12 * self.body
         bold = line.bold and self.bold_matters
         capitals = text.isupper() and len(text) > 4 and line.words > 1
+        numbered = re.match(
+            r"(?:(?:article|chapter|part|item|section|note|annex|appendix)\s+)?[\dIVX]+(?:\.\d{1,2})*\b",
+            text,
+            re.I,
+        )
+        if (
+            text[0].islower()
+            or re.search(r"[$\u20ac\u00a3=]", text)
+            or (len(line.cells) > 1 and not numbered)
+        ):
+            return 0
+        if capitals and text[-1] == "." and line.words > 4 and not numbered:
+            return 0
         if not (large or bold or capitals) or _YEARS.fullmatch(text) or re.fullmatch(r"\(.*\)", text):
             return 0
         before = lines[k - 1] if k else None
@@ -289,10 +305,10 @@ class _Layout:
             full = line.right > line.left + 0.85 * (self._right(lines, k) - line.left) and line.words > 10
             if full:
                 return 0
-        if large and line.size < 1.3 * self.body and text[-1] == "." and line.words > 8:
+        if large and text[-1] == "." and line.words > 8:
             return 0
-        numbered = re.match(r"(\d{1,2}(?:\.\d{1,2})*)\.?\s", text)
-        deep = numbered[1].count(".") if numbered else 0
+        counted = re.match(r"(\d{1,2}(?:\.\d{1,2})*)\.?\s", text)
+        deep = counted[1].count(".") if counted else 0
         base = self.levels.get(round(line.size), 0) if large else 0
         if base:
             return base
@@ -426,6 +442,8 @@ class _Layout:
         """Append rows, with cells in the columns above which they stand."""
         lines = [line for line in lines if line.cells]
         rows_of = [k for k in range(len(lines)) if self._row(lines, k)]
+        full = [k for k in rows_of if any(is_number(said) for *_, said in lines[k].cells[1:])]
+        rows_of = full if len(full) > 1 else rows_of
         spans = sorted((a, b) for k in rows_of for a, b, _ in lines[k].cells[1:])
         columns: list[list[float]] = []
         for a, b in spans:

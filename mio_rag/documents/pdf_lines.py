@@ -133,8 +133,6 @@ def _lines(raw: Any, page: Any, text: str) -> Iterator[PageLine]:
                 _, right, low, high = place.of(last)
                 bottom, top = min(bottom, low), max(top, high)
             size = place.size(first)
-            if size < 3:  # not what is shown
-                size = max(top - bottom, 3) / 0.72
             cut = mark is not None and mark[0] in _CUTS
             if said[-1] == "\u00ad":
                 cut, said = True, said[:-1]
@@ -145,6 +143,10 @@ def _lines(raw: Any, page: Any, text: str) -> Iterator[PageLine]:
             line = PageLine(said, left, right, bottom, top, round(size, 1), bold, words, cut, mono)
             found.append((line, first, last + 1))
         at = len(text) if mark is None else mark.end()
+    if strange := [line for line, *_ in found if line.size < 3]:  # not what is shown
+        size = round(median(max(line.top - line.bottom, 3) for line in strange) / 0.8, 1)
+        for line in strange:
+            line.size = size
     rows = _in_rows(found)
     wide = median((x.right - x.left) / (len(x.text) * max(x.size, 1)) for x, *_ in found) if found else 1.0
     wanted = [
