@@ -41,7 +41,6 @@ from mio_rag.storage import read_json
 from mio_rag.types import Passage, Question
 
 _DEPTH, _TIMED = 10, 10
-_MOST_MB, _MOST_LOST = 150.0, 0.01  # above the embedder, of gold recall
 
 
 def measure(given: argparse.Namespace) -> Measured:
@@ -199,20 +198,12 @@ def _table(report: Mapping[str, Any]) -> str:
         (one["tier"], f"{one['peak_mb']:.0f}", f"{one['above_embedder_mb']:.0f}", one["prompt_tokens"])
         for one in report["tiers"]
     ]
-    good = [
-        f"{one['vectors']} {'on disk' if one['mapped'] else 'in memory'}"
-        for one in report["forms"]
-        if one["above_embedder_mb"] <= _MOST_MB
-        and report["recall"][one["vectors"]]["gold_lost"]["mean"] <= _MOST_LOST
-    ]
     return "\n\n".join(
         [
             f"{report['passages']} passages ({report['whole_passages']} whole), {len(tiers)} tiers",
             text_table(("vectors", "nearest 10", "gold", "gold lost"), recall),
             text_table(("vectors", "peak MB", "above the embedder", "file MB", "search s"), forms),
             text_table(("tier, exact vectors on disk", "peak MB", "above the embedder", "tokens"), tiers),
-            f"at most {_MOST_MB:.0f} MB above the embedder, {_MOST_LOST:g} of gold lost: "
-            f"{', '.join(good) or 'none'}",
         ]
     )
 

@@ -220,11 +220,6 @@ def mutated_bytes(rng: Rng, data: bytes) -> bytes:
     return data
 
 
-def _cut(given: Any, first: int, last: int) -> Any:
-    """Text or bytes without a part."""
-    return given[:first] + given[last:]
-
-
 def simpler(given: Any) -> Iterator[Any]:
     """Data of any sort with a part left out or made plainer."""
     if isinstance(given, (dict, list)):
@@ -242,11 +237,12 @@ def simpler(given: Any) -> Iterator[Any]:
     elif isinstance(given, Odd):
         yield from (Odd(given.how, of) for of in simpler(given.of))
     elif isinstance(given, (str, bytes)) and given:
-        size = size_of = len(given)
+        text: Any = given
+        size = len(text)
         while size:
             size //= 2
             step = max(size, 1)
-            for i in range(0, size_of, step) if size_of // step <= 64 else ():
-                yield _cut(given, i, i + step)
+            for i in range(0, len(text), step) if len(text) // step <= 64 else ():
+                yield text[:i] + text[i + step :]
     elif isinstance(given, float) and given not in (0.0, 1.0):
         yield from (0.0, 1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -163,14 +162,3 @@ def _check(made: Selection, given: dict[str, Any]) -> None:
         and came_with(pool).tolist() != scores
     ):
         raise Wrong("the pool has another relevance than was given", pool.relevance)
-    plain = {"texts", "budget_tokens", "scores", "tokens", "redundancy_weight", "passage_penalty"}
-    if set(given) == plain and given["redundancy_weight"] == given["passage_penalty"] == 0 and len(pool) < 9:
-        worth = pool.relevance.tolist()  # probabilities, by the order and gaps of the scores
-        best = max(
-            sum(s for s, x in zip(worth, xs, strict=True) if x)
-            for xs in product((0, 1), repeat=len(pool))
-            if sum(t for t, x in zip(tokens or (), xs, strict=True) if x) <= made.budget_tokens
-        )
-        found = sum(worth[i] for i in chosen)
-        if found < best - 1e-6 - 1e-9 * abs(best):
-            raise Wrong("another selection is worth more", f"{found} < {best}")
