@@ -113,6 +113,8 @@ class Sentences:
         By the pool's embedder. None: nobody embedded them.
     needs : sequence of tuple of int, length m, optional
         Which of its candidate's `lines` each is read with. None: of none.
+    sections : sequence of tuple of str, length m, optional
+        Headings above each. None: those of its candidate.
     scores : mapping of str to ndarray of shape (m,)
         What search found of each: see `mio_rag.relevance.documents`.
 
@@ -126,6 +128,7 @@ class Sentences:
     spans: NDArray[np.int64]
     embeddings: NDArray[np.float32] | None = None
     needs: Sequence[tuple[int, ...]] | None = None
+    sections: Sequence[tuple[str, ...]] | None = None
     scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -165,6 +168,7 @@ class Sentences:
             self.spans[kept],
             None if self.embeddings is None else self.embeddings[kept],
             None if self.needs is None else [self.needs[k] for k in kept],
+            None if self.sections is None else [self.sections[k] for k in kept],
             {name: values[kept] for name, values in self.scores.items()},
         )
 
@@ -173,12 +177,14 @@ class Sentences:
         """Those of candidates one after another; scores that one of them lacks are left out."""
         vectors = [part.embeddings for part in parts if part.embeddings is not None]
         needs = [part.needs for part in parts if part.needs is not None]
+        sections = [part.sections for part in parts if part.sections is not None]
         names = set.intersection(*(set(part.scores) for part in parts)) if parts else set()
         return cls(
             np.repeat(np.arange(len(parts)), [len(part.owners) for part in parts]),
             np.concatenate([part.spans for part in parts]),
             np.concatenate(vectors) if len(vectors) == len(parts) else None,
             [each for part in needs for each in part] if len(needs) == len(parts) else None,
+            [each for part in sections for each in part] if len(sections) == len(parts) else None,
             {name: np.concatenate([part.scores[name] for part in parts]) for name in sorted(names)},
         )
 

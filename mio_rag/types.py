@@ -93,11 +93,14 @@ class Unit(NamedTuple):
         Characters [start, end) in the passage's text.
     needs : tuple of int
         Which of the passage's `lines` are read before it.
+    section : tuple of str
+        Headings above it, where these are not those of its passage.
     """
 
     start: int
     end: int
     needs: tuple[int, ...] = ()
+    section: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,11 @@ class Passage:
             "section": list(self.section) or None,
             "page": self.page,
             "lines": [list(line) for line in self.lines] or None,
-            "units": [[unit.start, unit.end, list(unit.needs)] for unit in self.units] or None,
+            "units": [
+                [unit.start, unit.end, list(unit.needs), *([list(unit.section)] if unit.section else [])]
+                for unit in self.units
+            ]
+            or None,
             "metadata": dict(self.metadata) or None,
         }
         return data | {name: value for name, value in rest.items() if value is not None}
@@ -197,7 +204,9 @@ class Passage:
         given = dict(data)
         given["section"] = tuple(given.get("section", ()))
         given["lines"] = tuple(Line(start, text) for start, text in given.get("lines", ()))
-        given["units"] = tuple(Unit(a, b, tuple(needs)) for a, b, needs in given.get("units", ()))
+        given["units"] = tuple(
+            Unit(a, b, *(tuple(each) for each in rest)) for a, b, *rest in given.get("units", ())
+        )
         return cls(**given)
 
     def _check_span(self) -> None:

@@ -103,7 +103,13 @@ def passages_of(document: Document, source: str, max_words: int = MAX_WORDS) -> 
                 page=units[0].page,
                 lines=tuple(lines),
                 units=tuple(
-                    Unit(u.start - at, u.end - at, tuple(sorted(places[n] for n in u.needs))) for u in units
+                    Unit(
+                        u.start - at,
+                        u.end - at,
+                        tuple(sorted(places[n] for n in u.needs)),
+                        u.path if u.path != path else (),
+                    )
+                    for u in units
                 ),
                 metadata=document.metadata,
             )

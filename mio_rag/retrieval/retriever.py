@@ -314,8 +314,13 @@ class Retriever:
         if asked.rest is not None and asked.rest_query is not None:
             scores["dense_rest"] = (found.embeddings @ asked.rest_query).astype(np.float64)
             scores["bm25_rest"] = terms.of_units(asked.rest, at, bare=True)
-        needs = [unit.needs for passage in passages for unit in units_of(passage)]
-        return replace(found, needs=needs, scores=scores)
+        units = [(unit, passage) for passage in passages for unit in units_of(passage)]
+        return replace(
+            found,
+            needs=[unit.needs for unit, _ in units],
+            sections=[unit.section or passage.section for unit, passage in units],
+            scores=scores,
+        )
 
     def _pool(self, asked: _Asked, rows: list[int], fused: Mapping[int, float]) -> Candidates:
         embeddings = self.index.embeddings(rows)

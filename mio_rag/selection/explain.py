@@ -70,6 +70,7 @@ def decisions(
     *,
     robust: bool = False,
     is_merged: bool = False,
+    by_length: bool = False,
     outdated: Collection[int] = (),
 ) -> tuple[Decision, ...]:
     """One `Decision` for each candidate, in candidate order.
@@ -82,6 +83,8 @@ def decisions(
         Whether relevance is also charged for embeddings that may be off.
     is_merged : bool
         Whether text that passages share is read once.
+    by_length : bool
+        Whether value is relevance times length, as in documents.
     outdated : collection of int
         Candidates that must not be chosen because the pool holds a newer version.
     """
@@ -112,6 +115,7 @@ def decisions(
             repeats_several=beside.repeats > 1,
             in_company=beside.gains > 1,
             unit=candidates.unit,
+            by_length=by_length,
         )
         reason = (
             _why_in(program, x, i, worth)
@@ -197,6 +201,7 @@ class _Worth:
     repeats_several: bool
     in_company: bool
     unit: str
+    by_length: bool = False
 
     @property
     def overlap(self) -> float:
@@ -210,6 +215,8 @@ class _Worth:
     def own(self, among: bool) -> str:
         """What the passage is worth, `among` others where these change that."""
         own = f"worth {_amount(self.alone)}{' on its own' if among else ''}"
+        if self.by_length:
+            return f"{own} (relevance {_amount(self.relevance)} times its length)"
         if abs(self.price) <= 5e-4 * abs(self.relevance):
             return f"{own}, its relevance"
         return f"{own} (relevance {_amount(self.relevance)} less {_amount(self.price)} for {self.charges})"

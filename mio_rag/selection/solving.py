@@ -298,6 +298,7 @@ def concluded(choice: Choice) -> Selection:
             priced,
             robust=formulation.uncertainty is not None,
             is_merged=choice.is_merged,
+            by_length=formulation.source.kind == "documents",
             outdated=formulation.outdated,
         ),
         worst_case=_worst_case(choice),

@@ -249,7 +249,7 @@ def cut_into_sentences(
         cut_from=[candidates.ids[i] for i in passages],
         documents=[name for name, _ in places],
         gaps=[_gap(candidates.texts[u.passage], u.start) for u in units],
-        sections=None if candidates.sections is None else [candidates.sections[i] for i in passages],
+        sections=_sections(candidates, units),
         pages=None if candidates.pages is None else [candidates.pages[i] for i in passages],
         metadata=None if candidates.metadata is None else [candidates.metadata[i] for i in passages],
         lines=_lines(candidates, units),
@@ -265,6 +265,13 @@ def cut_into_sentences(
         np.array([1 if u.required else -1 for u in units], dtype=np.int8),
         not_cut,
     )
+
+
+def _sections(candidates: Candidates, units: Sequence[Unit]) -> list[tuple[str, ...]] | None:
+    """The headings above each unit; None where they are unknown."""
+    if candidates.sentences is not None and (own := candidates.sentences.sections) is not None:
+        return [tuple(own[unit.row]) for unit in units]
+    return None if candidates.sections is None else [candidates.sections[unit.passage] for unit in units]
 
 
 def _lines(candidates: Candidates, units: Sequence[Unit]) -> list[tuple[Line, ...]] | None:
