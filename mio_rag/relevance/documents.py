@@ -11,6 +11,7 @@ One fixed formula, for every kind of document. The log score of a unit is
     v   BM25 of its passage, as a share of the best of the pool
     s   scope of its document, in [0, 1]: how far the question names it
 
+Where the embedder does not read the script of the question, words weigh 6 instead of 2, and cosines nothing.
 Where the question names one document, the rest of the question says what is looked for: z is then .3 of the
 formula and .7 of the same by the rest of the question, with the best of the named document in place of the
 best of the pool. The relevance of a unit is the probability that it holds evidence,
@@ -37,6 +38,7 @@ FloatArray = NDArray[np.float64]
 #: Scores of passages beside those that every pool has.
 DOCUMENT_SCORES = frozenset(("dense_rest", "bm25_rest", "scope"))
 _COSINE, _WORDS, _SCOPE = 20.0, 2.0, 3.0
+_WORDS_ALONE = 6.0  # where the embedder does not read the language of the question
 _UNIT, _NEIGHBOUR, _PASSAGE = 0.6, 0.2, 0.6
 _LEVEL, _SLOPE = -1.4, 0.4
 _REST = 0.7  # weight of the rest of the question, where the question names one document
@@ -65,7 +67,7 @@ def unit_relevance(pool: Pool) -> FloatArray:
     if not len(units.owners):
         return np.zeros(0)
     beside = _neighbours(pool)
-    weight = _COSINE if _reads(pool.embedder, pool.question) else 0.0
+    weight, by_words = (_COSINE, _WORDS) if _reads(pool.embedder, pool.question) else (0.0, _WORDS_ALONE)
 
     def log_score(ending: str, among: NDArray[np.bool_]) -> FloatArray:
         cosine, words = units.scores["dense" + ending], units.scores["bm25" + ending]
@@ -74,7 +76,9 @@ def unit_relevance(pool: Pool) -> FloatArray:
         near = np.maximum(cosine[beside[:, 0]], cosine[beside[:, 1]])
         best, best_passage = cosine[among].max(), of_passage[among].max()
         gaps = _UNIT * (cosine - best) + _NEIGHBOUR * (near - best) + _PASSAGE * (of_passage - best_passage)
-        found: FloatArray = weight * gaps + _WORDS * (_share(words, among) + _share(words_of_passage, among))
+        found: FloatArray = weight * gaps + by_words * (
+            _share(words, among) + _share(words_of_passage, among)
+        )
         return found
 
     z = log_score("", np.ones(len(units.owners), dtype=bool))

@@ -53,8 +53,8 @@ def _document_pool(
             np.arange(n),
             np.array([(0, len(unit)) for unit in units]),
             None,
-            [tuple(range(len(needs))) for needs in lines],
-            scores,
+            needs=[tuple(range(len(needs))) for needs in lines],
+            scores=scores,
         ),
     }
     return Pool(**(columns | changes))  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def test_a_question_that_names_a_document_is_answered_from_it() -> None:
 
 def test_english_cosines_do_not_rank_other_scripts() -> None:
     rows = [("Loen | 54 | 61", TABLE, 0.1), ("Olden | 12 | 15", TABLE, 0.9)]
-    pool = _document_pool(rows, embedder="minilm:1", question="青石塔在哪里?")
+    pool = _document_pool(rows, embedder="sentence-transformers:72362722b466552f", question="青石塔在哪里?")
     first, second = unit_relevance(pool)
     assert first == second
 
