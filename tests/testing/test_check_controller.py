@@ -15,7 +15,7 @@ from mio_rag.errors import InputError
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.learning.rules import POLICIES
 from mio_rag.policies.make import make_controller
-from mio_rag.policies.setup import Setup
+from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.budget import Replies, Reply
 from mio_rag.session.costs import Call, Costs
@@ -111,10 +111,9 @@ def hiding(me: Liar, *asked: Any) -> Any:
 
 def endless(me: Liar, question: Question, generator: Generator, budget: int, replies: Any) -> Any:
     inner: Any = me.inner
-    free = inner.limits.replace(steps=99, tokens=10**6, seconds=1e6)
-    retriever = inner.kit.retriever
-    longer: Any = make_controller("fixed-6", Setup(retriever=retriever, selector=inner.kit.selector))
-    found = dataclasses.replace(longer, limits=free).attempt(question, generator, budget, replies)
+    free = ControlSettings(limits=inner.limits.replace(steps=99, tokens=10**6, seconds=1e6))
+    setup = Setup(free, inner.kit.retriever, inner.kit.selector)
+    found = make_controller("fixed-6", setup).attempt(question, generator, budget, replies)
     return dataclasses.replace(found, trace=dataclasses.replace(found.trace, policy="fixed-2"))
 
 
