@@ -121,7 +121,7 @@ def serve(
                 output.console.print(settings.pacing.explain(), soft_wrap=True)
             if shown_curve is not None:
                 output.console.print(f"curve over prices for the page: '{shown_curve}'", soft_wrap=True)
-            elif settings.pacing is not None or settings.money is not None:
+            elif settings.pacing is not None or settings.rate is not None:
                 output.console.print(HOW, soft_wrap=True)
             output.console.print("loading index and models ...")
 
@@ -137,7 +137,7 @@ def _deciding(
     chosen: Chosen, source: Path, workers: int, extra: dict[str, Any], work: Path
 ) -> dict[str, Any]:
     """What decides how requests are answered, as `ServiceSettings` takes it."""
-    from mio_rag.allocation.money import Money
+    from mio_rag.allocation.money import Rate
     from mio_rag.learning.router_model import KEY
     from mio_rag.policies.make import check_controllers
     from mio_rag.service.settings import Kept, Planning, Strategies, excluded, make_pacing
@@ -198,9 +198,9 @@ def _deciding(
         and reader.output is not None
     ):
         add(
-            "money",
+            "rate",
             "models.reader",
-            Money({"reader": (reader.input, reader.output)}, policy.price.worth, "reader"),
+            Rate("reader", reader.input, reader.output, policy.price.worth),
         )
     if policy.answers.cache is not None:
         kept = chosen.cache()

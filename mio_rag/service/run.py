@@ -60,8 +60,6 @@ def serve(
         options = _options(settings)
         if settings.refusal is not None:
             Refusal.load(settings.refusal).check_fits(loaded[0].embedder.fingerprint, loaded[1].name)
-        if settings.money is not None:
-            settings.money.rate(loaded[1].name)
         if settings.workers == 1:
             app = _application(settings, loaded, api_key)
             # The interrupt that ended the server is raised again once it has ended.
@@ -103,7 +101,7 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         "depth.file": settings.routing,
         "search.strategies": settings.strategies,
         "price.total": settings.pacing,
-        "models.reader": settings.money,
+        "models.reader": settings.rate,
         "answers.cache": settings.cache,
         "answers.refusal": settings.refusal,
     }
@@ -163,7 +161,7 @@ def _application(
         loopback=is_loopback(settings.host),
         examples=settings.examples,
         pacer=None if settings.pacing is None else settings.pacing.opened(),
-        rate=None if settings.money is None else settings.money.rate(loaded[1].name),
+        rate=settings.rate,
         curve=None if settings.curve is None else read_curve(Path(settings.curve)),
         cache=None if settings.cache is None else settings.cache.opened(loaded[0]),
         routing=settings.routing,

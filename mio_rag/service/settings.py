@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, TypeAdapter, field_validator
 
-from mio_rag.allocation.money import Money
+from mio_rag.allocation.money import Rate
 from mio_rag.allocation.pacer import Pacer, Window
 from mio_rag.errors import InputError, Notice
 from mio_rag.settings import Settings
@@ -262,7 +262,7 @@ class ServiceSettings:
     generator: as `make_generator` takes it.
     workers: processes; each loads index and models by itself.
     examples: questions that the page proposes; without them they are taken from the index.
-    money: prices of models.
+    rate: what tokens of the model that answers cost.
     curve: file with the curve over prices; see `mio_rag.service.page`.
     routing: `RouterSettings` as plain data: a router chooses how much is read.
     policy: preset or file of the policy that answers.
@@ -279,7 +279,7 @@ class ServiceSettings:
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     examples: tuple[str, ...] = ()
     pacing: Pacing | None = None
-    money: Money | None = None
+    rate: Rate | None = None
     curve: str | None = None
     cache: Kept | None = None
     routing: dict[str, Any] | None = None
