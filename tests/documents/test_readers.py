@@ -431,7 +431,7 @@ def test_a_book_in_any_script_becomes_passages_of_the_same_size(tmp_path: Path, 
     passages = read(tmp_path, "book.txt", SCRIPTS[script] * 400)
     assert len(passages) >= (3 if script == "none" else 20)
     assert max(len(p.text) for p in passages) < (8000 if script == "none" else 260)
-    assert all(len(p.text[a:b]) < 4000 for p in passages for a, b, _ in p.units)
+    assert all(len(p.text[a:b]) < 4000 for p in passages for a, b, *_ in p.units)
 
 
 @pytest.mark.parametrize("size", [5, 20, 100, 400])
