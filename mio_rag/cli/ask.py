@@ -41,6 +41,7 @@ def select(
     path: o.SourcePath,
     question: o.QuestionText,
     budget: o.Budget = None,
+    where: o.Where = None,
     units: o.Units = None,
     method: Annotated[str, o.opt("mio, topk, bm25, fused, mmr, greedy, or topk:K.")] = "mio",
     model: Annotated[str | None, o.opt("Count tokens as this model does. [default: approximate]")] = None,
@@ -77,7 +78,7 @@ def select(
         lambda: None if spec is None else check_generator(spec),
     )
     pipeline = _strategies(chosen)
-    found = o.opened(output, path, embedder, refresh=not no_refresh, mapped=mapped)
+    found = o.opened(output, path, embedder, refresh=not no_refresh, mapped=mapped, where=where)
     o.check_fits(chosen.selector, found.index)
     searched: dict[str, Any] = {}
     allowed = chosen.policy.limits.budget
@@ -183,6 +184,7 @@ def ask(
     path: o.SourcePath,
     question: o.QuestionText,
     budget: o.Budget = None,
+    where: o.Where = None,
     units: o.Units = None,
     model: o.Model = None,
     answer: o.Answer = None,
@@ -226,7 +228,7 @@ def ask(
     if steps and kept is not None and not tiers:
         raise InputError("answers.cache does not go with a policy of several steps: leave one of them out")
     refusing = None if answers.refusal is None else Refusal.load(answers.refusal)
-    found = o.opened(output, path, embedder, refresh=not no_refresh, mapped=mapped)
+    found = o.opened(output, path, embedder, refresh=not no_refresh, mapped=mapped, where=where)
     index, selector, limits = found.index, chosen.selector, chosen.policy.limits
     o.check_fits(selector, index)
     reader = make_generator(spec)

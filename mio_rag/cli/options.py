@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,6 +62,15 @@ EmbedderName = Annotated[
 ]
 NoRefresh = Annotated[bool, opt("Use the stored index, even if documents changed.", "--no-refresh")]
 Mapped = Annotated[bool, opt("Leave the index on disk: less memory, slower searches.", "--mapped")]
+Where = Annotated[
+    list[str] | None,
+    opt(
+        "Only matching documents: 'source=travel*', 'date>=2026-01-01', 'tenant=a'. Repeatable.",
+        "--where",
+        "-w",
+        metavar="EXPR",
+    ),
+]
 Why = Annotated[bool, opt("Explain what was selected and what was left out.", "--why")]
 Limit = Annotated[int | None, opt("Only the first N questions.", "--limit")]
 Seed = Annotated[int | None, opt("Seed of whatever is drawn. [default: 0]", "--seed")]
@@ -163,6 +173,7 @@ def opened(
     *,
     refresh: bool = True,
     mapped: bool = False,
+    where: Sequence[str] | None = None,
     **building: Any,
 ) -> Opened:
     """Open a source, and report on stderr what was indexed, what could not be read, and what changed."""
@@ -190,7 +201,7 @@ def opened(
             output.say(f"not read  {len(found.left_out) - 5} more: mio-rag index {path} lists them")
     for note in found.notes:
         output.say(f"note: {note}")
-    return found
+    return replace(found, loaded=found.index.only(where)) if where else found
 
 
 def questions_of(found: Opened, questions: str | None) -> Dataset:

@@ -22,8 +22,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import IndexFormatError, InputError, require
+from mio_rag.filters import Filter
 from mio_rag.retrieval.cached import Progress
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.lexical import LexicalIndex
@@ -46,6 +47,7 @@ from mio_rag.storage import parse_json, read_text, replaced_folder, sha256_of
 from mio_rag.types import Passage
 
 FORMAT = "mio-rag-index"
+_AT_ONCE = 1 << 16  # vectors that are compared together
 VERSION = 2
 
 
@@ -66,6 +68,7 @@ class CorpusIndex:
     repetition: Repetition | None = None
     sentences: SentenceIndex | None = None
     identities: Identities | None = None
+    allowed: NDArray[np.bool_] | None = None
 
     @classmethod
     def build(
@@ -175,6 +178,8 @@ class CorpusIndex:
             arrays += [self.repetition.spans, self.repetition.groups]
         if self.sentences is not None:
             arrays.append(self.sentences.spans)
+        if self.allowed is not None:
+            arrays.append(self.allowed)
         for array in arrays:
             found = np.ascontiguousarray(array)
             digest.update(f"{found.dtype}{found.shape}".encode() + found.tobytes())
@@ -192,10 +197,41 @@ class CorpusIndex:
             return np.zeros((0, self.dimensions), dtype=np.float32)
         return np.asarray(self._dense.reconstruct_batch(np.asarray(rows, dtype=np.int64)), dtype=np.float32)
 
+    def only(self, where: Filter | Mapping[str, Any] | Sequence[str] | str | None) -> CorpusIndex:
+        """Return the index for questions that may be answered from some passages alone.
+
+        Parameters
+        ----------
+        where : Filter, mapping, or str
+            See `mio_rag.filters`. What an index was restricted to before stays so.
+
+        Raises
+        ------
+        InputError
+            For a condition that is none, a key that no passage has, or if no passage meets all.
+        """
+        conditions = where if isinstance(where, Filter) else Filter(where)
+        if not conditions:
+            return self
+        allowed = np.zeros(len(self), dtype=bool)
+        allowed[conditions.rows(self.passages)] = True
+        if self.allowed is not None:
+            allowed &= self.allowed
+        if not allowed.any():
+            raise InputError(f"no passage of '{self.name}' meets the filter: loosen it")
+        allowed.flags.writeable = False
+        return replace(self, allowed=allowed)
+
     def search_dense(
         self, query: NDArray[np.float32], k: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The k rows of largest inner product with a query vector, best first, and those products."""
+        if self.allowed is not None:
+            open_ = np.flatnonzero(self.allowed)
+            parts = np.array_split(open_, 1 + len(open_) // _AT_ONCE)
+            products = np.concatenate([self.embeddings(part.tolist()) @ query for part in parts])
+            best = np.argsort(-products, kind="stable")[:k]
+            return open_[best], products[best].astype(np.float64)
         scores, rows = self._dense.search(
             np.ascontiguousarray(query[None, :], dtype=np.float32), min(k, len(self))
         )
@@ -206,8 +242,9 @@ class CorpusIndex:
         return self.best_bm25(self.scores_bm25(question), k)
 
     def scores_bm25(self, question: str) -> NDArray[np.float64]:
-        """The BM25 score of every row, 0 for those that share no word."""
-        return self._bm25.scores(question)
+        """The BM25 score of every row, 0 for those that share no word, or are not allowed."""
+        scores = self._bm25.scores(question)
+        return scores if self.allowed is None else np.where(self.allowed, scores, 0.0)
 
     def best_bm25(self, scores: NDArray[np.float64], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The k rows of best of these scores, best first, and those; rows without any are left out."""

@@ -323,6 +323,8 @@ class Retriever:
         )
 
     def _pool(self, asked: _Asked, rows: list[int], fused: Mapping[int, float]) -> Candidates:
+        if (allowed := self.index.allowed) is not None:  # whatever led to it
+            rows = [row for row in rows if allowed[row]]
         embeddings = self.index.embeddings(rows)
         cosine = (embeddings @ asked.query).astype(np.float64)
         scores = {

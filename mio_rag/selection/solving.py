@@ -118,10 +118,10 @@ def _worst_case(choice: Choice) -> WorstCase | None:
 
 
 def _how_read(choice: Choice) -> list[str]:
-    """That passages are read as one text, and what that saves."""
-    if not choice.is_merged:
-        return []
+    """That passages are read as one text, and what that saves; of documents that is what people expect."""
     candidates, chosen = choice.formulation.candidates, choice.chosen
+    if not choice.is_merged or candidates.lines is not None:
+        return []
     texts = len(merged(candidates, chosen))
     if texts == len(chosen):
         return []
