@@ -108,7 +108,7 @@ def test_what_is_missing_is_named_with_what_it_needs() -> None:
         "'title_named' (needs question)",
         "'score:rerank' (needs scores['rerank'])",
         "'best_mentioning' (needs links)",
-        "calibrate",
+        "policy fit relevance",
     ):
         assert part in message
     assert "log_words" not in message
