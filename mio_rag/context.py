@@ -249,6 +249,7 @@ class Run(NamedTuple):
         return self.start + len(self.text)
 
 
+_LEAST_OVERLAP = 20  # characters: fewer are the same by chance
 #: Where a pool keeps `documents`; pools do not change.
 _NUMBERS = "_document_numbers"
 
@@ -297,12 +298,12 @@ def numbered(
         placed = [Line(int(spans[i, 0]), texts[i]) for i in group]
         if lines is not None:
             placed += {line for i in group for line in lines[i]}
-        if _agree(placed):
+        if agree(placed):
             number[group] = k
     return number
 
 
-def _agree(placed: Sequence[Line]) -> bool:
+def agree(placed: Sequence[Line]) -> bool:
     """Whether texts of one document say the same wherever they overlap."""
     start, text = 0, ""  # what is known of the document around here
     for at, own in sorted(placed, key=_by_place):
@@ -314,6 +315,17 @@ def _agree(placed: Sequence[Line]) -> bool:
             return False
         text += own[len(known) :]
     return True
+
+
+def overlap_at(first: str, second: str) -> int | None:
+    """Where in the first text the second begins, so that they agree from there on; None if nowhere."""
+    head = second[:_LEAST_OVERLAP]
+    at = first.find(head) if len(head) == _LEAST_OVERLAP else -1
+    while at >= 0:
+        if second.startswith(first[at:]) or first.startswith(second, at):
+            return at
+        at = first.find(head, at + 1)
+    return None
 
 
 def _by_place(line: Line) -> tuple[int, int]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PrivateAttr, field_serializer
 
+from mio_rag.adapters.places import lay_out, rooted
 from mio_rag.adapters.plain import check_names, from_plain, make_selector, select, to_plain
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InfeasibleError, InputError
@@ -212,7 +214,9 @@ class Documents:
     sources: what `max_per_source` goes by; blank: a source of its own.
     scores: relevance; None where unknown.
     embed_texts: what is embedded, where that is not `texts`.
-    starts: where each text begins in the document that its source names; None where unknown.
+    starts: where each text begins in the document that its source names, or in its part of it (see
+        `mio_rag.adapters.places.part_of`); None where unknown.
+    metadata: says what page, section, sheet or the like a text is of; handed back with every part.
     """
 
     texts: Sequence[str]
@@ -222,10 +226,11 @@ class Documents:
     embeddings: Sequence[Any] | None = None
     embed_texts: Sequence[str] | None = None
     starts: Sequence[int | None] | None = None
+    metadata: Sequence[Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.texts)
-        for name in ("ids", "sources", "scores", "embeddings", "embed_texts", "starts"):
+        for name in ("ids", "sources", "scores", "embeddings", "embed_texts", "starts", "metadata"):
             column = getattr(self, name)
             if column is not None and len(column) != n:
                 raise InputError(f"{name} has {len(column)} entries, expected {n}: one per document")
@@ -241,7 +246,7 @@ class Read:
     indices: of the documents in it, by where they begin.
     text: where there are several, what they make together; of sentences, these; otherwise the document's own.
     notes: as in `Choice`; for several, or sentences: ``rank``, ``certificate``, and the ``parts`` with their
-        notes, ids and places in the text.
+        notes, ids, places in the text, and the metadata of their documents.
     is_whole: whether it is one document as it was.
     """
 
@@ -316,7 +321,9 @@ def choose(
             raise InputError("the question has no embedding: give embedder=, or documents with scores")
         query_embedding = embedder.query(query)
     ids = _ids(documents)
+    spans, spaces, said = None, None, list(_ascending(scores))
     if sources is not None:
+        sources = rooted(sources, ids)
         if not any(sources):
             if selector.max_per_source is not None or selector.side.max_source_share is not None:
                 raise InputError(
@@ -324,7 +331,16 @@ def choose(
                     "metadata field that holds it (source_key), or leave them out"
                 )
             sources = None
-        elif not all(sources):
+        else:
+            moved = [a != b for a, b in zip(sources, documents.sources or (), strict=True)]
+            starts = [
+                None if is_moved else start
+                for is_moved, start in zip(moved, documents.starts or [None] * n, strict=True)
+            ]
+            laid = lay_out(documents.texts, sources, starts, documents.metadata)
+            spans, spaces = laid.spans, laid.spaces
+            said += laid.notes
+        if sources is not None and not all(sources):
             sources = [source or f"no source: {i}" for i, source in zip(ids, sources, strict=True)]
     selection = select(
         query,
@@ -335,10 +351,14 @@ def choose(
         scores=None if cosine else scores,  # type: ignore[arg-type]  # none is missing
         ids=ids,
         sources=sources,
-        spans=_spans(documents, sources),
+        spans=spans,
+        documents=spaces,
         counter=None if counter is None else as_counter(counter),
         selector=selector,
     )
+    if said:
+        _LOG.warning("%s", "; ".join(said))
+        selection = replace(selection, notes=(*selection.notes, *said))
     if selection.result.x is None:
         raise InfeasibleError(selection.explain())
     if not selection.chosen:  # no document is there to carry the notes
@@ -354,22 +374,27 @@ def choose(
     )
     place = {name: k for k, name in enumerate(ids)}
     rows = tuple(place[selection.candidates.passage_ids[i]] for i in selection.chosen)
-    return Choice(selection, rows, notes, tuple(_read(selection, rows, notes)))
+    return Choice(selection, rows, notes, tuple(_read(selection, rows, notes, documents.metadata)))
 
 
-def _spans(documents: Documents, sources: Sequence[str] | None) -> list[tuple[int, int]] | None:
-    """Places of the documents, where their source has a name and they know where they begin."""
-    starts = documents.starts
-    if starts is None or sources is None or set(starts) == {None}:
-        return None
-    named = documents.sources or ()
-    return [
-        (-1, -1) if start is None or start < 0 or not name else (start, start + len(text))
-        for start, name, text in zip(starts, named, documents.texts, strict=True)
-    ]
+def _ascending(scores: Sequence[float | None] | None) -> Iterator[str]:
+    """A note where scores rise from the first document to the last, as distances do."""
+    if scores is None or len(scores) < 3 or None in scores:
+        return
+    rising = all(a <= b for a, b in pairwise(scores))  # type: ignore[operator]
+    if rising and scores[0] < scores[-1]:  # type: ignore[operator]
+        yield (
+            f"scores ascend along the ranks ({scores[0]:g} to {scores[-1]:g}), as distances do, and the "
+            "largest was taken for the most relevant: give similarities for distances, or no scores"
+        )
 
 
-def _read(selection: Selection, rows: Sequence[int], notes: Sequence[dict[str, Any]]) -> Iterator[Read]:
+def _read(
+    selection: Selection,
+    rows: Sequence[int],
+    notes: Sequence[dict[str, Any]],
+    metadata: Sequence[Mapping[str, Any]] | None,
+) -> Iterator[Read]:
     """What is to be read, of which documents `rows` says for each that is chosen."""
     of_sentences = selection.candidates.cut_from is not None
     at = {selection.candidates.ids[i]: k for k, i in enumerate(selection.chosen)}
@@ -384,6 +409,7 @@ def _read(selection: Selection, rows: Sequence[int], notes: Sequence[dict[str, A
                     "id": part.id,
                     "start": part.start,
                     "end": part.end,
+                    **({} if metadata is None else {"metadata": dict(metadata[rows[k]])}),
                 }
                 for k, part in zip(places, block.parts, strict=True)
             ]

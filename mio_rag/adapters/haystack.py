@@ -57,8 +57,9 @@ class SelectionRanker:
         Take a document's score for its relevance; False: the cosine of question and document.
     source_key : str or None
         Where in ``meta`` a document's source stands, for `max_per_source`; splitters write "source_id".
-        Documents of one source that overlap or touch (by ``split_idx_start``, which splitters write) are
-        read as one, with theirs in ``meta["mio_rag"]["parts"]``, unless ``merge=False``.
+        Documents of one page or section that overlap or touch (by ``split_idx_start``, which splitters
+        write, or by their texts) are read as one, with theirs in ``meta["mio_rag"]["parts"]``, unless
+        ``merge=False``.
     counter : TokenCounter or callable, optional
         The reader's tokenizer, or a function from a text to its tokens; a named function is saved. By default
         an approximation.
@@ -199,6 +200,7 @@ class SelectionRanker:
             [d.score for d in documents] if self.use_scores else None,
             [d.embedding for d in documents],
             starts=[place(d.meta.get("split_idx_start")) for d in documents],
+            metadata=[d.meta for d in documents],
         )
 
     def _embed_documents(self, texts: list[str]) -> list[Any]:

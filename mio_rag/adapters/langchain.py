@@ -6,7 +6,7 @@ SelectionRetriever(retriever=store.as_retriever(search_kwargs={"k": 50}), ...) |
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mio_rag.adapters.core import NOTES, Documents, Read, SelectionFields, Vectors, label, number, place
@@ -24,10 +24,6 @@ with optional("langchain_core", "langchain", "mio_rag.adapters.langchain"):
     from langchain_core.runnables.config import run_in_executor
     from langchain_core.vectorstores import VectorStoreRetriever
 
-_PART = 10**9  # characters that no page has
-#: Where loaders say which page, row of a table or record of a file a document is: places count anew in each.
-_PARTS = ("page", "row", "seq_num")
-
 
 class _Documents(SelectionFields):
     """What both share: where a document's score and source stand.
@@ -35,10 +31,10 @@ class _Documents(SelectionFields):
     score_key: where in the metadata a document's relevance stands; rerankers write "relevance_score". None,
         or no score there: relevance is the cosine of question and document.
     source_key: where in the metadata its source stands, for `max_per_source`.
-    start_key: where in the metadata stands at which character of its source a document begins (of its
-        ``page``, ``row`` or ``seq_num``, where it has one); splitters write it with ``add_start_index=True``.
-        Documents that overlap or touch are then read as one, with theirs in ``metadata["mio_rag"]["parts"]``,
-        unless ``merge=False``.
+    start_key: where in the metadata stands at which character of its source a document begins (of its page,
+        section, sheet or the like, where the metadata name one); splitters write it with
+        ``add_start_index=True``. Documents of one page or section that overlap or touch are read as one, with
+        theirs in ``metadata["mio_rag"]["parts"]``, unless ``merge=False``.
     """
 
     score_key: str | None = "relevance_score"
@@ -67,17 +63,9 @@ class _Documents(SelectionFields):
             [d.id or "" for d in documents],
             None if source is None else [label(found.get(source)) for found in data],
             scores,
-            starts=None if self.start_key is None else list(_starts(data, self.start_key)),
+            starts=None if self.start_key is None else [place(found.get(self.start_key)) for found in data],
+            metadata=data,
         )
-
-
-def _starts(data: Sequence[dict[str, Any]], key: str) -> Iterator[int | None]:
-    """Where documents begin; pages and rows, which count anew, lie far apart."""
-    parts = [tuple(-1 if (at := place(one.get(name))) is None else at for name in _PARTS) for one in data]
-    number = {part: k for k, part in enumerate(sorted(set(parts)))}
-    for metadata, part in zip(data, parts, strict=True):
-        start = place(metadata.get(key))
-        yield None if start is None else start + number[part] * _PART
 
 
 def _noted(documents: Sequence[Document], read: Read) -> Document:

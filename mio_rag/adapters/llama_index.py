@@ -35,7 +35,8 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
         Take a node's score for its relevance; False: the cosine of question and node.
     source_key : str or None
         Where in the metadata a node's source stands, for `max_per_source`; None: the document it is part of.
-        Nodes of one document that overlap or touch (by ``start_char_idx``) are read as one, with theirs in
+        Nodes of one page or section that overlap or touch (by ``start_char_idx``, or by their texts, as
+        sentence windows, and parents and children) are read as one, with theirs in
         ``node.metadata["mio_rag"]["parts"]``, unless ``merge=False``; not where metadata are shown to the
         model.
     selector, counter, on_selection
@@ -105,6 +106,7 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
             embeddings if any(embeddings) else None,
             embed_texts,
             [_start(node, text) for node, text in zip(nodes, texts, strict=True)],
+            [node.metadata for node in nodes],
         )
 
 
@@ -126,7 +128,12 @@ def _renders_as_usual(kind: type[BaseNode]) -> bool:
 
 
 def _start(node: BaseNode, shown: str) -> int | None:
-    """Where a node begins in its document, if what the model is shown is the text that lies there."""
+    """Where a node begins in its document, if what the model is shown is the text that lies there.
+
+    Places of a node that has a parent count in that.
+    """
+    if node.relationships and node.parent_node is not None:
+        return None
     start, end = (place(getattr(node, name, None)) for name in ("start_char_idx", "end_char_idx"))
     if start is None or shown != getattr(node, "text", None) or end not in (None, start + len(shown)):
         return None

@@ -137,6 +137,7 @@ def select(
     clusters: Sequence[str] | None = None,
     links: ArrayLike | None = None,
     spans: ArrayLike | Sequence[tuple[int, int] | None] | None = None,
+    documents: Sequence[str] | None = None,
     dates: Sequence[str] | None = None,
     duplicates: ArrayLike | None = None,
     embedder: Embedder | str | None = None,
@@ -172,6 +173,8 @@ def select(
         Characters [start, end) of each text in the document that its source names; (-1, -1) or None where
         unknown.
         Texts of one source that overlap or touch are then read as one, unless ``merge=False``.
+    documents : sequence of str, length n, optional
+        What `spans` count in where that is not the source, as a page; blank: the source.
     dates : sequence of str, length n, optional
         Days of the texts (ISO 8601); of near-duplicates the newest is read.
     duplicates : array_like, shape (n, n), optional
@@ -203,8 +206,9 @@ def select(
         raise InputError(f"query is {query!r}, expected a string")
     texts = listed("texts", texts)
     n = len(texts)
-    columns = {"ids": ids, "titles": titles, "sources": sources, "clusters": clusters, "dates": dates}
-    ids, titles, sources, clusters, dates = (
+    columns = {"ids": ids, "titles": titles, "sources": sources, "clusters": clusters}
+    columns |= {"documents": documents, "dates": dates}
+    ids, titles, sources, clusters, documents, dates = (
         None if given is None else listed(name, given) for name, given in columns.items()
     )
     if (
@@ -278,6 +282,7 @@ def select(
         links=links,  # type: ignore[arg-type]
         positions=np.arange(n),
         spans=_known(spans),
+        documents=documents,
         dates=dates,
         duplicates=_equal(texts) if duplicates is None else duplicates,  # type: ignore[arg-type]
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.context import numbered
+from mio_rag.context import numbered, overlap_at
 from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.types import Passage, moment
 
@@ -25,7 +25,6 @@ REPETITION_FILE = "repetition.npz"
 #: Jaccard similarity from which two passages are near-duplicates, unless said otherwise.
 LEAST_SIMILARITY = 0.8
 
-_LEAST_OVERLAP = 20  # characters: fewer are the same by chance
 _BETWEEN_RUNS = 1000  # characters between stretches of a source whose distance nobody knows
 _SHINGLE = 3  # words
 _PERMUTATIONS = 128
@@ -180,7 +179,7 @@ def _chain(passages: Sequence[Passage], rows: list[int], spans: NDArray[np.int64
     """Place the passages of a source that overlap; `spans` is written to."""
     before, start = rows[0], 0  # the passage that reaches furthest, and where it begins
     for row in rows[1:]:
-        shift = _overlap_at(passages[before].text, passages[row].text)
+        shift = overlap_at(passages[before].text, passages[row].text)
         if shift is None:
             before, start = row, start + len(passages[before].text) + _BETWEEN_RUNS
             continue
@@ -188,17 +187,6 @@ def _chain(passages: Sequence[Passage], rows: list[int], spans: NDArray[np.int64
         spans[row] = start + shift, start + shift + len(passages[row].text)
         if spans[row, 1] >= spans[before, 1]:
             before, start = row, start + shift
-
-
-def _overlap_at(first: str, second: str) -> int | None:
-    """Where in the first text the second begins, so that they agree from there on; None if nowhere."""
-    head = second[:_LEAST_OVERLAP]
-    at = first.find(head) if len(head) == _LEAST_OVERLAP else -1
-    while at >= 0:
-        if second.startswith(first[at:]) or first.startswith(second, at):
-            return at
-        at = first.find(head, at + 1)
-    return None
 
 
 def contradicting(passages: Sequence[Passage]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mio_rag import select
@@ -11,6 +13,10 @@ _WORDS = [f"w{k}" for k in range(60)]
 _STARTS = [sum(len(word) + 1 for word in _WORDS[:k]) for k in (0, 10, 40)]
 _TEXTS = [" ".join(_WORDS[:20]), " ".join(_WORDS[10:30]), " ".join(_WORDS[40:50])]
 _MERGED = " ".join(_WORDS[:30]) + "\n\u2026\n" + " ".join(_WORDS[40:50])
+_STORY = (
+    "The pump room is locked at night. The key hangs in the office. Ask the porter for it before nine. "
+    "The main pump must never run dry. Its seal burns within a minute."
+)
 _SCORES = [0.9, 0.8, 0.7]
 
 
@@ -60,17 +66,42 @@ class TestLangChain:
             assert part["reason"]
         assert notes["certificate"]["status"] == "optimal"
 
-    def test_the_parts_on_request_and_without_places(self):
+    def test_the_parts_on_request(self):
         assert [d.page_content for d in self.chosen(self.documents(), merge=False)] == _TEXTS
-        assert [d.page_content for d in self.chosen(self.documents(start_index=None))] == _TEXTS
-        assert [d.page_content for d in self.chosen(self.documents(start_index="0"))] == _TEXTS
 
-    def test_pages_count_anew(self):
+    @pytest.mark.parametrize("wrong", [{0: None, 1: None, 2: None}, {0: "0"}, {1: -1}, {1: _STARTS[1] + 1}])
+    def test_places_that_are_missing_or_wrong_are_found_in_the_texts(self, wrong):
         documents = self.documents()
-        documents[1].metadata["page"] = 1
-        documents[0].metadata["page"] = documents[2].metadata["page"] = 0
+        for k, start in wrong.items():
+            documents[k].metadata["start_index"] = start
+        found = self.chosen(documents)
+        assert "\n\u2026\n".join(d.page_content for d in found) == _MERGED
+        notes = found[0].metadata["mio_rag"]["certificate"]["notes"]
+        assert any("contradict" in note for note in notes) == (wrong == {1: _STARTS[1] + 1})
+
+    @pytest.mark.parametrize(
+        "key",
+        ["page", "page_number", "pageLabel", "Header 2", "h2", "sheet_name", "slide", "row", "Section Title"],
+    )
+    def test_places_count_anew_in_parts(self, key):
+        documents = self.documents()
+        for document, part in zip(documents, ["1", "1", "2"], strict=True):
+            document.metadata[key] = part
+        documents[2].metadata["start_index"] = _STARTS[1] + len(_TEXTS[1])  # seems to go on where page 1 ends
+        found = self.chosen(documents)
+        assert [d.page_content for d in found] == [_MERGED.split("\n")[0], _TEXTS[2]]
+        assert [d.metadata[key] for d in found] == ["1", "2"]
+        parts = found[0].metadata["mio_rag"]["parts"]
+        assert [part["metadata"] for part in parts] == [d.metadata for d in documents[:2]]
+
+    def test_scores_that_ascend_are_noted(self):
+        documents = self.documents()
+        for document, score in zip(documents, [0.02, 0.8, 1.9], strict=True):
+            document.metadata["relevance_score"] = score
         (found,) = self.chosen(documents)
-        assert found.page_content == "\n\u2026\n".join([_TEXTS[0], _TEXTS[2], _TEXTS[1]])
+        assert any("ascend" in note for note in found.metadata["mio_rag"]["certificate"]["notes"])
+        (found,) = self.chosen(self.documents())
+        assert not any("ascend" in note for note in found.metadata["mio_rag"]["certificate"]["notes"])
 
 
 class TestLlamaIndex:
@@ -95,11 +126,37 @@ class TestLlamaIndex:
         (found,) = chooser.postprocess_nodes(nodes, query_str="?")
         assert found.node.get_content() == _MERGED
         assert [part["id"] for part in found.node.metadata["mio_rag"]["parts"]] == ["c0", "c1", "c2"]
-        nodes[1].node.end_char_idx = 3  # offsets that do not fit its text: it is read by itself
-        assert len(chooser.postprocess_nodes(nodes, query_str="?")) == 2
+        nodes[1].node.end_char_idx = 3  # offsets that do not fit its text: it is found by what it shares
+        (found,) = chooser.postprocess_nodes(nodes, query_str="?")
+        assert found.node.get_content() == _MERGED
         for node in nodes:
             node.node.metadata["author"] = "shown to the model"
         assert len(chooser.postprocess_nodes(nodes, query_str="?")) == 3
+
+    def test_windows_and_children_are_read_once(self):
+        core = pytest.importorskip("llama_index.core")
+        parsers = pytest.importorskip("llama_index.core.node_parser")
+        module = pytest.importorskip("mio_rag.adapters.llama_index")
+        chooser = module.SelectionPostprocessor(budget_tokens=400, **_plain())
+        document = core.Document(text=_STORY, id_="pump")
+        windows = parsers.SentenceWindowNodeParser.from_defaults(window_size=1)
+        shown = core.postprocessor.MetadataReplacementPostProcessor("window").postprocess_nodes(
+            [
+                core.schema.NodeWithScore(node=node, score=score)
+                for node, score in zip(
+                    windows.get_nodes_from_documents([document])[1:4], [0.7, 0.9, 0.8], strict=True
+                )
+            ]
+        )
+        (found,) = chooser.postprocess_nodes(shown, query_str="?")
+        assert found.node.get_content().split() == _STORY.split()
+        tree = parsers.HierarchicalNodeParser.from_defaults(chunk_sizes=[60, 20], chunk_overlap=0)
+        nodes = tree.get_nodes_from_documents([document])
+        assert len(nodes) > 2
+        scored = [core.schema.NodeWithScore(node=n, score=0.9 - 0.01 * k) for k, n in enumerate(nodes)]
+        (found,) = chooser.postprocess_nodes(scored, query_str="?")
+        assert found.node.get_content() == _STORY
+        assert not any("contradict" in n for n in found.node.metadata["mio_rag"]["certificate"]["notes"])
 
 
 class TestHaystack:
@@ -116,6 +173,22 @@ class TestHaystack:
         (found,) = ranker.run(query="?", documents=documents)["documents"]
         assert (found.content, found.id) == (_MERGED, "c0+c1+c2")
         assert [part["id"] for part in found.meta["mio_rag"]["parts"]] == ["c0", "c1", "c2"]
+
+    def test_children_are_read_with_their_parents(self):
+        haystack = pytest.importorskip("haystack")
+        module = pytest.importorskip("mio_rag.adapters.haystack")
+        splitters = pytest.importorskip("haystack.components.preprocessors")
+        splitter = splitters.HierarchicalDocumentSplitter({16, 8}, split_overlap=0, split_by="word")
+        split = splitter.run([haystack.Document(content=_STORY, id="root")])["documents"]
+        assert len({d.meta["__level"] for d in split}) == 3
+        split = [replace(d, score=0.9 - 0.01 * k) for k, d in enumerate(split) if len(d.content) >= 20]
+        ranker = module.SelectionRanker(budget_tokens=400, **_plain())
+        assert "".join(d.content for d in ranker.run("?", split)["documents"]) == _STORY
+        below = [
+            d for d in split if d.meta["__level"] == 2
+        ]  # their places count in parents that are not here
+        found = ranker.run("?", below)["documents"]
+        assert all(d.content.replace("\n\u2026\n", "") in _STORY for d in found)
 
 
 class TestSentences:
