@@ -79,7 +79,7 @@ def lay_out(
     starts: counted in the part of the source that the metadata name.
     """
     spans, spaces, notes = [(-1, -1)] * len(texts), [""] * len(texts), []
-    parts = [part_of(one) for one in metadata] if metadata else [()] * len(texts)
+    parts: list[Part] = [part_of(one) for one in metadata] if metadata else [()] * len(texts)
     starts = list(starts)
     for row, container in _contained(texts, sources, parts).items():
         parts[row], starts[row] = parts[container], None

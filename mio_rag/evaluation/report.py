@@ -29,7 +29,13 @@ from mio_rag.evaluation.markup import (
     script_json,
 )
 from mio_rag.evaluation.rows import PARTED, RANKING_SOLVERS, reading_column
-from mio_rag.evaluation.statistics import FEW_QUESTIONS, part_read, proven_yet_behind, summarize_sets
+from mio_rag.evaluation.statistics import (
+    FEW_QUESTIONS,
+    by_twins,
+    part_read,
+    proven_yet_behind,
+    summarize_sets,
+)
 from mio_rag.measures import Measure, evidence_measure, find_measure, page_measures, right
 
 Record = Mapping[str, Any]
@@ -257,6 +263,7 @@ def _headlines(report: _Report) -> list[str]:
     sentences = [
         _best(report),
         part_read(report.run),
+        by_twins(report.rows),
         _tally(report),
         _proven(report),
         *proven_yet_behind(report.summary, report.comparisons),

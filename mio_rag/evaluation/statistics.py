@@ -346,6 +346,23 @@ def part_read(run: Mapping[str, Any]) -> str:
     )
 
 
+def by_twins(rows: Rows) -> str:
+    """Return a note with the questions whose evidence was found in twins of gold passages; else ""."""
+    named = {row["question_id"] for row in rows if row.get("gold_ids")}
+    found = set()
+    for row in rows:
+        gold, recall = set(row.get("gold_ids") or ()), row.get("gold_recall")
+        itself = len(gold & set(row.get("selected_ids") or ()))
+        if recall is not None and itself < round(recall * len(gold)):
+            found.add(row["question_id"])
+    if not found:
+        return ""
+    return (
+        "A near-duplicate, or a newer version, of a gold passage was read in its place, and counts as "
+        f"found: by some method at {len(found)} of {plural(len(named), 'question')}."
+    )
+
+
 def proven_yet_behind(summary: Rows, comparisons: Rows) -> list[str]:
     """Return a sentence for every method that is proven optimal and finds clearly less evidence.
 

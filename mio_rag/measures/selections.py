@@ -14,11 +14,38 @@ from mio_rag.measures.answers import normalize_answer
 from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use, has_gold
 from mio_rag.pool import Candidates
 from mio_rag.selection.result import Selection
-from mio_rag.types import Question
+from mio_rag.types import Question, moment
+
+
+def credited(question: Question, pool: Candidates, ids: Sequence[str]) -> list[str]:
+    """Names of passages that were read, those of twins replaced by the gold passage that each stands for.
+
+    A twin is a near-duplicate (`Pool.duplicates`) of a gold passage that is not read itself, unless the gold
+    one is known to be the newer version.
+    """
+    names, missing = list(ids), set(question.gold_ids) - set(ids)
+    if pool.duplicates is None or not missing:
+        return names
+    dates = pool.dates or [""] * len(pool)
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(pool.passage_ids):
+        rows.setdefault(name, []).append(row)
+    for gold in sorted(missing & set(rows)):
+        for k, name in enumerate(names):
+            pairs = ((a, b) for a in rows[gold] for b in rows.get(name, ()))
+            if name not in question.gold_ids and any(
+                pool.duplicates[a, b] > 0 and (not dates[b] or moment(dates[b]) >= moment(dates[a]))
+                for a, b in pairs
+            ):
+                names[k] = gold
+                break
+    return names
 
 
 def evidence_found(question: Question, pool: Candidates, chosen: Sequence[int]) -> float:
-    """Recall of the gold passages; of the gold documents where only these are known. In [0, 1].
+    """Recall of the gold passages, or twins of them; of the gold documents where only these are known.
+
+    In [0, 1].
 
     chosen: positions in the pool.
 
@@ -31,7 +58,8 @@ def evidence_found(question: Question, pool: Candidates, chosen: Sequence[int]) 
         if not gold:
             missing = "the question has no gold passages and no gold documents"
         raise InputError(f"recall of question '{question.id}' is undefined: {missing}")
-    return len(gold & {names[i] for i in chosen}) / len(gold)
+    read = list(dict.fromkeys(names[i] for i in chosen))
+    return len(gold & set(credited(question, pool, read) if question.gold_ids else read)) / len(gold)
 
 
 def diversity(pool: Candidates, chosen: Sequence[int]) -> float | None:
@@ -44,12 +72,17 @@ def diversity(pool: Candidates, chosen: Sequence[int]) -> float | None:
     return float(1 - (np.square(unit.sum(axis=0)).sum() - np.square(unit).sum()) / (k * (k - 1)))
 
 
+def _read(question: Question, selection: Selection) -> list[str]:
+    """Passages read, in prompt order, with twins of gold ones by these' names."""
+    return credited(question, selection.pool, list(dict.fromkeys(selection.ids)))
+
+
 def _found(question: Question, selection: Selection) -> set[str]:
-    return set(question.gold_ids) & set(selection.ids)
+    return set(question.gold_ids) & set(_read(question, selection))
 
 
 def _gold_recall(question: Question, selection: Selection) -> float:
-    return evidence_found(question, selection.candidates, selection.chosen)
+    return len(_found(question, selection)) / len(set(question.gold_ids))
 
 
 def _all_gold(question: Question, selection: Selection) -> float:
@@ -80,6 +113,10 @@ def _ranked(ids: tuple[str, ...], gold: frozenset[str]) -> tuple[float, float]:
     return float(values[library.RR]), float(values[library.nDCG])
 
 
+def _ranking_of(question: Question, selection: Selection) -> tuple[float, float]:
+    return _ranked(tuple(_read(question, selection)), frozenset(question.gold_ids))
+
+
 def _places(question: Question, ids: Sequence[str]) -> list[int]:
     """Places of gold passages in a ranking, from 1."""
     gold = set(question.gold_ids)
@@ -87,7 +124,7 @@ def _places(question: Question, ids: Sequence[str]) -> list[int]:
 
 
 def _context_precision(question: Question, selection: Selection) -> float:
-    places = _places(question, selection.ids)
+    places = _places(question, _read(question, selection))
     return sum(n / k for n, k in enumerate(places, start=1)) / len(places) if places else 0.0
 
 
@@ -155,13 +192,13 @@ SELECTIONS = (
     _ranking(
         "reciprocal_rank", "Reciprocal rank", "one over the place of the first gold passage",
         source="Voorhees, TREC-8 Question Answering Track, 1999 (in prompt order, by ir-measures)",
-        compute=lambda question, selection: _ranked(selection.ids, frozenset(question.gold_ids))[0],
+        compute=lambda question, selection: _ranking_of(question, selection)[0],
         page=Page(120, card=False),
     ),
     _ranking(
         "ndcg", "nDCG", "ranking quality of the selected passages in prompt order",
         source="Järvelin and Kekäläinen, ACM TOIS 20(4), 2002 (binary gains, by ir-measures)",
-        compute=lambda question, selection: _ranked(selection.ids, frozenset(question.gold_ids))[1],
+        compute=lambda question, selection: _ranking_of(question, selection)[1],
         page=Page(130, card=False),
     ),
     _ranking(

@@ -195,6 +195,25 @@ def test_coverage_is_of_passages_or_else_of_documents() -> None:
         evidence_found(by_document, replace(pool, sources=None), [0])
 
 
+@pytest.mark.parametrize(
+    ("dates", "found"), [(None, 1.0), (("2020", "2024"), 1.0), (("2024", "2020"), 0.0), (("", "2020"), 1.0)]
+)
+def test_a_twin_of_a_gold_passage_counts_unless_it_is_older(dates, found) -> None:
+    alike = np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]])
+    pool = Candidates(
+        ["gold", "twin", "other"], ["a b c", "a b c", "d"], [0.5, 0.6, 0.4], [3, 3, 1],
+        dates=None if dates is None else [*dates, ""], duplicates=alike,
+    )  # fmt: skip
+    given = Selector(redundancy_weight=0, passage_penalty=0, relevance_model="given", must_exclude=["gold"])
+    chosen = given.replace(near_duplicates="all").select(pool, 9)
+    assert set(chosen.ids) == {"twin", "other"}
+    measured = selection_measures(Question("q", "?", gold_ids=("gold", "gold")), chosen)
+    names = ("gold_recall", "all_gold", "gold_precision", "ndcg")
+    assert [measured[name] for name in names] == [found, found, found / 2, pytest.approx(found)]
+    assert evidence_found(Question("q", "?", gold_ids=("gold",)), pool, [2, 1]) == found
+    assert evidence_found(Question("q", "?", gold_ids=("gold", "twin")), pool, [2, 1]) == 0.5
+
+
 def test_all_gold_and_a_perfect_ranking() -> None:
     chosen = selection(["p3", "p4"], [0.5, 0.4, 0.9, 0.8, 0.1], [""] * 5, VECTORS)
     measured = selection_measures(Question("q", "?", gold_ids=("p4", "p3", "p3")), chosen)
