@@ -18,7 +18,7 @@ need. From the probabilities r of a pool, the passages that were chosen, and the
 and a logistic regression on them, of questions whose evidence is known. ``complete.json`` holds its weights
 and says how far its probabilities were off: on questions of the sets that it knows, and on sets that it was
 not fitted on. What a question needs differs from set to set, so `adapt` moves it towards a few questions of
-one's own; `fit` makes one anew. `python -m benchmarks composed` made this one.
+one's own; `fit` makes one anew. `python -m benchmarks run complete` measures this one.
 """
 
 from __future__ import annotations

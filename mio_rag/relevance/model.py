@@ -16,9 +16,8 @@ is needed *if* there is an answer. Whether there is one is told by how much of t
 
 and a logistic regression on them, fitted on questions of public sets: asked of their own collection, and of
 the collections of other sets, which hold no answer. Both count the same there; `OUTSIDE` says how many
-questions are thought to be of the second kind. `python -m benchmarks default` made the weights and measures
-what they bring on sets that they were not fitted on. They do not recognise a question whose passages are
-about the same thing, but do not answer it.
+questions are thought to be of the second kind. They do not recognise a question whose passages are about the
+same thing, but do not answer it.
 
 Where relevance comes from: a model that is given, one that ships and fits the candidates, or neither.
 

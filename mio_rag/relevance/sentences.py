@@ -2,8 +2,7 @@
 
 A sentence is needed with the probability of its passage times the probability that it is needed if the
 passage is. The second one is a logistic model on features without a scale, fitted on the supporting sentences
-that HotpotQA names and on those that hold the answer in NQ open (`sentences.json`; `python -m benchmarks
-sentences` fits and measures it).
+that HotpotQA names and on those that hold the answer in NQ open (`sentences.json`).
 
 | feature | of a sentence |
 |---|---|
@@ -30,7 +29,7 @@ Amounts: which questions ask for one, and which texts hold one.
 
 A question asks for an amount with "how much" and the like, or with a word that names something measured or
 counted in money: a price, revenue, a population. Which words these are was decided by hand. What a sentence
-with an amount is then worth was fitted (`python -m benchmarks sentences`). Years and days are no amounts.
+with an amount is then worth was fitted. Years and days are no amounts.
 """
 
 from __future__ import annotations

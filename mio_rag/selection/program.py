@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from mio_rag.selection.selector import Selector
 
 FloatArray = NDArray[np.float64]
-#: w where `link_benefit` is "auto" and passages are related; `python -m benchmarks default` measures it.
+#: w where `link_benefit` is "auto" and passages are related.
 LINK_BENEFIT = 0.2
 
 

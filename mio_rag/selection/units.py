@@ -11,9 +11,8 @@ Sentences that two overlapping passages share are one unit; so are those of diff
 same word for word under the same title: the newest, where they are dated, otherwise the most probable. Of
 near-duplicate passages one is cut, by the same rule. The most probable sentences are the pool.
 
-Candidates that do not know their sentences are cut here. Nobody has embedded these: they are weighed by
-their words alone, which measured as well (`python -m benchmarks sentences`), and are as similar as the words
-that they share make them.
+Candidates without known sentences are cut here. These sentences have no vectors: they are weighed by their
+words alone, and are as similar as the words that they share make them.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ MOST_UNITS = 120
 #: Tokens of a passage by which the value of units of documents is measured.
 PASSAGE = 128.0
 
-_ROOM, _LIKELY = 3, 5  # "auto" cuts where fewer passages fit, by the mean of so many; measured by `sentences`
+_ROOM, _LIKELY = 3, 5  # "auto" cuts where fewer passages fit, by the mean of so many
 _WORD = re.compile(r"\w+")
 _FAR = 2**31  # characters between passages of a document whose distance nobody knows
 
@@ -121,7 +120,7 @@ def units_for(
 
     "auto" is sentences where fewer than three passages fit the budget, by the mean of the five that are most
     likely to be needed. There they hold more answers on every set; where five or more passages fit, whole
-    ones do on questions that need several of them (`python -m benchmarks sentences`). Passages stay where
+    ones do on questions that need several of them. Passages stay where
     sentences cannot be chosen, relevance is no probability, a passage must be read (all of it), or programs
     are enumerated.
 
