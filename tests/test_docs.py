@@ -77,8 +77,9 @@ The shift changes on Monday at ten. Whoever is on call answers within 15 minutes
 1. Announce it in the channel.
 2. Restart it with `gateway restart`.
 """,
-    "questions.jsonl": """{"question": "Who leads the safety training?", "gold_sources": ["onboarding.html"]}
-{"question": "What is the full-day allowance in Norway?", "gold_sources": ["travel.md"]}
+    "questions.jsonl": """\
+{"id": "1", "question": "Who leads the training?", "gold_sources": ["onboarding.html"]}
+{"id": "2", "question": "What is the allowance in Norway?", "gold_sources": ["travel.md"]}
 """,
 }
 
