@@ -14,7 +14,7 @@ import re
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +198,8 @@ def _whole(pool: Pool, i: int) -> str:
     """A passage with its title and the lines before it."""
     start = 0 if pool.spans is None else int(pool.spans[i, 0])
     lines = [] if pool.lines is None else sorted({line for line in pool.lines[i] if line.start < start})
-    return render_passage(replace(pool.passage(i), text="\n".join([*(x.text for x in lines), pool.texts[i]])))
+    text = "\n".join([*(line.text for line in lines), pool.texts[i]])
+    return render_passage(Passage(pool.ids[i], text, "" if pool.titles is None else pool.titles[i]))
 
 
 @dataclass(eq=False)
