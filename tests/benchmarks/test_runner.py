@@ -35,8 +35,7 @@ def test_a_study_names_its_section_and_what_measures(name: str) -> None:
 
 
 def test_published_results_have_a_study() -> None:
-    """`default` is a picture of the main README."""
-    assert {path.stem for path in (ROOT / RESULTS).iterdir()} - {"default"} <= set(studies())
+    assert {path.stem for path in (ROOT / RESULTS).iterdir()} <= set(studies())
 
 
 @pytest.mark.parametrize("name", QUICK)
