@@ -39,6 +39,40 @@ def _plain(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
+#: How models mark what they think before they answer, at the start of a reply or up to a lone end mark.
+_THOUGHT = re.compile(
+    r"\A\s*(?:<(?P<a>think(?:ing)?|thought|reasoning)>.*?(?:</(?P=a)>|\Z)"
+    r"|\[(?P<b>THINK(?:ING)?)\].*?(?:\[/(?P=b)\]|\Z)"
+    r"|◁think▷.*?(?:◁/think▷|\Z)"
+    r"|<\|channel\|>analysis.*?(?:<\|channel\|>final<\|message\|>|\Z)"
+    r"|(?:(?!<think>).)*</think>)",
+    re.DOTALL,
+)
+
+
+def spoken(said: Answer, thought: bool = False) -> Answer:
+    """What a model said, without what it thought first.
+
+    thought: whether it also thought elsewhere, or was cut off.
+
+    Raises `GenerationError` where nothing is left, for the reply ended before the answer began.
+    """
+    text = said.text
+    while match := _THOUGHT.match(text):
+        text = text[match.end() :]
+    text = text.strip()
+    if text:
+        return said if text == said.text else replace(said, text=text, logprobs=None)
+    if said.text or thought:
+        raise GenerationError(
+            f"the answer was cut off: {said.completion_tokens} tokens went into thinking, and none were left "
+            "for the answer. Allow longer answers (--answer, max_tokens), or turn the model's thinking off",
+            spent=replace(said, text="", logprobs=None),
+            repeat=False,
+        )
+    return said
+
+
 def parse_choice(reply: str, choices: Sequence[str], who: str) -> int:
     """Index of the option that a reply names, by its letter or by its text.
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from mio_rag.entries import unit_rows
 from mio_rag.errors import InputError, require
-from mio_rag.generation.base import BaseGenerator, Chosen, option_logprobs
+from mio_rag.generation.base import BaseGenerator, Chosen, option_logprobs, spoken
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.generation.prompts import LETTERS, Prompt
 from mio_rag.storage import known_sha256_of
@@ -144,7 +144,7 @@ class GGUFGenerator(BaseGenerator):
         seconds = time.perf_counter() - start
         choice, usage = reply["choices"][0], reply["usage"]
         scored = (choice.get("logprobs") or {}).get("content")
-        return Answer(
+        said = Answer(
             text=(choice["message"].get("content") or "").strip(),
             prompt_tokens=usage["prompt_tokens"],
             completion_tokens=usage["completion_tokens"],
@@ -152,6 +152,7 @@ class GGUFGenerator(BaseGenerator):
             generator=self.name,
             logprobs=tuple(float(token["logprob"]) for token in scored) if scored else None,
         )
+        return spoken(said, bool(choice["message"].get("reasoning_content")))
 
     def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
         # One pass: the grammar leaves the model no other token than one of the letters, and what the others

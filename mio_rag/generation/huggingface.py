@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError, require
-from mio_rag.generation.base import BaseGenerator, Chosen, option_logprobs
+from mio_rag.generation.base import BaseGenerator, Chosen, option_logprobs, spoken
 from mio_rag.generation.counters import chat_text, expanded, first_line, load_tokenizer
 from mio_rag.generation.prompts import LETTERS, Prompt
 from mio_rag.storage import sha256_of
@@ -96,17 +96,23 @@ class HuggingFaceGenerator(BaseGenerator):
         return [len(ids) for ids in encoded]
 
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
-        return self._batch([prompt], max_tokens)[0]
+        return spoken(self._batch([prompt], max_tokens)[0])
 
     def _generate_many(self, prompts: list[Prompt], max_tokens: int) -> list[Answer | GenerationError]:
         results: list[Answer | GenerationError] = []
         for at in range(0, len(prompts), self._batch_size):
             batch = prompts[at : at + self._batch_size]
             try:
-                results.extend(self._batch(batch, max_tokens))
+                said = self._batch(batch, max_tokens)
             except GenerationError:
                 # One prompt may have broken the batch (memory): find out which by going one by one.
                 results.extend(super()._generate_many(batch, max_tokens))
+                continue
+            for answer in said:
+                try:
+                    results.append(spoken(answer))
+                except GenerationError as error:
+                    results.append(error)
         return results
 
     def _batch(self, prompts: list[Prompt], max_tokens: int) -> list[Answer]:

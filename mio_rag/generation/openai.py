@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,13 +19,21 @@ from typing import Any, TypeGuard, TypeVar
 from urllib.parse import urlsplit
 
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.generation.base import BaseGenerator, may_repeat, most_tokens, repeated
+from mio_rag.generation.base import BaseGenerator, may_repeat, most_tokens, repeated, spoken
 from mio_rag.generation.counters import PromptCounter, find_counter, named_counter
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, GenerationError
 
 T = TypeVar("T")
+
+#: The longest reply, by its names; and what a server says of a parameter that it does not take.
+_LIMITS = ("max_tokens", "max_completion_tokens")
+_UNSUPPORTED = re.compile(
+    r"support|only the default|not (?:allowed|permitted)|unknown|unrecogni|unexpected|extra|deprecated"
+    r"|invalid",
+    re.IGNORECASE,
+)
 
 _MOST_CONCURRENCY, _MOST_RETRIES = 1000, 100
 _REMEMBERED = 256  # prompts whose tokens are known: those under way
@@ -104,6 +113,7 @@ class OpenAIGenerator(BaseGenerator):
         self._prompts: OrderedDict[tuple[str, str], int] = OrderedDict()
         # OpenAI's own models have renamed the parameter; compatible servers know the old name.
         self._limit = "max_completion_tokens" if address.hostname == "api.openai.com" else "max_tokens"
+        self._refused: set[str] = set()  # parameters that the server does not take
 
     @property
     def identity(self) -> str:
@@ -169,14 +179,34 @@ class OpenAIGenerator(BaseGenerator):
         raise failure or HttpFailure("no reply")
 
     def _request(self, prompt: Prompt, max_tokens: int) -> dict[str, Any]:
+        plain = {"temperature": 0, "seed": self._seed}
         return {
             "model": self._model,
             "messages": prompt.messages,
-            "temperature": 0,
-            "seed": self._seed,
+            **{name: value for name, value in plain.items() if name not in self._refused},
             self._limit: max_tokens,
             **({"logprobs": True} if self._logprobs else {}),
         }
+
+    def _asked(self, prompt: Prompt, max_tokens: int) -> Any:
+        """The reply to a request, which is put in the server's terms where it refuses a parameter."""
+        while True:
+            request = self._request(prompt, max_tokens)
+            try:
+                return self._client.request("POST", self._chat, request)
+            except HttpFailure as failure:
+                if failure.status not in (400, 422) or not _UNSUPPORTED.search(str(failure)):
+                    raise
+                said = str(failure)
+                names = [name for name in ("temperature", "seed") if name in said and name in request]
+                limit, other = _LIMITS if _LIMITS[0] in request else _LIMITS[::-1]
+                if limit in said and other not in self._refused:
+                    self._refused.add(limit)
+                    self._limit = other
+                elif names:
+                    self._refused.update(names)
+                else:
+                    raise
 
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
         """Ask until a usable reply comes. All that may have been charged is part of the answer, or error."""
@@ -203,7 +233,7 @@ class OpenAIGenerator(BaseGenerator):
         """Send one request. Whatever fails once it was sent counts with the prompt and the longest reply."""
         start = time.perf_counter()
         try:
-            reply = self._client.request("POST", self._chat, self._request(prompt, max_tokens))
+            reply = self._asked(prompt, max_tokens)
             return self._answer(reply, prompt, max_tokens, time.perf_counter() - start)
         except HttpFailure as failure:
             error = self._failure(failure)
@@ -228,14 +258,18 @@ class OpenAIGenerator(BaseGenerator):
     def _answer(self, reply: Any, prompt: Prompt, max_tokens: int, seconds: float) -> Answer:
         try:
             choice = reply["choices"][0]
-            text = choice["message"]["content"]
-        except (KeyError, TypeError, IndexError) as error:
+            message = choice["message"]
+            thought = message.get("reasoning_content") or message.get("reasoning")
+            said = message.get("content") if thought else message["content"]
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise self._foreign("without choices") from error
-        if text is not None and not isinstance(text, str):
-            raise self._foreign(f"with a content that is no text but a {type(text).__name__}")
-        text = (text or "").strip()
-        into, out = self._believed(reply.get("usage"), prompt, text, max_tokens)
-        return Answer(text, into, out, seconds, self.name, _logprobs(choice))
+        whole = _joined(said)
+        if whole is None:
+            raise self._foreign(f"with a content that is no text but a {type(said).__name__}")
+        whole = whole.strip()
+        into, out = self._believed(reply.get("usage"), prompt, whole, max_tokens)
+        answer = Answer(whole, into, out, seconds, self.name, _logprobs(choice))
+        return spoken(answer, bool(thought) or choice.get("finish_reason") == "length")
 
     def _believed(self, usage: Any, prompt: Prompt, text: str, max_tokens: int) -> tuple[int, int]:
         """Tokens of prompt and reply, as the server reports them where that can be true, else our count."""
@@ -280,6 +314,20 @@ class OpenAIGenerator(BaseGenerator):
 
     def _close(self) -> None:
         self._client.close()
+
+
+def _joined(content: Any) -> str | None:
+    """The text of a reply, of a list of parts without those that hold thinking; None for no text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list) or not all(isinstance(part, (str, dict)) for part in content):
+        return None
+    texts = [part if isinstance(part, str) else part.get("text") for part in content if not _is_thought(part)]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _is_thought(part: str | dict[str, Any]) -> bool:
+    return isinstance(part, dict) and part.get("type") not in (None, "text", "output_text")
 
 
 def _is_count(value: Any, least: int, most: int) -> TypeGuard[int]:

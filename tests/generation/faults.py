@@ -40,7 +40,7 @@ CHARGED: dict[str, tuple[Any, int]] = {
     "empty": (b"", 200),
     "null": (b"null", 200),
     "204": (b"", 204),
-    "a list": (json.dumps(completion([{"type": "text", "text": "hi"}])).encode(), 200),
+    "a number": (json.dumps(completion(5)).encode(), 200),
     "reset": (None, 0),
     "timeout": (None, 1),
     "cut short": (None, 2),

@@ -65,6 +65,51 @@ def test_an_answer_and_what_was_sent_for_it(serve: Serve, monkeypatch: pytest.Mo
     assert [m["content"] for m in body["messages"]] == [PROMPT.system, PROMPT.user]
 
 
+@pytest.mark.parametrize(
+    ("refuse", "message"),
+    [
+        ("max_tokens", "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."),
+        ("temperature", "'temperature' does not support 0: only the default (1) value is supported"),
+        ("seed", "Unknown field: seed"),
+    ],
+)
+def test_what_the_server_does_not_take_is_put_otherwise(serve: Serve, refuse: str, message: str) -> None:
+    def respond(path: str, body: Any) -> Any:
+        return (400, {"error": {"message": message}}) if refuse in body else "Paris"
+
+    server = serve(respond)
+    with OpenAIGenerator(server.url, "m") as generator:
+        assert [generator.generate(PROMPT, max_tokens=7).text for _ in range(2)] == ["Paris", "Paris"]
+    asked = server.asked()
+    assert [refuse in body for body in asked] == [True, False, False]  # learned once
+    assert asked[-1].get("max_completion_tokens", asked[-1].get("max_tokens")) == 7
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<think>\nIn Lyon?\n</think>\n\nParis", "In Lyon?\n</think>Paris", "[THINK]In Lyon?[/THINK]Paris",
+        [{"type": "thinking", "thinking": [{"text": "Lyon?"}]}, {"type": "text", "text": "Paris"}],
+        ["Pa", {"type": "text", "text": "ris"}],
+    ],
+)  # fmt: skip
+def test_thinking_is_not_the_answer(serve: Serve, content: Any) -> None:
+    with OpenAIGenerator(serve(lambda path, body: completion(content, USAGE)).url, "m") as generator:
+        assert generator.generate(PROMPT).text == "Paris"
+
+
+@pytest.mark.parametrize("content", [None, "", "<think>In Lyon", [{"type": "thinking", "thinking": []}]])
+def test_an_answer_that_thinking_left_no_room_for(serve: Serve, content: Any) -> None:
+    usage = {"prompt_tokens": 11, "completion_tokens": 7}
+    server = serve(lambda path, body: completion(content, usage, finish_reason="length"))
+    generator = OpenAIGenerator(server.url, "m")
+    with generator, pytest.raises(GenerationError, match="cut off: 7 tokens went into thinking") as caught:
+        generator.generate(PROMPT, max_tokens=7)
+    assert caught.value.spent is not None
+    assert (caught.value.spent.prompt_tokens, caught.value.spent.completion_tokens) == (11, 7)
+    assert len(server.asked()) == 1  # the same would come again
+
+
 def test_a_server_that_is_down() -> None:
     generator = OpenAIGenerator("http://127.0.0.1:9/v1", "m", retries=0)
     with pytest.raises(GenerationError, match="cannot be reached"):
