@@ -296,9 +296,11 @@ def _files(source: str | Path, kind: Kind, follow: bool) -> dict[str, Path]:
         path = _corpus(path) or path
     if path.is_file():
         return {path.name: path}
-    found = {}
+    found, seen = {}, {os.path.realpath(path)}
     for place, folders, names in os.walk(path, followlinks=follow):
-        folders[:] = sorted(one for one in folders if one not in TOOL_FOLDERS)
+        real = {one: os.path.realpath(Path(place) / one) for one in folders if one not in TOOL_FOLDERS}
+        folders[:] = sorted(one for one, target in real.items() if target not in seen)  # links may loop
+        seen.update(real.values())
         for name in names:
             if kind == "set" or Path(name).suffix.lower() in KINDS:
                 one = Path(place) / name

@@ -26,14 +26,15 @@ from mio_rag.documents.markdown import read_markdown
 from mio_rag.documents.office import read_pptx, read_xlsx
 from mio_rag.documents.passages import MAX_WORDS, passages_of
 from mio_rag.documents.pdf import read_pdf
-from mio_rag.documents.plain import CODE, read_code, read_csv, read_text
+from mio_rag.documents.plain import CODE, read_code, read_csv, read_log, read_text
 from mio_rag.errors import DataError, InputError
 from mio_rag.types import Passage, is_text
 
 #: Largest file that is read, unless said otherwise.
 MAX_BYTES = 100_000_000
 _TEXTS: dict[str, Callable[[str], Document]] = {
-    **dict.fromkeys((".txt", ".text", ".rst", ".log"), read_text),
+    **dict.fromkeys((".txt", ".text", ".rst"), read_text),
+    ".log": read_log,
     **dict.fromkeys((".md", ".markdown", ".mdx"), read_markdown),
     **dict.fromkeys((".csv", ".tsv"), read_csv),
     **dict.fromkeys(CODE, read_code),

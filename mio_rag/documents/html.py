@@ -22,6 +22,7 @@ from mio_rag.errors import require
 _NOT_TEXT = frozenset((
     "script", "style", "noscript", "nav", "svg", "iframe", "template", "button", "select", "datalist",
     "textarea", "canvas", "audio", "video", "object", "head", "title", "math-annotation",
+    "s", "del", "strike",
 ))  # fmt: skip
 _BLOCKS = frozenset((
     "html", "body", "main", "article", "section", "aside", "header", "footer", "div", "address",
@@ -154,6 +155,8 @@ class _Walk:
             return True
         if tag == "br":
             self.text.append(("\0", True))
+        elif _raised(node):
+            self.text.append(("^", self.inside > 0))
         elif tag in ("b", "strong"):
             self.inside += 1
         elif tag == "img":
@@ -246,6 +249,11 @@ class _Walk:
         self.document.add("paragraph", "\n".join(waiting))
 
 
+def _raised(node: Any) -> bool:
+    """Whether a node is a raised number: 10^6, or a note's mark, is not 106."""
+    return bool(node.tag == "sup" and node.text().strip()[:1].isdigit())
+
+
 def _text(node: Any, breaks: str = " ") -> str:
     """The text below a node, of what is shown."""
     out: list[str] = []
@@ -260,6 +268,8 @@ def _text(node: Any, breaks: str = " ") -> str:
                     out.append(below.text_content or "")
                 elif below.tag == "br":
                     out.append(breaks)
+                elif _raised(below):
+                    out.append("^")
                 elif below.tag in _NOT_TEXT or _hidden(below):
                     skip = True
                 elif below.tag in _BLOCKS:

@@ -21,14 +21,15 @@ _TAG = re.compile(
 )
 _FRONT = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*\n(.*?\n)?(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _KEY = re.compile(r"([\w][\w .-]*?)\s*:(?:\s+(.*))?")
+_RAISED = re.compile(r"<sup\b", re.IGNORECASE)
 _DATES = (
-    "date",
     "updated",
     "last_updated",
     "last-updated",
     "lastmod",
     "last_modified",
     "modified",
+    "date",
     "effective",
     "effective_date",
     "published",
@@ -251,6 +252,8 @@ def _said(children: Sequence[Any] | None, *, hard: str = " ", breaks: str = " ")
                 and address.removeprefix("mailto:") not in said
             ):
                 out.append(f" ({address.removeprefix('mailto:')})")
+        elif kind == "html_inline" and _RAISED.match(child.content):
+            out.append("^")
         elif kind == "html_inline" and not _TAG.match(child.content):
             out.append(child.content)  # what stands for something, as "<name>"
         elif kind == "html_inline" and re.match(r"<br\b", child.content, re.IGNORECASE):

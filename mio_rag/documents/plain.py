@@ -52,6 +52,19 @@ def read_text(text: str) -> Document:
     return document
 
 
+def read_log(text: str) -> Document:
+    """A log: each line that does not go on with the one before is a paragraph."""
+    document = Document()
+    current: list[str] = []
+    for line in plain(text.replace("\r\n", "\n").replace("\r", "\n")).split("\n"):
+        if current and line.strip() and not line[0].isspace():
+            document.add("paragraph", tidy(" ".join(current)))
+            current = []
+        current.append(line)
+    document.add("paragraph", tidy(" ".join(current)))
+    return document
+
+
 def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
     """Append the blocks of a plain text.
 
@@ -142,8 +155,11 @@ def read_csv(text: str) -> Document:
     )
     try:
         csv.field_size_limit(10_000_000)
-        rows = list(csv.reader(text.splitlines(keepends=True), delimiter=delimiter))
-    except csv.Error:
+        lines = text.splitlines(keepends=True)
+        if delimiter == "\t" and text.count('"') % 2:
+            raise csv.Error("a quote that nothing closes")
+        rows = list(csv.reader(lines, delimiter=delimiter, strict=True))
+    except csv.Error:  # as a quote that nothing closes
         rows = [line.split(delimiter) for line in text.splitlines()]
     while rows and sum(map(bool, rows[0])) == 1 and len(rows[0]) == 1 and len(rows) > 1 and len(rows[1]) > 1:
         document.add("paragraph", tidy(rows.pop(0)[0]))  # what stands above the table

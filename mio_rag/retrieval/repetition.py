@@ -80,11 +80,14 @@ class Repetition:
         found = self.spans[np.asarray(rows, dtype=np.int64)]
         return found if (found[:, 0] >= 0).any() else None
 
-    def among(self, rows: Sequence[int], passages: Sequence[Passage]) -> NDArray[np.float32] | None:
+    def among(
+        self, rows: Sequence[int], passages: Sequence[Passage], question: str = ""
+    ) -> NDArray[np.float32] | None:
         """Exact similarity of the near-duplicates of a pool, shape (len(rows), len(rows)); None without any.
 
         Passages of one source that overlap are not duplicates: what they share is read once anyway. Nor are
-        those whose numbers or names differ, unless dates tell which of them holds.
+        those whose numbers or names differ, unless dates tell which of them holds; nor those of which the
+        question names one, as by a month or a version.
 
         Parameters
         ----------
@@ -104,6 +107,7 @@ class Repetition:
                     if (
                         a < b
                         and _same_facts(one, other)
+                        and not _told_apart(one, other, question)
                         and not self._overlap(chosen[a], chosen[b], one, other)
                     ):
                         found = _jaccard(shingles[a], shingles[b])
@@ -264,6 +268,16 @@ def _same_facts(one: Passage, other: Passage) -> bool:
     if one.date and other.date and moment(one.date) != moment(other.date):
         return True
     return _facts(one.text) == _facts(other.text)
+
+
+def _told_apart(one: Passage, other: Passage, question: str) -> bool:
+    """Whether a question holds a word that only one of two near-duplicates, or of their names, has."""
+    asked = set(re.findall(r"\w+", question.casefold()))
+    mine, others = (
+        set(re.findall(r"[^\W_]+", " ".join((p.text, p.title, p.source, p.date, *p.section)).casefold()))
+        for p in (one, other)
+    )
+    return bool(asked & (mine ^ others))
 
 
 def _facts(text: str) -> list[str]:

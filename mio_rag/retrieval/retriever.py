@@ -366,7 +366,7 @@ class Retriever:
             embedder=self.index.embedder.fingerprint,
             spans=spans,
             dates=dates if any(dates) else None,
-            duplicates=None if repeated is None else repeated.among(rows, passages),
+            duplicates=None if repeated is None else repeated.among(rows, passages, asked.text),
             sentences=self._units(asked, rows, passages),
             documents=[by_itself(p.id) if alone else "" for p, alone in zip(passages, apart, strict=True)]
             if any(apart)

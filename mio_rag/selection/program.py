@@ -335,7 +335,7 @@ class Formulation:
         if self._cut is not None:  # each sentence pays its share of the price of a passage
             value, penalty = value * self._cut.sizes - penalty * self._cut.shares, 0.0
         elif self.source.kind == "documents":
-            value = value * self.candidates.tokens / PASSAGE
+            value = value * self.candidates.tokens / (PASSAGE * max(value.max(), 1e-9))
         program = nominal_program(
             value,
             similarity,
@@ -366,6 +366,9 @@ class Formulation:
                 similarity = mu @ mu.T
             if not has_price or similarity is None:
                 return value, None
+            if self.source.kind == "documents":  # worth is below a passage's, and unlike texts gain nothing
+                worth = value if self._cut is None else value * self._cut.sizes
+                return value, np.maximum(similarity, 0.0) * np.sqrt(np.outer(worth, worth))
             return value, self._weighed(similarity, value, value)
         if vectors is None or query is None:
             raise InputError("radius > 0 needs embeddings and query_embedding: pass them, or set radius=0")

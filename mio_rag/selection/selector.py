@@ -57,7 +57,7 @@ Units = Literal["passages", "sentences", "auto"]
 Penalty = Amount | Literal["auto", "adaptive"]
 
 _ADAPTIVE = 0.1  # lambda_2 of a pool whose best passage is surely needed; measured there as well
-_DOCUMENTS = 0.001  # of documents: what surely holds no evidence is not read, however much fits
+_DOCUMENTS = 0.005  # of documents, as a share of the best: what surely holds no evidence is not read
 _ELSEWHERE = 0.2  # and where the collection surely holds no answer
 #: Programs of one question at most, where what passages share leaves room for more of them.
 _MOST_ROUNDS = 5

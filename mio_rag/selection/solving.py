@@ -180,6 +180,11 @@ def _why_nothing(choice: Choice) -> list[str]:
     all_fit = float(candidates.relevance[open_].max()) <= value  # what is too long is worth no more
     where = "" if all_fit else " of those that fit the budget"
     said = f"nothing is chosen: no {unit} is worth its price (the highest relevance{where} is {value:.3g}"
+    if formulation.source.kind == "documents":
+        return [
+            f"nothing is chosen: no {unit} is worth the tokens of its own and of the lines that it needs: "
+            "lower token_price or passage_penalty, or raise the budget"
+        ]
     if unit == "sentence":
         nothing, alone = np.zeros(program.n, dtype=np.int8), np.eye(program.n, dtype=np.int8)[best]
         charged_all = value - program.objective(alone) + program.objective(nothing)

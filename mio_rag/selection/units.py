@@ -72,9 +72,10 @@ class Cut(NamedTuple):
     shares : ndarray of shape (m,)
         Of the text of its passage, how much each is.
     sizes : ndarray of shape (m,)
-        What the relevance of each is multiplied by: 1 for probabilities that a sentence is needed, in a pool
-        of documents its tokens divided by `PASSAGE`. Worth the same each, short pieces would be bought for
-        being short.
+        What the relevance of each is multiplied by: 1 for probabilities that a sentence is needed. In a pool
+        of documents its tokens divided by `PASSAGE`, since short pieces would otherwise be bought for being
+        short, and by the largest relevance: prices are shares of the best, as nobody knows how hard a
+        question is.
     related : ndarray of shape (m, m)
         Benefit of choosing two: that of their passages, for the best sentence of each.
     fixed : ndarray of int8, shape (m,)
@@ -256,10 +257,11 @@ def cut_into_sentences(
     )
     lengths = np.array([len(text.strip()) for text in candidates.texts], dtype=np.float64)
     sizes = np.array([u.end - u.core for u in units], dtype=np.float64)
+    amounts = counted(counter, texts) / PASSAGE
     return Cut(
         made,
-        counted(counter, texts) / PASSAGE if by_formula else np.minimum(1.0, sizes / lengths[passages]),
-        counted(counter, texts) / PASSAGE if by_formula else np.ones(len(units)),
+        amounts if by_formula else np.minimum(1.0, sizes / lengths[passages]),
+        amounts / max(made.relevance.max(), 1e-9) if by_formula else np.ones(len(units)),
         _between(passages, related),
         np.array([1 if u.required else -1 for u in units], dtype=np.int8),
         not_cut,
