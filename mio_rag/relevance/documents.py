@@ -67,7 +67,7 @@ def unit_relevance(pool: Pool) -> FloatArray:
     if not len(units.owners):
         return np.zeros(0)
     beside = _neighbours(pool)
-    weight, by_words = (_COSINE, _WORDS) if _reads(pool.embedder, pool.question) else (0.0, _WORDS_ALONE)
+    weight, by_words = (_COSINE, _WORDS) if is_read(pool) else (0.0, _WORDS_ALONE)
 
     def log_score(ending: str, among: NDArray[np.bool_]) -> FloatArray:
         cosine, words = units.scores["dense" + ending], units.scores["bm25" + ending]
@@ -105,12 +105,12 @@ def _share(scores: FloatArray, among: NDArray[np.bool_]) -> FloatArray:
     return scores / max(float(scores[among].max()), 1e-6)
 
 
-def _reads(embedder: str, question: str) -> bool:
-    """Whether an embedder reads the script of a question."""
-    if embedder not in _ENGLISH:
+def is_read(pool: Pool) -> bool:
+    """Whether the embedder of a pool reads the script of its question."""
+    if pool.embedder not in _ENGLISH:
         return True
-    letters = len(_LETTER.findall(question))
-    return 2 * len(_LATIN.findall(question)) >= letters
+    letters = len(_LETTER.findall(pool.question))
+    return 2 * len(_LATIN.findall(pool.question)) >= letters
 
 
 def _neighbours(pool: Pool) -> NDArray[np.int64]:

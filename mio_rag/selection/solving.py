@@ -246,6 +246,8 @@ def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
             "its best passages hold)"
         )
         model = formulation.pool.model
+        if adaptive and source is not None and source.kind == "documents" and likely < 0.02:
+            said += ": only what stands out is read"
         if adaptive and model is not None and model.answerable and model.answerable.by_cosine:
             price = formulation.penalty(choice.allowed)
             said += (

@@ -1,6 +1,7 @@
 """Units of documents: what they need is read and paid once, and long units are worth more than short ones."""
 
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mio_rag.context import RegexCounter, block_tokens, render_passage
+from mio_rag.corpora.folder import load_folder
 from mio_rag.pool import Pool
 from mio_rag.relevance.documents import unit_relevance
+from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
 from mio_rag.sentences import Sentences
@@ -118,6 +121,25 @@ def test_english_cosines_do_not_rank_other_scripts() -> None:
     pool = _document_pool(rows, embedder="sentence-transformers:72362722b466552f", question="青石塔在哪里?")
     first, second = unit_relevance(pool)
     assert first == second
+
+
+def test_of_documents_that_surely_do_not_answer_only_the_best_is_read(tmp_path: Path) -> None:
+    (tmp_path / "call.md").write_text(
+        "# On call\n\nThe engineer on call answers within 15 minutes.\n\n- Week A: Ada\n- Week B: Ben\n\n"
+        "If nobody answers, call the head of operations.\n"
+    )
+    (tmp_path / "travel.md").write_text(
+        "# Travel policy\n\nEvery trip is booked through the travel desk. Ask your manager first.\n\n"
+        "Laundry is paid from the fifth day of a trip on. Keep the receipt.\n"
+    )
+    index = CorpusIndex.build(load_folder(tmp_path).passages, "minilm")
+    read = [
+        Selector(units="auto").select(Retriever(index).retrieve(question), 200, COUNTER)
+        for question in ("Who is on call in week B?", "How tall is the tower of Skerryvore?")
+    ]
+    assert "Ben" in " ".join(read[0].texts)
+    assert len(read[1].chosen) < len(read[1].candidates) / 2
+    assert any("only what stands out is read" in note for note in read[1].notes)
 
 
 @st.composite
