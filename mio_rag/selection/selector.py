@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, InstanceOf, model_validator
 
-from mio_rag.context import PromptOrder, TokenCounter, block_tokens, in_prompt_order
+from mio_rag.context import PromptOrder, RegexCounter, TokenCounter, block_tokens, in_prompt_order
 from mio_rag.errors import InputError, MioRagError, SolverError, choose
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
@@ -57,7 +57,7 @@ Units = Literal["passages", "sentences", "auto"]
 Penalty = Amount | Literal["auto", "adaptive"]
 
 _ADAPTIVE = 0.1  # lambda_2 of a pool whose best passage is surely needed; measured there as well
-_DOCUMENTS = 0.005  # of documents, as a share of the best: what surely holds no evidence is not read
+_DOCUMENTS = 0.02  # of documents, as a share of the best: what surely holds no evidence is not read
 _SURELY_NOT, _BEST_ALONE = (
     0.02,
     0.7,
@@ -398,7 +398,8 @@ class Selector(Settings):
         budget_tokens : int
             Largest size of the context block, >= 1.
         counter : TokenCounter, optional
-            The reader's tokenizer. With it `tokens_used` is the measured size of the assembled block rather
+            The reader's tokenizer; for units of documents an approximation by default. With it
+            `tokens_used` is the measured size of the assembled block rather
             than the sum of single passages; should the block come out larger than the budget (a tokenizer may
             count a whole higher than its parts), the program is solved again with a budget that is smaller in
             proportion, by one passage at most, until the block fits. The certificate is then one for that
@@ -446,6 +447,8 @@ class Selector(Settings):
             raise InputError("there are no candidates to select from: retrieve a pool first")
         if problem := count_problem("budget_tokens", budget_tokens):
             raise InputError(problem)
+        if counter is None and self.units != "passages" and is_document_pool(candidates):
+            counter = RegexCounter()  # units share lines, whose tokens nobody counted
         budget, solve = int(budget_tokens), _Solve(run or path_solver(self.solver, self.options))
         pool = known.pool if known is not None else self.read(candidates)
         units = units_for(self, pool.candidates, pool.model, budget, counter)
