@@ -336,9 +336,10 @@ def _by_place(line: Line) -> tuple[int, int]:
 def needed_lines(candidates: Candidates, rows: Sequence[int]) -> dict[Line, list[int]]:
     """The lines that candidates of one document need, and which of them do."""
     needed: dict[Line, list[int]] = {}
-    for i in rows if candidates.lines is not None else ():
-        for line in candidates.lines[i]:  # type: ignore[index]
-            needed.setdefault(line, []).append(i)
+    if (lines := candidates.lines) is not None:
+        for i in rows:
+            for line in lines[i]:
+                needed.setdefault(line, []).append(i)
     return needed
 
 

@@ -58,6 +58,9 @@ def read_docx(data: bytes) -> Document:
     file = library.Document(io.BytesIO(data))
     document = Document()
     reader = _Reader(document, file)
+    for part, problem in (("styles", reader.styles.problem), ("numbering", reader.numbers.problem)):
+        if problem:
+            document.left_out.append((part, problem))
     reader.blocks(file.element.body)
     for link in file.part.rels.values():
         if not link.is_external and link.reltype.endswith(("/footnotes", "/endnotes")):
@@ -92,9 +95,11 @@ class _Styles:
 
     def __init__(self, file: Any) -> None:
         self.by_id: dict[str, Any] = {}
+        self.problem = ""
         try:
             found = file.styles.element
-        except Exception:
+        except Exception as error:
+            self.problem = f"cannot be read ({error}): headings are known by their looks alone"
             return
         for style in found.iter(f"{_W}style"):
             self.by_id[style.get(f"{_W}styleId", "")] = style
@@ -333,9 +338,13 @@ class _Numbers:
         ] = {}  # list -> abstract, own levels, starts
         self.counts: dict[str, dict[int, int]] = {}  # abstract list -> number of each level
         self.started: set[tuple[str, int]] = set()
+        self.problem = ""
         try:
             root = file.part.numbering_part.element
-        except Exception:
+        except (KeyError, NotImplementedError):  # it has no numbered paragraphs
+            return
+        except Exception as error:
+            self.problem = f"cannot be read ({error}): numbers of paragraphs are missing"
             return
         linked: dict[str, str] = {}
         for abstract in root.findall(f"{_W}abstractNum"):

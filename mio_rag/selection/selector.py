@@ -33,8 +33,8 @@ from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.pool import Candidates
-from mio_rag.relevance.documents import is_document_pool, is_read, valued
-from mio_rag.relevance.model import RelevanceModel, answerable_for, relevance_of
+from mio_rag.relevance.documents import is_document_pool, surely_elsewhere, valued
+from mio_rag.relevance.model import RelevanceModel, relevance_of
 from mio_rag.selection.constraints import Amount, Count, Name, Names, SideConstraints
 from mio_rag.selection.program import Formulation, Read, resolved_benefit
 from mio_rag.selection.result import Selection
@@ -58,10 +58,7 @@ Penalty = Amount | Literal["auto", "adaptive"]
 
 _ADAPTIVE = 0.1  # lambda_2 of a pool whose best passage is surely needed; measured there as well
 _DOCUMENTS = 0.02  # of documents, as a share of the best: what surely holds no evidence is not read
-_SURELY_NOT, _BEST_ALONE = (
-    0.02,
-    0.7,
-)  # below this probability of an answer, units near the best are read alone
+_BEST_ALONE = 0.7  # of documents that surely do not answer: units near the best are read alone
 _ELSEWHERE = 0.2  # and where the collection surely holds no answer
 #: Programs of one question at most, where what passages share leaves room for more of them.
 _MOST_ROUNDS = 5
@@ -325,9 +322,7 @@ class Selector(Settings):
             and self.relevance_model == "auto"
             and is_document_pool(candidates)
         ):
-            by_cover = answerable_for(candidates.embedder) if is_read(candidates) else None
-            likely = None if by_cover is None else by_cover.probability(candidates)
-            return _BEST_ALONE if likely is not None and likely < _SURELY_NOT else _DOCUMENTS
+            return _BEST_ALONE if surely_elsewhere(candidates, self.answerable(candidates)) else _DOCUMENTS
         if self.passage_penalty == "adaptive":
             if budget_tokens is not None and self.units != "sentences":
                 relevance = relevance[candidates.tokens <= budget_tokens]

@@ -13,6 +13,7 @@ from mio_rag.context import merged
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.relevance.documents import surely_elsewhere
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Selection, WorstCase
@@ -246,7 +247,8 @@ def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
             "its best passages hold)"
         )
         model = formulation.pool.model
-        if adaptive and source is not None and source.kind == "documents" and likely < 0.02:
+        by_formula = source is not None and source.kind == "documents"
+        if adaptive and by_formula and surely_elsewhere(formulation.passages, likely):
             said += ": only what stands out is read"
         if adaptive and model is not None and model.answerable and model.answerable.by_cosine:
             price = formulation.penalty(choice.allowed)
