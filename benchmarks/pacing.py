@@ -34,7 +34,6 @@ from benchmarks.questions import load_sets, pools_of
 from benchmarks.runner import Measured, at_least, note, numbers, text_table
 from mio_rag.allocation import price_for
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.allocation.pacer_forecast import Forecast
 from mio_rag.allocation.workload import PricedQuestion
 from mio_rag.measures import evidence_found
 from mio_rag.pool import Candidates
@@ -102,10 +101,11 @@ def _at(
         best, bound, price = offline(selector, today, total, most)
         found = price_for([asked.pool for asked in yesterday], mean, selector=selector, ceilings=most)
         forecasts = {
-            name: Forecast(found.token_price, factor * found.at.mean_tokens)
+            name: (found.token_price, factor * found.at.mean_tokens)
             for name, factor in (("forecast", 1.0), ("wrong forecast", _WRONG))
         }
-        reported.append({"best_price": price, **dataclasses.asdict(forecasts["forecast"])})
+        forecast = dict(zip(("price", "mean_tokens"), forecasts["forecast"], strict=True))
+        reported.append({"best_price": price, **forecast})
         runs = {"best split": best, "one budget": [read(selector, asked, 0.0, mean) for asked in today]}
         efforts = [one.tokens for one in best]
         earlier = [read(selector, asked, price, most).tokens for asked in yesterday]
@@ -114,8 +114,8 @@ def _at(
             days = [[yesterday[k] for k in order(kind, yesterday, earlier, s + draw)] for s in (300, 200)]
             for count, name in enumerate(DAYS, 1):
                 runs[f"{name}, {kind}"] = paced(selector, [*days, last][-count:], total, most)
-            for name, forecast in forecasts.items():
-                runs[f"{name}, {kind}"] = paced(selector, [last], total, most, forecast)
+            for name, of in forecasts.items():
+                runs[f"{name}, {kind}"] = paced(selector, [last], total, most, *of)
             runs[f"even rate, {kind}"] = [
                 one
                 for part in np.array_split(np.arange(len(last)), min(_PARTS, len(last)))
@@ -204,19 +204,12 @@ def paced(
     days: Sequence[Sequence[Asked]],
     total: int,
     most: int,
-    forecast: Forecast | None = None,
+    price: float | None = None,
+    mean_tokens: float | None = None,
 ) -> list[Read]:
     """Return what the questions of the last day read, with a pacer that has seen the days before it."""
     now = 0.0
-    pacer = Pacer(
-        total,
-        len(days[-1]),
-        "day",
-        forecast.price if forecast else None,
-        mean_tokens=forecast.mean_tokens if forecast else None,
-        most=most,
-        clock=lambda: now,
-    )
+    pacer = Pacer(total, len(days[-1]), "day", price, mean_tokens=mean_tokens, most=most, clock=lambda: now)
     found: list[Read] = []
     for number, day in enumerate(days):
         found = []

@@ -1,12 +1,14 @@
 """A total of tokens for questions that come one by one: a price that rises and falls with what is spent.
 
-Nobody knows the questions to come, so the price of a token is learned on the way: after each question it is
-multiplied by exp(step * (spent - share) / share), where the share is what is left divided by the questions
-that are still expected. This is dual mirror descent with the entropy as its mirror map (Balseiro, Lu and
-Mirrokni, "The best of many worlds: dual mirror descent for online allocation problems", Operations Research,
-2023), with the share taken anew for every question. Who knows what a day's questions take, if not in which
-order, can say so; where there are windows, each tells the next (`mio_rag.allocation.pacer_forecast`). The
-total is never exceeded, whatever the price does: a question reserves what it may spend before it spends it.
+After each question the price of a token is multiplied by exp(step * (spent - share) / share), where the share
+is what is left divided by the questions that are still expected. This is dual mirror descent with the entropy
+as its mirror map (Balseiro, Lu and Mirrokni, "The best of many worlds: dual mirror descent for online
+allocation problems", Operations Research, 2023), with the share taken anew for every question.
+
+How many questions a window of time still brings is forecast from the windows before, hour by hour, and
+corrected by those that came so far: the mean of a Poisson rate with a gamma prior. Whatever the forecast, the
+total is never exceeded: a question reserves what it may spend before it spends it.
+`python -m benchmarks run pacing` measures what the price reaches.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self
 
-from mio_rag.allocation.pacer_forecast import GUESS, Arrivals, Forecast, Seen, forecast_problem, written
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
 from mio_rag.allocation.pacer_state import State, Store, Transaction
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError, SpentError
@@ -28,6 +33,32 @@ from mio_rag.formulations.numbers import is_setting, plural
 from mio_rag.pool import Candidates
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
+from mio_rag.settings import Settings
+
+Window = Literal["hour", "day"]
+WhenSpent = Literal["rest", "refuse"]
+
+#: Where nothing is known yet: a passage of 100 tokens is read if it is needed with more than 10 %.
+FIRST_PRICE = 1e-3
+#: No token is worth more than all of the evidence, and a price of 0 could never rise again.
+LARGEST_PRICE, _SMALLEST_PRICE = 1.0, 1e-7
+
+_LARGEST_TOTAL = 10**15  # SQLite adds in 64 bits
+_SECONDS = {"hour": 3600.0, "day": 86400.0}
+_LATEST = 1e12  # seconds since 1970
+_STEP = 1.5  # over the square root of the questions; `python -m benchmarks run pacing` measures it
+_MOST = 3.0  # a question that takes more than four shares moves the price as one of four does
+_CAUTION = 1.5  # tokens of a question are taken to fall with this power of the price
+_PARTS = 24  # of a window: its hours
+_EDGES = np.arange(_PARTS) / _PARTS
+_GUESS, _GUESS_TRUST = (
+    100.0,
+    10.0,
+)  # questions of a window of which nothing is known; weight of that, in questions
+_TRUST = 30.0  # weight of earlier windows, in questions
+_WATCHED = 0.5  # a part that was watched for a smaller share says nothing
+
+_Count = Annotated[int, Field(ge=1, le=_LARGEST_TOTAL)]
 
 
 @dataclass(frozen=True)
@@ -75,148 +106,50 @@ class Account:
         return dataclasses.asdict(self)
 
 
-def refusal(left: int, total: int, reserved: int, wanted: int, wait: float | None) -> SpentError:
-    """Return why a question is turned away, and when to come back; `wait` in seconds, None: never."""
-    if wait is None and left + reserved >= wanted:  # what questions under way do not use is free again
-        wait = 1.0
-    when = "there will be no more" if wait is None else f"there are more in {math.ceil(wait)} s"
-    held = f", {plural(reserved, 'token')} reserved by questions under way" if reserved else ""
-    return SpentError(
-        f"{plural(left, 'token')} of {total} left{held}, and {wanted} wanted: {when}; ask for fewer, or "
-        "start a pacer with a higher total",
-        wait,
-    )
+class PacerSettings(Settings):
+    """The settings of a `Pacer`, as described there."""
 
+    total_tokens: _Count
+    horizon: _Count | None = None
+    window: Window | Annotated[float, Field(ge=1)] | None = None
+    price: Annotated[float, Field(ge=0, le=LARGEST_PRICE)] | None = None
+    when_spent: WhenSpent = "rest"
+    mean_tokens: Annotated[float, Field(ge=1e-6, le=1e12)] | None = None
+    most: _Count = 2048
+    expires_seconds: Annotated[float, Field(gt=0)] = 600.0
 
-Window = Literal["hour", "day"]
-WhenSpent = Literal["rest", "refuse"]
-
-_LARGEST_TOTAL = 10**15  # SQLite adds in 64 bits
-_SECONDS = {"hour": 3600.0, "day": 86400.0}
-_LATEST = 1e12  # seconds since 1970: what is beyond is no time
-
-
-def count_problem(name: str, value: Any, least: int) -> str | None:
-    """Return what is wrong with a count, in words."""
-    wrong = rows.count_problem(name, value) is not None or not least <= value <= _LARGEST_TOTAL
-    return f"{name}={value!r} must be a whole number from {least} to {_LARGEST_TOTAL:g}" if wrong else None
-
-
-def whole(name: str, value: Any, least: int) -> int:
-    """Return the count; `InputError` if it is none, or below `least`."""
-    if problem := count_problem(name, value, least):
-        raise InputError(problem)
-    return int(value)
-
-
-def window_seconds(window: Any) -> float | None:
-    """Return its length; infinite without one, None where it is no window."""
-    if window is None:
-        return math.inf
-    if isinstance(window, str):
-        return _SECONDS.get(window)
-    return float(window) if is_setting(window) and window >= 1 else None
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Windows of time, numbered from 1970 on.
-
-    seconds: length; infinite: there is only one, number 0.
-    clock: seconds since 1970.
-    """
-
-    seconds: float
-    clock: Callable[[], float]
-
-    def now(self) -> float:
-        """Return the time; `InputError` if the clock gives none."""
-        now = self.clock()
-        if not is_setting(now) or now > _LATEST:
-            raise InputError(
-                f"clock() gave {now!r}: it must be seconds since 1970, a number from 0 to {_LATEST:g}"
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.horizon is None and self.window is None:
+            raise ValueError("horizon is missing: say how many questions are expected, or give a window")
+        if self.mean_tokens is not None and not self.price:
+            raise ValueError(
+                "mean_tokens goes with the price at which questions take so many: give price > 0 as well"
             )
-        return float(now)
+        return self
 
-    def at(self, now: float) -> tuple[int, float]:
-        """Return the number of the window at a time, and when it began."""
-        if math.isinf(self.seconds):
-            return 0, now
-        number = int(now // self.seconds)
-        return number, number * self.seconds
+    @property
+    def seconds(self) -> float:
+        """The length of a window; infinite: there is only one."""
+        if isinstance(self.window, str):
+            return _SECONDS[self.window]
+        return math.inf if self.window is None else self.window
 
-    def left(self, began: float, now: float) -> float | None:
-        """Return seconds until a window ends, from 0 to its length; None: never."""
-        if math.isinf(self.seconds):
-            return None
-        return min(max(0.0, began + self.seconds - now), self.seconds)
+    @property
+    def first_price(self) -> float:
+        """The price to begin with."""
+        if not self.price:
+            return FIRST_PRICE if self.price is None else _SMALLEST_PRICE
+        if self.mean_tokens is None or self.horizon is None:
+            return _kept(self.price)
+        return _kept(self.price * (self.mean_tokens * self.horizon / self.total_tokens) ** (1 / _CAUTION))
 
-    def over(self, began: float, now: float) -> float:
-        """Return the share of a window that is over; 0 where there is only one."""
-        left = self.left(began, now)
-        return 0.0 if left is None else 1 - left / self.seconds
-
-    def __str__(self) -> str:
-        return "none" if math.isinf(self.seconds) else f"{self.seconds:g} s"
-
-
-#: No token is worth more than all of the evidence, and a price of 0 could never rise again.
-LARGEST_PRICE, _SMALLEST_PRICE = 1.0, 1e-7
-
-
-def expected(state: State) -> Forecast:
-    """Return the forecast of a window; without one, questions are taken to be like those so far."""
-    return Forecast(state.reference, state.usual or state.effort / max(1, state.finished - 1))
-
-
-def count(state: State, price: float, tokens: int | None, allowed: int) -> None:
-    """Count a question of a window that spent so many tokens at a price; None: it was released."""
-    if tokens is None:
-        state.asked -= 1
-        state.logs -= expected(state).counted(price)
-        return
-    state.finished += 1
-    effort = expected(state).effort(price, tokens, allowed)
-    state.effort += effort
-    state.course += (state.finished - 1) * effort
-    state.squares += effort * effort
-
-
-def arrivals(state: State) -> Arrivals:
-    """Return when the questions of a window come."""
-    return Arrivals.read(state.usually, state.came, state.opened)
-
-
-def following(last: State, number: int, began: float, over: float) -> State:
-    """Return a window that begins with what the last one has shown.
-
-    over: share of it that is over. If it follows the last one, nobody asked in that; else nobody knows.
-    """
-    price = kept(math.exp(last.logs / last.asked) if last.asked else last.price)
-    told = Forecast.learned(last.reference, last.effort, last.finished, price)
-    if told is None:
-        told = Forecast(last.reference, last.usual)
-    return State(
-        number,
-        began,
-        price,
-        opened=0.0 if number == last.window + 1 else over,
-        usually=written(arrivals(last).taught()),
-        reference=told.price,
-        usual=told.mean_tokens,
-    )
-
-
-def kept(price: float) -> float:
-    """Return a price within its bounds."""
-    return min(LARGEST_PRICE, max(_SMALLEST_PRICE, price))
-
-
-#: Where nothing is known yet: a passage of 100 tokens is read if it is needed with more than 10 %.
-FIRST_PRICE = 1e-3
-
-_STEP = 1.5  # over the square root of the questions; `python -m benchmarks pacing` measures it
-_MOST = 3.0  # a question that takes more than four shares moves the price as one of four does
+    @property
+    def guess(self) -> float:
+        """Questions of a window, where no window was seen."""
+        if self.horizon is not None:
+            return float(self.horizon)
+        return _GUESS if self.mean_tokens is None else max(1.0, self.total_tokens / self.mean_tokens)
 
 
 class Pacer:
@@ -227,22 +160,20 @@ class Pacer:
     was allowed. The price of the next question follows what was settled before it was asked.
 
     total_tokens: that may be spent, in every window.
-    horizon: questions that are expected, in every window. May be left out where there are windows: then those
-        before and the clock tell; see `Arrivals`. More questions than expected are served too, as long
-        as tokens are left.
-    window: after how many seconds the total starts anew, by the clock in UTC; None: never.
-    price: price to begin with, in units of relevance per token, up to 1. A file that exists knows its own; a
-        new window begins with the mean price of the last.
-    mean_tokens: what questions take on average at `price`, as `price_for` finds it. The pacer believes that
-        of the first window as a whole, whatever its order. Of the next ones it believes what the last window
-        has shown, if that had 50 questions; see `pacer_forecast`. What a window refutes it drops.
+    horizon: questions that are expected, in every window; may be left out where there are windows. More
+        questions than expected are served too, as long as tokens are left.
+    window: "hour", "day" or seconds, after which the total starts anew, by the clock in UTC; None: never.
+    price: to begin with, in units of relevance per token, up to 1. A file that exists has its own; a new
+        window begins with the mean price of the last.
     path: file of the state, shared by threads and processes and kept over restarts; in memory without one.
     when_spent: what a question gets that wants more than is left: "rest" gives it what is left, if only 0
         tokens; "refuse" raises `SpentError`.
+    mean_tokens: what questions take on average at `price`, as `price_for` finds it: sets the first price, or
+        without a horizon the number of questions that the first window is expected to bring.
     most: tokens that one question may spend at most, unless it asks for another number.
     expires_seconds: after which a reservation that is not settled counts in full.
-    clock: seconds since 1970, for instance of a recording that is played again. It may jump: each window
-        spends its total once, however often the clock comes back to it (of the last thousand that it left).
+    clock: seconds since 1970. It may jump: each window spends its total once, however often the clock comes
+        back to it (of the last thousand that it left).
 
     Raises `InputError` for values out of range, and for a file of another pacer, another version, or
     something else.
@@ -262,49 +193,24 @@ class Pacer:
         expires_seconds: float = 600.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        seconds = window_seconds(window)
-        problems = [
-            problem
-            for name, count in (("total_tokens", total_tokens), ("most", most), ("horizon", horizon))
-            if not (name == "horizon" and count is None) and (problem := count_problem(name, count, 1))
-        ]
-        if horizon is None and window is None:
-            problems.append("horizon is missing: say how many questions are expected, or give a window")
-        if seconds is None:
-            problems.append(f"window={window!r} must be day, hour, a number of seconds >= 1, or None")
-        if price is not None and not (is_setting(price) and price <= LARGEST_PRICE):
-            problems.append(f"price={price!r} must be a number from 0 to {LARGEST_PRICE:g}, per token")
-        if when_spent not in get_args(WhenSpent):
-            problems.append(f"when_spent={when_spent!r} must be rest or refuse")
-        if not is_setting(expires_seconds) or expires_seconds <= 0:
-            problems.append(f"expires_seconds={expires_seconds!r} must be a number > 0")
-        if mean_tokens is not None and (problem := forecast_problem(price, mean_tokens)):
-            problems.append(problem)
-        if problems:
-            raise InputError(problems)
-        self.total_tokens, self.horizon = int(total_tokens), None if horizon is None else int(horizon)
-        self.most, self.when_spent, self.expires_seconds = int(most), when_spent, float(expires_seconds)
-        assert seconds is not None
-        self.window_seconds, self._windows = seconds, Windows(seconds, clock)
-        now = self._windows.now()
-        number, began = self._windows.at(now)
-        first = kept(FIRST_PRICE if price is None else float(price))
+        self.settings = made = PacerSettings(
+            total_tokens=total_tokens, horizon=horizon, window=window, price=price, when_spent=when_spent,
+            mean_tokens=mean_tokens, most=most, expires_seconds=expires_seconds,
+        )  # fmt: skip
+        self.total_tokens, self._seconds, self._clock = made.total_tokens, made.seconds, clock
+        now = self._now()
+        number, began = self._window(now)
         self._store = Store(
             None if path is None else Path(path),
             {
-                "total tokens": str(self.total_tokens),
-                "horizon": str(self.horizon),
-                "window": str(self._windows),
-                "mean tokens": "none" if mean_tokens is None else f"{mean_tokens:g} at {price:g}",
+                "total tokens": str(made.total_tokens),
+                "horizon": str(made.horizon),
+                "window": "none" if math.isinf(self._seconds) else f"{self._seconds:g} s",
+                "mean tokens": "none"
+                if made.mean_tokens is None
+                else f"{made.mean_tokens:g} at {made.price:g}",
             },
-            State(
-                number,
-                began,
-                first,
-                opened=self._windows.over(began, now),
-                reference=first if price else FIRST_PRICE,
-                usual=0.0 if mean_tokens is None else float(mean_tokens),
-            ),
+            State(number, began, made.first_price, opened=self._over(began, now)),
         )
 
     def ask(self, tokens: int | None = None, least: int | None = None) -> Reservation:
@@ -316,34 +222,33 @@ class Pacer:
         Raises `SpentError` if too little is left; `InputError` if `tokens` or `least` is out of range, or the
         clock gives no time; `StateError` if the file cannot be read or written; then nothing is reserved.
         """
-        wanted = whole("tokens", self.most if tokens is None else tokens, 1)
-        least = wanted if least is None and self.when_spent == "refuse" else whole("least", least or 0, 0)
+        wanted = _whole("tokens", self.settings.most if tokens is None else tokens, 1)
+        if least is None and self.settings.when_spent == "refuse":
+            least = wanted
+        least = _whole("least", least or 0, 0)
         with self._store.transaction() as transaction:
-            now = self._windows.now()
+            now = self._now()
             state = self._current(transaction, now)
-            left = max(0, self.total_tokens - state.settled - state.reserved)
-            coming = self._expected(state, now)
-            if math.isfinite(self._windows.seconds):
-                over = self._windows.over(state.began, now)
-                state.came = written(arrivals(state).came(over, turned_away=left < least))
-            if left < least:
+            left = self._left(state)
+            over = self._over(state.began, now)
+            share = left / self._coming(state, over)
+            allowed = min(wanted, left)
+            if is_refused := left < least:
                 state.refused += 1
-                transaction.write(state)
-                wait = self._windows.left(state.began, now)
-                refused = refusal(left, self.total_tokens, state.reserved, least, wait)
+                state.full = min(state.full, over)
             else:
-                refused, allowed = None, min(wanted, left)
-                share = left / coming
-                if state.usual:
-                    unsettled = coming + transaction.under_way(state.window)
-                    state.price = self._forecasted(state, unsettled)
+                if math.isfinite(self._seconds) and over <= state.full:
+                    came = _counts(state.came)
+                    came[min(int(_PARTS * over), _PARTS - 1)] += 1
+                    state.came = _written(came)
                 state.asked += 1
                 state.reserved += allowed
-                state.logs += expected(state).counted(state.price)
-                identity = transaction.reserve(state.window, allowed, share, now + self.expires_seconds)
-                transaction.write(state)
-        if refused is not None:
-            raise refused
+                state.logs += math.log(state.price)
+                expires = now + self.settings.expires_seconds
+                identity = transaction.reserve(state.window, allowed, share, expires)
+            transaction.write(state)
+        if is_refused:
+            raise _refusal(left, self.total_tokens, state.reserved, least, self._ends_in(state.began, now))
         return Reservation(identity, state.price, allowed)
 
     def spent(self, reservation: Reservation, tokens: int) -> None:
@@ -356,7 +261,7 @@ class Pacer:
         cannot be written, for instance on a full disk. The reservation then holds its tokens as before:
         settle it again once there is room, or it counts in full when it expires.
         """
-        self._settle(reservation, whole("tokens", tokens, 0))
+        self._settle(reservation, _whole("tokens", tokens, 0))
 
     def release(self, reservation: Reservation) -> None:
         """Give a reservation back: its question failed before it spent anything. Raises as `spent`."""
@@ -365,7 +270,7 @@ class Pacer:
     def _settle(self, reservation: Reservation, tokens: int | None) -> None:
         used = tokens or 0
         with self._store.transaction() as transaction:
-            state = self._current(transaction, self._windows.now())
+            state = self._current(transaction, self._now())
             held = transaction.taken(reservation.id)
             if held is None:
                 raise InputError(
@@ -381,11 +286,17 @@ class Pacer:
                 else:
                     of.reserved -= held.tokens
                     of.settled += used
-                count(of, reservation.price, tokens, held.tokens)
+                if tokens is None:
+                    of.asked -= 1
+                    of.logs -= math.log(reservation.price)
+                else:
+                    of.finished += 1
                 if is_past:
                     transaction.write_past(of)
                 elif tokens is not None and held.tokens:  # without tokens it shows nothing about the price
-                    of.price = self._moved(of, held.share, used)
+                    off = min(_MOST, (used - held.share) / held.share) if held.share > 0 else _MOST
+                    questions = max(self._usual(of)[0].sum(), of.asked)
+                    of.price = _kept(of.price * math.exp(_STEP / math.sqrt(questions) * off))
             transaction.write(state)  # what has expired meanwhile is marked, too
 
     def select(
@@ -419,31 +330,28 @@ class Pacer:
     def account(self) -> Account:
         """Return where the open window stands."""
         with self._store.transaction() as transaction:
-            now = self._windows.now()
+            now = self._now()
             state = self._current(transaction, now)
             transaction.write(state)
         return Account(
             self.total_tokens,
             state.settled,
             state.reserved,
-            max(0, self.total_tokens - state.settled - state.reserved),
+            self._left(state),
             state.lost,
             state.price,
             state.asked,
             state.finished,
             state.refused,
-            self._windows.left(state.began, now),
+            self._ends_in(state.began, now),
         )
-
-    def windows(self) -> list[dict[str, Any]]:
-        """Return windows that are not open, oldest first: beginning, tokens spent, lost and refused."""
-        names = ("window", "began", "price", "spent", "lost", "asked", "refused")
-        with self._store.transaction() as transaction:
-            return [dict(zip(names, row, strict=True)) for row in transaction.past()]
 
     def close(self) -> None:
         """Close the file. A pacer in memory forgets."""
         self._store.close()
+
+    def _left(self, state: State) -> int:
+        return max(0, self.total_tokens - state.settled - state.reserved)
 
     def _current(self, transaction: Transaction, now: float) -> State:
         """The state of the window that the clock is in; what has expired is spent.
@@ -452,12 +360,10 @@ class Pacer:
         each spends its total once, and none is kept waiting for a time that a wrong clock has promised.
         """
         state = transaction.state()
-        number, began = self._windows.at(now)
+        number, began = self._window(now)
         if number != state.window:
             transaction.close_window(state)
-            state = transaction.reopened(number) or following(
-                state, number, began, self._windows.over(began, now)
-            )
+            state = transaction.reopened(number) or self._following(state, number, began, now)
             transaction.write(state)
         for window, tokens in transaction.expired(now):
             if window == state.window:  # those of a window that has ended count in it already
@@ -466,23 +372,105 @@ class Pacer:
                 state.lost += tokens
         return state
 
-    def _expected(self, state: State, now: float) -> float:
+    # Time
+
+    def _now(self) -> float:
+        now = self._clock()
+        if not is_setting(now) or now > _LATEST:
+            raise InputError(
+                f"clock() gave {now!r}: it must be seconds since 1970, a number from 0 to {_LATEST:g}"
+            )
+        return float(now)
+
+    def _window(self, now: float) -> tuple[int, float]:
+        """The number of the window at a time, counted from 1970 on, and when it began."""
+        if math.isinf(self._seconds):
+            return 0, now
+        number = int(now // self._seconds)
+        return number, number * self._seconds
+
+    def _ends_in(self, began: float, now: float) -> float | None:
+        if math.isinf(self._seconds):
+            return None
+        return min(max(0.0, began + self._seconds - now), self._seconds)
+
+    def _over(self, began: float, now: float) -> float:
+        """The share of a window that is over; 0 where there is only one."""
+        left = self._ends_in(began, now)
+        return 0.0 if left is None else 1 - left / self._seconds
+
+    # The questions to come
+
+    def _usual(self, state: State) -> tuple[NDArray[np.float64], NDArray[np.bool_], float]:
+        """Questions that each part of a window should bring, whether earlier windows show it, its weight."""
+        horizon, known = self.settings.horizon, _counts(state.usual)
+        shown = known >= 0
+        if not state.usual or not shown.any():
+            everywhere = np.full(_PARTS, self.settings.guess / _PARTS)
+            return everywhere, np.ones(_PARTS, dtype=bool), float(horizon or _GUESS_TRUST)
+        known[~shown] = known[shown].mean()
+        total = float(horizon or known.sum())
+        return total * (known + 1) / (known + 1).sum(), shown, float(horizon or _TRUST)
+
+    def _coming(self, state: State, over: float) -> float:
         """Questions that are still to come, with the one that asks: at least 1."""
-        if math.isinf(self._windows.seconds):
-            assert self.horizon is not None
-            return max(1.0, float(self.horizon - state.asked))
-        return max(1.0, arrivals(state).coming(self._windows.over(state.began, now), self.horizon))
+        if math.isinf(self._seconds):
+            return max(1.0, self.settings.guess - state.asked)
+        usual, shown, trust = self._usual(state)
+        expected = (usual * _lengths(state.opened, min(over, state.full)))[shown].sum()
+        rest = usual @ _lengths(over, 1.0)
+        return max(1.0, float(rest * (trust + _counts(state.came)[shown].sum()) / (trust + expected)))
 
-    def _moved(self, state: State, share: float, used: int) -> float:
-        """The price after a question that was to spend about `share` and spent `used`."""
-        questions = self.horizon or max(arrivals(state).known or GUESS, state.asked)
-        off = min(_MOST, (used - share) / share) if share > 0 else _MOST
-        return kept(state.price * math.exp(_STEP / math.sqrt(questions) * off))
+    def _following(self, last: State, number: int, began: float, now: float) -> State:
+        """A window that begins with what the last one has shown."""
+        watched = _lengths(last.opened, last.full)
+        seen, usual = watched >= _WATCHED, _counts(last.usual) if last.usual else np.full(_PARTS, -1.0)
+        counts = _counts(last.came) / np.maximum(watched, _WATCHED)
+        usual = np.where(seen, np.where(usual < 0, counts, (usual + counts) / 2), usual)
+        return State(
+            number,
+            began,
+            _kept(math.exp(last.logs / last.asked) if last.asked else last.price),
+            # If it follows the last one, nobody asked until now; else nobody knows.
+            opened=0.0 if number == last.window + 1 else self._over(began, now),
+            usual=_written(usual),
+        )
 
-    def _forecasted(self, state: State, unsettled: float) -> float:
-        """The price for the next question of a window; those under way count as still to come."""
-        seen, forecast = Seen(state.finished, state.effort, state.course, state.squares), expected(state)
-        if forecast.refuted(seen, unsettled):
-            state.usual = 0.0  # for the rest of the window
-            return state.price
-        return kept(forecast.price_for(seen, unsettled, self.total_tokens - state.settled, state.price))
+
+def _counts(text: str) -> NDArray[np.float64]:
+    """The number of questions in each part of a window, as the state has it; empty: none."""
+    return np.array(text.split(), dtype=np.float64) if text else np.zeros(_PARTS)
+
+
+def _written(counts: NDArray[np.float64]) -> str:
+    return " ".join(f"{count:.9g}" for count in counts)
+
+
+def _lengths(begin: float, end: float) -> NDArray[np.float64]:
+    """The share of each part of a window that lies between two points of the window."""
+    return np.clip(np.minimum(_EDGES + 1 / _PARTS, end) - np.maximum(_EDGES, begin), 0.0, None) * _PARTS
+
+
+def _kept(price: float) -> float:
+    """A price within its bounds."""
+    return min(LARGEST_PRICE, max(_SMALLEST_PRICE, price))
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    """The count; `InputError` if it is none, or below `least`."""
+    if rows.count_problem(name, value) is not None or not least <= value <= _LARGEST_TOTAL:
+        raise InputError(f"{name}={value!r} must be a whole number from {least} to {_LARGEST_TOTAL:g}")
+    return int(value)
+
+
+def _refusal(left: int, total: int, reserved: int, wanted: int, wait: float | None) -> SpentError:
+    """Why a question is turned away, and when to come back; `wait` in seconds, None: never."""
+    if wait is None and left + reserved >= wanted:  # what questions under way do not use is free again
+        wait = 1.0
+    when = "there will be no more" if wait is None else f"there are more in {math.ceil(wait)} s"
+    held = f", {plural(reserved, 'token')} reserved by questions under way" if reserved else ""
+    return SpentError(
+        f"{plural(left, 'token')} of {total} left{held}, and {wanted} wanted: {when}; ask for fewer, or "
+        "start a pacer with a higher total",
+        wait,
+    )

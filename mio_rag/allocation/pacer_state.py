@@ -18,7 +18,7 @@ from typing import Any
 from mio_rag.errors import InputError, StateError
 from mio_rag.storage import SharedFile, patiently
 
-_SCHEMA = 6
+_SCHEMA = 7
 _APPLICATION = 0x6D696F70  # "miop": how the file is recognised
 _KEPT_WINDOWS = 1000  # in the order in which they were left, which is not theirs where the clock jumps
 
@@ -32,14 +32,11 @@ class State:
     lost: tokens of reservations that expired; part of `settled`.
     asked, finished, refused: questions that got a price; whose spending is known; that were turned away.
     price: of the next token.
-    logs: sum of the logarithms of the prices that were asked, those far from the reference counted as less
-        far.
-    opened: share of the window that was over when it was first watched.
-    usually, came: questions that windows before had in each part, and those of this one; see `Arrivals`.
-    reference: price of the forecast, or the first price where there is none.
-    usual: tokens that a question is expected to take on average at that price; 0: there is no forecast.
-    effort, course, squares: of what each question would have spent at that price: the sum, the sum of each
-        times the number of questions before it (whether they rise or fall), and the sum of squares.
+    logs: sum of the logarithms of the prices that were asked.
+    opened, full: shares of the window that were over when it was first watched, and when a question was
+        first turned away: after that their number says nothing.
+    usual, came: questions that windows before had in each part, below 0 where none was watched, and those of
+        this one; empty: none was seen.
     """
 
     window: int
@@ -53,13 +50,9 @@ class State:
     refused: int = 0
     logs: float = 0.0
     opened: float = 0.0
-    usually: str = ""
+    full: float = 1.0
+    usual: str = ""
     came: str = ""
-    reference: float = 0.0
-    usual: float = 0.0
-    effort: float = 0.0
-    course: float = 0.0
-    squares: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -226,19 +219,14 @@ class Transaction:
         if state is None:
             return None
         self._execute("DELETE FROM windows WHERE window = ?", (window,))
-        held = self._under_way("coalesce(sum(tokens), 0)", window)
+        under_way = (
+            "SELECT coalesce(sum(tokens), 0) FROM reservations WHERE window = ? AND expires IS NOT NULL"
+        )
+        held = int(self._execute(under_way, (window,)).fetchone()[0])
         state.settled -= held
         state.lost -= held
         state.reserved = held
         return state
-
-    def _under_way(self, expression: str, window: int) -> int:
-        statement = f"SELECT {expression} FROM reservations WHERE window = ? AND expires IS NOT NULL"
-        return int(self._execute(statement, (window,)).fetchone()[0])
-
-    def under_way(self, window: int) -> int:
-        """Return how many reservations of a window may still spend; those that expired are spent."""
-        return self._under_way("count(*)", window)
 
     def reserve(self, window: int, tokens: int, share: float, expires: float) -> int:
         """Add a reservation, and return its id."""
@@ -275,9 +263,3 @@ class Transaction:
     def write_past(self, state: State) -> None:
         """Replace it, in its place among those that are kept."""
         self._execute(f"UPDATE windows SET {_SET} WHERE window = ?", [*_values(state), state.window])
-
-    def past(self) -> list[tuple[int, float, float, int, int, int, int]]:
-        """Return windows that are not open: number, beginning, price, settled, lost, asked, refused."""
-        return self._execute(
-            "SELECT window, began, price, settled, lost, asked, refused FROM windows ORDER BY window"
-        ).fetchall()

@@ -232,7 +232,7 @@ def _by_options(problem: str, window: Window) -> str:
     for name, option in (
         ("total_tokens", "price.total"),
         ("mean_tokens", "server.mean_tokens"),
-        ("price=", "server.start_price="),
+        ("price must", "server.start_price must"),
         ("give price", "give server.start_price"),
         ("another path", "another price.state"),
     ):

@@ -86,8 +86,8 @@ def test_where_the_count_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             r"server.mean_tokens goes with .*: give server.start_price > 0 as well",
             (1000, None, other, None, 300),
         ),
-        (r"server.start_price=2\.0 must be a number from 0 to 1", (1000, None, other, 2.0)),
-        ("price.total=0 must be a whole number from 1", (0, None, other)),
+        (r"server.start_price must be <= 1, got 2\.0", (1000, None, other, 2.0)),
+        ("price.total must be >= 1, got 0", (0, None, other)),
     )
     for message, (per_day, per_hour, folder, *prices) in wrong:
         with pytest.raises(InputError, match=message):
