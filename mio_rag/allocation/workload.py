@@ -90,6 +90,7 @@ class PricedQuestion:
     ) -> None:
         if len(candidates) == 0:
             raise InputError("there are no candidates to select from: retrieve a pool first")
+        selector = selector.whole()
         self.selector, self.weight, self.floor, self.ceiling = selector, weight, floor, ceiling
         self.candidates, self._counter = selector.valued(candidates), counter
         formulation = Formulation(selector, self.candidates, counter)
@@ -341,8 +342,8 @@ def selector_problems(selector: Selector) -> list[str]:
         problems.append(f"token_price={selector.token_price:g} is what is looked for here: leave it at 0")
     if selector.counterpart == "joint":
         problems.append("counterpart='joint' has no bound over prices: use counterpart='termwise'")
-    if selector.units != "passages":
-        problems.append(f"units='{selector.units}' has no place in a workload yet: choose passages")
+    if selector.units == "sentences":
+        problems.append(f"units='sentences' has no place in a workload yet: choose passages")
     if selector.solver in _RANKINGS:
         problems.append(f"solver '{selector.solver}' ranks without looking at a price: use auto")
     return problems

@@ -327,7 +327,9 @@ def allocate_batch(
     groups, kinds = groups_of(files, chosen, names, weighted=weighted)
     told = {"total_tokens": total, "floor": int(floor), "ceiling": ceiling, "sample": int(sample)}
     most = MOST_BUDGET if ceiling is None else int(ceiling)
-    final = Job(folder.resolve(), chosen, most, names, kinds, int(shard_rows), floor=int(floor), told=told)
+    final = Job(
+        folder.resolve(), chosen.whole(), most, names, kinds, int(shard_rows), floor=int(floor), told=told
+    )
     tell = progress or (lambda kind, total, done: None)
     with locked(folder):
         claim(final, files, tell)

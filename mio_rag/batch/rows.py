@@ -75,8 +75,8 @@ def columns_of(
         for ours in names
         if ours not in COLUMNS and not ours.startswith(_SCORE)
     ]
-    if selector.units != "passages":
-        problems.append(f"a batch chooses passages: leave units='{selector.units}' out")
+    if selector.units == "sentences":
+        problems.append(f"a batch chooses passages: leave units='sentences' out")
     held = set(schema.names)
     problems += [
         f"column '{theirs}', given for '{ours}', is not in the file: it holds {', '.join(schema.names)}"

@@ -197,7 +197,7 @@ def select_batch(
     names, folder = dict(columns or {}), Path(out)
     files = input_files(Path(candidates))
     groups, kinds = groups_of(files, chosen, names)
-    job = Job(folder.resolve(), chosen, int(budget_tokens), names, kinds, int(shard_rows))
+    job = Job(folder.resolve(), chosen.whole(), int(budget_tokens), names, kinds, int(shard_rows))
     tell = progress or (lambda kind, total, done: None)
     with locked(folder):
         claim(job, files, tell)

@@ -147,7 +147,7 @@ def question_rows(
     question: Question, retriever: Retriever, settings: FrontierSettings
 ) -> list[tuple[dict[str, Any], Selection]]:
     """Return one row and selection for each setting of the grid; `SolverError` if the solver broke."""
-    selector, grid, counter = settings.selector, settings.grid, retriever.counter
+    selector, grid, counter = settings.selector.whole(), settings.grid, retriever.counter
     nominal = retriever.retrieve(question.text)
     # Seeded by the question, so that a resumed run draws what an uninterrupted one would have drawn.
     rng = np.random.default_rng([settings.seed, zlib.crc32(question.id.encode("utf-8", "replace"))])
@@ -256,7 +256,7 @@ def price_curve(
         prices.append({"token_price": price, **figures(chosen, list(map(float, read))), "gap": gap})
     alike = []
     for budget in sorted(budgets):
-        choices = [selector.choose(pool, budget, counter) for pool in pools]
+        choices = [selector.whole().choose(pool, budget, counter) for pool in pools]
         same = figures([list(c.chosen) for c in choices], [float(c.used) for c in choices])
         alike.append({"budget_tokens": int(budget), **same})
     return {"ceiling": int(ceiling), "prices": prices, "budgets": alike}

@@ -47,8 +47,8 @@ def check_selector(selector: Selector) -> list[str]:
         problems.append("a frontier sets the radius itself: leave uncertainty and passage_radii out")
     if selector.counterpart != "termwise":
         problems.append("a frontier supports only the termwise counterpart: leave counterpart out")
-    if selector.units != "passages":
-        problems.append(f"a frontier is one of passages: leave units={selector.units!r} out")
+    if selector.units == "sentences":
+        problems.append(f"a frontier is one of passages: leave units='sentences' out")
     if selector.side.prices or selector.side.change_price > 0:
         problems.append("a frontier supports only hard side constraints: leave prices and change_price out")
     return problems
@@ -136,6 +136,7 @@ def weight_grid(
         problems.append("the candidates bring their own radii, which would override those of the grid")
     if problems:
         raise InputError(problems)
+    selector = selector.whole()
     reference = selector.replace(radius=max(radii)).program(candidates, budget_tokens, counter)
     chain = Chain(selector.solver, selector.options)
     points: list[GridPoint] = []
@@ -273,6 +274,7 @@ def query_frontier(
         raise InputError(problems)
     if len(candidates) == 0:
         raise InputError("there are no candidates to select from: retrieve a pool first")
+    selector = selector.whole()
     pool = selector.valued(candidates)
     # One penalty along the path, that of the budget asked for: a larger budget must not raise it.
     priced = selector.replace(passage_penalty=selector.penalty(pool, budget_tokens))

@@ -180,10 +180,10 @@ class Selector(Settings):
     text that both hold. Not charged under embedding uncertainty."""
     near_duplicates: NearDuplicates = "one"
     """Of near-duplicates, read at most one (the newest where they are dated), or all."""
-    units: Units = "passages"
+    units: Units = "auto"
     """What is chosen. Sentences need the reader's tokenizer, and exclude what is about whole passages:
-    counts, caps by source, side constraints, uncertainty, reading apart. "auto": see
-    `mio_rag.selection.units.units_for`."""
+    counts, caps by source, side constraints, uncertainty, reading apart. "auto": sentences where they may be
+    chosen and whole passages leave little room, see `mio_rag.selection.units.units_for`."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -261,6 +261,10 @@ class Selector(Settings):
         if not named:
             return []
         return [f"units='sentences' excludes {named}: that is about whole passages, leave one of them out"]
+
+    def whole(self) -> Self:
+        """Return these settings with whole passages where they leave units open."""
+        return self.replace(units="passages") if self.units == "auto" else self
 
     def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
         """Return the settings as plain data for JSON; radii of passages as a digest."""
@@ -449,8 +453,7 @@ class Selector(Settings):
         units = units_for(self, pool.candidates, pool.model, budget, counter)
         settings = self if units == self.units else self.replace(units=units)
         if self.units != "auto" or units == "passages" or is_document_pool(candidates):
-            choice = _choose(_formulation(settings, pool, counter, known), budget, counter, solve)
-            return dataclasses.replace(choice, uncounted=self.units == "auto" and counter is None)
+            return _choose(_formulation(settings, pool, counter, known), budget, counter, solve)
         # Sentences where little fits and a passage that is above its price does not.
         whole = _formulation(settings.replace(units="passages"), pool, counter, known)
         choice = _choose(whole, budget, counter, solve)

@@ -62,8 +62,6 @@ class Choice:
         Whether passages of one document are read as one text.
     by_room : bool
         Whether sentences were chosen since passages that are worth their price do not fit.
-    uncounted : bool
-        Whether passages stayed whole since nobody counts the tokens of sentences.
     """
 
     formulation: Formulation
@@ -75,7 +73,6 @@ class Choice:
     allowed: int
     is_merged: bool = False
     by_room: bool = False
-    uncounted: bool = False
 
 
 def solved(
@@ -132,11 +129,7 @@ def _how_read(choice: Choice) -> list[str]:
 
 
 def _why_sentences(choice: Choice) -> list[str]:
-    """Where nobody asked for sentences, why they were chosen, or could not be."""
-    if choice.uncounted:
-        return [
-            "units='auto' keeps passages whole here: sentences need the reader's tokenizer, pass counter=..."
-        ]
+    """Where nobody asked for sentences, why they were chosen."""
     if not (choice.by_room and choice.chosen):
         return []
     return [

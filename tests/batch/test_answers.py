@@ -360,7 +360,8 @@ def test_what_a_total_does_not_allow_is_left_and_answered_with_a_larger_one(
 ) -> None:
     index, reader = CorpusIndex.build(demo.passages, "tfidf", demo.name), make_generator("extractive")
     limits = {"evidence_tokens": 400, "answer_tokens": 32}
-    policy = policy_of({"price": {"token": 0.0005}, "limits": limits}, "p12")
+    whole = {"by": "program", "units": "passages"}
+    policy = policy_of({"price": {"token": 0.0005}, "limits": limits, "selection": whole}, "p12")
     asked, sparse = read_questions("demo")[:40], 7000
 
     def batch(total: int, concurrency: int = 1) -> AskedSummary:
@@ -381,7 +382,7 @@ def test_what_a_total_does_not_allow_is_left_and_answered_with_a_larger_one(
     assert refused
     for row in refused:
         pool = retriever.retrieve(row["question"])
-        assert Selector(token_price=row["token_price"]).select(pool, 400, reader).chosen
+        assert Selector(token_price=row["token_price"], units="passages").select(pool, 400, reader).chosen
         assert (row["state"], row["lm_calls"]) == ("open", 0)
     same = batch(sparse, concurrency=3)
     assert (same.answered, same.spent, same.unread) == (first.answered, first.spent, 0)

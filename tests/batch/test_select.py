@@ -170,7 +170,11 @@ def test_infeasible_rows_are_results(tmp_path: Path) -> None:
         (lambda row: row.pop("embeddings"), {}, "needs 'embeddings' or 'similarity'"),
         (lambda row: row.pop("relevance"), {}, "relevance is unknown"),
         (lambda row: row.update(tokens="many"), {}, "column 'tokens' is string, expected a list of numbers"),
-        (None, {"selector": Selector(units="auto")}, "a batch chooses passages: leave units='auto' out"),
+        (
+            None,
+            {"selector": Selector(units="sentences")},
+            "a batch chooses passages: leave units='sentences' out",
+        ),
         (None, {"budget_tokens": 0}, "budget_tokens=0 must be >= 1"),
         (None, {"budget_tokens": 10**21}, "budget_tokens=1000000000000000000000 must be at most"),
         (None, {"shard_rows": 0}, "shard_rows=0 must be >= 1"),

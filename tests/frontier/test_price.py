@@ -63,7 +63,7 @@ def test_what_passages_share_is_counted_once_as_where_they_are_read() -> None:
     shared = 0.0
     for point in curve["prices"]:
         priced = plain.replace(token_price=point["token_price"])
-        chosen = [priced.choose(pool, 120, COUNTER) for pool in pools]
+        chosen = [priced.whole().choose(pool, 120, COUNTER) for pool in pools]
         apart = [pool.tokens[list(one.chosen)].sum() for one, pool in zip(chosen, pools, strict=True)]
         assert point["tokens"]["mean"] == pytest.approx(np.mean([one.used for one in chosen]))
         shared += np.mean(apart) - point["tokens"]["mean"]

@@ -244,7 +244,7 @@ def test_a_note_says_where_nothing_likely_can_be_read(
     assert note.startswith(f"'{best}', the most likely to be needed (probability ")
     assert "has 401 tokens, more than the budget of 400 (of those that fit it the best has 0." in note
     assert note.endswith("raise the budget, or split passages")  # nobody counts the tokens of sentences here
-    counted = Selector(merge=True).select(long, 400, RegexCounter())
+    counted = Selector(units="passages").select(long, 400, RegexCounter())
     assert any(one.endswith("choose sentences (units='sentences')") for one in counted.notes)
     capped = Selector(max_passages=5).select(long, 400, RegexCounter())
     assert not any("choose sentences" in one for one in capped.notes)
