@@ -343,7 +343,7 @@ def selector_problems(selector: Selector) -> list[str]:
     if selector.counterpart == "joint":
         problems.append("counterpart='joint' has no bound over prices: use counterpart='termwise'")
     if selector.units == "sentences":
-        problems.append(f"units='sentences' has no place in a workload yet: choose passages")
+        problems.append("units='sentences' has no place in a workload yet: choose passages")
     if selector.solver in _RANKINGS:
         problems.append(f"solver '{selector.solver}' ranks without looking at a price: use auto")
     return problems

@@ -76,7 +76,7 @@ def columns_of(
         if ours not in COLUMNS and not ours.startswith(_SCORE)
     ]
     if selector.units == "sentences":
-        problems.append(f"a batch chooses passages: leave units='sentences' out")
+        problems.append("a batch chooses passages: leave units='sentences' out")
     held = set(schema.names)
     problems += [
         f"column '{theirs}', given for '{ours}', is not in the file: it holds {', '.join(schema.names)}"

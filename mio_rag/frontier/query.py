@@ -48,7 +48,7 @@ def check_selector(selector: Selector) -> list[str]:
     if selector.counterpart != "termwise":
         problems.append("a frontier supports only the termwise counterpart: leave counterpart out")
     if selector.units == "sentences":
-        problems.append(f"a frontier is one of passages: leave units='sentences' out")
+        problems.append("a frontier is one of passages: leave units='sentences' out")
     if selector.side.prices or selector.side.change_price > 0:
         problems.append("a frontier supports only hard side constraints: leave prices and change_price out")
     return problems

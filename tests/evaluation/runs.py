@@ -8,6 +8,7 @@ import pyarrow.parquet
 
 from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings, evaluate
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
+from mio_rag.selection.selector import Selector
 from mio_rag.types import GenerationError
 
 SCRIPT = {"a": "Mount Falterona", "b": "406 kilometres", "c": "The Tiber", "d": "sand"}
@@ -21,6 +22,7 @@ class Crash(Exception):
 
 def run(data: Any, index: Any, generator: Generator | None, out: Path, **changes: Any) -> EvaluationResult:
     options = {name: changes.pop(name) for name in ("resume", "progress") if name in changes}
+    changes.setdefault("selector", Selector(units="passages"))  # rows are checked by whole passages
     return evaluate(data, index, generator, replace(SETTINGS, **changes), out, **options)
 
 

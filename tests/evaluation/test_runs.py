@@ -379,7 +379,7 @@ def test_other_settings_data_and_models_cannot_join_a_run(
             rivers,
             river_index,
             same,
-            {"selector": Selector(redundancy_weight=0.5)},
+            {"selector": Selector(redundancy_weight=0.5, units="passages")},
             "redundancy_weight, opt.*",
         ),
         (rivers, river_index, same, {"prices": Prices({"scripted": (1, 1)})}, "prices"),
@@ -481,7 +481,7 @@ def test_totals_are_kept_and_an_interrupted_run_ends_alike(
     demo: Dataset, demo_index: CorpusIndex, tmp_path: Path
 ) -> None:
     few: dict[str, Any] = {
-        "methods": ("exact", "allocated", "paced"), "budgets": (60, 150), "selector": Selector(),
+        "methods": ("exact", "allocated", "paced"), "budgets": (60, 150),
         "retrieval": RetrievalSettings(pool=12), "limit": 12,
     }  # fmt: skip
     whole = run(demo, demo_index, None, tmp_path / "whole", **few)
