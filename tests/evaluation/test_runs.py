@@ -380,7 +380,7 @@ def test_other_settings_data_and_models_cannot_join_a_run(
             river_index,
             same,
             {"selector": Selector(redundancy_weight=0.5, units="passages")},
-            "redundancy_weight, opt.*",
+            "redundancy_weight",
         ),
         (rivers, river_index, same, {"prices": Prices({"scripted": (1, 1)})}, "prices"),
         (relabelled, river_index, same, {}, "data_sha256"),
