@@ -543,8 +543,9 @@ class Policy(Settings):
     def _named(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        told = renamed(data)[0]
-        return {key: _tagged(key, value) for key, value in told.items()}
+        if problems := old_names(data):
+            raise InputError(problems)
+        return {key: _tagged(key, value) for key, value in data.items()}
 
     @model_validator(mode="after")
     def _fits_together(self, info: ValidationInfo) -> Self:
@@ -598,12 +599,6 @@ class Policy(Settings):
                 "effect: leave them out, or choose one that retrieves and selects"
             ]
         return []
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What to change in its file: names of earlier releases that are still read."""
-        found: tuple[str, ...] = self.__dict__.get("_notes", ())
-        return found
 
     @property
     def prices(self) -> Prices:
@@ -678,24 +673,14 @@ def _unscaled(selection: Any) -> list[str]:
     return problems
 
 
-def renamed(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the data under today's names, and what was renamed."""
-    notes: list[str] = []
-
-    def under(names: Mapping[str, str], given: Mapping[str, Any], where: str) -> dict[str, Any]:
-        made = {}
-        for key, value in given.items():
-            if (new := names.get(key)) is not None:
-                if new in given:
-                    raise InputError(f"{where}{key} is the old name of {new}: give one of them")
-                notes.append(f"{where}{key} is now named {where}{new}")
-            made[new or key] = value
-        return made
-
-    told = under(_OLD_TABLES, data, "")
-    if isinstance(told.get("limits"), Mapping):
-        told["limits"] = under(_OLD_LIMITS, told["limits"], "limits.")
-    return told, notes
+def old_names(data: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with names that a policy had once, and that mean something else today."""
+    limits = data.get("limits")
+    return [f"[{old}] is now [{new}]: rename it" for old, new in _OLD_TABLES.items() if old in data] + [
+        f"limits.{old} is now limits.{new}: rename it"
+        for old, new in _OLD_LIMITS.items()
+        if isinstance(limits, Mapping) and old in limits
+    ]
 
 
 def _tagged(table: str, given: Any) -> Any:

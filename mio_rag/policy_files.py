@@ -26,7 +26,7 @@ from mio_rag.policy import (
     StrategySearch,
     WorkflowOrder,
     is_file_name,
-    renamed,
+    old_names,
 )
 from mio_rag.settings import explain
 from mio_rag.storage import parse_toml, read_text
@@ -324,10 +324,8 @@ def _rough(data: Mapping[str, Any], name: str, folder: Path | None) -> tuple[Pol
     """Return a policy of the parts that are valid, defaults elsewhere, and what is wrong with the others."""
     problems: list[str] = []
     parts: dict[str, Any] = {"name": name}
-    try:
-        data, notes = renamed(data)
-    except InputError as error:
-        problems, data, notes = list(error.problems), {}, []
+    if old := old_names(data):
+        raise InputError(old)
     for key, value in data.items():
         if key not in Policy.model_fields:
             problems.append(f"'{key}' is unknown: {choose(key, Policy.model_fields)}")
@@ -345,7 +343,6 @@ def _rough(data: Mapping[str, Any], name: str, folder: Path | None) -> tuple[Pol
         )
         del parts["price"]
     policy = Policy.model_construct(**parts)
-    policy.__dict__["_notes"] = tuple(notes)
     return policy, problems
 
 
@@ -421,12 +418,11 @@ def read_policy(
     else:
         data, folder = parse_toml(read_text(path), f"'{text}'"), path.absolute().parent
         stem, where = path.stem, f"'{text}': "
-    notes: list[str] = []
+    if old := old_names(data):
+        raise InputError([f"{where}{problem}" for problem in old])
     if change is not None:
-        told, notes = renamed(data)
-        data = dict(change({key: _located(key, value, folder) for key, value in told.items()}))
+        data = dict(change({key: _located(key, value, folder) for key, value in data.items()}))
     policy, problems = _rough(data, stem, None if change is not None else folder)
-    policy.__dict__["_notes"] = (*notes, *policy.notes)
     problems += policy.contradictions()
     if problems:
         try:  # the files that it names, too, so that all is reported at once

@@ -7,7 +7,7 @@ import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.learning.bandit_log import EventLog
-from mio_rag.policy import PRESETS, DollarPrice, Model, Policy, Rule, Total
+from mio_rag.policy import PRESETS, DollarPrice, Model, Policy, Total
 from mio_rag.policy_files import allocating, policy_of, preset_text, read_policy, resolve
 from mio_rag.selection.selector import Selector
 from mio_rag.session.tiers import Tier
@@ -40,7 +40,6 @@ def test_a_file_says_the_same_as_a_preset(tmp_path: Path) -> None:
     mine, shipped = read_policy(path), read_policy("balanced")
     assert mine.name == "mine"
     assert mine.sha256 == shipped.sha256  # what it is called is no part of what it does
-    assert not mine.notes
     again = policy_of(mine.to_dict(), "again")
     assert again == mine
     path.write_text(preset_text("balanced").replace("0.0005", "0.0006"))
@@ -66,7 +65,7 @@ most = 0
 [models.strong]
 input = 3
 [limits]
-tokens = 10
+max_total_tokens = 10
 [colour]
 """
     )
@@ -126,7 +125,8 @@ tokens = 10
         ({"limits": {"max_total_tokens": 10}}, "must be >= budget + max_tokens (1088), got 10"),
         ({"limits": {"max_steps": 2.5}}, "limits.max_steps must be a whole number, got 2.5"),
         ({"limits": {"timeout": float("nan")}}, "limits.timeout must be a finite number"),
-        ({"limits": {"budget": 50, "evidence_tokens": 60}}, "the old name of budget: give one of them"),
+        ({"limits": {"evidence_tokens": 60}}, "limits.evidence_tokens is now limits.budget: rename it"),
+        ({"reading": {}, "limits": {"steps": 2}}, "[reading] is now [selection]: rename it"),
         ({"models": {"reader": {"spec": "extractive"}}}, "--model names the reader"),
         ({"models": {"strong": {"input": 3.0}}}, "give both input and output"),
         ({"models": {"big": {"spec": "oracle:9"}}}, "oracle"),
@@ -299,42 +299,6 @@ def test_a_file_that_is_missing_is_told_as_such(name: str) -> None:
         read_policy(name)
 
 
-def test_names_of_earlier_releases_are_read_and_reported() -> None:
-    old = policy_of(
-        {
-            "amount": {"by": "price"},
-            "reading": {"max_per_source": 2},
-            "repetition": {"by": "threshold:.4", "most": 1},
-            "limits": {"evidence_tokens": 90, "answer_tokens": 8, "tokens": 900, "steps": 3, "seconds": 2},
-        },
-        "p",
-    )
-    new = policy_of(
-        {
-            "selection": {"max_per_source": 2},
-            "repeat": {"by": "rule", "rule": "threshold:.4", "most": 1},
-            "limits": {
-                "budget": 90,
-                "max_tokens": 8,
-                "max_total_tokens": 900,
-                "max_steps": 3,
-                "timeout": 2,
-            },
-        },
-        "p",
-    )
-    assert old == new
-    assert old.sha256 == new.sha256
-    assert new.notes == ()
-    assert old.notes[:3] == (
-        "amount is now named depth",
-        "reading is now named selection",
-        "repetition is now named repeat",
-    )
-    assert "limits.evidence_tokens is now named limits.budget" in old.notes
-    assert isinstance(old.repeat, Rule)
-
-
 BASE = Selector()
 TOTAL = {"price": {"total": 5000, "questions": 10}}
 
@@ -363,7 +327,7 @@ def test_an_allocation_reads_by_the_policy_and_names_what_it_cannot_keep() -> No
 
 
 def test_changes_are_checked_with_the_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text('[reading]\nrelevance_model = "model.json"\n')
+    (tmp_path / "mine.toml").write_text('[selection]\nrelevance_model = "model.json"\n')
     seen: list[object] = []
     with pytest.raises(InputError, match="relevance"):
         read_policy(tmp_path / "mine.toml", lambda data: seen.append(data) or data)

@@ -138,7 +138,7 @@ def _check(made: Selection, given: dict[str, Any]) -> None:
     pool, chosen = made.candidates, made.chosen
     if made.program.n <= 60 and given.get("counterpart") != "joint":
         check_result(made.program, made.result, _OPTIONS, exact)
-    strict("to_dict() of a selection", made.to_dict())
+    strict("to_dict() of a selection", made.to_dict(why=True, proof=True))
     if not made.explain().strip():
         raise Wrong("a selection without an explanation")
     if len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(len(pool))):

@@ -308,7 +308,15 @@ class PricedQuestion:
             if result.status is Status.ERROR:
                 raise SolverError(result.message)
         return Choice(
-            formulation, Solved(program, result), result, chosen, used, self.ceiling, allowed, merge
+            formulation,
+            Solved(program, result),
+            result,
+            chosen,
+            used,
+            self.ceiling,
+            allowed,
+            merge,
+            counter="" if counter is None else counter.name,
         )
 
     def value_of(self, choice: Choice) -> float:

@@ -18,7 +18,7 @@ from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, choose, collect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from mio_rag.allocation.money import Rate
     from mio_rag.generation import Generator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mio_rag.selection.result import Selection
     from mio_rag.session.cache import AnswerCache, Hit
     from mio_rag.session.trace import Outcome, Trace
-    from mio_rag.types import Passage
+
 
 #: Tokens that may be read where tiers or a policy limit them.
 _MOST = 1_000_000
@@ -95,11 +95,12 @@ def select(
             selection = _by_method(ranks, chosen)(pool, allowed, retriever.counter)
     rate = chosen.rate("" if reader is None else reader.name)
     if output.as_json:
-        cost = {} if rate is None else {"dollars": rate.cost(selection.tokens_used)}
-        output.json({"question": question, **cost, **selection.to_dict(), **searched})
+        told = selection.to_dict(question=question, why=why, proof=proof)
+        told |= {} if rate is None else {"dollars": rate.cost(selection.tokens_used)}
+        output.json({**told, **({"search": searched} if searched else {})})
     else:
         if selection.passages:
-            output.console.print(context_text(selection.passages, form), soft_wrap=True, markup=False)
+            output.console.print(context_text(selection, form), soft_wrap=True, markup=False)
         if why:
             print_reasons(output.notes, selection)
             if searched:
@@ -158,23 +159,25 @@ def _searched(
     return outcome.selection, searched_json(outcome)
 
 
-def heading(passage: Passage) -> str:
-    """Where a passage comes from, in a few words."""
-    named = [passage.source, "" if passage.title in passage.source else passage.title]
-    return ", ".join(filter(None, named)) or passage.id
+def headings(selection: Selection) -> list[str]:
+    """Where each text that is read comes from, in a few words."""
+    return [
+        ", ".join(filter(None, [part["source"], " > ".join(part["section"])])) or part["ids"][0]
+        for part in selection.parts
+    ]
 
 
-def context_text(passages: Sequence[Passage], form: str = "text") -> str:
+def context_text(selection: Selection, form: str = "text") -> str:
     """Return a context for a prompt: text, markdown or xml."""
+    parts = enumerate(zip(headings(selection), selection.texts, strict=True), 1)
     if form == "xml":
-        parts = [
-            f'<passage n="{n}" source={quoteattr(heading(one))}>\n{escape(one.text)}\n</passage>'
-            for n, one in enumerate(passages, 1)
+        told = [
+            f'<passage n="{n}" source={quoteattr(name)}>\n{escape(text)}\n</passage>'
+            for n, (name, text) in parts
         ]
-        return "\n".join(["<context>", *parts, "</context>"])
+        return "\n".join(["<context>", *told, "</context>"])
     begin = "### [{}] {}\n\n{}" if form == "markdown" else "[{}] {}\n{}"
-    parts = [begin.format(n, heading(one), one.text) for n, one in enumerate(passages, 1)]
-    return "\n\n".join(parts)
+    return "\n\n".join(begin.format(n, name, text) for n, (name, text) in parts)
 
 
 # -- ask --------------------------------------------------------------------------------------------------
@@ -192,6 +195,7 @@ def ask(
     set_: o.Sets = None,
     embedder: o.EmbedderName = DEFAULTS.embedder,
     why: o.Why = False,
+    proof: Annotated[bool, o.opt("Print the certificate.", "--proof")] = False,
     show_context: Annotated[bool, o.opt("Print the context below the answer.", "--show-context")] = False,
     trace: Annotated[Path | None, o.opt("Append every decision to this file; see policy replay.")] = None,
     no_refresh: o.NoRefresh = False,
@@ -246,24 +250,24 @@ def ask(
             session = chosen.session(retriever)
             allowed = limits.budget if chosen.controller and not tiers else _MOST
             outcome = _attempt(session, question, reader, allowed, trace)
-            keep = None if cache is None else lambda told: cache.put(question, scope, told)
-            _show_outcome(output, outcome, chosen, rate, keep, why=why, show_context=show_context)
-            return
-        told, selection = _plainly(chosen, question, reader, retriever, rate)
-        verdict = None if refusing is None else refusing.judge(question, selection, told.pop("reply"))
-        told.pop("reply", None)
+            told, selection = _told(outcome, chosen, rate, why=why, proof=proof), outcome.selection
+            if cache is not None and selection is not None and outcome.trace.ended == "stop":
+                cache.put(question, scope, told)
+        else:
+            outcome = None
+            told, selection = _plainly(
+                chosen, question, reader, retriever, rate, refusing, why=why, proof=proof
+            )
+            if cache is not None:
+                cache.put(question, scope, told)
     finally:
         reader.close()
-    if verdict is not None:
-        told["refusal"] = verdict.to_dict()
-        if verdict.refused:
-            told["said"], told["answer"] = told["answer"], ""
-    if cache is not None:
-        cache.put(question, scope, told)
     if output.as_json:
         output.json(told if cache is None else {**told, "cached": None})
     else:
-        _print_answer(output, told, selection, rate, why=why, show_context=show_context)
+        _print_answer(
+            output, told, selection, outcome, rate, full=why or proof, why=why, context=show_context
+        )
     if not told["answer"]:
         raise typer.Exit(3)
 
@@ -295,8 +299,9 @@ def _cache(chosen: Chosen, index: Any, reader: Generator, refusing: Any) -> tupl
 
 
 def _plainly(
-    chosen: Chosen, question: str, reader: Generator, retriever: Retriever, rate: Rate | None
-) -> tuple[dict[str, Any], Selection]:
+    chosen: Chosen, question: str, reader: Generator, retriever: Retriever, rate: Rate | None, refusing: Any,
+    **shown: bool,
+) -> tuple[dict[str, Any], Selection]:  # fmt: skip
     """One search, one program, one call of the model; as plain data."""
     from mio_rag.ask import answer_from
 
@@ -309,66 +314,115 @@ def _plainly(
         budget_tokens=limits.budget,
         max_tokens=limits.max_tokens,
     )
-    told = {
-        "question": question,
-        "answer": answer.text,
-        "generator": answer.generator,
+    usage = {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,
-        **_dollars(rate, answer.prompt_tokens, answer.completion_tokens),
-        "generate_seconds": answer.latency_seconds,
-        **selection.to_dict(),
-        "reply": answer,
+        "seconds": answer.latency_seconds,
     }
+    if rate is not None:
+        usage["dollars"] = rate.cost(answer.prompt_tokens, answer.completion_tokens)
+    told = {
+        **selection.to_dict(question=question, **shown),
+        "answer": answer.text,
+        "citations": selection.cited(answer.text),
+        "model": answer.generator,
+        "usage": usage,
+    }
+    if refusing is not None:
+        verdict = refusing.judge(question, selection, answer)
+        told["refusal"] = verdict.to_dict()
+        if verdict.refused:
+            told |= {"said": answer.text, "answer": "", "citations": []}
     return told, selection
 
 
-def _dollars(rate: Rate | None, prompt_tokens: int, completion_tokens: int) -> dict[str, float]:
-    return {} if rate is None else {"dollars": rate.cost(prompt_tokens, completion_tokens)}
+def _told(outcome: Outcome, chosen: Chosen, rate: Rate | None, *, why: bool, proof: bool) -> dict[str, Any]:
+    """What came of a question that was answered step by step, as plain data."""
+    from mio_rag.policies.make import in_force
+
+    trace, selection = outcome.trace, outcome.selection
+    told: dict[str, Any] = {
+        "version": 1, "question": trace.question, "context": "", "tokens": 0, "budget": None, "parts": [],
+        "answerable": None, "method": None, "status": "none", "gap": None, "seconds": 0.0, "notes": [],
+    }  # fmt: skip
+    if selection is not None:
+        told = selection.to_dict(question=trace.question, why=why, proof=proof)
+    if "tiers" in trace.settings:
+        tier = in_force(outcome, chosen.selector)
+        told |= {
+            "budget": tier["budget_tokens"],
+            "tier": {"name": tier["tier"], "context": tier["context"], "unit": tier["context_unit"]},
+        }
+    usage = {
+        "prompt_tokens": sum(call.prompt_tokens for call in trace.calls),
+        "completion_tokens": sum(call.completion_tokens for call in trace.calls),
+        "model_calls": sum(call.lm_calls for call in trace.calls),
+        "searches": sum(call.retrieval_calls for call in trace.calls),
+        "seconds": trace.seconds,
+        **_paid(trace, rate, chosen),
+    }
+    return {
+        **told,
+        "answer": trace.answer,
+        "citations": [] if selection is None else selection.cited(trace.answer),
+        "model": trace.generator,
+        "usage": usage,
+        **({"trace": trace.to_dict()} if why else {}),
+    }
 
 
 def _print_answer(
-    output: Output,
-    told: dict[str, Any],
-    selection: Selection,
-    rate: Rate | None,
-    *,
-    why: bool,
-    show_context: bool,
-) -> None:
+    output: Output, told: dict[str, Any], selection: Selection | None, outcome: Outcome | None,
+    rate: Rate | None, *, full: bool, why: bool, context: bool,
+) -> None:  # fmt: skip
     """The answer or a refusal on stdout; what was read, and what it took, on stderr."""
     from mio_rag.cli.show import print_reasons, proof_of
+    from mio_rag.cli.show_control import print_run
 
-    refusal = told.get("refusal")
+    refusal, usage = told.get("refusal"), told["usage"]
     if refusal is not None and refusal["refused"]:
         output.say(f"These passages probably do not answer the question ({refusal['probability']:.0%}).")
-        output.say(f"{told['generator']} would have said: {told['said'] or '(no answer)'}")
+        output.say(f"{told['model']} would have said: {told['said'] or '(no answer)'}")
     elif told["answer"]:
         output.console.print(told["answer"], soft_wrap=True, markup=False)
-    if show_context and selection.passages:
-        output.console.print(f"\n{context_text(selection.passages)}", soft_wrap=True, markup=False)
-    elif selection.passages:
+    read = selection is not None and bool(selection.passages)
+    if context and read:
+        assert selection is not None
+        output.console.print(f"\n{context_text(selection)}", soft_wrap=True, markup=False)
+    elif read and outcome is None:
+        assert selection is not None
         output.say("")
-        for n, one in enumerate(selection.passages, 1):
-            output.say(f"[{n}] {heading(one)}")
-    if why:
+        for n, name in enumerate(headings(selection), 1):
+            output.say(f"[{n}] {name}")
+    if outcome is not None:
+        print_run(output.notes, outcome.trace)
+    if why and selection is not None:
         print_reasons(output.notes, selection)
-    output.say(proof_of(selection, full=why))
-    for note in selection.notes:
+    if selection is not None and (full or outcome is None):
+        tier = told.get("tier")
+        room = None
+        if tier and told["budget"] is None:
+            room = f"the tier {tier['name']} reads up to {tier['context']:,} {tier['unit']}"
+        output.say(proof_of(selection, full=full, room=room))
+    if outcome is not None:
+        if said := _cost_in_words(usage, rate):
+            output.say(said)
+        return
+    for note in selection.notes if selection is not None else ():
         output.say(f"note: {note}")
     output.say(
-        f"{told['generator']}: {told['prompt_tokens']} prompt and {told['completion_tokens']} answer tokens, "
-        f"{told['generate_seconds']:.2f} s"
+        f"{told['model']}: {usage['prompt_tokens']} prompt and {usage['completion_tokens']} answer tokens, "
+        f"{usage['seconds']:.2f} s"
     )
     if rate is not None:
-        output.say(rate.explain(told["prompt_tokens"], told["completion_tokens"]))
+        output.say(rate.explain(usage["prompt_tokens"], usage["completion_tokens"]))
 
 
 def _show_known(output: Output, question: str, known: Hit, rate: Rate | None) -> None:
     """An answer that was given before."""
     if output.as_json:
-        told = {name: value for name, value in known.answer.items() if name != "dollars"}
-        output.json({**told, "question": question, **_dollars(rate, 0, 0), "cached": known.to_dict()})
+        usage = {**known.answer["usage"], **({} if rate is None else {"dollars": 0.0})}
+        output.json({**known.answer, "question": question, "usage": usage, "cached": known.to_dict()})
     else:
         from mio_rag.cli.show import known_lines
 
@@ -395,83 +449,41 @@ def _attempt(
     return found.check()
 
 
-def _show_outcome(
-    output: Output,
-    outcome: Outcome,
-    chosen: Chosen,
-    rate: Rate | None,
-    keep: Callable[[dict[str, Any]], None] | None,
-    *,
-    why: bool,
-    show_context: bool,
-) -> None:
-    """The answer, what was read, and every step."""
-    from mio_rag.cli.show import print_reasons, proof_of
-    from mio_rag.cli.show_control import print_run
-    from mio_rag.policies.make import in_force
-
-    trace, selection = outcome.trace, outcome.selection
-    tier = in_force(outcome, chosen.selector) if "tiers" in trace.settings else {}
-    told = {
-        "question": trace.question,
-        "answer": trace.answer,
-        "generator": trace.generator,
-        "prompt_tokens": sum(call.prompt_tokens for call in trace.calls),
-        "completion_tokens": sum(call.completion_tokens for call in trace.calls),
-        "lm_calls": sum(call.lm_calls for call in trace.calls),
-        "retrieval_calls": sum(call.retrieval_calls for call in trace.calls),
-        **({} if selection is None else selection.to_dict()),
-        **tier,
-        "trace": trace.to_dict(),
-    }
-    if keep is not None and selection is not None and trace.ended == "stop":
-        keep(told)
-    paid, said = _paid(trace, rate, chosen)
-    if output.as_json:
-        output.json({**told, **paid, **({} if keep is None else {"cached": None})})
-    else:
-        if trace.answer:
-            output.console.print(trace.answer, soft_wrap=True, markup=False)
-        if show_context and selection is not None and selection.passages:
-            output.console.print(f"\n{context_text(selection.passages)}", soft_wrap=True, markup=False)
-        print_run(output.notes, trace)
-        if why and selection is not None:
-            print_reasons(output.notes, selection)
-            room = None
-            if tier and tier["budget_tokens"] is None:
-                room = f"the tier {tier['tier']} reads up to {tier['context']:,} {tier['context_unit']}"
-            output.say(proof_of(selection, full=True, room=room))
-        if said:
-            output.say(said)
-    if not trace.answer:
-        raise typer.Exit(3)
-
-
-def _paid(trace: Trace, rate: Rate | None, chosen: Chosen) -> tuple[dict[str, Any], str]:
-    """Tokens and dollars by model, as plain data and in words; no dollars where one has no price."""
-    from mio_rag.allocation.money import dollars
+def _paid(trace: Trace, rate: Rate | None, chosen: Chosen) -> dict[str, Any]:
+    """Tokens and dollars by model; no dollars where one has no price."""
     from mio_rag.session.costs import Prices
     from mio_rag.session.trace import asked_by_model
 
-    into, out = (sum(getattr(call, f"{k}_tokens") for call in trace.calls) for k in ("prompt", "completion"))
     asked = asked_by_model(trace)
     if len(asked) <= 1:
-        if rate is None:
-            return {}, ""
-        return {"dollars": rate.cost(into, out)}, rate.explain(into, out)
-    names = ("prompt_tokens", "completion_tokens")
-    told: dict[str, Any] = {"models": {n: dict(zip(names, both, strict=True)) for n, both in asked.items()}}
+        into, out = (sum(getattr(c, f"{k}_tokens") for c in trace.calls) for k in ("prompt", "completion"))
+        return {} if rate is None else {"dollars": rate.cost(into, out)}
     given = dict(chosen.policy.prices.dollars)
-    if not given:
-        return told, ""
-    prices = Prices(given)
-    costs = {name: prices.of(name, *tokens) for name, tokens in asked.items()}
-    known = {name: cost for name, cost in costs.items() if cost is not None}
-    if len(known) < len(costs):
-        lacking = ", ".join(f"'{name}'" for name in costs if name not in known)
-        why = f"no dollars: {lacking} has no price; set models.NAME.input and models.NAME.output"
-        return {**told, "dollars": None}, why
-    parts = ", ".join(f"{dollars(known[name])} {name}" for name in sorted(known, key=lambda n: n == "reader"))
+    costs = {name: Prices(given).of(name, *tokens) for name, tokens in asked.items()} if given else {}
+    told: dict[str, Any] = {
+        "models": {
+            name: {"prompt_tokens": into, "completion_tokens": out}
+            | ({"dollars": costs[name]} if given else {})
+            for name, (into, out) in asked.items()
+        }
+    }
+    if given:
+        known = [cost for cost in costs.values() if cost is not None]
+        told["dollars"] = sum(known) if len(known) == len(costs) else None
+    return told
+
+
+def _cost_in_words(usage: dict[str, Any], rate: Rate | None) -> str:
+    """What was paid, and to which model."""
+    from mio_rag.allocation.money import dollars
+
+    if "models" not in usage:
+        return "" if rate is None else rate.explain(usage["prompt_tokens"], usage["completion_tokens"])
+    if "dollars" not in usage:
+        return ""
+    costs = {name: model["dollars"] for name, model in usage["models"].items()}
+    if lacking := ", ".join(f"'{name}'" for name, cost in costs.items() if cost is None):
+        return f"no dollars: {lacking} has no price; set models.NAME.input and models.NAME.output"
+    parts = ", ".join(f"{dollars(costs[name])} {name}" for name in sorted(costs, key=lambda n: n == "reader"))
     who = "" if rate is None else f", which is {rate.model}"
-    total = sum(known.values())
-    return {**told, "dollars": total}, f"{dollars(total)} for these tokens ({parts}{who})"
+    return f"{dollars(usage['dollars'])} for these tokens ({parts}{who})"

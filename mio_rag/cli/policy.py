@@ -75,8 +75,7 @@ def policy_check(
     count = len(states.hashes)
     files = f", with {count} file{'s' if count > 1 else ''}" if count else ""
     lines = [f"{found.name} is valid{files}; content {states.sha256[:12]}"]
-    lines += [f"note: {note}" for note in found.notes]
-    output.result({**told, "notes": list(found.notes)}, *lines)
+    output.result(told, *lines)
 
 
 @policy_app.command("show")

@@ -120,24 +120,29 @@ def print_rows(console: Terminal, titles: str, rows: Iterable[Sequence[object]],
 _SNIPPET = 160  # characters
 
 
-def print_reasons(console: Terminal, selection: Selection, show_rest: int = 8) -> None:
-    """Why each passage is chosen, and why the best of the rest are not."""
+def print_reasons(console: Terminal, selection: Selection) -> None:
+    """Why each passage is chosen, and why the best of the rest are not: as many as a terminal holds."""
     chosen = set(selection.chosen)
     rest = [i for i in range(len(selection.candidates)) if i not in chosen]
     rest.sort(key=lambda i: -selection.decisions[i].value)
+    room = max(8, (console.height - 10) // 2) if console.is_terminal else 60
+    shown = selection.chosen[: room - 3]
     for title, rows in (
-        ("selected:", selection.chosen),
-        ("left out, most valuable first:", rest[:show_rest]),
+        ("selected:", shown),
+        ("left out, most valuable first:", rest[: min(8, room - len(shown))]),
     ):
         if rows:
             console.print(f"\n{title}", style="dim")
         for i in rows:
-            d, passage = selection.decisions[i], selection.candidates.passage(i)
-            name = f"{passage.title}  {d.id}" if passage.title else d.id
-            console.print(f" - {name}, {plural(d.tokens, 'token')}", soft_wrap=not console.is_terminal)
+            d = selection.decisions[i]
+            name = f" - {d.id}, {plural(d.tokens, 'token')}: "
+            width = max(24, min(console.width, 110) - len(name))
+            text = " ".join(printable(selection.candidates.texts[i]).split())
+            cut = text if len(text) <= width else f"{text[: width - 4].rstrip()} ..."
+            console.print(f"{name}{cut}", soft_wrap=not console.is_terminal)
             _print_indented(console, d.reason)
-    if len(rest) > show_rest:
-        console.print(f"   and {len(rest) - show_rest} more; --json lists everything", style="dim")
+    if more := len(chosen) - len(shown) + len(rest) - min(8, room - len(shown), len(rest)):
+        console.print(f"   and {more} more; --why --json lists everything", style="dim")
     console.print()
 
 
@@ -169,6 +174,12 @@ def proof_of(selection: Selection, *, full: bool = False, room: str | None = Non
     result, source = selection.result, selection.relevance_source
     if result.x is None:
         return selection.explain()
+    if selection.is_ranking:
+        what = plural(len(selection.chosen), selection.unit)
+        return (
+            f"Used {selection.tokens_used:,} of {plural(selection.budget_tokens, 'token')}, {what}: "
+            f"ranked by {selection.method}, which proves nothing."
+        )
     used = f"Used {selection.tokens_used:,} of {plural(selection.budget_tokens, 'token')}"
     if room is not None:
         used = f"Used {plural(selection.tokens_used, 'token')} ({room})"
@@ -206,11 +217,11 @@ def _proof(selection: Selection) -> str:
 def known_lines(known: Hit) -> list[str]:
     """When an answer was given before, and what was read for it."""
     told = known.answer
-    of_sentences = told.get("unit") == "sentence"
-    titles = {p["id"].rpartition("#s")[0] if of_sentences else p["id"]: p["title"] for p in told["passages"]}
-    read = ", ".join(f"{i} ({titles[i]})" if titles.get(i) else i for i in told["selected_ids"])
+    read = ", ".join(
+        f"{', '.join(p['ids'])} ({' > '.join(p['section']) or p['source']})" for p in told["parts"]
+    )
     refused = ["Refused before."] if told.get("refusal", {}).get("refused") else []
-    when = f"cached: {told['generator']} answered the same question {_ago(known.age_seconds)}"
+    when = f"cached: {told['model']} answered the same question {_ago(known.age_seconds)}"
     return [*refused, f"{when}; nothing was asked now", f"read then: {read or 'nothing'}"]
 
 

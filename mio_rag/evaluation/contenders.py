@@ -63,7 +63,8 @@ class Method(Contender):
 
     def select(self, candidates: Candidates, budget_tokens: int, counter: TokenCounter) -> Selection:
         """Choose from a pool."""
-        return self.selector.select(self.scored(candidates), budget_tokens, counter)
+        found = self.selector.select(self.scored(candidates), budget_tokens, counter)
+        return dataclasses.replace(found, method=self.name)
 
     def scored(self, candidates: Candidates) -> Candidates:
         """Return the candidates with the score of this method as their relevance."""

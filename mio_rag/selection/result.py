@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mio_rag.context import Block, documents, merged
+from mio_rag.context import Block, documents, merged, render_context
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.pool import Candidates
@@ -24,6 +25,23 @@ if TYPE_CHECKING:
     from mio_rag.relevance.model import RelevanceSource
     from mio_rag.solvers.paths import Conflict
     from mio_rag.solvers.result import SolveResult
+
+
+class Note(str):
+    """A sentence for people, with a code for programs."""
+
+    __slots__ = ("code",)
+    code: str
+
+    def __new__(cls, code: str, text: str) -> Note:
+        """Make a note."""
+        made = super().__new__(cls, text)
+        made.code = code
+        return made
+
+
+#: Methods that solve the program; all others rank, which proves nothing.
+_PROGRAMS = ("mio", "exact", "greedy", "local_search", "allocated", "paced")
 
 
 @dataclass(frozen=True)
@@ -82,9 +100,9 @@ class Selection:
         asked for.
     worst_case : WorstCase or None
         Under embedding uncertainty.
-    notes : tuple of str
-        Constraints that were broken at their price, and what holds for those that name passages outside the
-        pool.
+    notes : tuple of Note
+        Constraints that were broken at their price, what holds for those that name passages outside the pool,
+        and why nothing or little was chosen.
     conflict : Conflict or None
         Where nothing is feasible: requirements that cannot hold together, and the budget that would do.
     problem : callable or None
@@ -98,6 +116,10 @@ class Selection:
         Whether passages of one document are read as one text (`mio_rag.context`).
     retrieved : Candidates or None
         The passages, where `candidates` are their sentences.
+    counter : str
+        Name of the counter of the context's tokens; empty: tokens are those that candidates came with.
+    method : str
+        Name of the method that chose, as in `evaluate`.
 
     Notes
     -----
@@ -113,13 +135,15 @@ class Selection:
     program: SelectionProgram
     reasons: Callable[[], tuple[Decision, ...]]
     worst_case: WorstCase | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     conflict: Conflict | None = None
     problem: Callable[[UncertaintySet | None], JointProblem] | None = None
     relevance_source: RelevanceSource | None = None
     answerable: float | None = None
     is_merged: bool = False
     retrieved: Candidates | None = None
+    counter: str = ""
+    method: str = "mio"
 
     def __repr__(self) -> str:
         """What was chosen, on a line; all of it would be pages."""
@@ -275,9 +299,120 @@ class Selection:
             lines.append(f"{'+' if d.selected else '-'} {d.id} ({plural(d.tokens, 'token')}): {d.reason}")
         return "\n".join(lines)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: the certificate, then the candidates: chosen ones first, in prompt order."""
+    @property
+    def is_ranking(self) -> bool:
+        """Whether a ranking chose: its order is no program, and nothing about it is proven."""
+        return self.method.partition(":")[0] not in _PROGRAMS
+
+    @property
+    def context(self) -> str:
+        """What is read, as it stands in a prompt."""
+        return render_context(self.passages)
+
+    @cached_property
+    def parts(self) -> tuple[dict[str, Any], ...]:
+        """Where each text of `passages` comes from, its share of `tokens_used`, and how likely it is."""
+        names, source = self.candidates.passage_ids, self.relevance_source
+        place = {name: i for i, name in enumerate(self.candidates.ids)}
+        given = source is None or source.kind == "given"
+        found = []
+        members = [[place[part.id] for part in block.parts] for block in self.blocks]
+        ends = np.cumsum([0, *(self.candidates.tokens[rows].sum() for rows in members)])
+        shares = np.diff(np.rint(ends * (self.tokens_used / max(1, ends[-1]))).astype(int))
+        for n, (block, rows, tokens) in enumerate(zip(self.blocks, members, shares.tolist(), strict=True), 1):
+            sections = [part.section for part in block.parts]
+            shared = [one[0] for one in zip(*sections, strict=False) if len(set(one)) == 1]
+            found.append(
+                {
+                    "n": n,
+                    "source": block.passage.source,
+                    "section": [*filter(None, [block.passage.title]), *shared],
+                    "page": next((part.page for part in block.parts if part.page is not None), None),
+                    "ids": list(dict.fromkeys(names[i] for i in rows)),
+                    "tokens": tokens,
+                    "probability": None if given else float(self.candidates.relevance[rows].max()),
+                }
+            )
+        return tuple(found)
+
+    def cited(self, answer: str) -> list[int]:
+        """Numbers of `parts` that an answer cites as [n]; otherwise of those that have its words."""
+        numbers = [int(n) for n in re.findall(r"\[(\d{1,4})\]", answer)]
+        if known := [n for n in dict.fromkeys(numbers) if 1 <= n <= len(self.texts)]:
+            return known
+        words = " ".join(answer.casefold().split())
+        return [
+            n for n, text in enumerate(self.texts, 1) if words and words in " ".join(text.casefold().split())
+        ]
+
+    def to_dict(
+        self, *, question: str | None = None, why: bool = False, proof: bool = False
+    ) -> dict[str, Any]:
+        """Plain data for JSON, the same at every door.
+
+        question: as it was asked, where it is not that of the candidates.
+        why: also a reason for every candidate; chosen ones first.
+        proof: also the certificate.
+        """
+        result, notes = self.result, self.notes
+        if self.conflict is not None:
+            notes = (*notes, Note("conflict", self.conflict.explain()))
+        data: dict[str, Any] = {
+            "version": 1,
+            "question": self.pool.question if question is None else question,
+            "context": self.context,
+            "tokens": self.tokens_used,
+            "budget": self.budget_tokens,
+            "counter": {"": "given", "regex": "approximate"}.get(self.counter, self.counter),
+            "parts": list(self.parts),
+            "answerable": self.answerable,
+            "units": f"{self.unit}s",
+            "method": self.method,
+            "status": "ranked" if self.is_ranking and result.x is not None else result.status.value,
+            "gap": None if self.is_ranking else result.gap,
+            "seconds": result.wall_seconds,
+            "left_out": len(self.pool) - len(self.ids),
+            "notes": [{"code": note.code, "text": str(note)} for note in notes],
+        }
+        if why:
+            data["reasons"] = self._reasons()
+        if proof:
+            data["certificate"] = self._certificate()
+        return data
+
+    def _certificate(self) -> dict[str, Any]:
+        worst, conflict, source = self.worst_case, self.conflict, self.relevance_source
+        return {
+            "text": self.result.certificate(),
+            **self.result.to_dict(),
+            "tokens": self.certified_tokens,
+            "budget": round(self.program.budget),
+            "relevance": None if source is None else source.to_dict(),
+            "worst_case": None if worst is None else worst.to_dict(),
+            "conflict": conflict
+            and {"parts": list(conflict.parts), "smallest_budget": conflict.smallest_budget},
+        }
+
+    def _reasons(self) -> list[dict[str, Any]]:
         order = [*self.chosen, *(i for i in range(len(self.candidates)) if i not in set(self.chosen))]
+        return [
+            {
+                "id": d.id,
+                "title": passage.title,
+                "source": passage.source,
+                "selected": d.selected,
+                "tokens": d.tokens,
+                "relevance": d.relevance,
+                "value": d.value,
+                "reason": d.reason,
+                "redundant_with": d.redundant_with,
+                "text": self.candidates.texts[i],
+            }
+            for i, d, passage in ((i, self.decisions[i], self.candidates.passage(i)) for i in order)
+        ]
+
+    def details(self) -> dict[str, Any]:
+        """Everything at once, as the service reports it so far."""
         return {
             **self.result.to_dict(),
             "unit": self.unit,
@@ -293,21 +428,7 @@ class Selection:
             "conflict": None
             if self.conflict is None
             else {"parts": list(self.conflict.parts), "smallest_budget": self.conflict.smallest_budget},
-            "passages": [
-                {
-                    "id": d.id,
-                    "title": self.candidates.passage(i).title,
-                    "source": self.candidates.passage(i).source,
-                    "tokens": d.tokens,
-                    "relevance": d.relevance,
-                    "value": d.value,
-                    "selected": d.selected,
-                    "reason": d.reason,
-                    "redundant_with": d.redundant_with,
-                    "text": self.candidates.texts[i],
-                }
-                for i, d in ((i, self.decisions[i]) for i in order)
-            ],
+            "passages": self._reasons(),
             "read": [
                 {
                     "title": block.passage.title,

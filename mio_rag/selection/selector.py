@@ -622,7 +622,10 @@ def _choose(formulation: Formulation, budget: int, counter: TokenCounter | None,
             optional = [round(program.alone[i]) for i in chosen if i in program.free]
             allowed = max(summed * budget // used, summed - max(optional, default=summed))
             continue
-        now = Choice(formulation, outcome, result, chosen, used, budget, allowed, merge)
+        now = Choice(
+            formulation, outcome, result, chosen, used, budget, allowed, merge,
+            counter="" if counter is None else counter.name,
+        )  # fmt: skip
         before = best
         same = best is not None and set(now.chosen) == set(best.chosen) and used <= budget
         if best is None or _is_better(now, best) or (same and now.allowed > best.allowed):

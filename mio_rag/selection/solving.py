@@ -16,7 +16,7 @@ from mio_rag.formulations.program import SelectionProgram
 from mio_rag.relevance.documents import surely_elsewhere
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
-from mio_rag.selection.result import Selection, WorstCase
+from mio_rag.selection.result import Note, Selection, WorstCase
 from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import moment
@@ -62,6 +62,8 @@ class Choice:
         Whether passages of one document are read as one text.
     by_room : bool
         Whether sentences were chosen since passages that are worth their price do not fit.
+    counter : str
+        Name of what counted `used`.
     """
 
     formulation: Formulation
@@ -73,6 +75,7 @@ class Choice:
     allowed: int
     is_merged: bool = False
     by_room: bool = False
+    counter: str = ""
 
 
 def solved(
@@ -285,6 +288,14 @@ def concluded(choice: Choice) -> Selection:
     if result.x is not None and side.is_priced:
         visible = replace(result, x=result.x[: len(candidates)])
         priced = Priced(side.marginal(result.x), side.paid)
+    notes = {
+        "constraint": side.notes(result.x),
+        "units": _why_sentences(choice),
+        "merged": _how_read(choice),
+        "near_duplicate": _not_cut(choice),
+        "answerable": _no_answer_here(choice, likely),
+        "nothing_selected": _why_nothing(choice),
+    }
     return Selection(
         candidates,
         choice.chosen,
@@ -304,14 +315,7 @@ def concluded(choice: Choice) -> Selection:
             outdated=formulation.outdated,
         ),
         worst_case=_worst_case(choice),
-        notes=(
-            *side.notes(result.x),
-            *_why_sentences(choice),
-            *_how_read(choice),
-            *_not_cut(choice),
-            *_no_answer_here(choice, likely),
-            *_why_nothing(choice),
-        ),
+        notes=tuple(Note(code, text) for code, texts in notes.items() for text in texts),
         conflict=conflict,
         # From the settings, not from the formulation: a selection that is kept holds no matrices.
         problem=functools.partial(
@@ -326,4 +330,5 @@ def concluded(choice: Choice) -> Selection:
         answerable=likely,
         is_merged=choice.is_merged,
         retrieved=None if formulation.passages is candidates else formulation.passages,
+        counter=choice.counter,
     )

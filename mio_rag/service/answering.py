@@ -448,7 +448,7 @@ def described(asked: Asked, made: Selection) -> dict[str, Any]:
         "question": asked.question,
         "redundancy_weight": asked.selector.redundancy_weight,
         "passage_penalty": _decided(asked.selector, made).penalty(made.pool, made.budget_tokens),
-        **made.to_dict(),
+        **made.details(),
     }
 
 

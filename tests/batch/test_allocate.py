@@ -248,7 +248,7 @@ def test_wrong_settings_are_refused(tmp_path: Path, changes: dict[str, Any], wor
 
 def test_the_command_shares_the_total_of_a_policy(tmp_path: Path) -> None:
     path, policy = write(tmp_path / "c.parquet", rows(12)), tmp_path / "p.toml"
-    policy.write_text("[price]\ntotal = 700\nquestions = 12\n[limits]\nevidence_tokens = 90\n")
+    policy.write_text("[price]\ntotal = 700\nquestions = 12\n[limits]\nbudget = 90\n")
 
     def allocated(out: str, *more: str) -> Any:
         return CliRunner().invoke(app, ["batch", "allocate", str(path), "--out", str(tmp_path / out), *more])

@@ -31,7 +31,7 @@ from tests.cli.running import here
 from tests.learning.files import TIERS, router_file
 
 QUESTIONS = tuple(Question(f"q{k}", f"How long is river {k}, and where does it rise?") for k in range(24))
-BASE: dict[str, Any] = {"limits": {"evidence_tokens": 60, "answer_tokens": 8}, "search": {"pool": 6}}
+BASE: dict[str, Any] = {"limits": {"budget": 60, "max_tokens": 8}, "search": {"pool": 6}}
 PRICED = BASE | {"models": {"reader": {"input": 100.0, "output": 400.0}}}
 POLICY, IN_DOLLARS = policy_of(BASE, "small"), policy_of(PRICED, "priced")
 
@@ -228,15 +228,15 @@ def test_other_questions_policies_or_files_do_not_mix(
 ) -> None:
     embedder, width = river_index.embedder.fingerprint, river_index.embedder.encode(["x"]).shape[1]
     router_file(tmp_path / "r.safetensors", embedder, width)
-    limits = {"evidence_tokens": 90, "answer_tokens": 16}
-    told = BASE | {"limits": limits, "amount": {"by": "router", "file": "r.safetensors"}}
+    limits = {"budget": 90, "max_tokens": 16}
+    told = BASE | {"limits": limits, "depth": {"by": "router", "file": "r.safetensors"}}
     policy, out = policy_of(told, "routed", tmp_path), tmp_path / "out"
     few = QUESTIONS[:6]
     for _ in range(2):
         run(river_index, out, policy=policy, total_tokens=total, questions=few)
     with pytest.raises(InputError, match="another questions"):
         run(river_index, out, policy=policy, total_tokens=total, questions=few[:3])
-    other = policy_of(told | {"limits": limits | {"answer_tokens": 20}}, "other", tmp_path)
+    other = policy_of(told | {"limits": limits | {"max_tokens": 20}}, "other", tmp_path)
     with pytest.raises(InputError, match="another policy"):
         run(river_index, out, policy=other, total_tokens=total, questions=few)
     router_file(tmp_path / "r.safetensors", embedder, width, (TIERS[0].replace(context=20), *TIERS[1:]))
@@ -264,7 +264,7 @@ def test_a_total_of_tokens_is_never_exceeded(total: int, river_index: CorpusInde
 def test_the_rest_of_a_total_is_spent_on_reading_less(
     total: int, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    limits = {"evidence_tokens": 400, "answer_tokens": 8}
+    limits = {"budget": 400, "max_tokens": 8}
     policy = policy_of({"limits": limits, "search": {"pool": 6}, "price": {"token": 0.0}}, "much")
     done = run(river_index, tmp_path, total_tokens=total, policy=policy)
     left = total - done.spent
@@ -332,7 +332,8 @@ def test_a_raised_total_goes_on_at_the_last_price(river_index: CorpusIndex, tmp_
         (PRICED, {"total_dollars": 0.2}, "limits.budget"),
         (BASE, {"total_tokens": 2000}, "limits.max_tokens"),
         (
-            PRICED | {"order": {"workflow": "rewrite-first"}, "limits": BASE["limits"] | {"tokens": 900}},
+            PRICED
+            | {"order": {"workflow": "rewrite-first"}, "limits": BASE["limits"] | {"max_total_tokens": 900}},
             {"total_dollars": 0.6},
             "limits.max_total_tokens",
         ),
@@ -359,7 +360,7 @@ def test_what_a_total_does_not_allow_is_left_and_answered_with_a_larger_one(
     demo: Dataset, tmp_path: Path
 ) -> None:
     index, reader = CorpusIndex.build(demo.passages, "tfidf", demo.name), make_generator("extractive")
-    limits = {"evidence_tokens": 400, "answer_tokens": 32}
+    limits = {"budget": 400, "max_tokens": 32}
     whole = {"by": "program", "units": "passages"}
     policy = policy_of({"price": {"token": 0.0005}, "limits": limits, "selection": whole}, "p12")
     asked, sparse = read_questions("demo")[:40], 7000

@@ -65,3 +65,8 @@ def refused(done: Done, code: int = 2) -> list[str]:
         ]
     problems: list[str] = only_object(done)["error"]["problems"]
     return problems
+
+
+def ids(told: dict[str, Any]) -> list[str]:
+    """Ids of the passages that are read."""
+    return [name for part in told["parts"] for name in part["ids"]]

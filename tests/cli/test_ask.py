@@ -15,7 +15,7 @@ from mio_rag.errors import InputError
 from mio_rag.generation import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.trace import read_traces
-from tests.cli.running import cli, here, only_object, refused
+from tests.cli.running import cli, here, ids, only_object, refused
 
 FORTH = "In what year was the Forth Bridge opened to rail traffic?"
 TOWERS = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
@@ -31,40 +31,63 @@ def sets(**values: object) -> list[str]:
 
 def test_select_as_json(index: Path) -> None:
     question = "Which Pennsylvania settlement did the designer of the Brooklyn Bridge found? \u2192"
-    done = cli(
-        "select", index, question, "-b", 220, "--units", "passages", "--json",
-        *sets(search__link_hops=0, selection__solver="cpsat"), PYTHONIOENCODING="ascii",
-    )  # fmt: skip
+    asked = ("select", index, question, "-b", 220, "--units", "passages", "--json",
+             *sets(search__link_hops=0, selection__solver="cpsat"))  # fmt: skip
+    done = cli(*asked, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     told = only_object(done)
-    assert (told["question"], told["status"], told["solver"]) == (question, "optimal", "cpsat")
-    assert told["bound"] >= told["objective"] > 0
+    assert list(told) == [
+        "version", "question", "context", "tokens", "budget", "counter", "parts", "answerable", "units",
+        "method", "status", "gap", "seconds", "left_out", "notes",
+    ]  # fmt: skip
+    assert (told["question"], told["status"], told["units"]) == (question, "optimal", "passages")
+    assert (told["version"], told["method"], told["counter"]) == (1, "mio", "approximate")
     assert told["gap"] <= 1e-5
-    assert told["tokens_used"] <= told["budget_tokens"] == 220
-    chosen = [p for p in told["passages"] if p["selected"]]
-    assert [p["id"] for p in chosen] == told["selected_ids"]
-    assert len(told["passages"]) == 50
-    assert all(p["reason"] and p["tokens"] >= 1 for p in told["passages"])
+    assert told["tokens"] <= told["budget"] == 220
+    assert told["left_out"] == 50 - len(ids(told))
+    part = told["parts"][0]
+    assert list(part) == ["n", "source", "section", "page", "ids", "tokens", "probability"]
+    assert (part["n"], 0 < part["probability"] <= 1) == (1, True)
+    more = only_object(here(*asked, "--why", "--proof"))
+    assert {**more, "seconds": 0} == {
+        **told, "seconds": 0, "reasons": more["reasons"], "certificate": more["certificate"],
+    }  # fmt: skip
+    assert [p["id"] for p in more["reasons"] if p["selected"]] == ids(told)
+    assert len(more["reasons"]) == 50
+    assert all(p["reason"] and p["tokens"] >= 1 for p in more["reasons"])
+    assert more["certificate"]["bound"] >= more["certificate"]["objective"] > 0
+    assert more["certificate"]["solver"] == "cpsat"
 
 
 def test_the_context_is_on_stdout_and_the_rest_on_stderr(index: Path) -> None:
     asked = ("select", index, TOWERS, "-b", 300, "--units", "passages")
-    told, shown = only_object(here(*asked, "--json")), here(*asked)
-    texts = [one["text"] for one in told["read"]] if told.get("read") else []
+    told, shown = only_object(here(*asked, "--why", "--json")), here(*asked)
     assert re.match(r"\[1\] \S", shown.stdout)
-    assert all(text in shown.stdout for text in texts)
+    chosen = [one for one in told["reasons"] if one["selected"]]
+    assert all(one["text"] in shown.stdout for one in chosen)
     assert re.match(r"Used \d+ of 300 tokens, \d passages?: proven optimal: no other choice", shown.stderr)
     assert "selected:" not in shown.stderr
     why = here(*asked, "--why")
     assert why.stdout == shown.stdout
-    reasons = {p["id"]: p["reason"] for p in told["passages"]}
-    assert all(f"   {reasons[i]}\n" in why.stderr for i in told["selected_ids"])
+    for one in chosen:
+        assert f" - {one['id']}, {one['tokens']} tokens: {one['text'][:30]}" in why.stderr
+        assert f"   {one['reason']}\n" in why.stderr
     assert "left out, most valuable first:" in why.stderr
     assert "proven bound" in here(*asked, "--proof").stderr
     markdown, xml = (here(*asked, "--format", form).stdout for form in ("markdown", "xml"))
     assert markdown.startswith("### [1] ")
     assert re.match(r'<context>\n<passage n="1" source=".+">\n', xml)
-    assert only_object(here(*asked, "--format", "json"))["selected_ids"] == told["selected_ids"]
+    assert ids(only_object(here(*asked, "--format", "json"))) == ids(told)
+
+
+def test_a_ranking_proves_nothing(index: Path) -> None:
+    for method in ("topk", "fused", "mmr", "topk:2"):
+        asked = ("select", index, TOWERS, "--method", method)
+        told, shown = only_object(here(*asked, "--json")), here(*asked, "--proof")
+        assert (told["method"], told["status"], told["gap"]) == (method, "ranked", None)
+        assert f"ranked by {method}, which proves nothing." in shown.stderr
+        assert "optimal" not in shown.stderr
+    assert len(told["parts"]) == 2
 
 
 def test_nothing_selected_is_status_three(index: Path) -> None:
@@ -96,23 +119,23 @@ def test_documents_are_indexed_on_first_use(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("given", "check"),
     [
-        (sets(selection__max_passages=1), lambda told: len(told["selected_ids"]) == 1),
-        (sets(selection__prompt_order="document"), lambda told: told["selected_ids"]),
-        (sets(search__pool=3, search__link_hops=0), lambda told: len(told["passages"]) == 3),
-        (sets(selection__relevance_model="ranks"), lambda told: told["relevance_source"]["kind"] == "model"),
+        (sets(selection__max_passages=1), lambda told: len(ids(told)) == 1),
+        (sets(selection__prompt_order="document"), lambda told: ids(told)),
+        (sets(search__pool=3, search__link_hops=0), lambda told: len(told["reasons"]) == 3),
+        (sets(selection__relevance_model="ranks"),
+         lambda told: told["certificate"]["relevance"]["kind"] == "model"),
         (sets(selection__preset="raw"), lambda told: told["answerable"] is None),
-        (sets(selection__must_include="demo-028"), lambda told: "demo-028" in told["selected_ids"]),
+        (sets(selection__must_include="demo-028"), lambda told: "demo-028" in ids(told)),
         (sets(selection__radius=0.05, selection__counterpart="joint"),
-         lambda told: told["worst_case"]["counterpart"] == "joint"),
+         lambda told: told["certificate"]["worst_case"]["counterpart"] == "joint"),
         (sets(selection__side__max_source_share=0.5, selection__side__prices__passages=0.1,
-              selection__min_passages=30), lambda told: any("passages" in note for note in told["notes"])),
-        (["--method", "topk:2"], lambda told: len(told["selected_ids"]) == 2),
-        (["--model", "extract"], lambda told: told["tokens_used"] > 0),
-        (["--policy", "frugal"], lambda told: told["budget_tokens"] == 512),
+              selection__min_passages=30), lambda told: told["notes"][0]["code"] == "constraint"),
+        (["--model", "extract"], lambda told: told["tokens"] > 0),
+        (["--policy", "frugal"], lambda told: told["budget"] == 512),
     ],
 )  # fmt: skip
 def test_every_setting_is_a_key(index: Path, given: list[str], check: object) -> None:
-    done = here("select", index, TOWERS, *given, "--json")
+    done = here("select", index, TOWERS, *given, "--why", "--proof", "--json")
     assert done.returncode == 0, done.stderr
     assert check(only_object(done))  # type: ignore[operator]
 
@@ -120,20 +143,20 @@ def test_every_setting_is_a_key(index: Path, given: list[str], check: object) ->
 def test_sentences_are_read_where_passages_do_not_fit(index: Path) -> None:
     for command in ("select", "ask"):
         units = {
-            (budget, *more): only_object(here(command, index, FORTH, "-b", budget, *more, "--json"))["unit"]
+            (budget, *more): only_object(here(command, index, FORTH, "-b", budget, *more, "--json"))["units"]
             for budget, *more in ((256,), (2000,), (256, "--units", "passages"),
                                   (256, *sets(selection__max_per_source=2)))
         }  # fmt: skip
-        assert list(units.values()) == ["sentence", "passage", "passage", "passage"]
+        assert list(units.values()) == ["sentences", "passages", "passages", "passages"]
     for given in ("strategies:raw", "fixed-1", "workflow:plain"):
         told = only_object(here("ask", index, FORTH, "-b", 256, "--policy", given, "--json"))
-        assert told["unit"] == "passage", given
+        assert told["units"] == "passages", given
     asked = ("select", index, FORTH, "-b", 60)
-    told = only_object(here(*asked, "--json"))
-    assert told["tokens_used"] <= min(60, told["certified_tokens"])
-    said = f"of at most {told['certified_budget']} tokens, counted part by part"
+    told = only_object(here(*asked, "--proof", "--json"))
+    assert told["tokens"] <= min(60, told["certificate"]["tokens"])
+    said = f"of at most {told['certificate']['budget']} tokens, counted part by part"
     assert said in " ".join(here(*asked).stderr.split())
-    assert any("sentences, since a passage" in note for note in told["notes"])
+    assert "units" in {note["code"] for note in told["notes"]}
 
 
 def test_keys_are_read_and_proposed() -> None:
@@ -191,10 +214,13 @@ def test_ask_is_the_function(index: Path) -> None:
     told = only_object(done)
     found = CorpusIndex.load(index)
     selection, answer = ask(found, FORTH, ExtractiveGenerator(), budget_tokens=150, pool=10)
-    assert (told["answer"], told["generator"]) == (answer.text, "extractive")
-    assert told["selected_ids"] == list(selection.ids)
-    assert told["tokens_used"] == selection.tokens_used <= 150
-    assert told["prompt_tokens"] == answer.prompt_tokens > told["tokens_used"]
+    assert (told["answer"], told["model"]) == (answer.text, "extractive")
+    assert told["context"] == selection.context
+    assert ids(told) == list(selection.ids)
+    assert told["tokens"] == selection.tokens_used <= 150
+    assert told["usage"]["prompt_tokens"] == answer.prompt_tokens > told["tokens"]
+    assert told["citations"]
+    assert all(answer.text in selection.texts[n - 1] for n in told["citations"])
 
 
 def test_the_answer_is_on_stdout_and_what_was_read_on_stderr(index: Path) -> None:
@@ -210,7 +236,7 @@ def test_the_answer_is_on_stdout_and_what_was_read_on_stderr(index: Path) -> Non
 def test_without_anything_to_read_no_model_is_asked(index: Path) -> None:
     asked = ("ask", index, FORTH, "--budget", 5)
     told = only_object(here(*asked, "--json"))
-    assert (told["answer"], told["selected_ids"], told["prompt_tokens"]) == ("", [], 0)
+    assert (told["answer"], told["parts"], told["usage"]["prompt_tokens"]) == ("", [], 0)
     shown = here(*asked)
     assert (shown.returncode, shown.stdout) == (3, "")
     problems = refused(here("ask", index, FORTH, "-b", 60, "--json", *sets(selection__min_passages=4)), 3)
@@ -253,13 +279,13 @@ def test_policies_show_their_steps(index: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert said in done.stderr
         assert done.stdout.count("\n") == 1
-        told = only_object(here("ask", index, FORTH, "--policy", policy, "--json"))
+        told = only_object(here("ask", index, FORTH, "--policy", policy, "--why", "--json"))
         assert (told["answer"], told["trace"]["answer"]) == (done.stdout.strip(), done.stdout.strip())
     assert [t.policy for t in read_traces(trace)] == [
         "policy:balanced", "fixed-1", "workflow:plain", "strategies:raw",
     ]  # fmt: skip
     changed = only_object(here("ask", index, FORTH, "--policy", "balanced", "--json", "-b", 90))
-    assert changed["tokens_used"] <= 90
+    assert changed["tokens"] <= 90
 
 
 def test_a_refused_combination(index: Path, tmp_path: Path) -> None:
@@ -277,17 +303,17 @@ def test_a_refused_combination(index: Path, tmp_path: Path) -> None:
 def test_dollars_are_told_where_the_model_has_a_price(index: Path) -> None:
     priced = sets(models__reader__input=2, models__reader__output=8)
     told = only_object(here("ask", index, TOWERS, "-b", 256, *priced, "--json"))
-    assert told["dollars"] == pytest.approx(2e-6 * told["prompt_tokens"] + 8e-6 * told["completion_tokens"])
+    usage = told["usage"]
+    expected = 2e-6 * usage["prompt_tokens"] + 8e-6 * usage["completion_tokens"]
+    assert usage["dollars"] == pytest.approx(expected)
     assert "for these tokens of extractive" in here("ask", index, TOWERS, "-b", 256, *priced).stderr
     # two dollars a million at .004 dollars for complete evidence: .0005 a token
-    asked = ("select", index, TOWERS, "-b", 400, "--json")
+    asked = ("select", index, TOWERS, "-b", 400, "--proof", "--json")
     paid = only_object(here(*asked, *priced, *sets(price__worth=0.004)))
     same = only_object(here(*asked, *sets(price__token=0.0005)))
-    assert (paid["selected_ids"], paid["objective"]) == (
-        same["selected_ids"],
-        pytest.approx(same["objective"]),
-    )
-    assert paid["dollars"] == pytest.approx(2e-6 * paid["tokens_used"])
+    assert ids(paid) == ids(same)
+    assert paid["certificate"]["objective"] == pytest.approx(same["certificate"]["objective"])
+    assert paid["dollars"] == pytest.approx(2e-6 * paid["tokens"])
 
 
 def test_dollars_are_those_of_every_model(index: Path, tmp_path: Path) -> None:
@@ -311,9 +337,9 @@ def test_dollars_are_those_of_every_model(index: Path, tmp_path: Path) -> None:
     prices = {"models__cheap__input": 10, "models__cheap__output": 40}
     priced = (*asked, *sets(**prices, models__reader__input=1, models__reader__output=4))
     told = only_object(here(*priced, "--json"))
-    (into, out), (rest, more) = (tuple(told["models"][m].values()) for m in ("cheap", "reader"))
+    (into, out), (rest, more) = (tuple(told["usage"]["models"][m].values())[:2] for m in ("cheap", "reader"))
     assert into > 0 < rest
-    assert told["dollars"] == pytest.approx((10 * into + 40 * out + rest + 4 * more) / 1e6)
+    assert told["usage"]["dollars"] == pytest.approx((10 * into + 40 * out + rest + 4 * more) / 1e6)
     shown = here(*priced).stderr
     assert f"by model: reader {rest} + {more}, cheap {into} + {out}" in shown
     assert "model 'cheap' has no price" in here(*asked).stderr

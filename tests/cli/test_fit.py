@@ -36,8 +36,8 @@ def test_a_relevance_model_is_fitted_and_used(index: Path, tmp_path: Path) -> No
     assert model.measures["after"]["log_loss"] < model.measures["before"]["log_loss"]
     assert model.sentences is not None
     relevance = ("--set", f"selection.relevance_model={out}")
-    found = only_object(here("select", index, QUESTION, *relevance, "--json"))
-    assert found["relevance_source"]["kind"] == "model"
+    found = only_object(here("select", index, QUESTION, *relevance, "--proof", "--json"))
+    assert found["certificate"]["relevance"]["kind"] == "model"
     compared = only_object(
         here(
             "evaluate", index, "--questions", "demo", "--methods", "topk,calibrated,exact", *relevance,
@@ -82,7 +82,7 @@ def test_the_price_is_kept_by_the_policy_that_it_is_written_to(
     assert held["limits"]["budget"] == 900
     assert 100 < told["mean_tokens"] <= 120 < told["below"]["mean_tokens"]
     spent = [
-        only_object(here("select", index, question.text, "--policy", out, "--json"))["tokens_used"]
+        only_object(here("select", index, question.text, "--policy", out, "--json"))["tokens"]
         for question in demo.questions[:20]
     ]
     assert np.mean(spent) == pytest.approx(told["mean_tokens"], abs=0.5)
@@ -117,7 +117,7 @@ def test_completeness_and_process_are_learned(index: Path, tmp_path: Path) -> No
     again = only_object(here("lab", "solve", file, "--json"))
     assert again["segments"] == found["solved"]["calibrated"]["segments"]
     told = only_object(
-        here("ask", index, QUESTION, "--policy", "mdp", "--set", f"repeat.process={file}", "--json")
+        here("ask", index, QUESTION, "--policy", "mdp", "--set", f"repeat.process={file}", "--why", "--json")
     )
     assert told["trace"]["settings"]["model"]["retrieve_cost"] == again["model"]["retrieve_cost"]
 
@@ -173,11 +173,13 @@ def test_a_router_is_shown_and_asked(work: Path, index: Path, demo: Dataset) -> 
     assert set(told["measures"]) >= {"accuracy", "confusion", "calibration_error", "rows", "unsure_share"}
     assert told["correction"]["more"] == 5
     asked = ("ask", index, question, "--policy", "routed", "--set", f"depth.file={router}")
-    cheap, dear = (only_object(here(*asked, "--set", f"price.token={price}", "--json")) for price in (1, 0))
+    cheap, dear = (
+        only_object(here(*asked, "--set", f"price.token={price}", "--why", "--json")) for price in (1, 0)
+    )
     assert (cheap["trace"]["policy"], cheap["trace"]["about"]["tier"]) == ("routed", "easy")
-    assert cheap["prompt_tokens"] < dear["prompt_tokens"]
+    assert cheap["usage"]["prompt_tokens"] < dear["usage"]["prompt_tokens"]
     tiers = ("--set", f"depth.tiers={work / 'tiers.toml'}")
-    whole = only_object(here("ask", index, question, "--policy", "tier:hard", *tiers, "--json"))
+    whole = only_object(here("ask", index, question, "--policy", "tier:hard", *tiers, "--why", "--json"))
     assert 300 < len(" ".join(p["text"] for p in whole["trace"]["passages"])) <= 1500
 
 
@@ -195,9 +197,8 @@ def test_what_limits_a_tier_is_reported(
     asked = ("ask", index, demo.questions[0].text, "--policy", "tier:only",
              "--set", f"depth.tiers={tmp_path / 'one.toml'}")  # fmt: skip
     told = only_object(here(*asked, "--json"))
-    assert (told["tier"], told["context"], told["context_unit"], told["budget_tokens"]) == (
-        "only", 500, unit, budget,
-    )  # fmt: skip
+    assert told["tier"] == {"name": "only", "context": 500, "unit": unit}
+    assert told["budget"] == budget
     shown = " ".join(here(*asked, "--why").stderr.split())
     assert (f"(the tier only reads up to 500 {unit})" in shown) == (budget is None)
 
@@ -322,6 +323,7 @@ def test_a_planner_is_trained_judged_and_asked(
         f"order.file={file}",
         "--trace",
         traces,
+        "--why",
     )
     trace = only_object(here(*asked, "--json"))["trace"]
     assert trace["settings"]["planner"] == {"method": method, "mode": mode, "alpha": 0.1}

@@ -81,9 +81,9 @@ def test_a_process_from_a_file(tmp_path: Path) -> None:
 def test_a_frontier_agrees_with_select(index: Path, tmp_path: Path) -> None:
     options, picture = ["--budget", 150, "--set", "search.pool=15"], tmp_path / "q.png"
     found = only_object(here("lab", "frontier", index, QUESTION, *options, "--plot", picture, "--json"))
-    alone = only_object(here("select", index, QUESTION, *options, "--units", "passages", "--json"))
+    alone = only_object(here("select", index, QUESTION, *options, "--units", "passages", "--proof", "--json"))
     step = next(s for s in found["budget"]["steps"] if s["tokens"] <= 150 <= s["until"])
-    assert step["value"] == pytest.approx(alone["objective"], abs=1e-6)
+    assert step["value"] == pytest.approx(alone["certificate"]["objective"], abs=1e-6)
     assert found["budget"]["certified"]
     assert picture.read_bytes()[:4] == b"\x89PNG"
     text = here("lab", "frontier", index, QUESTION, *options).stdout
@@ -133,6 +133,6 @@ def test_a_radius_is_measured_and_used(index: Path, tmp_path: Path) -> None:
     assert 0 < told["median"] <= told["radius"] <= told["largest"]
     assert "use --set selection.radius=" in here("lab", "radius", index).stdout
     robust = here("select", index, QUESTION, "--units", "passages", "--set",
-                  f"selection.passage_radii={out}", "--json")  # fmt: skip
-    assert only_object(robust)["worst_case"]["lower"] > 0
+                  f"selection.passage_radii={out}", "--proof", "--json")  # fmt: skip
+    assert only_object(robust)["certificate"]["worst_case"]["lower"] > 0
     assert "quantile" in refused(here("lab", "radius", index, "--quantile", 2))[0]

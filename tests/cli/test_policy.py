@@ -66,7 +66,7 @@ def test_a_new_policy_is_one_to_begin_with(tmp_path: Path) -> None:
 def test_check_reports_everything_at_once(tmp_path: Path, rivers_at: Path) -> None:
     assert "thorough is valid; content" in here("policy", "check", "thorough", "--index", rivers_at).stdout
     path = tmp_path / "wrong.toml"
-    path.write_text('[price]\ntoken = 9\n[order]\nby = "nobody"\n[limits]\nsteps = -1\n')
+    path.write_text('[price]\ntoken = 9\n[order]\nby = "nobody"\n[limits]\nmax_steps = -1\n')
     said = "\n".join(refused(here("policy", "check", path)))
     for part in (
         "price.token must be <= 1, got 9",
@@ -75,7 +75,7 @@ def test_check_reports_everything_at_once(tmp_path: Path, rivers_at: Path) -> No
     ):
         assert part in said
     path.write_text("[limits]\nsteps = 1\n")
-    assert "is now named limits.max_steps" in here("policy", "check", path).stdout
+    assert "limits.steps is now limits.max_steps: rename it" in refused(here("policy", "check", path))[0]
 
 
 # -- strategies, and what is learned ----------------------------------------------------------------------
@@ -92,9 +92,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_select_reports_which_strategy_found_what(rivers_at: Path, model: str) -> None:
     options = ("--set", "search.strategies=raw,hyde,query2doc", "--model", model)
     got = only_object(here("select", rivers_at, QUESTION, *options, "--json"))
+    read = {name for part in got["parts"] for name in part["ids"]}
+    got = got["search"]
     assert [one["strategy"] for one in got["strategies"]] == ["raw", "hyde", "query2doc"]
     assert got["strategies"][1]["queries"] == ["The Tiber is 406 kilometres long."]
-    assert set(got["found_by"]) == set(got["selected_ids"])
+    assert set(got["found_by"]) == read
     shown = here("select", rivers_at, QUESTION, *options, "--why")
     assert "found by (rank):" in shown.stderr
     for strategies, said in (("raw,hide", "'hide' is unknown"), ("raw,raw", "'raw' is given twice")):
@@ -120,7 +122,7 @@ def test_a_bandit_learns_from_the_command_line(rivers_at: Path, model: str, tmp_
     state = tmp_path / "s.sqlite"
     options = ("--policy", "strategies:bandit", "--set", f"search.state={state}", "--set",
                "search.strategies=raw,hyde,query2doc,grounded", "--model", model)  # fmt: skip
-    chosen = only_object(here("ask", rivers_at, QUESTION, *options, "--json"))["trace"]["search"]
+    chosen = only_object(here("ask", rivers_at, QUESTION, *options, "--why", "--json"))["trace"]["search"]
     assert chosen["mode"] == "cold"
     assert only_object(here("policy", "state", "show", state, "--json"))["questions"] == 1
     rate = ("policy", "state", "feedback", state, chosen["id"], "helpful")

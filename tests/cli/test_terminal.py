@@ -114,13 +114,13 @@ def test_errors_are_as_plain(tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-16", "utf-8"])
 def test_json_is_utf_8_or_ascii_whatever_the_terminal_speaks(evil_index: Path, encoding: str) -> None:
     done = CliRunner(charset=encoding).invoke(
-        app, ["select", str(evil_index), "The na\u00efve bridge?", "--json"]
+        app, ["select", str(evil_index), "The na\u00efve bridge?", "--why", "--json"]
     )
     assert done.exit_code == 0
     raw = done.stdout_bytes.decode("utf-8" if encoding != "utf-16" else "utf-16")
     assert json.loads(raw)["question"] == "The na\u00efve bridge?"
     assert raw.isascii() == (encoding != "utf-8")
-    assert {p["title"] for p in json.loads(raw)["passages"]} >= {EVIL}  # data stay what they are
+    assert {p["title"] for p in json.loads(raw)["reasons"]} >= {EVIL}  # data stay what they are
 
 
 def written(text: str, encoding: str, errors: str = "strict") -> bytes:

@@ -82,7 +82,7 @@ def test_traces_tell_what_decided(signal: str, river_index: CorpusIndex, rivers:
         data = {
             "price": {"token": token},
             "search": {"pool": 4},
-            "repetition": {"by": "process", "signal": signal, "finds": 0.15, "most": 3},
+            "repeat": {"by": "process", "signal": signal, "finds": 0.15, "most": 3},
         }
         controller = compose(policy_of(data, "tried"), Setup(retriever=Retriever(river_index, pool=4)))
         for question in rivers.questions:
@@ -101,7 +101,7 @@ def test_traces_tell_what_decided(signal: str, river_index: CorpusIndex, rivers:
 def test_the_price_of_a_total_falls_where_nothing_was_worth_it(
     river_index: CorpusIndex, rivers: Dataset
 ) -> None:
-    policy = {"price": {"total": 10_000, "questions": 10}, "reading": {"passage_penalty": 1.0}}
+    policy = {"price": {"total": 10_000, "questions": 10}, "selection": {"passage_penalty": 1.0}}
     made = compose(policy_of(policy, "dear"), Setup(retriever=Retriever(river_index)))
     try:
         reader, prices = ScriptedGenerator(lambda prompt: "yes"), []

@@ -513,8 +513,7 @@ def test_a_policy_s_total_counts_what_an_interrupted_run_spent(
 ) -> None:
     policy = tmp_path / "total.toml"
     policy.write_text(
-        "[price]\ntotal = 2400\nquestions = 6\n[search]\npool = 8\n"
-        "[limits]\nevidence_tokens = 300\nanswer_tokens = 16\n"
+        "[price]\ntotal = 2400\nquestions = 6\n[search]\npool = 8\n[limits]\nbudget = 300\nmax_tokens = 16\n"
     )
     few = {"methods": (), "controllers": (f"policy:{policy}",), "budgets": (300,), "limit": 6}
     whole = run(demo, demo_index, scripted(), tmp_path / "whole", **few)

@@ -22,7 +22,7 @@ SECONDS = 0.2  # of a reply that never comes
 MODEL = {"input": 100.0, "output": 400.0}
 POLICY = policy_of(
     {
-        "limits": {"evidence_tokens": 60, "answer_tokens": 8},
+        "limits": {"budget": 60, "max_tokens": 8},
         "search": {"pool": 6},
         "models": {"reader": MODEL},
     },
@@ -134,7 +134,7 @@ def test_a_service_counts_at_least_what_it_is_billed(
         given = tmp_path / "paced.toml"
         state = tmp_path / "s.sqlite"
         given.write_text(
-            f'[price]\ntotal = 1000000\nquestions = 50\nstate = "{state}"\n[limits]\nevidence_tokens = 100\n'
+            f'[price]\ntotal = 1000000\nquestions = 50\nstate = "{state}"\n[limits]\nbudget = 100\n'
         )
         pacer = Pacer(10**6, 50, path=state, most=20_000)
     spec = f"openai:{mixed.url}#m?timeout_seconds=5&retries=1"
@@ -168,9 +168,7 @@ def test_repetitions_never_exceed_the_total_of_a_service(
     from mio_rag.service.app import create_app
 
     total, file, state = 700, tmp_path / "paced.toml", tmp_path / "s.sqlite"
-    file.write_text(
-        f'[price]\ntotal = {total}\nquestions = 5\nstate = "{state}"\n[limits]\nevidence_tokens = 60\n'
-    )
+    file.write_text(f'[price]\ntotal = {total}\nquestions = 5\nstate = "{state}"\n[limits]\nbudget = 60\n')
     with served(lambda k: "504") as server, make_generator(f"openai:{server.url}#m?retries=9") as generator:
         pacer = None if policy else Pacer(total, window="day", price=1e-4)
         made = create_app(demo_index, generator, pacer=pacer, policy=str(file) if policy else None)

@@ -125,9 +125,9 @@ def test_a_policy_goes_by_it(demo_index: CorpusIndex, tmp_path: Path) -> None:
     own = Completeness(tuple(0.0 for _ in SIGNALS), 2.0)
     (tmp_path / "own.json").write_text(own.to_json())
     policy = tmp_path / "mine.toml"
-    policy.write_text('[repetition]\nby = "price"\ncalibration = "own.json"\n')
+    policy.write_text('[repeat]\nby = "price"\ncalibration = "own.json"\n')
     done = here("ask", tmp_path / "INDEX", "How tall is Skerryvore?", "--policy", policy, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["trace"]["complete"] == pytest.approx(1 / (1 + np.exp(-2.0)))
-    policy.write_text('[repetition]\nby = "price"\ncalibration = "nowhere.json"\n')
+    policy.write_text('[repeat]\nby = "price"\ncalibration = "nowhere.json"\n')
     assert "nowhere.json' cannot be read" in here("policy", "check", policy).stderr

@@ -78,9 +78,9 @@ def test_prices_are_paid_reported_and_hidden() -> None:
     assert len(soft.decisions) == len(c)
     assert max(soft.chosen) < len(c) < soft.program.n
     assert soft.program.objective(soft.result.x) == pytest.approx(soft.result.objective)
-    data = json.loads(json.dumps(soft.to_dict()))
-    assert len(data["passages"]) == len(c)
-    assert data["notes"] == list(soft.notes)
+    data = json.loads(json.dumps(soft.to_dict(why=True)))
+    assert len(data["reasons"]) == len(c)
+    assert data["notes"] == [{"code": "constraint", "text": note} for note in soft.notes]
     plain = made(SideConstraints()).select(c, 45)
     paid = 0.05 * len(missing)
     assert soft.result.objective <= plain.result.objective

@@ -158,7 +158,10 @@ def test_explain_and_to_dict_list_every_candidate_once() -> None:
     assert lines[1].startswith("optimal: objective")
     assert lines[2] == "relevance: as the candidates have it"
     assert len(lines) == 3 + 12
-    data = chosen.to_dict()
-    assert [p["id"] for p in data["passages"]][: len(chosen.ids)] == list(chosen.ids) == data["selected_ids"]
-    assert sorted(p["id"] for p in data["passages"]) == sorted(chosen.candidates.ids)
-    assert data["bound"] >= data["objective"]
+    data = chosen.to_dict(why=True, proof=True)
+    read = [name for part in data["parts"] for name in part["ids"]]
+    assert [p["id"] for p in data["reasons"]][: len(chosen.ids)] == list(chosen.ids) == read
+    assert sorted(p["id"] for p in data["reasons"]) == sorted(chosen.candidates.ids)
+    assert data["certificate"]["bound"] >= data["certificate"]["objective"]
+    assert (data["status"], data["counter"], data["left_out"]) == ("optimal", "given", 12 - len(read))
+    assert sum(part["tokens"] for part in data["parts"]) == data["tokens"] == chosen.tokens_used

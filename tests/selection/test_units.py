@@ -289,7 +289,7 @@ class TestSelect:
             ("rules.md", new),
             ("", "Elsewhere it rains. It often does."),
         ]
-        places = {one["text"]: one["source"] for one in found.to_dict()["passages"]}
+        places = {one["text"]: one["source"] for one in found.to_dict(why=True)["reasons"]}
         assert places["It was dry."] == "rules.md"
         alone = [
             candidate
@@ -310,8 +310,9 @@ class TestSelect:
         found = SENTENCES.select(windows(), 24, COUNTER)
         assert "sentences, " in found.explain().splitlines()[0]
         assert any(decision.id.endswith("#s4") or "#s" in decision.id for decision in found.decisions)
-        assert found.to_dict()["selected_ids"] == list(found.ids)
-        assert found.to_dict()["unit"] == "sentence"
+        told = found.to_dict()
+        assert [name for part in told["parts"] for name in part["ids"]] == list(found.ids)
+        assert told["units"] == "sentences"
         assert not any("passage" in decision.reason for decision in found.decisions)
 
     @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_a_damaged_file_leaves_the_old_policy_in_force(client: TestClient, file:
     texts = {
         "bytes": b"\xff\xfe\x00",
         "syntax": b"[price\ntoken = ",
-        "router": b'[amount]\nby = "router"\nfile = "other"\n',
+        "router": b'[depth]\nby = "router"\nfile = "other"\n',
         "bandit": b'[search]\nby = "bandit"\nstrategies = ["raw", "hyde"]\nstate = "other"\n',
     }
     if damage in texts:
@@ -144,8 +144,7 @@ def test_no_request_is_lost_while_a_file_changes(client: TestClient, file: Path)
 def test_a_total_refuses_when_it_is_spent(demo_index: CorpusIndex, tmp_path: Path) -> None:
     path = tmp_path / "total.toml"
     path.write_text(
-        '[price]\ntotal = 190\nper = "day"\nstate = "count.sqlite"\n'
-        "[limits]\nevidence_tokens = 100\nanswer_tokens = 8\n"
+        '[price]\ntotal = 190\nper = "day"\nstate = "count.sqlite"\n[limits]\nbudget = 100\nmax_tokens = 8\n'
     )
     with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(path))) as client:
         codes = [client.post("/ask", json=ASKED) for _ in range(12)]

@@ -138,7 +138,7 @@ def test_a_rating_goes_to_the_log_that_gave_the_id(client: TestClient, file: Pat
 
 
 def test_what_a_selection_asks_the_model_counts_in_the_total(demo_index: CorpusIndex, file: Path) -> None:
-    limits = "[limits]\nevidence_tokens = 100\nanswer_tokens = 8\n"
+    limits = "[limits]\nbudget = 100\nmax_tokens = 8\n"
     file.write_text(
         '[price]\ntotal = 900\nper = "day"\nstate = "count.sqlite"\n[search]\n'
         f'strategies = ["raw", "hyde"]\n{limits}'

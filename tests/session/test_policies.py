@@ -60,7 +60,7 @@ def whys(found: Outcome) -> list[str]:
 
 
 def test_every_step_is_a_sentence_with_its_price(river_index: CorpusIndex, tmp_path: Path) -> None:
-    controller = composed({"repetition": {"by": "price", "finds": 1.0}}, river_index)
+    controller = composed({"repeat": {"by": "price", "finds": 1.0}}, river_index)
     found = asked(controller)
     told = whys(found)
     assert told[0] == "searched for the question"
@@ -83,7 +83,7 @@ def test_every_step_is_a_sentence_with_its_price(river_index: CorpusIndex, tmp_p
 def test_a_higher_price_never_reads_nor_searches_more(river_index: CorpusIndex) -> None:
     tokens, searches = [], []
     for price in (0.0, 0.001, 0.01, 1.0):
-        data = {"price": {"token": price}, "repetition": {"by": "price", "finds": 0.5}}
+        data = {"price": {"token": price}, "repeat": {"by": "price", "finds": 0.5}}
         found = asked(composed(data, river_index))
         tokens.append(0 if found.selection is None else found.selection.tokens_used)
         searches.append(found.costs.total().retrieval_calls)
@@ -96,7 +96,7 @@ def test_a_higher_price_never_reads_nor_searches_more(river_index: CorpusIndex) 
 @pytest.mark.parametrize("by", ["process", "fixed-2", "mdp"])
 @pytest.mark.parametrize("signal", ["complete", "tracked"])
 def test_rules_of_repetition(by: str, signal: str, river_index: CorpusIndex) -> None:
-    data = {"repetition": {"by": by, "signal": signal, "query": "model", "finds": 0.9}}
+    data = {"repeat": {"by": by, "signal": signal, "query": "model", "finds": 0.9}}
     found = asked(composed(data, river_index))
     repeated = [why for why in whys(found) if why.startswith(("retrieved again", "thought"))]
     assert repeated
@@ -109,8 +109,8 @@ def test_the_limit_on_evidence_and_the_budget_both_hold(river_index: CorpusIndex
     for limit, budget in ((30, 1000), (1000, 30)):
         data = {
             "price": {"token": 0.0},
-            "reading": {"preset": "thorough"},
-            "limits": {"evidence_tokens": limit},
+            "selection": {"preset": "thorough"},
+            "limits": {"budget": limit},
         }
         found = asked(composed(data, river_index), budget=budget)
         assert found.selection is not None
@@ -124,12 +124,12 @@ def test_limits_of_the_caller_bind_the_policy(river_index: CorpusIndex) -> None:
         ControlSettings(limits=Limits(steps=0, tokens=700, seconds=60.0)), Retriever(river_index, pool=6)
     )
     policy = policy_of(
-        {"repetition": {"by": "always-retrieve", "query": "model"}, "limits": {"evidence_tokens": 200}}, "x"
+        {"repeat": {"by": "always-retrieve", "query": "model"}, "limits": {"budget": 200}}, "x"
     )
     found = asked(compose(policy, setup))
     assert found.costs.total().lm_calls == 1  # no step that asks a model, but the answer
     assert "limit of 0 steps" in " ".join(whys(found))
-    policy = policy_of({"limits": {"tokens": 90_000, "seconds": 600.0, "steps": 30}}, "far")
+    policy = policy_of({"limits": {"max_total_tokens": 90_000, "timeout": 600.0, "max_steps": 30}}, "far")
     assert compose(policy, Setup(retriever=setup.retriever)).limits == Limits(
         steps=30, tokens=90_000, seconds=600.0
     )
@@ -146,7 +146,7 @@ def test_a_router_sees_the_price_and_the_program_reads_its_tier(
     named = []
     # .5 after 100 tokens, .8 after 300: the large tier is worth it below .3 / 200 a token.
     for price in (0.0014, 0.0016):
-        data = {"price": {"token": price}, "amount": {"by": "router", "file": file.name}}
+        data = {"price": {"token": price}, "depth": {"by": "router", "file": file.name}}
         found = asked(composed(data, river_index, tmp_path))
         assert found.selection is not None
         named.append(
@@ -234,8 +234,8 @@ def test_a_total_is_never_exceeded_and_then_questions_are_refused(
     total = 1200
     data = {
         "price": {"total": total, "questions": 6},
-        "limits": {"evidence_tokens": 80, "answer_tokens": 8},
-        "repetition": {"by": "price", "query": "model", "finds": 0.5},
+        "limits": {"budget": 80, "max_tokens": 8},
+        "repeat": {"by": "price", "query": "model", "finds": 0.5},
     }
     controller = composed(data, river_index)
     spent, prices, refused = 0, [], 0
@@ -262,4 +262,4 @@ def test_a_total_is_never_exceeded_and_then_questions_are_refused(
 def test_an_index_of_another_embedder_is_refused(river_index: CorpusIndex, tmp_path: Path) -> None:
     router_file(tmp_path / "r.safetensors", "minilm:other", 4)
     with pytest.raises(InputError, match="the router was trained with the embedder 'minilm:other'"):
-        composed({"amount": {"by": "router", "file": "r.safetensors"}}, river_index, tmp_path)
+        composed({"depth": {"by": "router", "file": "r.safetensors"}}, river_index, tmp_path)
