@@ -114,8 +114,8 @@ def _at(
             days = [[yesterday[k] for k in order(kind, yesterday, earlier, s + draw)] for s in (300, 200)]
             for count, name in enumerate(DAYS, 1):
                 runs[f"{name}, {kind}"] = paced(selector, [*days, last][-count:], total, most)
-            for name, of in forecasts.items():
-                runs[f"{name}, {kind}"] = paced(selector, [last], total, most, *of)
+            for name, expected in forecasts.items():
+                runs[f"{name}, {kind}"] = paced(selector, [last], total, most, *expected)
             runs[f"even rate, {kind}"] = [
                 one
                 for part in np.array_split(np.arange(len(last)), min(_PARTS, len(last)))

@@ -25,11 +25,11 @@ import tomllib
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mio_rag.errors import InputError, Notice
+from mio_rag.errors import InputError, Notice, StateError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -514,6 +514,9 @@ class SharedFile:
     Classes that extend this make its tables. Without a `file` it is in memory, for one process.
     """
 
+    #: FULL: what was written survives a loss of power. NORMAL: the last transactions may be missing.
+    synchronous = "NORMAL"
+
     def __init__(self, file: Path | None) -> None:
         self._file = file
         self._lock = threading.RLock()
@@ -527,6 +530,28 @@ class SharedFile:
             if self._connection is not None and self._process == os.getpid():
                 self._connection.close()
                 self._connection = None
+
+    @contextmanager
+    def alone(self, what: str) -> Iterator[sqlite3.Connection]:
+        """Make one transaction, whole or not at all: nothing else reads or writes until it is done.
+
+        Raises `StateError` if the file, named `what` in messages, cannot be read or written.
+        """
+        import sqlite3  # here and below: most commands need no such file
+
+        with self._lock:
+            connection = self._connected()
+            try:
+                patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise StateError(f"{what} cannot be read or written: {error}") from error
 
     def _looked_at(self, connection: sqlite3.Connection) -> None:
         """Refuse a file of others before anything is changed: even its mode is theirs."""
@@ -548,34 +573,26 @@ class SharedFile:
         return self._connection
 
     def _opened(self) -> sqlite3.Connection:
-        import sqlite3  # here and below: most commands need no such file
+        import sqlite3
 
-        connection = None
-        try:
-            if self._file is not None:
-                self._file.parent.mkdir(parents=True, exist_ok=True)
-            connection = opened = sqlite3.connect(
-                self._file or ":memory:", timeout=0, isolation_level=None, check_same_thread=False
-            )
-            patiently(lambda: self._looked_at(opened))
-            patiently(lambda: opened.execute("PRAGMA journal_mode = WAL"))
-            opened.execute("PRAGMA synchronous = NORMAL")
-            patiently(lambda: opened.execute("BEGIN IMMEDIATE"))
+        with ExitStack() as undo:
             try:
+                if self._file is not None:
+                    self._file.parent.mkdir(parents=True, exist_ok=True)
+                opened = sqlite3.connect(
+                    self._file or ":memory:", timeout=0, isolation_level=None, check_same_thread=False
+                )
+                undo.callback(opened.close)
+                patiently(lambda: self._looked_at(opened))
+                patiently(lambda: opened.execute("PRAGMA journal_mode = WAL"))
+                opened.execute(f"PRAGMA synchronous = {self.synchronous}")
+                patiently(lambda: opened.execute("BEGIN IMMEDIATE"))
                 self._prepare(opened)
                 opened.execute("COMMIT")
-            except BaseException:
-                opened.execute("ROLLBACK")
-                raise
-        except (sqlite3.Error, OSError) as error:
-            if connection is not None:
-                connection.close()
-            raise InputError(self._unusable(error)) from error
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            raise
-        return connection
+            except (sqlite3.Error, OSError) as error:
+                raise InputError(self._unusable(error)) from error
+            undo.pop_all()  # a connection that is closed takes back what was not committed
+        return opened
 
 
 def patiently(attempt: Callable[[], object]) -> None:

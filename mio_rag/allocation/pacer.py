@@ -448,7 +448,8 @@ def _written(counts: NDArray[np.float64]) -> str:
 
 def _lengths(begin: float, end: float) -> NDArray[np.float64]:
     """The share of each part of a window that lies between two points of the window."""
-    return np.clip(np.minimum(_EDGES + 1 / _PARTS, end) - np.maximum(_EDGES, begin), 0.0, None) * _PARTS
+    lengths = np.minimum(_EDGES + 1 / _PARTS, end) - np.maximum(_EDGES, begin)
+    return np.asarray(_PARTS * np.clip(lengths, 0.0, None))
 
 
 def _kept(price: float) -> float:

@@ -10,13 +10,13 @@ import math
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError, StateError
-from mio_rag.storage import SharedFile, patiently
+from mio_rag.storage import SharedFile
 
 _SCHEMA = 7
 _APPLICATION = 0x6D696F70  # "miop": how the file is recognised
@@ -105,23 +105,9 @@ class Store(SharedFile):
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Make one decision, whole or not at all: nothing else reads or writes until it is done.
-
-        Raises `StateError` if the file cannot be read or written.
-        """
-        with self._lock:
-            connection = self._connected()
-            try:
-                patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-                try:
-                    yield Transaction(connection, self._named)
-                    connection.execute("COMMIT")
-                except BaseException:
-                    with suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
-                    raise
-            except sqlite3.Error as error:
-                raise StateError(f"the count of tokens cannot be read or written: {error}") from error
+        """Make one decision, alone; `StateError` if the file cannot be read or written."""
+        with self.alone("the count of tokens") as connection:
+            yield Transaction(connection, self._named)
 
     @property
     def _named(self) -> str:

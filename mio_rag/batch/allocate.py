@@ -17,36 +17,43 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.allocation.workload import PricedQuestion, Told, Workload, selector_problems
 from mio_rag.batch.job import (
-    LISTED,
-    OPTION,
-    READ,
+    BatchSettings,
     BatchSummary,
     Engine,
     Group,
     Job,
     groups_of,
     input_files,
+    open_parquet,
     question_of,
 )
 from mio_rag.batch.rows import MOST_BUDGET, read_rows
-from mio_rag.batch.run import Progress, claim, gather, prepare, run, setting_problems
-from mio_rag.batch.work import batches_of, shard_paths, shard_state, shards_of, write_shard
-from mio_rag.errors import DataError, InputError, MioRagError, SolverError, require
+from mio_rag.batch.run import (
+    Progress,
+    batches_of,
+    claim,
+    gather,
+    prepare,
+    run,
+    shard_paths,
+    shard_state,
+    shards_of,
+    write_shard,
+)
+from mio_rag.errors import DataError, InputError, MioRagError, SolverError, collect, require
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import check_name
 from mio_rag.storage import locked, write_atomically
 
-#: Columns of a shard of the allocation.
-COLUMNS = {
-    "row": "int64", "query_id": "string", "weight": "double", "budget_tokens": "int64", **OPTION
-}  # fmt: skip
+#: Columns of a shard of the allocation; those of the chosen option follow.
+COLUMNS = {"row": "int64", "query_id": "string", "weight": "double", "budget_tokens": "int64"}
 #: Relative error of an estimated price: far less than that of the sample.
 _CLOSE = 1e-3
 _BLOCK = 1 << 16  # steps that are Python objects at a time
@@ -126,62 +133,44 @@ class Shares:
     relaxed: tuple[float, ...] = ()
 
 
-class _Steps(NamedTuple):
-    """Steps from one option to the next: the row, the new option, tokens and value more."""
-
-    rows: NDArray[np.int64]
-    places: NDArray[np.int8]
-    tokens: NDArray[np.int64]
-    gains: NDArray[np.float64]
-
-
 def shared(job: Job, groups: Sequence[Group], total_tokens: int) -> Shares:
     """Choose an option for each row; where even the first ones exceed the total, the first ones."""
     found = Shares(np.zeros(groups[-1].first_row + groups[-1].rows, dtype=np.int8))
     sums: list[list[float]] = [[] for _ in job.prices]
-    parts: list[_Steps] = []
-    columns = ["row", "weight", "relaxed", "shortest", "option_charged", "option_value"]
+    parts: list[tuple[NDArray[Any], ...]] = []
+    inner = [f"options.list.element.{name}" for name in ("charged", "value")]
     for group, start, _ in shards_of(job, groups):
-        table = _read(job, group, start, columns)
-        places, first, last = _places(table["option_charged"])
-        tokens, value = _flat(table["option_charged"]), _flat(table["option_value"])
+        table = _read(job, group, start, ["row", "weight", "relaxed", "shortest", *inner])
+        lists = table["options"].combine_chunks()
+        tokens, value = (lists.flatten().field(name).to_numpy() for name in ("charged", "value"))
+        ends = np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False))
+        begins = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+        owner = np.repeat(np.arange(len(ends)), ends - begins)
+        places = np.arange(len(tokens)) - begins[owner]
         rows, weights = table["row"].to_numpy(), table["weight"].to_numpy()
-        found.fewest += int(tokens[first].sum())
-        found.most += int(tokens[last].sum())
+        found.fewest += int(tokens[begins].sum())
+        found.most += int(tokens[ends - 1].sum())
         shortest = [*table["shortest"].to_pylist(), found.shortest]
         found.shortest = min((one for one in shortest if one is not None), default=None)
-        relaxed = _flat(table["relaxed"]).reshape(len(rows), -1)
+        relaxed = np.array(table["relaxed"].to_pylist()).reshape(len(rows), -1)
         sums = [[math.fsum([*one, *relaxed[:, k]])] for k, one in enumerate(sums)]
         later = np.flatnonzero(places)
-        owner = np.repeat(np.arange(len(rows)), last - first + 1)[later]
-        gains = weights[owner] * (value[later] - value[later - 1])
-        gaining = gains > 0
-        later, owner, gains = later[gaining], owner[gaining], gains[gaining]
-        parts.append(_Steps(rows[owner], places[later], tokens[later] - tokens[later - 1], gains))
+        gains = weights[owner[later]] * (value[later] - value[later - 1])
+        later, gains = later[gains > 0], gains[gains > 0]
+        parts.append((rows[owner[later]], places[later], tokens[later] - tokens[later - 1], gains))
     found.relaxed = tuple(math.fsum(one) for one in sums)
     found.tokens = found.fewest
-    steps = _Steps(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    order = np.lexsort((steps.places, steps.rows, -steps.gains / steps.tokens))  # by value per token
+    rows, places, more, gains = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.lexsort((places, rows, -gains / more))  # by value per token
     for begin in range(0, len(order), _BLOCK):
         block = order[begin : begin + _BLOCK]
-        for row, place, tokens in zip(*(column[block].tolist() for column in steps[:3]), strict=True):
+        for row, place, tokens in zip(
+            *(column[block].tolist() for column in (rows, places, more)), strict=True
+        ):
             if found.steps[row] == place - 1 and found.tokens + tokens <= total_tokens:
                 found.steps[row] = place
                 found.tokens += tokens
     return found
-
-
-def _places(column: Any) -> tuple[NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
-    """Of lists that lie end to end: the place of each entry in its own; where each begins, and ends."""
-    ends = np.cumsum(column.combine_chunks().value_lengths().to_numpy(zero_copy_only=False))
-    begins = np.concatenate([[0], ends]).astype(np.int64)[:-1]
-    places = np.arange(ends[-1] if len(ends) else 0) - np.repeat(begins, ends - begins)
-    return places.astype(np.int8), begins, ends - 1
-
-
-def _flat(column: Any) -> NDArray[Any]:
-    whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
-    return np.asarray(whole.flatten().to_numpy(zero_copy_only=False))
 
 
 def written(
@@ -191,57 +180,34 @@ def written(
 
     Raises `SolverError` if a shard of the options is missing, or they do not hold what was shared.
     """
-    arrow: Any = require("pyarrow", "batch", "batches")
     tokens, charged, values, statuses = 0, 0, [0.0], Counter[str]()
+    schema = {**COLUMNS, **{name: kind for name, kind in job.schema["options"].items() if name != "charged"}}
     for group, start, count in shards_of(job, groups):
-        held = _read(job, group, start, None)
-        _, first, _ = _places(held["option_charged"])
-        chosen = arrow.array(first + shares.steps[held["row"].to_numpy()])
-        made = {
-            name: _of_option(held, f"option_{name}", chosen) if name in OPTION else held[name]
-            for name in COLUMNS
-            if name not in LISTED
-        }
-        made |= {name: _listed(held, f"any_{name}", "option_places", chosen) for name in LISTED}
-        if final.is_merged:
-            made["read"] = _listed(held, "any_read", "option_read_places", chosen)
-        here = Counter(made["status"].to_pylist())
+        made = []
+        for row in _read(job, group, start, None).to_pylist():
+            option = row["options"][shares.steps[row["row"]]]
+            charged += option["charged"]
+            tokens += option["tokens_used"]
+            values.append(row["weight"] * option["value"])
+            made.append({name: option.get(name, row.get(name)) for name in schema})
+        here = Counter(row["status"] for row in made)
         state = {**(shard_state(job, group, start) or {}), "statuses": dict(sorted(here.items()))}
         path, _ = shard_paths(final, group, start)
-        write_shard(path, {**COLUMNS, **READ} if final.is_merged else COLUMNS, made, state)
-        tokens += sum(made["tokens_used"].to_pylist())
-        charged += sum(_of_option(held, "option_charged", chosen).to_pylist())
-        worth = zip(made["weight"].to_pylist(), made["value"].to_pylist(), strict=True)
-        values = [math.fsum([*values, *(w * v for w, v in worth)])]
+        write_shard(path, schema, made, state)
+        values = [math.fsum(values)]
         statuses += here
         progress(count)
     if charged != shares.tokens or tokens > charged:
         raise SolverError(f"the shards in '{final.out}' hold {tokens} tokens: delete them and run again")
-    return tokens, math.fsum(values), statuses
-
-
-def _of_option(held: Any, column: str, chosen: Any) -> Any:
-    """The entry of a column for the chosen option of each row."""
-    return held[column].combine_chunks().flatten().take(chosen)
-
-
-def _listed(held: Any, column: str, places: str, chosen: Any) -> Any:
-    """What the chosen option of each row has of a column that its options share, in its own order."""
-    arrow: Any = require("pyarrow", "batch", "batches")
-    own = _of_option(held, places, chosen)
-    lengths = own.value_lengths().to_numpy(zero_copy_only=False)
-    _, begins, _ = _places(held[column])
-    taken = arrow.array(np.repeat(begins, lengths) + _flat(own))
-    ends = arrow.array(np.concatenate([[0], np.cumsum(lengths)]), arrow.int32())
-    return arrow.ListArray.from_arrays(ends, _of_option(held, column, taken))
+    return tokens, values[0], statuses
 
 
 def _read(job: Job, group: Group, start: int, columns: list[str] | None) -> Any:
-    parquet: Any = require("pyarrow.parquet", "batch", "batches")
     path, _ = shard_paths(job, group, start)
     if shard_state(job, group, start) is None:
         raise SolverError(f"shard '{path.name}' of the options is missing or damaged: run again")
-    return parquet.read_table(path, columns=columns)
+    with open_parquet(path) as file:
+        return file.read(columns)
 
 
 # The run --------------------------------------------------------------------------------------------------
@@ -306,19 +272,13 @@ def allocate_batch(
     total below the shortest passage or what must be chosen.
     """
     began, chosen = time.perf_counter(), selector or Selector()
-    problems = selector_problems(chosen) + setting_problems(
-        engine,
-        total_tokens=(total_tokens, 1),
-        floor=(floor, 0),
-        ceiling=(ceiling, 1),
-        sample=(sample, 1),
-        workers=(workers, 0),
-        shard_rows=(shard_rows, 1),
-    )
-    if not problems and ceiling is not None and floor > ceiling:
-        problems.append(f"floor={floor} is above ceiling={ceiling}: lower the floor or raise the ceiling")
-    if problems:
-        raise InputError(problems)
+    collect(
+        lambda: _check(chosen),
+        lambda: BatchSettings(
+            engine=engine, workers=workers, shard_rows=shard_rows, total_tokens=total_tokens, floor=floor,
+            ceiling=ceiling, sample=sample,
+        ),
+    )  # fmt: skip
     check_name(chosen.solver)
     names, folder, total = dict(columns or {}), Path(out), int(total_tokens)
     if weighted:
@@ -376,6 +336,11 @@ def allocate_batch(
         write_atomically(folder / "summary.json", json.dumps(summary.to_dict(), indent=1))
         _clear(final)
     return summary
+
+
+def _check(selector: Selector) -> None:
+    if problems := selector_problems(selector):
+        raise InputError(problems)
 
 
 class _Work:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from mio_rag.allocation.pacer import LARGEST_PRICE, Pacer
 from mio_rag.batch.ledger import Claim, Ledger
-from mio_rag.batch.retrying import Retrying
 from mio_rag.errors import SpentError
-from mio_rag.generation import Generator, make_generator
-from mio_rag.generation.protocol import content_of
+from mio_rag.generation import Generator, Prompt, make_generator
+from mio_rag.generation.base import WrappedGenerator, charged, repeated
+from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, content_of
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.policies.compose import compose, pacer_of, specs_of
 from mio_rag.policies.setup import Setup
@@ -24,21 +26,25 @@ from mio_rag.policy import READER, Policy
 from mio_rag.policy_files import Resolved
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.result import Selection
 from mio_rag.session.costs import Prices
 from mio_rag.session.loop import Account
 from mio_rag.session.models import Models
 from mio_rag.session.trace import Outcome, Trace
-from mio_rag.types import GenerationError, Question
+from mio_rag.types import Answer, GenerationError, Question
+
+T = TypeVar("T")
 
 _NANO = 1e9  # dollars are counted in whole billionths, rounded up
 _ABORT_AFTER = 20  # consecutive questions that the model failed: the cause is not the question
 _POLL_SECONDS = 0.05
 _LIVES = 3  # workers that may die with one question
+_CACHED = 256  # prompts whose tokens are known: those in progress
 
 #: Keys of every line of the output, besides those of the ledger.
 TOLD = (
-    *("answer", "choice", "selected_ids", "complete", "token_price", "prompt_tokens", "completion_tokens"),
-    *("lm_calls", "way", "error", "cpu_seconds"),
+    *("answer", "choice", "selected_ids", "read", "complete", "token_price", "prompt_tokens"),
+    *("completion_tokens", "lm_calls", "way", "error", "cpu_seconds"),
 )
 
 
@@ -136,6 +142,80 @@ class Answered:
     is_spent: bool = False
     unread: bool = False
     short: int = 0
+
+
+class Retrying(WrappedGenerator):
+    """Repeats a call after a failure, and waits longer each time.
+
+    inner: should not repeat requests itself, since such calls cannot be counted.
+    retries: repetitions of one call, >= 0.
+    untold: called with (prompt tokens, most tokens of the reply) of a call that the server may have charged
+        although no reply came; returns whether it may be repeated.
+    """
+
+    def __init__(
+        self,
+        inner: Generator,
+        retries: int,
+        untold: Callable[[int, int], bool],
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(inner)
+        self._retries, self._untold, self._wait = retries, untold, wait
+        self._barred: Callable[[], bool] = lambda: False
+        self._counting = threading.Lock()  # fast tokenizers fail when two threads use them at once
+        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    def telling(self, untold: Callable[[int, int], bool], barred: Callable[[], bool]) -> Retrying:
+        """Return a copy for one question, with its own `untold`; `barred`: whether calls are forbidden."""
+        other = copy.copy(self)
+        other._untold, other._barred = untold, barred
+        return other
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Count tokens, one thread at a time."""
+        with self._counting:
+            return repeated(lambda: self._inner.count(texts), self._retries, wait=self._wait)
+
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        """Count a prompt, one thread at a time; cached, since counting may ask a server."""
+        key = prompt.system, prompt.user
+        with self._counting:
+            if key not in self._counts:
+                self._counts[key] = repeated(
+                    lambda: self._inner.prompt_tokens(prompt), self._retries, wait=self._wait
+                )
+                while len(self._counts) > _CACHED:
+                    self._counts.popitem(last=False)
+            return self._counts[key]
+
+    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
+        """As that of the inner generator, one thread at a time."""
+        with self._counting:
+            return self._inner.context_allowance(question, max_tokens=max_tokens)
+
+    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
+        """Answer; `GenerationError` if every attempt failed."""
+        return self._tried(prompt, max_tokens, lambda: self._inner.generate(prompt, max_tokens=max_tokens))
+
+    def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
+        """Choose; `GenerationError` if every attempt failed."""
+        return self._tried(prompt, CHOICE_TOKENS, lambda: self._inner.choose_scored(prompt, choices))
+
+    def _tried(self, prompt: Prompt, max_tokens: int, ask: Callable[[], T]) -> T:
+        def allowed(error: GenerationError) -> bool:
+            # Generators of others may say so by the cause alone.
+            if not (error.untold or isinstance(error.__cause__, (TimeoutError, ConnectionError))):
+                return error.spent is None  # an unusable reply would come again
+            lost = charged(error, self, prompt, max_tokens)
+            assert lost is not None
+            error.spent, error.untold = None, False  # counted here, and nowhere else
+            error.__cause__ = None
+            return self._untold(lost.prompt_tokens, lost.completion_tokens)
+
+        if self._barred():
+            raise GenerationError("the total allows no further call: an earlier one never reported its cost")
+        return repeated(ask, self._retries, allowed, self._wait)
 
 
 class _Locked:
@@ -277,6 +357,7 @@ def _told(found: Outcome) -> dict[str, Any]:
         "answer": trace.answer,
         "choice": trace.choice,
         "selected_ids": [] if found.selection is None else list(found.selection.ids),
+        "read": [] if found.selection is None else _places(found.selection),
         "complete": trace.complete,
         "token_price": trace.token_price,
         "prompt_tokens": amount.prompt_tokens,
@@ -285,6 +366,16 @@ def _told(found: Outcome) -> dict[str, Any]:
         "way": [step.why for step in trace.steps],
         "error": why or None,
     }
+
+
+def _places(selection: Selection) -> list[dict[str, Any]]:
+    """Where what was read stands: id and source, and page and section of what is from a document."""
+    found = []
+    for block in selection.blocks:
+        for part in block.parts:
+            place = {"id": part.id, "source": block.passage.source, "page": part.page}
+            found.append({**place, "section": list(part.section)})
+    return found
 
 
 class Died(Exception):

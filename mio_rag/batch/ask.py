@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
 
 from mio_rag.batch.answering import TOLD, Answering, Job, Rest, Unit, Workers, make_reader
 from mio_rag.batch.job import Engine, open_parquet
 from mio_rag.batch.ledger import Claim, Ledger
-from mio_rag.batch.on_ray import RayTeam, ray_problems, ray_team
+from mio_rag.batch.on_ray import RayTeam, check_ray, ray_team
 from mio_rag.corpora.load import load_questions
-from mio_rag.errors import DataError, InputError, StateError
+from mio_rag.corpora.published import json_lines
+from mio_rag.errors import DataError, InputError, StateError, collect
 from mio_rag.generation import Generator
 from mio_rag.policy import PRESETS, READER, FixedPrice, Policy, Total
 from mio_rag.policy_files import Resolved, resolve
 from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.storage import locked, parse_json, replaced, write_atomically
+from mio_rag.settings import Settings
+from mio_rag.storage import locked, replaced, write_atomically
 from mio_rag.types import Question
 
 _SHOWN = 20  # problems of a file
@@ -53,11 +55,13 @@ def read_questions(source: str | Path) -> tuple[Question, ...]:
         return load_questions(source)
     problems: list[str] = []
     found = []
-    for number, row in _table(path) if name.endswith(".parquet") else _lines(path, problems):
+    for number, (place, row) in enumerate(_table(path) if name.endswith(".parquet") else json_lines(path)):
         try:
+            if isinstance(row, InputError):
+                raise row
             found.append(_question(row, number))
         except InputError as error:
-            problems += [f"'{path.name}', line {number + 1}: {problem}" for problem in error.problems]
+            problems += [f"'{place}': {problem}" for problem in error.problems]
     if problems:
         more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         raise DataError([*problems[:_SHOWN], *more])
@@ -66,34 +70,18 @@ def read_questions(source: str | Path) -> tuple[Question, ...]:
     return tuple(found)
 
 
-def _lines(path: Path, problems: list[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines):
-                if not line.strip():
-                    continue
-                try:
-                    row = parse_json(line, f"'{path.name}', line {number + 1},")
-                except InputError as error:
-                    problems += error.problems
-                    continue
-                yield number, row if isinstance(row, Mapping) else {"question": None}
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise DataError(f"'{path}' cannot be read: {error}") from error
-
-
-def _table(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _table(path: Path) -> Iterator[tuple[str, Any]]:
     with open_parquet(path) as file:
         held = file.schema_arrow.names
         names = [name for name in ("id", "query_id", "question", "choices") if name in held]
         if "question" not in names:
             raise InputError(f"'{path.name}' has no column question: it has {', '.join(held)}")
-        batches = file.iter_batches(1024, columns=names)
-        yield from enumerate(row for batch in batches for row in batch.to_pylist())
+        rows = (row for batch in file.iter_batches(1024, columns=names) for row in batch.to_pylist())
+        yield from ((f"{path.name}, row {number}", row) for number, row in enumerate(rows, 1))
 
 
-def _question(row: Mapping[str, Any], number: int) -> Question:
+def _question(row: Any, number: int) -> Question:
+    row = row if isinstance(row, Mapping) else {}
     text, choices = row.get("question"), row.get("choices") or ()
     identity = row.get("id", row.get("query_id"))
     if not isinstance(text, str):
@@ -103,6 +91,23 @@ def _question(row: Mapping[str, Any], number: int) -> Question:
     if identity is not None and not isinstance(identity, (str, int)):
         raise InputError(f"id is {identity!r:.60}: give text")
     return Question(str(number if identity is None else identity), text, choices=tuple(choices))
+
+
+class AskSettings(Settings):
+    """Settings of `ask_many`, checked before anything is made."""
+
+    total_tokens: Annotated[int, Field(ge=1)] | None = None
+    total_dollars: Annotated[float, Field(gt=0, le=_MOST_DOLLARS)] | None = None
+    engine: Engine = "local"
+    workers: Annotated[int, Field(ge=1, le=1000)] = 2
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = 4
+    retries: Annotated[int, Field(ge=0, le=100)] = 5
+
+    @model_validator(mode="after")
+    def _has_one_total(self) -> Self:
+        if self.total_tokens is not None and self.total_dollars is not None:
+            raise ValueError("total_tokens and total_dollars exclude each other: give one of them")
+        return self
 
 
 @dataclass(frozen=True)
@@ -182,11 +187,14 @@ def ask_many(
     """
     began, folder = time.perf_counter(), Path(out)
     dollars = total_dollars is not None
-    problems = _setting_problems(total_tokens, total_dollars, engine, workers, concurrency, retries)
-    problems += _policy_problems(policy, len(questions), total_tokens, total_dollars)
-    problems += ray_problems(index, generator, policy) if engine == "ray" else []
-    if problems:
-        raise InputError(problems)
+    collect(
+        lambda: AskSettings(
+            total_tokens=total_tokens, total_dollars=total_dollars, engine=engine, workers=workers,
+            concurrency=concurrency, retries=retries,
+        ),
+        lambda: _check_policy(policy, len(questions), total_tokens, total_dollars),
+        lambda: check_ray(index, generator, policy) if engine == "ray" else None,
+    )  # fmt: skip
     if not dollars and total_tokens is None and policy.price.state is None:
         total_tokens = policy.price.total
     if total_tokens is not None:
@@ -301,51 +309,8 @@ def _lower(policy: Policy, unit: Unit, held: int) -> str:
     return "limits.budget" if unit.dollars else "limits.max_tokens"  # tokens: evidence shrinks
 
 
-def check_settings(
-    total_tokens: int | None,
-    total_dollars: float | None,
-    engine: str,
-    workers: int,
-    concurrency: int,
-    retries: int,
-) -> None:
-    """Raise `InputError` for everything that is wrong with the settings of `ask_many` alone."""
-    problems = _setting_problems(total_tokens, total_dollars, engine, workers, concurrency, retries)
-    if problems:
-        raise InputError(problems)
-
-
-def _setting_problems(
-    total_tokens: int | None,
-    total_dollars: float | None,
-    engine: str,
-    workers: int,
-    concurrency: int,
-    retries: int,
-) -> list[str]:
-    problems = []
-    if not (1 <= concurrency <= 1000 and 0 <= retries <= 100):
-        problems.append(
-            f"concurrency={concurrency} must be from 1 to 1000, and retries={retries} from 0 to 100"
-        )
-    if total_tokens is not None and total_dollars is not None:
-        problems.append("a total in tokens and one in dollars exclude each other: give one of them")
-    if total_dollars is not None and not 0 < total_dollars <= _MOST_DOLLARS:
-        problems.append(
-            f"a total of {total_dollars!r} dollars cannot be counted: give a number above 0, at most "
-            f"{_MOST_DOLLARS:g}"
-        )
-    if engine not in get_args(Engine):
-        problems.append(f"engine={engine!r} is unknown: choose local or ray")
-    elif engine == "ray" and not 1 <= workers <= 1000:
-        problems.append(f"workers={workers} must be from 1 to 1000")
-    return problems
-
-
-def _policy_problems(
-    policy: Policy, count: int, total_tokens: int | None, total_dollars: float | None
-) -> list[str]:
-    """Problems of a total under a policy."""
+def _check_policy(policy: Policy, count: int, total_tokens: int | None, total_dollars: float | None) -> None:
+    """Raise `InputError` for a total that does not go with a policy."""
     problems = [] if count else ["there are no questions"]
     price = policy.price
     begins_anew = price.total is not None and price.state is None and total_tokens is None
@@ -359,22 +324,21 @@ def _policy_problems(
             policy.replace(price=Total(total=total_tokens, questions=count))
         except InputError as error:
             problems += error.problems
-    if total_dollars is None:
-        return problems
-    problems += [
-        f"the price of {name} cannot be counted: give at most {_MOST_DOLLARS:g} dollars per million"
-        for name, pair in policy.prices.dollars.items()
-        if max(pair) > _MOST_DOLLARS
-    ]
-    names = dict.fromkeys(n for n in (READER, *policy.models) if n not in policy.prices.dollars)
-    if names:
-        tables = ", ".join(f"[models.{name}]" for name in names)
-        begin = f"; `mio-rag policy new {policy.name} > FILE` prints a file to begin with"
-        problems.append(
-            f"a total in dollars needs the price of {', '.join(names)}: give {tables} input and output"
-            f"{begin if policy.name in PRESETS else ''}"
-        )
-    return problems
+    if total_dollars is not None:
+        problems += [
+            f"the price of {name} cannot be counted: give at most {_MOST_DOLLARS:g} dollars per million"
+            for name, pair in policy.prices.dollars.items()
+            if max(pair) > _MOST_DOLLARS
+        ]
+        if names := dict.fromkeys(n for n in (READER, *policy.models) if n not in policy.prices.dollars):
+            tables = ", ".join(f"[models.{name}]" for name in names)
+            begin = f"; `mio-rag policy new {policy.name} > FILE` prints a file to begin with"
+            problems.append(
+                f"a total in dollars needs the price of {', '.join(names)}: give {tables} input and output"
+                f"{begin if policy.name in PRESETS else ''}"
+            )
+    if problems:
+        raise InputError(problems)
 
 
 def _export(ledger: Ledger, summary: AskedSummary) -> None:

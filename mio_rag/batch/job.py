@@ -5,24 +5,26 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from mio_rag.allocation.workload import Decided, PricedQuestion
-from mio_rag.batch.rows import Row, columns_of
+from mio_rag.batch.rows import MOST_BUDGET, Row, columns_of
 from mio_rag.context import RegexCounter, block_tokens, in_prompt_order, merged
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
+from mio_rag.settings import Settings
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import SolveResult
 
 Engine = Literal["local", "ray"]
-T = TypeVar("T")
+_Count = Annotated[int, Field(ge=1, le=MOST_BUDGET)]
 
 FORMAT = 2
 _CHUNK = 1 << 23
@@ -39,6 +41,27 @@ class Group:
     first_row: int
     rows: int
     bytes: int
+
+
+class BatchSettings(Settings):
+    """Settings of `select_batch` and `allocate_batch`, checked before anything is made."""
+
+    engine: Engine = "local"
+    workers: Annotated[int, Field(ge=0, le=MOST_BUDGET)] = 1
+    shard_rows: _Count = 5000
+    budget_tokens: _Count = 1
+    total_tokens: _Count = 1
+    floor: Annotated[int, Field(ge=0, le=MOST_BUDGET)] = 0
+    ceiling: _Count | None = None
+    sample: _Count = 2000
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> Self:
+        if self.ceiling is not None and self.floor > self.ceiling:
+            raise ValueError(
+                f"floor={self.floor} is above ceiling={self.ceiling}: lower the floor or raise the ceiling"
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -70,10 +93,10 @@ class Job:
         return "starts" in self.kinds
 
     @property
-    def schema(self) -> dict[str, str]:
-        """Columns of a shard, and their types."""
-        columns, read = (OPTIONS, OPTIONS_READ) if self.prices else (COLUMNS, READ)
-        return {**columns, **read} if self.is_merged else columns
+    def schema(self) -> dict[str, Any]:
+        """Columns of a shard, and their types; a table of types is a list of such tables."""
+        read = {"read": "list<string>"} if self.is_merged else {}
+        return {**OPTIONS, "options": {**OPTION, **read}} if self.prices else {**COLUMNS, **read}
 
 
 @dataclass(frozen=True)
@@ -207,35 +230,23 @@ _PROOF = {
     "message": "string",
 }  # fmt: skip
 
-#: Columns of an option that are lists themselves: options have most of their passages in common.
-LISTED = {"selected_ids": "list<string>", "selected": "list<int32>"}
+_CHOSEN = {"selected_ids": "list<string>", "selected": "list<int32>", "tokens_used": "int64"}
 
-#: Columns of a shard.
+#: Columns of a shard. Where texts are merged, `read` has them as they are to be read, in prompt order.
 COLUMNS = {
-    "row": "int64", "query_id": "string", **LISTED, "tokens_used": "int64", "budget_tokens": "int64",
-    **_PROOF, "relevance_source": "string",
+    "row": "int64", "query_id": "string", **_CHOSEN, "budget_tokens": "int64", **_PROOF,
+    "relevance_source": "string",
 }  # fmt: skip
 
-#: The column of a shard where texts are merged: as they are to be read, in prompt order.
-READ = {"read": "list<string>"}
-
-#: Columns of an option of an allocation; in a shard they are lists, with fewest tokens first.
-OPTION = {**LISTED, "tokens_used": "int64", "value": "double", "token_price": "double", **_PROOF}
-
-#: Columns of a shard of options. `relaxed`: the proven bound on value less price times tokens, at each price
-#: of the job; `shortest`: tokens of the shortest passage; `any_selected`, `any_selected_ids`: passages that
-#: any option reads, with `option_places` as the places of each option; `option_charged`: what each takes of
-#: the total.
+#: Columns of a shard of the options of an allocation. `relaxed`: the proven bound on value less price times
+#: tokens, at each price of the job; `shortest`: tokens of the shortest passage; `options` follow.
 OPTIONS = {
     "row": "int64", "query_id": "string", "budget_tokens": "int64", "weight": "double",
-    "relaxed": "list<double>", "shortest": "int64", "status": "string", "any_selected": "list<int32>",
-    "any_selected_ids": "list<string>", "option_places": "list<list<int32>>",
-    "option_charged": "list<int64>",
-    **{f"option_{name}": f"list<{kind}>" for name, kind in OPTION.items() if name not in LISTED},
+    "relaxed": "list<double>", "shortest": "int64", "status": "string",
 }  # fmt: skip
 
-#: Further columns where texts are merged: the texts that any option reads, and the places of each option.
-OPTIONS_READ = {"any_read": "list<string>", "option_read_places": "list<list<int32>>"}
+#: An option of a row, of which those with fewest tokens come first. `charged`: what it takes of the total.
+OPTION = {**_CHOSEN, "value": "double", "token_price": "double", **_PROOF, "charged": "int64"}
 
 #: Counts merged texts.
 COUNTER = RegexCounter()
@@ -273,18 +284,6 @@ def answer(job: Job, row: Row) -> dict[str, Any]:
     }
 
 
-class _Option(NamedTuple):
-    """A decision, its passages in prompt order, and their tokens as they are read."""
-
-    decided: Decided
-    chosen: tuple[int, ...]
-    used: int
-
-    @property
-    def charged(self) -> int:
-        return max(self.used, self.decided.tokens)
-
-
 def question_of(job: Job, row: Row) -> PricedQuestion:
     """Make the question of a row; `InputError` if it is invalid, or its own budget is below the floor."""
     if not isinstance(row.pool, Candidates):
@@ -311,61 +310,41 @@ def options(job: Job, row: Row) -> dict[str, Any]:
     decisions = [probe.decided for probe in probes]
     if len(probes) == 1:
         decisions += [one for one in question.neighbours(probes[0]) if one is not None]
-    distinct: dict[int, _Option] = {}
+    distinct: dict[int, dict[str, Any]] = {}
     for decided in decisions:
-        option = _option(question, decided, job.is_merged)
-        held = distinct.get(option.charged)
-        if held is None or option.decided.value > held.decided.value:
-            distinct[option.charged] = option
+        made = _option(question, decided, job.is_merged)
+        held = distinct.get(made["charged"])
+        if held is None or made["value"] > held["value"]:
+            distinct[made["charged"]] = made
     kept = [distinct[charged] for charged in sorted(distinct)]
-    pool, weight = question.candidates, question.weight
-    places, of_options = _places([option.chosen for option in kept])
-    columns = [
-        {
-            "tokens_used": option.used,
-            "value": option.decided.value / weight,
-            "token_price": option.decided.price / weight,
-            **_proof(option.decided.result),
-        }
-        for option in kept
-    ]
-    found = {
+    return {
         "budget_tokens": question.ceiling,
-        "weight": weight,
-        "shortest": int(pool.tokens.min()),
+        "weight": question.weight,
+        "shortest": int(question.candidates.tokens.min()),
         "relaxed": [probe.bound for probe in probes],
-        "status": columns[0]["status"],
-        "any_selected": places,
-        "any_selected_ids": [pool.ids[i] for i in places],
-        "option_places": of_options,
-        "option_charged": [option.charged for option in kept],
-        **{f"option_{name}": [one[name] for one in columns] for name in columns[0]},
+        "status": kept[0]["status"],
+        "options": kept,
     }
-    if job.is_merged:
-        texts = [[block.passage.text for block in merged(pool, option.chosen)] for option in kept]
-        found["any_read"], found["option_read_places"] = _places(texts)
-    return found
 
 
-def _option(question: PricedQuestion, decided: Decided, merge: bool) -> _Option:
+def _option(question: PricedQuestion, decided: Decided, merge: bool) -> dict[str, Any]:
     """The option of a decision; where its block exceeds the ceiling, the best one within."""
     pool, order = question.candidates, question.selector.prompt_order
     # Behind the passages stand items that buy broken rows.
     picked = [] if decided.x is None else np.flatnonzero(decided.x[: len(pool)]).tolist()
     chosen = in_prompt_order(pool, picked, order)
-    if not merge:
-        return _Option(decided, chosen, decided.tokens)
-    used = block_tokens(pool, chosen, COUNTER, merge)
-    if used <= question.ceiling:
-        return _Option(decided, chosen, used)
-    choice = question.choice(replace(decided, tokens=question.ceiling))
-    again = question.decided(decided.price, choice.allowed, choice.result)
-    return _Option(again, tuple(choice.chosen), choice.used)
-
-
-def _places(lists: Sequence[Sequence[T]]) -> tuple[list[T], list[list[int]]]:
-    """The distinct elements of lists, and each list as places in them."""
-    places: dict[T, int] = {}
-    for one in (one for own in lists for one in own):
-        places.setdefault(one, len(places))
-    return list(places), [[places[one] for one in own] for own in lists]
+    used = block_tokens(pool, chosen, COUNTER, merge) if merge else decided.tokens
+    if used > question.ceiling:
+        choice = question.choice(replace(decided, tokens=question.ceiling))
+        decided = question.decided(decided.price, choice.allowed, choice.result)
+        chosen, used = tuple(choice.chosen), choice.used
+    return {
+        "selected_ids": [pool.ids[i] for i in chosen],
+        "selected": list(chosen),
+        "tokens_used": used,
+        "value": decided.value / question.weight,
+        "token_price": decided.price / question.weight,
+        **_proof(decided.result),
+        "charged": max(used, decided.tokens),
+        **({"read": [block.passage.text for block in merged(pool, chosen)]} if merge else {}),
+    }

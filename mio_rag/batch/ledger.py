@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mio_rag.errors import InputError, StateError
+from mio_rag.storage import SharedFile
 from mio_rag.types import Question
 
 T = TypeVar("T")
 
-_PATIENCE_SECONDS = 30.0
 _APPLICATION = 0x6D696F61  # "mioa": identifies the file as a batch of answers
 _CREATE = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -58,43 +57,30 @@ class Claim:
     held: int = 0
 
 
-class Ledger:
+class Ledger(SharedFile):
     """The file; threads may share it. Raises `InputError` if it is something else."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = threading.Lock()
-        try:
-            self._connection = sqlite3.connect(
-                path, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")  # an answer that was paid for stays
-            with self._transaction() as connection:
-                if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-                    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-                    for statement in _CREATE:
-                        connection.execute(statement)
-                elif connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-                    raise InputError(f"'{path}' is no ledger of answers: choose another folder")
-        except sqlite3.Error as error:
-            raise InputError(
-                f"'{path}' cannot be used as a ledger ({error}): choose another folder"
-            ) from error
+    synchronous = "FULL"  # an answer that was paid for stays
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
         with self._lock:
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield self._connection
-                    self._connection.execute("COMMIT")
-                except BaseException:
-                    self._connection.execute("ROLLBACK")
-                    raise
-            except sqlite3.Error as error:
-                raise StateError(f"'{self.path}' cannot be read or written: {error}") from error
+            self._connected()
+
+    def _unusable(self, error: Exception) -> str:
+        return f"'{self.path}' cannot be used as a ledger ({error}): choose another folder"
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            for statement in _CREATE:
+                connection.execute(statement)
+        elif connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+            raise InputError(f"'{self.path}' is no ledger of answers: choose another folder")
+
+    def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self.alone(f"'{self.path}'")
 
     def begin(self, about: Mapping[str, str], questions: Iterable[Question]) -> None:
         """Start a new batch, or resume one: what a killed run had reserved is lost, and asked again.
@@ -285,8 +271,3 @@ class Ledger:
                 more = self._read(number, told, dict) if told else {}
                 yield {"row": number, **dict(zip(names, known, strict=True)), **more}
             behind = part[-1][0]
-
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._connection.close()

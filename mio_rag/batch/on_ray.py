@@ -1,26 +1,23 @@
-"""Batches on a Ray cluster: row groups as tasks, questions by actors.
+"""Questions on a Ray cluster, answered by actors.
 
-Input, index and output must lie where every node sees them. Shards are those of the local engine, byte for
-byte. The ledger of a batch of questions lies on the driver's machine alone: the driver makes claims; calls
+The index must lie where every node sees it. The ledger of a batch of questions lies on the driver's machine alone: the driver makes claims; calls
 that never reported a cost, the pacer and the cached replies go through an actor on its node.
 """
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from mio_rag.batch.answering import Answered, Answering, Died, make_reader
 from mio_rag.batch.answering import Job as AskJob
-from mio_rag.batch.job import Group, Job
 from mio_rag.batch.ledger import Claim, Ledger
-from mio_rag.batch.work import GroupReport, run_group
-from mio_rag.errors import InputError, MioRagError, SolverError, StateError, require
+from mio_rag.batch.run import joined, last_line
+from mio_rag.errors import InputError, SolverError, StateError, require
 from mio_rag.generation import Generator
 from mio_rag.generation.replies import ReplyFile
 from mio_rag.policy import Policy
@@ -30,64 +27,8 @@ from mio_rag.types import Question
 _TRIES = 5  # workers, for what costs nothing
 
 
-@contextmanager
-def joined(workers: int) -> Iterator[Any]:
-    """Join the cluster of RAY_ADDRESS, or the one that was joined before; else start one and end it.
-
-    workers: cores that a cluster of our own needs for them.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray: Any = require("ray", "ray", "engine='ray'")
-    started = not ray.is_initialized()
-    if started:
-        settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "WARNING"}
-        if "RAY_ADDRESS" not in os.environ:
-            os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # for this machine alone
-            settings |= {"num_cpus": workers + 1, "include_dashboard": False}  # one for the actor of a ledger
-        ray.init(**settings)
-    try:
-        yield ray
-    finally:
-        if started:
-            ray.shutdown()
-
-
-def run_ray(
-    job: Job, groups: Sequence[Group], workers: int, progress: Callable[[int], None]
-) -> Iterator[GroupReport]:
-    """Yield the report of each row group, in the order of finishing; `progress` gets the rows finished.
-
-    Raises `SolverError` if the cluster or a task failed; a worker that dies is replaced three times.
-    """
-    with joined(workers) as ray:
-        task, shared = ray.remote(num_cpus=1, max_retries=3)(run_group), ray.put(job)
-        waiting: list[Group] = list(groups)
-        running: list[Any] = []
-        try:
-            while waiting or running:
-                while waiting and len(running) < max(1, workers):
-                    running.append(task.remote(shared, waiting.pop(0)))
-                done, running = ray.wait(running)
-                for report in ray.get(done):
-                    progress(report.rows)
-                    yield report
-        except ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None)
-            if isinstance(cause, MioRagError):
-                raise cause from None
-            why = f"{type(error).__name__}: {_last_line(error)}"
-            raise SolverError(f"Ray could not finish ({why}); finished shards are kept") from error
-
-
-def _last_line(error: Exception) -> str:
-    return next(iter(reversed(str(error).strip().splitlines())), "no reason given")
-
-
-# Questions
-
-
-def ray_problems(index: object, generator: object, policy: Policy) -> list[str]:
-    """Return what cannot run on several machines."""
+def check_ray(index: object, generator: object, policy: Policy) -> None:
+    """Raise `InputError` for what cannot run on several machines."""
     problems = []
     if policy.search.by == "bandit":
         problems.append(
@@ -103,7 +44,8 @@ def ray_problems(index: object, generator: object, policy: Policy) -> list[str]:
             "engine='ray' takes the name of a generator, since every worker opens it, for instance "
             "openai:http://host/v1#MODEL"
         )
-    return problems
+    if problems:
+        raise InputError(problems)
 
 
 class _LedgerActor:
@@ -268,7 +210,7 @@ def ray_team(index: str, reader: str, job: AskJob, workers: int, concurrency: in
             ray.get(ledger_actor.ready.remote())
             yield team
         except ray.exceptions.RayActorError as error:
-            raise SolverError(f"Ray could not start the workers: {_last_line(error)}") from error
+            raise SolverError(f"Ray could not start the workers: {last_line(error)}") from error
         finally:
             team.dismiss()
             ray.kill(ledger_actor)

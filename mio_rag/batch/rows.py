@@ -169,11 +169,9 @@ class Row(NamedTuple):
 def read_rows(batch: Any, kinds: Mapping[str, str], names: Mapping[str, str]) -> Iterator[Row]:
     """Yield the rows of a `pyarrow.RecordBatch`; kinds and names are those of `columns_of`."""
     arrow: Any = require("pyarrow", "batch", "batches")
-    columns = {
-        name: _column(arrow, batch.column(names.get(name, name)), kind) for name, kind in kinds.items()
-    }
+    columns = {name: batch.column(names.get(name, name)) for name in kinds}
     for k in range(batch.num_rows):
-        row = {name: column[k] for name, column in columns.items()}
+        row = {name: _cell(arrow, column[k], kinds[name]) for name, column in columns.items()}
         label = row.pop("query_id") or ""
         if isinstance(label, bytes):
             yield Row(repr(label), InputError("query_id is not valid UTF-8 text"))
@@ -196,96 +194,54 @@ def read_rows(batch: Any, kinds: Mapping[str, str], names: Mapping[str, str]) ->
             yield Row(label, InputError(f"the row cannot be read ({type(error).__name__}: {error})"))
 
 
-# Columns of Arrow: element k is a string, a number, a list of strings, an array, or None. Turning a whole
-# column into Python objects would take several times as long.
+def _cell(arrow: Any, cell: Any, kind: str) -> Any:
+    """A value of Arrow: a text, a number, a list of texts, an array, or None.
 
-
-def _column(arrow: Any, column: Any, kind: str) -> Any:
-    if kind in ("text", "number"):
-        plain = column.dictionary_decode() if arrow.types.is_dictionary(column.type) else column
-        if kind == "text":
-            return _strings(arrow, plain)
-        return plain.cast(arrow.float64(), safe=False).to_pylist()
+    Text that is not UTF-8, which Parquet does not check, stays bytes. A matrix whose rows are of different
+    lengths is the reason, as a text.
+    """
+    if not cell.is_valid:
+        return None
+    if kind == "number":
+        return float(cell.as_py())
+    if kind == "text":
+        return _texts(arrow, cell)
+    inner = cell.values
     if kind == "texts":
-        return _Texts(arrow, column)
-    nested = _is_list(arrow, column.type.value_type)
-    return _Matrices(arrow, column) if nested else _Vectors(arrow, column)
+        return _texts(arrow, inner)
+    if kind == "numbers" or not _is_list(arrow, inner.type):
+        return inner.to_numpy(zero_copy_only=False)  # null becomes NaN, which is refused
+    if not len(inner):
+        return "is empty"
+    if inner.null_count:
+        return f"holds null in row {inner.is_null().to_pylist().index(True)}"
+    if arrow.types.is_fixed_size_list(inner.type):
+        return np.reshape(inner.flatten().to_numpy(zero_copy_only=False), (len(inner), -1))
+    offsets = inner.offsets.to_numpy()
+    widths = np.diff(offsets)
+    if widths.min() != widths.max():
+        return f"holds rows of {widths.min()} and of {widths.max()} numbers: all must be of one length"
+    values = inner.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy(zero_copy_only=False)
+    return np.reshape(values, (len(widths), int(widths[0])))
 
 
-def _strings(arrow: Any, column: Any) -> Any:
-    """A column as text. What is not UTF-8, which Parquet does not check, stays bytes: its row is refused."""
-
-    def decoded(value: bytes | None) -> str | bytes | None:
-        try:
-            return None if value is None else value.decode()
-        except UnicodeDecodeError:
-            return value
-
-    text = column.cast(arrow.string())
+def _texts(arrow: Any, given: Any) -> Any:
+    """A text, or a list of texts; whole numbers become texts, too."""
     try:
-        return text.to_numpy(zero_copy_only=False)
-    except arrow.ArrowException:
-        return list(map(decoded, text.cast(arrow.binary()).to_pylist()))
+        found = given.as_py() if hasattr(given, "as_py") else given.to_pylist()
+    except UnicodeDecodeError:
+        found = given.cast(arrow.binary())
+        found = found.as_py() if hasattr(found, "as_py") else found.to_pylist()
+    return list(map(_text, found)) if isinstance(found, list) else _text(found)
 
 
-class _Lists:
-    """A list column by its offsets."""
-
-    def __init__(self, arrow: Any, column: Any) -> None:
-        self.valid = column.is_valid().to_numpy(zero_copy_only=False)
-        self.inner = column.values
-        if arrow.types.is_fixed_size_list(column.type):
-            self.offsets = (np.arange(len(column) + 1) + column.offset) * column.type.list_size
-        else:
-            self.offsets = column.offsets.to_numpy()
-
-    def part(self, k: int) -> slice | None:
-        """The range of row k; None for null."""
-        return slice(int(self.offsets[k]), int(self.offsets[k + 1])) if self.valid[k] else None
-
-
-class _Texts(_Lists):
-    def __init__(self, arrow: Any, column: Any) -> None:
-        super().__init__(arrow, column)
-        inner = self.inner
-        inner = inner.dictionary_decode() if arrow.types.is_dictionary(inner.type) else inner
-        self.texts = _strings(arrow, inner)
-
-    def __getitem__(self, k: int) -> list[str | bytes | None] | None:
-        part = self.part(k)
-        return None if part is None else list(self.texts[part])
-
-
-class _Vectors(_Lists):
-    def __init__(self, arrow: Any, column: Any) -> None:
-        super().__init__(arrow, column)
-        self.values = self.inner.to_numpy(zero_copy_only=False)  # null becomes NaN, which is refused
-
-    def __getitem__(self, k: int) -> NDArray[Any] | None:
-        part = self.part(k)
-        return None if part is None else self.values[part]
-
-
-class _Matrices(_Lists):
-    """Lists of lists: an array where the rows are of one length, the reason where they are not."""
-
-    def __init__(self, arrow: Any, column: Any) -> None:
-        super().__init__(arrow, column)
-        self.rows = _Vectors(arrow, self.inner)
-
-    def __getitem__(self, k: int) -> NDArray[Any] | str | None:
-        part = self.part(k)
-        if part is None:
-            return None
-        if part.start == part.stop:
-            return "is empty"
-        valid, starts = self.rows.valid[part], self.rows.offsets[part.start : part.stop + 1]
-        if not valid.all():
-            return f"holds null in row {int(np.flatnonzero(~valid)[0])}"
-        widths = np.diff(starts)
-        if widths.min() != widths.max():
-            return f"holds rows of {widths.min()} and of {widths.max()} numbers: all must be of one length"
-        return np.reshape(self.rows.values[starts[0] : starts[-1]], (len(widths), int(widths[0])))
+def _text(value: str | bytes | int | None) -> str | bytes | None:
+    try:
+        if isinstance(value, int):
+            return str(value)
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
 
 
 def _candidates(label: str, row: dict[str, Any]) -> Candidates:

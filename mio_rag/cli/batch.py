@@ -118,7 +118,7 @@ def batch_answer(
     Failed questions are tried again by the same command. Replies are kept next to the ledger where the model
     is identified (gguf:, openai:), so that nothing is paid for twice.
     """
-    from mio_rag.batch.ask import ask_many, check_settings, read_questions
+    from mio_rag.batch.ask import AskSettings, ask_many, read_questions
     from mio_rag.generation import check_generator
     from mio_rag.policy_files import resolve
     from mio_rag.sources import kind_of
@@ -130,9 +130,12 @@ def batch_answer(
         lambda: read_questions(questions),
         lambda: kind_of(path),
         lambda: check_generator(spec),
-        lambda: check_settings(total_tokens, total_dollars, engine, workers, concurrency, retries),
+        lambda: AskSettings(
+            total_tokens=total_tokens, total_dollars=total_dollars, engine=cast("Engine", engine),
+            workers=workers, concurrency=concurrency, retries=retries,
+        ),
         lambda: o.at_least(limit=(limit, 1)),
-    )
+    )  # fmt: skip
     if chosen.controller is not None:
         raise InputError(f"--policy {policy} is no policy of a file: give a preset or a TOML file")
     resolve(chosen.policy)

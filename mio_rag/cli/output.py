@@ -324,6 +324,8 @@ def _report(error: Exception, as_json: bool) -> int:
 
 #: Arguments of functions -> the option that sets them.
 _OPTION_OF = {"max_tokens": "answer", "budget_tokens": "budget"}
+_OPTIONS = ("engine", "workers", "shard_rows", "floor", "ceiling", "sample", "concurrency", "retries",
+            "total_tokens", "total_dollars")  # fmt: skip
 
 
 def _as_typed(problem: str) -> str:
@@ -331,7 +333,9 @@ def _as_typed(problem: str) -> str:
     problem = re.sub(r"^(\w+): (?:(\w+): )?(\w+)( must |=)", _dotted, problem)
     found = re.match(r"^([\w.]+)=(\S+) must be (.*)$", problem)
     if found is None:
-        return problem
+        name, must, rest = problem.partition(" must be ")
+        is_option = must and name in (*_OPTION_OF, *_OPTIONS)
+        return f"--{_OPTION_OF.get(name, name).replace('_', '-')} must be {rest}" if is_option else problem
     name = found[1] if "." in found[1] else f"--{_OPTION_OF.get(found[1], found[1]).replace('_', '-')}"
     return f"{name} must be {found[3]}, got {found[2]}"
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -25,6 +26,7 @@ from pydantic import Field
 from mio_rag.errors import InputError
 
 _Count = Annotated[int, Field(ge=0)]
+_STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ def peak_memory_mb() -> float | None:
     needed more, one that shows the same may have needed less.
     """
     try:  # resource.getrusage would count what the process held that started this one
-        with open("/proc/self/status", "rb") as status:
+        with _STATUS.open("rb") as status:
             line = next(line for line in status if line.startswith(b"VmHWM:"))
         return int(line.split()[1]) * 1024 / 1e6
     except (OSError, StopIteration, ValueError, IndexError):

@@ -230,11 +230,11 @@ def test_a_run_killed_while_it_writes_is_finished(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"total_tokens": 0}, "total_tokens=0 must be >= 1"),
+        ({"total_tokens": 0}, "total_tokens must be >= 1, got 0"),
         ({"total_tokens": 1}, "total_tokens=1 is below the shortest passage of all rows"),
-        ({"sample": 0}, "sample=0 must be >= 1"),
+        ({"sample": 0}, "sample must be >= 1, got 0"),
         ({"floor": 9, "ceiling": 8}, "floor=9 is above ceiling=8"),
-        ({"engine": "spark"}, "engine='spark' is unknown"),
+        ({"engine": "spark"}, "engine must be local or ray"),
         ({"selector": Selector(token_price=0.1)}, "token_price=0.1 is what is looked for here"),
         ({"selector": Selector.raw(min_passages=2)}, "total_tokens=500 is too little: what must be chosen"),
         ({"weighted": True}, "column 'weight', given for 'weight', is not in the file"),

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from mio_rag.batch.answering import Answered, Died, Workers
+from mio_rag.batch.answering import Answered, Died, Retrying, Workers
 from mio_rag.batch.ask import AskedSummary, ask_many, read_questions
 from mio_rag.batch.ledger import Claim, Ledger
-from mio_rag.batch.retrying import Retrying
 from mio_rag.cli.batch import _why_left
 from mio_rag.context import passage_tokens
 from mio_rag.corpora.load import Dataset
@@ -534,12 +533,12 @@ def test_every_problem_is_reported_before_anything_is_made(river_index: CorpusIn
     bandit = policy_of(
         {"search": {"by": "bandit", "strategies": ["raw", "hyde"], "state": "b.sqlite"}}, "b", tmp_path
     )
-    on_ray = ("a bandit learns in one file", "workers=0", "folder of an index", "name of a generator")
+    on_ray = ("a bandit learns in one file", "workers must be", "folder of an index", "name of a generator")
     frugal = ("[models.reader] input and output", "`mio-rag policy new frugal > FILE`")
     out = tmp_path / "out"
     for policy, more, said in (
         (bandit, {"engine": "ray", "workers": 0}, on_ray),
-        (POLICY, {"engine": "spark"}, ("engine='spark' is unknown",)),
+        (POLICY, {"engine": "spark"}, ("engine must be local or ray",)),
         (POLICY, {"questions": ()}, ("there are no questions",)),
         (POLICY, {"total_dollars": 1.0, "total_tokens": 1000}, ("exclude each other", "needs the price of")),
         (read_policy("frugal"), {"total_dollars": 1.0}, frugal),
@@ -553,7 +552,7 @@ def test_every_problem_is_reported_before_anything_is_made(river_index: CorpusIn
         *("--policy", str(tmp_path / "wrong.toml"), "--model", "gguf:none.gguf", "--limit", "0"),
         *("--total-tokens", "5", "--total-dollars", "-1", "--concurrency", "0"),
     ).stderr
-    parts = ("'colour' is unknown", "none.jsonl", "INDEX", "none.gguf", "exclude each other", "-1.0 dollars")
+    parts = ("'colour' is unknown", "none.jsonl", "INDEX", "none.gguf", "--total-dollars must be")
     assert all(part in told for part in (*parts, "--concurrency must be", "--limit must be"))
     assert not out.exists()
 

@@ -9,7 +9,7 @@ import pytest
 from mio_rag.batch import allocate_batch, select_batch
 from mio_rag.batch.ask import AskedSummary, ask_many
 from mio_rag.batch.job import Engine
-from mio_rag.batch.on_ray import joined
+from mio_rag.batch.run import joined
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import Question
 from tests.batch.made import SELECTOR, lines_of, rows, write

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from mio_rag import Candidates, InputError, Selector
 from mio_rag.batch import select_batch as run_batch
 from mio_rag.batch.rows import read_rows
-from mio_rag.batch.work import DIED, _marked
+from mio_rag.batch.run import DIED, _marked
 from mio_rag.cli.app import app
 from mio_rag.relevance.model import pool_signals, relevance_of
 from tests.batch.made import (
@@ -175,10 +175,10 @@ def test_infeasible_rows_are_results(tmp_path: Path) -> None:
             {"selector": Selector(units="sentences")},
             "a batch chooses passages: leave units='sentences' out",
         ),
-        (None, {"budget_tokens": 0}, "budget_tokens=0 must be >= 1"),
-        (None, {"budget_tokens": 10**21}, "budget_tokens=1000000000000000000000 must be at most"),
-        (None, {"shard_rows": 0}, "shard_rows=0 must be >= 1"),
-        (None, {"engine": "spark"}, "engine='spark' is unknown"),
+        (None, {"budget_tokens": 0}, "budget_tokens must be >= 1, got 0"),
+        (None, {"budget_tokens": 10**21}, "budget_tokens must be <= 1000000000000000"),
+        (None, {"shard_rows": 0}, "shard_rows must be >= 1"),
+        (None, {"engine": "spark"}, "engine must be local or ray"),
     ],
 )
 def test_wrong_schemas_and_settings_are_refused_first(

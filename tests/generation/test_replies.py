@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.batch.retrying import Retrying
+from mio_rag.batch.answering import Retrying
 from mio_rag.errors import InputError
 from mio_rag.generation import (
     BaseGenerator,
