@@ -1,7 +1,7 @@
 """Questions on a Ray cluster, answered by actors.
 
-The index must lie where every node sees it. The ledger of a batch of questions lies on the driver's machine alone: the driver makes claims; calls
-that never reported a cost, the pacer and the cached replies go through an actor on its node.
+The index must lie where every node sees it. The ledger lies on the driver's machine alone: the driver makes
+claims; calls that never reported a cost, the pacer and the cached replies go through an actor on its node.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def _texts(arrow: Any, given: Any) -> Any:
     return list(map(_text, found)) if isinstance(found, list) else _text(found)
 
 
-def _text(value: str | bytes | int | None) -> str | bytes | None:
+def _text(value: Any) -> Any:
     try:
         if isinstance(value, int):
             return str(value)
