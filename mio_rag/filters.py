@@ -3,7 +3,8 @@
     {"tenant": "a", "date": {">=": "2026-01-01"}, "source": "travel*"}      Python, JSON
     tenant=a   date>=2026-01-01   source=travel*   tag=in=x,y               command line
 
-All conditions must hold. Texts match as glob patterns. A passage without the key meets no condition on it.
+All conditions must hold. Texts match as glob patterns. A passage without the key meets no condition on it; a
+note says how many documents have none.
 """
 
 from __future__ import annotations
@@ -100,18 +101,52 @@ class Filter:
         InputError
             If a condition names a key that no passage has: a misspelt one would find nothing.
         """
+        return self.applied(passages)[0]
+
+    def applied(self, passages: Iterable[Passage]) -> tuple[NDArray[np.int64], tuple[Lacking, ...]]:
+        """Return the same places, and the keys that some documents lack; errors as `rows`."""
+        keys = dict.fromkeys(one.key for one in self.conditions)
         known: set[str] = set(KEYS)
+        documents: set[str] = set()
+        having: dict[str, set[str]] = {key: set() for key in keys}
         kept = []
         for i, passage in enumerate(passages):
             known.update(passage.metadata)
-            if all(one.holds(value_of(passage, one.key)) for one in self.conditions):
+            document = passage.source or passage.id
+            documents.add(document)
+            values = {key: value_of(passage, key) for key in keys}
+            for key, value in values.items():
+                if value is not None:
+                    having[key].add(document)
+            if all(one.holds(values[one.key]) for one in self.conditions):
                 kept.append(i)
-        strange = sorted({one.key for one in self.conditions} - known)
-        if strange:
-            names = sorted(known)
-            hint = choose(strange[0], names[:_SHOWN])
+        if strange := sorted(keys.keys() - known):
+            hint = choose(strange[0], sorted(known)[:_SHOWN])
             raise InputError([f"no passage has '{key}' to filter by: {hint}" for key in strange])
-        return np.array(kept, dtype=np.int64)
+        lacking = (Lacking(key, len(documents) - len(having[key]), len(documents)) for key in keys)
+        return np.array(kept, dtype=np.int64), tuple(one for one in lacking if one.documents)
+
+
+class Lacking(NamedTuple):
+    """Documents that a filter leaves out since they lack its key.
+
+    Parameters
+    ----------
+    documents, of : int
+        How many, among how many.
+    """
+
+    key: str
+    documents: int
+    of: int
+    code: str = "filter_key_missing"
+
+    def __str__(self) -> str:
+        have, them = ("has", "it") if self.documents == 1 else ("have", "them")
+        return (
+            f"{self.documents} of {self.of} documents {have} no '{self.key}', so the filter leaves {them} "
+            f"out ({self.code})"
+        )
 
 
 def value_of(passage: Passage, key: str) -> Any:

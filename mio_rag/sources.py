@@ -46,6 +46,7 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 
 _SPLITTER = 2  # version of how documents become passages
 _RECORD = "source.json"
+_YOUNG = 2_000_000_000  # nanoseconds: as coarse as times of files are
 _PASSAGES = (".jsonl", ".jsonl.gz")
 
 
@@ -320,7 +321,9 @@ def _compared(files: dict[str, Path], known: dict[str, list[Any]]) -> tuple[dict
                 before, digest = digest, sha256_of(path)
                 if before is not None and digest != before:
                     changed.append(name)
-            now[name] = [stat.st_size, stat.st_mtime_ns, digest]
+            # A file written just now may be written again within the same tick: hash it the next time, too.
+            young = time.time_ns() - stat.st_mtime_ns < _YOUNG
+            now[name] = [stat.st_size, None if young else stat.st_mtime_ns, digest]
     added, removed = (tuple(n for n in one if n not in other) for one, other in ((now, known), (known, now)))
     return now, Changes(added, tuple(changed), removed)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -33,6 +34,8 @@ class Block:
         Rows of one number are of one table.
     header : bool
         Whether a row says what the others of its table hold.
+    looks : bool
+        Whether a heading is one by its looks alone.
     """
 
     kind: Literal["heading", "paragraph", "item", "row", "code"]
@@ -41,6 +44,7 @@ class Block:
     page: int | None = None
     table: int = 0
     header: bool = False
+    looks: bool = False
 
 
 @dataclass
@@ -66,7 +70,14 @@ class Document:
     _tables: int = 0
     _label: str = ""  # "Note" and the like, which the next block says
 
-    def add(self, kind: Literal["heading", "paragraph", "item", "code"], text: str, level: int = 0) -> None:
+    def add(
+        self,
+        kind: Literal["heading", "paragraph", "item", "code"],
+        text: str,
+        level: int = 0,
+        *,
+        looks: bool = False,
+    ) -> None:
         """Append a block of the current page, unless it is blank.
 
         A heading that is one by its looks alone is a paragraph if it says a date; "Note" belongs to what
@@ -75,11 +86,11 @@ class Document:
         text = text.rstrip() if kind == "code" else text.strip()
         if not text.strip():
             return
-        looks = kind == "heading" and level >= BOLD_LEVEL
-        if looks and _LABEL.fullmatch(text):
+        bold = kind == "heading" and level >= BOLD_LEVEL
+        if bold and _LABEL.fullmatch(text):
             self._label = text.rstrip(":.!")
             return
-        if looks and (stated := _STATED.match(text)) and day_in(text, stated.end()):
+        if bold and (stated := _STATED.match(text)) and day_in(text, stated.end()):
             kind, level = "paragraph", 0
         if self._label and kind in ("paragraph", "item"):
             mark = _MARKS.match(text) if kind == "item" else None
@@ -87,7 +98,7 @@ class Document:
             text = f"{text[:at]}{self._label}: {text[at:]}"
             self._label = ""
         self.close()
-        self.blocks.append(Block(kind, text, level, self.page))
+        self.blocks.append(Block(kind, text, level, self.page, looks=looks or bold))
 
     def close(self) -> None:
         """Append what waits for a block to belong to, since none comes."""
@@ -95,20 +106,24 @@ class Document:
             self.blocks.append(Block("paragraph", self._label, 0, self.page))
         self._label = ""
 
-    def add_table(self, rows: Iterable[Sequence[str]], headers: int | None = None) -> None:
+    def add_table(
+        self, rows: Iterable[Sequence[str]], headers: int | None = None, *, usual: bool | None = None
+    ) -> None:
         """Append the rows of a table; blank ones are dropped.
 
         Parameters
         ----------
         headers : int, optional
             How many rows at the head say what the columns hold; None: guess.
+        usual : bool, optional
+            What to guess where the cells do not decide; None: a header above three columns or more.
         """
         kept = [[tidy(cell) for cell in row] for row in rows]
         dropped = sum(not any(row) for row in kept[:headers]) if headers else 0
         kept = [row for row in kept if any(row)]
         width = max((k + 1 for row in kept for k, cell in enumerate(row) if cell), default=0)
         kept = [[*row, *[""] * width][:width] for row in kept]
-        count = _headers(kept) if headers is None else headers - dropped
+        count = _headers(kept, usual) if headers is None else headers - dropped
         self._tables += 1
         self.close()
         for k, row in enumerate(kept):
@@ -116,13 +131,46 @@ class Document:
             self.blocks.append(Block("row", text, 0, self.page, self._tables, k < count))
 
 
-def _headers(rows: Sequence[Sequence[str]]) -> int:
-    """1 if the first row names the columns: it is all short words, and the others are not, or are many."""
-    if len(rows) < 2 or len(rows[0]) < 2 or not all(rows[0][1:]):
+def _headers(rows: Sequence[Sequence[str]], usual: bool | None) -> int:
+    """1 if the first row names the columns: it is of other kinds than what stands below it, 0 if it is alike.
+
+    Two columns of which the second holds words and numbers in turn are names with their values.
+    """
+    width = len(rows[0]) if rows else 0
+    if len(rows) < 2 or width < 2 or not (all(rows[0][1:]) or usual):
         return 0
-    words_alone = not any(is_number(cell) for cell in rows[0]) and all(len(c.split()) <= 8 for c in rows[0])
-    numbers = any(is_number(cell) for row in rows[1:] for cell in row[1:])
-    return int(words_alone and (numbers or len(rows[0]) > 2))
+    below = [[row[k] for row in rows[1:] if row[k]] for k in range(width)]
+    years = [k for k in range(1, width) if _YEAR.fullmatch(rows[0][k])]
+    if years and len({rows[0][k] for k in years}) == len(years) == width - 1:
+        return int(not all(_YEAR.fullmatch(cell) for k in years for cell in below[k]))
+    if any(len(cell.split()) > 8 for cell in rows[0]) or "number" in map(_kind, rows[0][1:]):
+        return 0
+    names = False
+    for k, cells in enumerate(below):
+        kinds = Counter(map(_kind, cells))
+        kind, count = kinds.most_common(1)[0] if kinds else ("words", 0)
+        if kind != "words" and 3 * count >= 2 * len(cells):
+            if _kind(rows[0][k]) == kind:
+                return 0
+            names = names or width > 2 or (count == len(cells) and len(rows) > 2)
+        elif rows[0][k] in cells:
+            return 0
+    return int(names or (width > 2 if usual is None else usual))
+
+
+_YEAR = re.compile(r"(?:fy\s?)?(?:19|20)\d\d(?:[/-]\d\d)?", re.IGNORECASE)
+_FORMS = (
+    ("date", re.compile(r"\d{1,4}([-./])\d\d?\1\d{1,4}(?:[ T]\d.*)?|\d\d?:\d\d(?::\d\d)?")),
+    ("address", re.compile(r"\S+@\S+|(?:https?://|www\.)\S+|\+?[\d\s()/-]{7,}")),
+    ("code", re.compile(r"(?=\S*\d)(?=\S*[^\W\d_])\S+")),
+)
+
+
+def _kind(cell: str) -> str:
+    """What a cell holds, by its form: a number, a date, an address, a code, or words."""
+    if is_number(cell):
+        return "number"
+    return next((name for name, form in _FORMS if form.fullmatch(cell)), "words")
 
 
 #: Says nothing of what follows but how it is meant.
@@ -168,6 +216,8 @@ _NUMBERED = re.compile(
     r"|schedule|exhibit)\s+[\w.]+[.:]?)\s+[^\W\d_]",
     re.IGNORECASE,
 )
+#: A number that is raised, or the mark of a note.
+POWER = re.compile(r"\s*[-\u2212+]?\d")
 #: Ends of what leads into a list.
 LEADS = re.compile(r"[:\uff1a]$|\b(?:as follows|the following)[.]?$")
 
@@ -220,6 +270,7 @@ def infer_headings(document: Document) -> None:
         counted = _NUMBERED.match(block.text) is not None
         if longer or (counted and after.kind == "heading" and after.level == CASE_LEVEL):
             block.kind, block.level = "heading", COUNTED_LEVEL if counted else CASE_LEVEL
+            block.looks = True
 
 
 #: First halves of words that keep a hyphen, and second ones.
@@ -338,6 +389,22 @@ def nest_items(document: Document) -> None:
 def merged(cell: str) -> str:
     """What the rows below a merged cell repeat of it."""
     return cell if len(cell.split()) <= _LONG_CELL else ""
+
+
+def about(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says of itself, as metadata: no blanks, days without their time, keywords as a list."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if hasattr(value, "isoformat"):
+            value = value.isoformat()[:10]
+        said = plain(value).strip() if isinstance(value, str) else value
+        if name == "keywords" and isinstance(said, str):
+            said = [word for word in map(tidy, re.split("[,;]", said)) if word]
+        elif isinstance(said, str):
+            said = tidy(said)
+        if said:
+            found[name] = said
+    return found
 
 
 def short_title(text: str) -> str:

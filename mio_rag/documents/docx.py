@@ -7,7 +7,18 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from mio_rag.documents.blocks import BOLD_LEVEL, ITEM, Document, infer_headings, merged, short_title, tidy
+from mio_rag.documents.blocks import (
+    BOLD_LEVEL,
+    ITEM,
+    POWER,
+    Document,
+    about,
+    infer_headings,
+    is_numbered,
+    merged,
+    short_title,
+    tidy,
+)
 from mio_rag.documents.formulas import formula
 from mio_rag.documents.html import numeral
 from mio_rag.errors import require
@@ -58,9 +69,6 @@ def read_docx(data: bytes) -> Document:
     file = library.Document(io.BytesIO(data))
     document = Document()
     reader = _Reader(document, file)
-    for part, problem in (("styles", reader.styles.problem), ("numbering", reader.numbers.problem)):
-        if problem:
-            document.left_out.append((part, problem))
     reader.blocks(file.element.body)
     for link in file.part.rels.values():
         if not link.is_external and link.reltype.endswith(("/footnotes", "/endnotes")):
@@ -69,40 +77,67 @@ def read_docx(data: bytes) -> Document:
                     said = tidy(" ".join("".join(reader.said(p)) for p in note.iter(f"{_W}p")))
                     document.add("item", f"[{note.get(f'{_W}id')}] {said}" if said else "")
     infer_headings(document)
-    about = file.core_properties
-    title = reader.title or _sensible(about.title or "", document)
+    given = file.core_properties
+    title = reader.title or _sensible(given.title or "", document) or _first_heading(document)
     document.title = short_title(title)
-    document.metadata = {"author": about.author} if about.author and about.author != "python-docx" else {}
-    for name, moment in (("created", about.created), ("modified", about.modified)):
-        if moment is not None:
-            document.metadata[name] = moment.date().isoformat()
+    document.metadata = core_properties(given)
     return document
+
+
+def core_properties(given: Any) -> dict[str, Any]:
+    """What an Office file says of itself, as metadata."""
+    names = ("author", "created", "modified", "subject", "keywords", "category", "language", "content_status")
+    found = about({name.removeprefix("content_"): getattr(given, name, None) for name in names})
+    if found.get("author") in ("python-docx", "openpyxl"):
+        del found["author"]
+    return found
+
+
+def _part(file: Any, name: str, document: Document, without: str) -> Any:
+    """The root of a part that a document refers to, empty where there is none or it is damaged."""
+    etree = require("lxml.etree", "documents", "reading DOCX files")
+    for link in file.part.rels.values():
+        if not link.is_external and link.reltype.endswith(f"/{name}"):
+            try:
+                return etree.fromstring(link.target_part.blob, etree.XMLParser(resolve_entities=False))
+            except etree.XMLSyntaxError as error:
+                document.left_out.append((name, f"cannot be read ({error}): {without}"))
+    return etree.Element("none")
 
 
 def _sensible(title: str, document: Document) -> str:
     """A title that the file carries, unless it is a name of a file or a template."""
     plain = tidy(title)
-    words = plain.split()
-    if len(words) < 2 or re.search(
-        r"\.(docx?|dotx?|pdf)\b|^(?:microsoft )?word\b|^document\d*$|^untitled", plain.lower()
-    ):
+    if re.search(r"\.(docx?|dotx?|pdf)\b|^(?:microsoft )?word\b|^document\d*$|^untitled", plain.lower()):
         return ""
-    return plain
+    head = {word for block in document.blocks[:20] for word in block.text.casefold().split()}
+    return plain if len(plain.split()) > 1 or plain.casefold() in head else ""
+
+
+def _first_heading(document: Document) -> str:
+    """The heading that a document begins with, if none stands above it and it is not that of a part."""
+    for k, block in enumerate(document.blocks[:4]):
+        if block.kind == "heading" and block.level < BOLD_LEVEL:
+            least = min(other.level for other in document.blocks if other.kind == "heading")
+            fine = block.level == least and not is_numbered(block.text) and not _PART.fullmatch(block.text)
+            return block.text if fine else ""
+        if k > 2 or len(block.text.split()) > 12:
+            break
+    return ""
+
+
+_PART = re.compile(
+    r"(?:introduction|summary|abstract|overview|contents|preface|foreword|background|scope|purpose|general"
+    r"|definitions|einleitung|zusammenfassung|inhalt|vorwort|\W*\d.*)",
+    re.IGNORECASE,
+)
 
 
 class _Styles:
     """What the styles of a document say: names, levels of headings, lists, bold."""
 
-    def __init__(self, file: Any) -> None:
-        self.by_id: dict[str, Any] = {}
-        self.problem = ""
-        try:
-            found = file.styles.element
-        except Exception as error:
-            self.problem = f"cannot be read ({error}): headings are known by their looks alone"
-            return
-        for style in found.iter(f"{_W}style"):
-            self.by_id[style.get(f"{_W}styleId", "")] = style
+    def __init__(self, root: Any) -> None:
+        self.by_id = {style.get(f"{_W}styleId", ""): style for style in root.iter(f"{_W}style")}
 
     def chain(self, name: str | None) -> Iterator[Any]:
         """A style and those that it is based on."""
@@ -118,8 +153,10 @@ class _Styles:
 class _Reader:
     def __init__(self, document: Document, file: Any) -> None:
         self.document = document
-        self.styles = _Styles(file)
-        self.numbers = _Numbers(file, self.styles)
+        self.styles = _Styles(_part(file, "styles", document, "headings are known by their looks alone"))
+        self.numbers = _Numbers(
+            _part(file, "numbering", document, "numbers of paragraphs are missing"), self.styles
+        )
         self.title = ""
         self.tops = 0
 
@@ -139,8 +176,7 @@ class _Reader:
 
     def paragraph(self, element: Any) -> None:
         """Append a paragraph, and the text boxes that hang on it."""
-        style = element.find(f"{_W}pPr/{_W}pStyle")
-        style_id = None if style is None else style.get(f"{_W}val")
+        style_id = _style(element)
         names = [
             (s.find(f"{_W}name").get(f"{_W}val") or "").lower()
             for s in self.styles.chain(style_id)
@@ -204,9 +240,15 @@ class _Reader:
         )
 
     def said(self, element: Any) -> Iterator[str]:
-        """Text below an element as it is shown, without text boxes."""
+        """Text below an element as it is shown, without text boxes; raised numbers with "^" before them."""
+        raised = ""  # of the runs before
         for child in element:
             tag = child.tag
+            if tag == f"{_W}r" and self._raised(child):
+                raised += "".join(self.said(child))
+                continue
+            yield _power(raised)
+            raised = ""
             if tag in _NOT_SHOWN or not isinstance(tag, str) or tag == f"{_W}txbxContent":
                 continue
             if tag == f"{_W}t":
@@ -236,30 +278,44 @@ class _Reader:
                 yield " "
             elif tag not in (f"{_W}pPr", f"{_W}rPr", f"{_W}tcPr", f"{_W}trPr"):
                 yield from self.said(child)
+        yield _power(raised)
+
+    def _raised(self, run: Any) -> bool:
+        """Whether a run stands above the line, by itself or by its style."""
+        name = run.find(f"{_W}rPr/{_W}rStyle")
+        chain = self.styles.chain(None if name is None else name.get(f"{_W}val"))
+        for owner in (run, *chain):
+            if (given := owner.find(f"{_W}rPr/{_W}vertAlign")) is not None:
+                return bool(given.get(f"{_W}val") == "superscript")
+        return False
 
     def table(self, element: Any) -> None:
         """Append the rows of a table; one that lays out the page is read as paragraphs."""
-        found = list(_nearest(element, "tr"))
+        found = [(tr, list(_nearest(tr, "tc"))) for tr in _nearest(element, "tr")]
+        words = [
+            [len("".join(t.text or "" for t in cell.iter(f"{_W}t")).split()) for cell in c] for _, c in found
+        ]
+        nested = any(cell.find(f".//{_W}tbl") is not None for _, cells in found for cell in cells)
+        filled = max((sum(map(bool, row)) for row in words), default=0)
+        if nested or filled < 2 or max(max(row, default=0) for row in words) > _LONG_CELL:
+            for _, cells in found:
+                for cell in cells:
+                    self.blocks(cell)
+            return
         rows: list[list[str]] = []
         below: dict[int, str] = {}  # column -> text of the merged cell that goes on there
-        long = any(cell.find(f".//{_W}tbl") is not None for tr in found for cell in _nearest(tr, "tc"))
         heads = 0
-        for tr in found:
+        for tr, cells in found:
             row = [""] * _number(tr.find(f"{_W}trPr/{_W}gridBefore"))
-            for cell in _nearest(tr, "tc"):
+            for cell in cells:
                 settings = cell.find(f"{_W}tcPr")
                 wide = 1 if settings is None else max(1, _number(settings.find(f"{_W}gridSpan")))
                 goes_on = None if settings is None else settings.find(f"{_W}vMerge")
                 if goes_on is not None and goes_on.get(f"{_W}val") != "restart":
                     text = below.get(len(row), "")
                 else:
-                    number_texts = [
-                        self._numbered(p)
-                        for p in cell.iter(f"{_W}p")
-                        if p.getparent() is cell or p.getparent().tag != f"{_W}txbxContent"
-                    ]
-                    text = tidy(" ".join(number_texts))
-                    long = long or len(text.split()) > _LONG_CELL
+                    parts = [p for p in cell.iter(f"{_W}p") if p.getparent().tag != f"{_W}txbxContent"]
+                    text = tidy(" ".join(map(self._numbered, parts)))
                     below.pop(len(row), None)
                     if goes_on is not None:
                         below[len(row)] = merged(text)
@@ -267,19 +323,31 @@ class _Reader:
             if _on(tr.find(f"{_W}trPr/{_W}tblHeader")) and heads == len(rows):
                 heads += 1
             rows.append(row)
-        if long or max((sum(map(bool, row)) for row in rows), default=0) < 2:
-            for tr in found:
-                for cell in _nearest(tr, "tc"):
-                    self.blocks(cell)
-        else:
-            self.document.add_table(rows, heads if 0 < heads < len(rows) else None)
+        known: int | None = heads
+        if not 0 < heads < len(rows):
+            bold = [[self._cell_is_bold(cell) for cell in cells] for _, cells in found if len(cells) > 1]
+            if len(bold) > 1 and all(row[0] and not any(row[1:]) for row in bold):
+                known = 0  # names, each with its values
+            else:
+                known = 1 if len(bold) > 1 and all(bold[0]) and not any(map(all, bold[1:])) else None
+        self.document.add_table(rows, known)
+
+    def _cell_is_bold(self, cell: Any) -> bool:
+        """Whether all the letters of a cell are bold."""
+        said = [p for p in cell.iter(f"{_W}p") if any((t.text or "").strip() for t in p.iter(f"{_W}t"))]
+        return bool(said) and all(self._bold(p, _style(p)) for p in said)
 
     def _numbered(self, paragraph: Any) -> str:
-        style = paragraph.find(f"{_W}pPr/{_W}pStyle")
-        number, depth = self.numbers.next(paragraph, None if style is None else style.get(f"{_W}val"))
+        number, depth = self.numbers.next(paragraph, _style(paragraph))
         text = "".join(self.said(paragraph))
         boxes = " ".join("".join(self.said(box)) for box in _nearest(paragraph, "txbxContent"))
         return f"{number if depth >= 0 else ''} {text} {boxes}"
+
+
+def _style(paragraph: Any) -> str | None:
+    """The id of a paragraph's style."""
+    style = paragraph.find(f"{_W}pPr/{_W}pStyle")
+    return None if style is None else style.get(f"{_W}val")
 
 
 def _on(setting: Any) -> bool:
@@ -299,6 +367,11 @@ def _tick(control: Any) -> str:
     given = box.find(f"{_W14}checked")
     on = given is not None and given.get(f"{_W14}val") not in ("0", "false", "off")
     return f" {_TICKED if on else _OPEN} "
+
+
+def _power(raised: str) -> str:
+    """Raised text, with a sign before it if it is a number: 10^6, or a note's mark, is not 106."""
+    return f"^{raised.lstrip()}" if POWER.match(raised) else raised
 
 
 def _sign(font: str, code: int) -> str:
@@ -330,7 +403,7 @@ def _nearest(element: Any, name: str) -> Iterator[Any]:
 class _Numbers:
     """Counts numbered paragraphs as Word does: nothing of it is in their text."""
 
-    def __init__(self, file: Any, styles: _Styles) -> None:
+    def __init__(self, root: Any, styles: _Styles) -> None:
         self.styles = styles
         self.levels: dict[str, dict[int, Any]] = {}  # abstract list -> its levels
         self.lists: dict[
@@ -338,14 +411,6 @@ class _Numbers:
         ] = {}  # list -> abstract, own levels, starts
         self.counts: dict[str, dict[int, int]] = {}  # abstract list -> number of each level
         self.started: set[tuple[str, int]] = set()
-        self.problem = ""
-        try:
-            root = file.part.numbering_part.element
-        except (KeyError, NotImplementedError):  # it has no numbered paragraphs
-            return
-        except Exception as error:
-            self.problem = f"cannot be read ({error}): numbers of paragraphs are missing"
-            return
         linked: dict[str, str] = {}
         for abstract in root.findall(f"{_W}abstractNum"):
             key = abstract.get(f"{_W}abstractNumId")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Collection
 from typing import Any
 
 from mio_rag.documents.blocks import (
     BOLD_LEVEL,
+    POWER,
     Document,
+    about,
+    day_in,
     infer_headings,
     is_heading,
     merged,
     plain,
     short_title,
+    stated_date,
     tidy,
 )
 from mio_rag.errors import require
@@ -36,35 +40,99 @@ _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)"
 _FOLDED = frozenset(("div", "section", "article", "dd", "p"))
 _LONG_PROSE = 40  # words
 _LONG_CELL = 80  # words: a table with longer ones lays out a page
+#: What pages say of themselves -> its name here.
+_META = {
+    **dict.fromkeys(("author", "description", "keywords", "category"), ""),
+    **dict.fromkeys(("article:author", "dc.creator", "dcterms.creator"), "author"),
+    **dict.fromkeys(("og:description", "dc.description"), "description"),
+    **dict.fromkeys(("article:section", "dc.subject"), "category"),
+    **dict.fromkeys(
+        ("article:published_time", "date", "dc.date", "dcterms.created", "datepublished", "pubdate"),
+        "published",
+    ),
+    **dict.fromkeys(
+        ("article:modified_time", "og:updated_time", "last-modified", "dcterms.modified", "datemodified"),
+        "modified",
+    ),
+}
+_META |= {name: name for name, value in _META.items() if not value}
+#: Notices that ask for consent.
+_CONSENT = ", ".join(
+    f"[{where}*='{what}' i]"
+    for where in ("id", "class")
+    for what in (
+        "cookie-banner", "cookie-consent", "cookie-notice", "cookie-bar", "cookie-popup", "cookiebanner",
+        "cookieconsent", "cookiebot", "onetrust", "gdpr-banner", "consent-banner",
+    )
+)  # fmt: skip
 _NO_SCRIPT = re.compile(r"</?noscript\b[^>]*>", re.IGNORECASE)
-_MOST_ROWS = 20_000
+_MOST_ROWS, _MOST_MAINS = 20_000, 9
 
 
 def read_html(text: str) -> Document:
     """What a page shows, without navigation; its title is what the page calls itself."""
     document = Document()
-    add_html(document, text, page=True)
+    tree = _parsed(text)
+    for node in tree.css("head > title, h1"):
+        if said := tidy(node.text()):
+            document.title = short_title(said)
+            break
+    document.metadata = _about(tree)
+    _Blocks(document, _aside(tree)).through(tree.body or tree.root)
+    infer_headings(document)
+    published = document.metadata.get("modified") or document.metadata.get("published", "")
+    document.date = stated_date(document.blocks) or published
     return document
 
 
-def add_html(document: Document, text: str, *, page: bool = False) -> None:
-    """Append the blocks of a piece of HTML; of a whole page its title, too."""
+def add_html(document: Document, text: str) -> None:
+    """Append the blocks of a piece of HTML."""
+    tree = _parsed(text)
+    _Blocks(document).through(tree.body or tree.root)
+
+
+def _parsed(text: str) -> Any:
     require("selectolax", "documents", "reading HTML files")
     lexbor = require("selectolax.lexbor", "documents", "reading HTML files")
-    tree = lexbor.LexborHTMLParser(_without_noscript(text))
-    if page:
-        for node in tree.css("head > title, h1"):
-            if said := tidy(node.text()):
-                document.title = short_title(said)
-                break
-        for node in tree.css("meta[name=author], meta[name=description]"):
-            if said := tidy(node.attributes.get("content") or ""):
-                document.metadata[node.attributes["name"]] = said
-    root = tree.body or tree.root
-    if root is not None:
-        _Walk(document).through(root)
-    if page:
-        infer_headings(document)
+    return lexbor.LexborHTMLParser(_without_noscript(text))
+
+
+def _about(tree: Any) -> dict[str, Any]:
+    """Author, description, keywords, days and language of a page, as its head states them."""
+    found: dict[str, Any] = {}
+    for node in tree.css("meta[content]"):
+        given = node.attributes
+        said = given.get("name") or given.get("property") or given.get("itemprop") or ""
+        name = _META.get(said.lower())
+        if name and not found.get(name):
+            value = given["content"] or ""
+            dated = name in ("published", "modified")
+            found[name] = (day_in(value[:10]) or day_in(value, whole=True)) if dated else value
+    if tree.root is not None:
+        found["language"] = (tree.root.attributes.get("lang") or "").lower()
+    return about(found)
+
+
+def _aside(tree: Any) -> frozenset[int]:
+    """Parts of a page beside its main part, which hold menus and notices; without such a part, the notices.
+
+    A main part that holds less than a third of the words is not believed.
+    """
+    mains = [node for node in tree.css("main, [role=main]")[:_MOST_MAINS] if not _hidden(node)]
+    words = sum(len(node.text(separator=" ").split()) for node in mains)
+    if not words or 3 * words < len(tree.body.text(separator=" ").split()):
+        chosen = tree.css(_CONSENT)
+        return frozenset(node.mem_id for node in chosen if node.css_first("h1") is None)
+    kept = [*mains, *([] if any(node.css_first("h1") for node in mains) else tree.css("h1"))]
+    above: dict[int, Any] = {}
+    for node in kept:
+        parent = node.parent
+        while parent is not None and parent.mem_id not in above:
+            above[parent.mem_id] = parent
+            parent = parent.parent
+    shown = {*above, *(node.mem_id for node in kept)}
+    inside = (child.mem_id for node in above.values() for child in node.iter(include_text=True))
+    return frozenset(child for child in inside if child not in shown)
 
 
 def _without_noscript(text: str) -> str:
@@ -97,32 +165,35 @@ def _unfolds(node: Any) -> bool:
     return len(node.text().split()) >= _LONG_PROSE and ". " in node.text()
 
 
-def _steps(root: Any) -> Generator[tuple[bool, Any], Any, None]:
-    """Nodes as they open (True) and close, without recursion, however deep they are nested."""
-    node = root.child
-    opened: list[Any] = []
+def _walk(root: Any, enter: Callable[[Any], bool], leave: Callable[[Any], None]) -> None:
+    """Enter and leave every node below one, without recursion, however deep they are nested.
+
+    Parameters
+    ----------
+    enter : callable
+        Returns whether what is below the node is done with; such a node is not left.
+    """
+    node, opened = root.child, list[Any]()
     while node is not None or opened:
         if node is None:
             node = opened.pop()
-            yield False, node
+            leave(node)
             node = node.next
-            continue
-        skip = yield True, node
-        child = None if skip else node.child
-        if child is not None:
+        elif enter(node):
+            node = node.next
+        elif (child := node.child) is not None:
             opened.append(node)
             node = child
         else:
-            if not skip:
-                yield False, node
+            leave(node)
             node = node.next
 
 
-class _Walk:
+class _Blocks:
     """Text between the borders of blocks, as it is met."""
 
-    def __init__(self, document: Document) -> None:
-        self.document = document
+    def __init__(self, document: Document, aside: Collection[int] = ()) -> None:
+        self.document, self.aside = document, aside
         self.text: list[tuple[str, bool]] = []  # and whether it is bold
         self.inside = 0  # elements that are bold
         self.lists: list[list[Any]] = []  # [kind, next number, type] of each list that is open
@@ -130,24 +201,16 @@ class _Walk:
         self.term = ""
 
     def through(self, root: Any) -> None:
-        """Walk through everything below a node."""
-        steps = _steps(root)
-        skip = None
-        try:
-            while True:
-                opens, node = steps.send(skip)
-                skip = None
-                if opens:
-                    skip = self.open(node) or None
-                else:
-                    self.close(node)
-        except StopIteration:
-            pass
+        """Append the blocks below a node."""
+        if root is not None:
+            _walk(root, self.open, self.close)
         self.flush()
 
     def open(self, node: Any) -> bool:
         """Enter a node; whether what is below it is done with."""
         tag = node.tag
+        if self.aside and node.mem_id in self.aside:
+            return True
         if tag == "-text":
             self.text.append((node.text_content or "", self.inside > 0))
             return True
@@ -251,33 +314,28 @@ class _Walk:
 
 def _raised(node: Any) -> bool:
     """Whether a node is a raised number: 10^6, or a note's mark, is not 106."""
-    return bool(node.tag == "sup" and node.text().strip()[:1].isdigit())
+    return bool(node.tag == "sup" and POWER.match(node.text()))
 
 
-def _text(node: Any, breaks: str = " ") -> str:
+def _text(root: Any, breaks: str = " ") -> str:
     """The text below a node, of what is shown."""
     out: list[str] = []
-    steps = _steps(node)
-    skip = None
-    try:
-        while True:
-            opens, below = steps.send(skip)
-            skip = None
-            if opens:
-                if below.tag == "-text":
-                    out.append(below.text_content or "")
-                elif below.tag == "br":
-                    out.append(breaks)
-                elif _raised(below):
-                    out.append("^")
-                elif below.tag in _NOT_TEXT or _hidden(below):
-                    skip = True
-                elif below.tag in _BLOCKS:
-                    out.append(breaks)
-            elif below.tag in _BLOCKS:
-                out.append(breaks)
-    except StopIteration:
-        pass
+
+    def enter(node: Any) -> bool:
+        tag = node.tag
+        if tag == "-text":
+            out.append(node.text_content or "")
+        elif tag == "br" or tag in _BLOCKS:
+            out.append(breaks)
+        elif _raised(node):
+            out.append("^")
+        return tag == "-text" or tag in _NOT_TEXT or _hidden(node)
+
+    def leave(node: Any) -> None:
+        if node.tag in _BLOCKS:
+            out.append(breaks)
+
+    _walk(root, enter, leave)
     return "".join(out)
 
 
@@ -293,16 +351,16 @@ def _rows(table: Any) -> tuple[list[list[str]], int | None] | None:
         return None
     rows: list[list[str]] = []
     heads: list[bool] = []
+    named = 0  # rows whose first cell says what the others are
     below: dict[int, tuple[int, str]] = {}  # column -> how many rows on a merged cell goes, and its text
     for tr in found:
         if _hidden(tr):
             continue
         row: list[str] = []
         cells = [cell for cell in tr.css("td, th") if not _hidden(cell)]
-        heads.append(
-            (bool(cells) and all(cell.tag == "th" for cell in cells))
-            or (tr.parent is not None and tr.parent.tag == "thead")
-        )
+        kinds = {cell.tag for cell in cells}
+        heads.append(kinds == {"th"} or (tr.parent is not None and tr.parent.tag == "thead"))
+        named += kinds == {"th", "td"} and cells[0].tag == "th"
         for cell in [*cells, None]:
             while len(row) in below:
                 more, said = below.pop(len(row))
@@ -323,7 +381,9 @@ def _rows(table: Any) -> tuple[list[list[str]], int | None] | None:
     if max((sum(map(bool, row)) for row in rows), default=0) < 2:
         return None
     count = next((k for k, head in enumerate(heads) if not head), len(heads))
-    return rows, count if 0 < count < len(rows) else None
+    if 0 < count < len(rows) or (named and heads and named == len(rows)):
+        return rows, count
+    return rows, None
 
 
 def _span(cell: Any, name: str) -> int:

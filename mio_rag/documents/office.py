@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from mio_rag.documents.blocks import ITEM, Document, plain, short_title, tidy
+from mio_rag.documents.blocks import ITEM, POWER, Document, plain, short_title, tidy
+from mio_rag.documents.docx import core_properties
 from mio_rag.errors import require
 
 # Workbooks -------------------------------------------------------------------------------------------------
@@ -43,10 +44,8 @@ def read_xlsx(data: bytes) -> Document:
                         document.add("paragraph", " | ".join(filter(None, row)))
                 else:
                     document.add_table(table)
-    about = values.properties
-    document.title = short_title(about.title or "")
-    if about.modified is not None:
-        document.metadata["modified"] = about.modified.date().isoformat()
+    document.title = short_title(values.properties.title or "")
+    document.metadata = core_properties(values.properties)
     return document
 
 
@@ -133,12 +132,9 @@ def read_pptx(data: bytes) -> Document:
             document.add("paragraph", f"Notes: {notes}")
         if len(document.blocks) == before and pictures:
             document.left_out.append((f"slide {number}", "holds no text (a picture needs OCR)"))
-    about = file.core_properties
-    document.title = (
-        "" if (about.title or "") in ("", "PowerPoint Presentation") else short_title(about.title)
-    )
-    if about.modified is not None:
-        document.metadata["modified"] = about.modified.date().isoformat()
+    given = file.core_properties
+    document.title = "" if given.title in (None, "PowerPoint Presentation") else short_title(given.title)
+    document.metadata = core_properties(given)
     return document
 
 
@@ -174,13 +170,28 @@ def _add_shape(document: Document, shape: Any) -> None:
             document.add_table(rows, 1)
     elif shape.has_text_frame:
         for paragraph in shape.text_frame.paragraphs:
-            lines = [tidy(line) for line in plain(paragraph.text.replace("\v", "\n")).split("\n")]
+            lines = [tidy(line) for line in plain(_said(paragraph).replace("\v", "\n")).split("\n")]
             text = " ".join(filter(None, lines))
             listed = paragraph.level > 0 or (shape.is_placeholder and len(shape.text_frame.paragraphs) > 1)
             if text and listed and not ITEM.match(text):
                 document.add("item", f"- {text}", paragraph.level)
             else:
                 document.add("item" if text and ITEM.match(text) else "paragraph", text)
+
+
+def _said(paragraph: Any) -> str:
+    """The text of a paragraph, with "^" before raised numbers."""
+    pieces = [run.text for run in paragraph.runs]
+    text = str(paragraph.text)
+    if "".join(pieces) != text or not any(
+        run._r.find("{*}rPr[@baseline]") is not None for run in paragraph.runs
+    ):
+        return text
+    for k, run in enumerate(paragraph.runs):
+        height = run._r.find("{*}rPr[@baseline]")
+        if height is not None and height.get("baseline").strip("%").isdigit() and POWER.match(run.text):
+            pieces[k] = f"^{run.text}" if height.get("baseline") != "0" else run.text
+    return "".join(pieces)
 
 
 def _number(value: Any) -> str:

@@ -28,6 +28,10 @@ _ALONE = re.compile(f"[{_NO_SPACES}]")
 _PIECE = re.compile(f"[{_NO_SPACES}]|[^\\s{_NO_SPACES}]{{1,120}}")
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 _PER_WORD = 1.7  # characters of scripts that put no blanks between words
+#: Signs that a line says something by itself: a number within it, a sentence, many words.
+_TELLS = re.compile(
+    r"^\W|[^\W\d_].*\d|[.:;!?]\s|[.,;!?]$|\s(?:is|are|was|were|has|have|must|may)\s|(?:\S+\s+){8}"
+)
 _SITE = re.compile(r"\s+[-|\u2013\u2014\u00b7\u00bb]\s+|:\s+")
 
 
@@ -118,7 +122,10 @@ def passages_of(document: Document, source: str, max_words: int = MAX_WORDS) -> 
 
 
 def _settle(document: Document) -> None:
-    """Join headings that only count with what follows; those with nothing below become paragraphs."""
+    """Join headings that only count with what follows.
+
+    A heading with nothing below is no unit, unless there are headings alone, or it is one by its looks alone.
+    """
     document.close()
     blocks: list[Block] = []
     for block in document.blocks:
@@ -135,14 +142,13 @@ def _settle(document: Document) -> None:
         else:
             blocks.append(block)
     document.blocks = blocks
+    alone = all(block.kind == "heading" for block in blocks)
     for k, block in enumerate(blocks):
         following = blocks[k + 1] if k + 1 < len(blocks) else None
         bare = following is None or (following.kind == "heading" and following.level <= block.level)
-        if (
-            block.kind == "heading"
-            and bare
-            and not (len(blocks) > 1 and same_title(block.text, document.title))
-        ):
+        says = alone or block.looks or (block.page is not None and _TELLS.search(block.text))
+        repeats = len(blocks) > 1 and same_title(block.text, document.title)
+        if block.kind == "heading" and bare and says and not repeats:
             block.kind, block.level = "paragraph", 0
 
 

@@ -12,6 +12,7 @@ from statistics import median
 from mio_rag.documents.blocks import (
     ITEM,
     Document,
+    about,
     infer_headings,
     is_number,
     joined,
@@ -55,7 +56,7 @@ def read_pdf(data: bytes) -> Document:
                 raise DataError("is encrypted: save it without a password") from error
             raise DataError(f"cannot be read as a PDF ({error})") from error
         try:
-            about = pdf.get_metadata_dict()
+            given = pdf.get_metadata_dict()
             for k in range(len(pdf)):
                 height, lines, problem = 0.0, list[PageLine](), ""
                 try:
@@ -84,13 +85,10 @@ def read_pdf(data: bytes) -> Document:
     _Layout(document, pages).read()
     infer_headings(document)
     nest_items(document)
-    document.title = _title(about.get("Title", ""), document)
-    known = {
-        "author": about.get("Author", ""),
-        "created": _when(about.get("CreationDate", "")),
-        "modified": _when(about.get("ModDate", "")),
-    }
-    document.metadata = {name: tidy(value) for name, value in known.items() if value and tidy(value)}
+    document.title = _title(given.get("Title", ""), document)
+    known = {name.lower(): given.get(name, "") for name in ("Author", "Subject", "Keywords")}
+    known["created"], known["modified"] = (_when(given.get(n, "")) for n in ("CreationDate", "ModDate"))
+    document.metadata = about(known)
     return document
 
 
@@ -205,7 +203,7 @@ class _Layout:
                         else f"{said} {lines[k].text}"
                     )
                     k += 1
-                self.document.add("heading", _LEADERS.sub(" ", said), level)
+                self.document.add("heading", _LEADERS.sub(" ", said), level, looks=level > len(self.levels))
                 continue
             if self.waiting and (gap or self._begins(lines, k)):
                 self._flush(lines)

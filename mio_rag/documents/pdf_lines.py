@@ -290,40 +290,79 @@ def _apart(before: str, word: str, gap: float) -> bool:
 
 
 def drop_repeated(pages: list[tuple[float, list[PageLine]]]) -> None:
-    """Take out headers, footers and page numbers."""
+    """Take out headers, footers and page numbers.
 
-    def key(line: PageLine) -> str:
-        return re.sub(r"\d+", "#", line.text.lower())
-
-    def outside(height: float, line: PageLine) -> bool:
-        return line.top < _EDGE * height or line.bottom > (1 - _EDGE) * height
-
-    def shifts_of(line: PageLine, number: int) -> set[int]:
-        found = re.match(r"\d{1,4}\b", line.text), re.search(r"\b\d{1,4}$", line.text)
-        return {int(one[0]) - number for one in found if one}
-
-    edges: list[list[bool]] = []
-    for height, lines in pages:
-        tops, bottoms = sorted((x.top for x in lines), reverse=True)[:2], sorted(x.bottom for x in lines)[:2]
-        low, high = max([_EDGE * height, *bottoms]), min([(1 - _EDGE) * height, *tops])
-        edges.append([x.top <= _EDGE * height or x.bottom <= low or x.top >= high for x in lines])
-    seen = Counter(
-        k
-        for (_, lines), edge in zip(pages, edges, strict=True)
-        for k in {key(line) for line, there in zip(lines, edge, strict=True) if there}
-    )
+    What stands at the same place of a few pages is one of them where white space parts it from the text. A
+    heading with a number of its own ("Chapter 2") stays, though other pages begin alike.
+    """
     often = max(3, 0.2 * len(pages))
+    edges = [list(_edge(height, lines)) for height, lines in pages]
+    seen = Counter(key for edge in edges for key in {_DIGITS_OF.sub("#", x.text.lower()) for x, *_ in edge})
+    wordings = Counter(_DIGITS_OF.sub("#", text) for text in {x.text.lower() for e in edges for x, *_ in e})
+    texts = Counter(text for edge in edges for text in {_unnumbered(x.text) for x, *_ in edge})
+    places = Counter(
+        place for edge in edges for place in {_spot(x) for x, _, apart in edge if apart and len(pages) < 5}
+    )
     # Numbers that count with the pages: running heads of chapters.
     shifts = Counter(
         shift
-        for number, (height, lines) in enumerate(pages)
-        for shift in {shift for line in lines if outside(height, line) for shift in shifts_of(line, number)}
+        for number, edge in enumerate(edges)
+        for shift in {shift for x, outside, _ in edge if outside for shift in _shifts(x.text, number)}
     )
-    for number, ((height, lines), edge) in enumerate(zip(pages, edges, strict=True)):
-        kept = []
-        for line, there in zip(lines, edge, strict=True):
-            alone = outside(height, line) and len(pages) > 1 and _PAGE_NUMBER.fullmatch(line.text)
-            counts = outside(height, line) and any(shifts[s] >= often for s in shifts_of(line, number))
-            if not there or not (seen[key(line)] >= often or alone or (counts and line.words < 14)):
-                kept.append(line)
-        lines[:] = kept
+    for number, ((_, lines), edge) in enumerate(zip(pages, edges, strict=True)):
+        gone = set[int]()
+        sizes = Counter(x.size for x in lines for _ in range(x.words))
+        body = sizes.most_common(1)[0][0] if sizes else 0.0
+        for line, outside, _ in edge:
+            text = line.text
+            key = _DIGITS_OF.sub("#", text.lower())
+            counts = outside and line.words < 14 and any(shifts[s] >= often for s in _shifts(text, number))
+            large = line.size >= 1.12 * body
+            bold = line.bold and sum(x.bold for x in lines) < 0.4 * len(lines)
+            own = wordings[key] > 1 and _COUNTED.match(text) is not None
+            own = own and ((large and text[0].isalpha()) or ((large or bold) and not counts))
+            again = texts[_unnumbered(text)] > 1 or text[-1].isdigit() or line.size < 0.95 * body
+            if (
+                (outside and len(pages) > 1 and _PAGE_NUMBER.fullmatch(text))
+                or (not own and (seen[key] >= often or (counts and again)))
+                or places[_spot(line)] > 1
+            ):
+                gone.add(id(line))
+        lines[:] = [line for line in lines if id(line) not in gone]
+
+
+#: A heading that counts, as "Chapter 2" and "2 Scope".
+_COUNTED = re.compile(r"(?:(?!page)[^\W\d_]{3,}\s+\d{1,3}(?:\W|$)|\d{1,3}[.)]?\s+[^\W\d_]{3})", re.IGNORECASE)
+_DIGITS_OF = re.compile(r"\d+")
+_OWN_NUMBER = re.compile(r"^\d{1,4}\b(?![.):]?\d)(?![.)])|\b\d{1,4}$")
+
+
+def _edge(height: float, lines: Sequence[PageLine]) -> Iterator[tuple[PageLine, bool, bool]]:
+    """Lines at the ends of a page, whether each lies outside of the text's usual place, and stands apart."""
+    tops, bottoms = sorted((x.top for x in lines), reverse=True)[:2], sorted(x.bottom for x in lines)[:2]
+    low, high = max([_EDGE * height, *bottoms]), min([(1 - _EDGE) * height, *tops])
+    for line in lines:
+        if line.top <= _EDGE * height or line.bottom <= low or line.top >= high:
+            outside = line.top < _EDGE * height or line.bottom > (1 - _EDGE) * height
+            gaps = [
+                line.bottom - x.top if x.bottom < line.bottom else x.bottom - line.top
+                for x in lines
+                if x is not line
+            ]
+            nearest = min((gap for gap in gaps if gap > -line.size), default=99.0)
+            yield line, outside, outside and nearest > 1.2 * line.size
+
+
+def _spot(line: PageLine) -> tuple[str, int, int]:
+    """What a line says, and about where it stands."""
+    return line.text, round(line.bottom / 4), round(line.left / 4)
+
+
+def _unnumbered(text: str) -> str:
+    """A line without the number that it begins or ends with."""
+    return _OWN_NUMBER.sub("", text.lower()).strip()
+
+
+def _shifts(text: str, number: int) -> set[int]:
+    """How far the numbers at the ends of a line are from that of its page."""
+    return {int(found[0]) - number for found in _OWN_NUMBER.finditer(text)}

@@ -89,7 +89,7 @@ def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
         if alone and mark_kind(first) and mark_kind(first) == mark_kind(paragraphs[k + 1][0].strip()):
             alone = False  # of a list with blank lines
         if alone and (is_heading(first) or (k == 0 and first == document.title)):
-            document.add("heading", tidy(first), 1 if k == 0 else 2)
+            document.add("heading", tidy(first), 1 if k == 0 else 2, looks=True)
             continue
         _add_paragraph(document, lines, words, headings)
 
@@ -145,7 +145,7 @@ def _add_paragraph(document: Document, lines: list[str], words: object, headings
 
 
 def read_csv(text: str) -> Document:
-    """A table of values, the first row its header."""
+    """A table of values, the first row its header unless it holds values as those below."""
     document = Document()
     text = plain(text)
     head = text[:20_000].split("\n")[:20]
@@ -163,7 +163,7 @@ def read_csv(text: str) -> Document:
         rows = [line.split(delimiter) for line in text.splitlines()]
     while rows and sum(map(bool, rows[0])) == 1 and len(rows[0]) == 1 and len(rows) > 1 and len(rows[1]) > 1:
         document.add("paragraph", tidy(rows.pop(0)[0]))  # what stands above the table
-    document.add_table(rows, 1)
+    document.add_table(rows, usual=True)
     return document
 
 

@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import IndexFormatError, InputError, require
-from mio_rag.filters import Filter
+from mio_rag.errors import IndexFormatError, InputError, Notice, require
+from mio_rag.filters import Filter, Lacking
 from mio_rag.retrieval.cached import Progress
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.lexical import LexicalIndex
@@ -69,6 +70,7 @@ class CorpusIndex:
     sentences: SentenceIndex | None = None
     identities: Identities | None = None
     allowed: NDArray[np.bool_] | None = None
+    lacking: tuple[Lacking, ...] = ()
 
     @classmethod
     def build(
@@ -203,7 +205,8 @@ class CorpusIndex:
         Parameters
         ----------
         where : Filter, mapping, or str
-            See `mio_rag.filters`. What an index was restricted to before stays so.
+            See `mio_rag.filters`. What an index was restricted to before stays so. Documents that lack a key
+            are counted in `lacking`, and in a `Notice`.
 
         Raises
         ------
@@ -213,14 +216,17 @@ class CorpusIndex:
         conditions = where if isinstance(where, Filter) else Filter(where)
         if not conditions:
             return self
+        rows, lacking = conditions.applied(self.passages)
         allowed = np.zeros(len(self), dtype=bool)
-        allowed[conditions.rows(self.passages)] = True
+        allowed[rows] = True
         if self.allowed is not None:
             allowed &= self.allowed
         if not allowed.any():
             raise InputError(f"no passage of '{self.name}' meets the filter: loosen it")
         allowed.flags.writeable = False
-        return replace(self, allowed=allowed)
+        for one in lacking:
+            warnings.warn(str(one), Notice, stacklevel=2)
+        return replace(self, allowed=allowed, lacking=(*self.lacking, *lacking))
 
     def search_dense(
         self, query: NDArray[np.float32], k: int

@@ -95,9 +95,9 @@ def docx(body: str, numbering: str = "") -> bytes:
     return made.getvalue()
 
 
-def run(text: str) -> str:
+def run(text: str, *, bold: bool = False) -> str:
     """A run of a paragraph."""
-    return f'<w:r><w:t xml:space="preserve">{text}</w:t></w:r>'
+    return f'<w:r>{"<w:rPr><w:b/></w:rPr>" if bold else ""}<w:t xml:space="preserve">{text}</w:t></w:r>'
 
 
 def paragraph(text: str, settings: str = "") -> str:

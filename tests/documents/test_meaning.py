@@ -1,5 +1,6 @@
 """What reading must not change: numbers, rows, lines, versions."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from mio_rag.context import RegexCounter
 from mio_rag.corpora.folder import load_folder
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
-from mio_rag.sources import open_source
+from mio_rag.sources import Building, open_source
 
 
 def _units(folder: Path, name: str, text: str) -> list[str]:
@@ -23,6 +24,7 @@ def _units(folder: Path, name: str, text: str) -> list[str]:
         ("a.html", "<p>It was the 1<sup>st</sup> trip of the year.</p>", "It was the 1st trip of the year."),
         ("a.html", "<p>It costs <del>100</del> <ins>80</ins> euros a day.</p>", "It costs 80 euros a day."),
         ("a.md", "The limit is 10<sup>6</sup> newtons.", "The limit is 10^6 newtons."),
+        ("a.html", "<p>It is 10<sup>-6</sup> metres.</p>", "It is 10^-6 metres."),
     ],
 )
 def test_raised_and_deleted_text(name: str, text: str, expected: str, tmp_path: Path) -> None:
@@ -49,8 +51,6 @@ def test_links_that_loop_are_followed_once(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("Hello world.")
     (tmp_path / "x").symlink_to(".")
     (tmp_path / "y").symlink_to(".")
-    from mio_rag.sources import Building
-
     opened = open_source(tmp_path, Building("tfidf", follow_links=True), out=tmp_path.parent / "index")
     assert list(opened.files) == ["a.md"]
 
@@ -81,3 +81,17 @@ def test_the_later_update_of_a_text_is_its_newer_version(tmp_path: Path) -> None
     read = _read(tmp_path, "How many tonnes of steel were sold?")
     assert "300 tonnes" in read
     assert "200 tonnes" not in read
+
+
+def test_a_file_that_is_written_again_at_once_is_read_again(tmp_path: Path) -> None:
+    documents, index = tmp_path / "documents", tmp_path / "index"
+    documents.mkdir()
+    path = documents / "fee.md"
+    path.write_text("The fee is 10 euros.")
+    open_source(documents, Building("tfidf"), out=index)
+    times = path.stat().st_mtime_ns
+    path.write_text("The fee is 20 euros.")
+    os.utime(path, ns=(times, times))
+    opened = open_source(documents, Building("tfidf"), out=index)
+    assert opened.changes.changed == ("fee.md",)
+    assert [p.text for p in opened.index.passages] == ["The fee is 20 euros."]

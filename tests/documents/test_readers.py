@@ -78,6 +78,61 @@ def test_rows_of_a_pdf_keep_their_columns_and_bring_their_header(tmp_path: Path)
     assert all(TABLE[0] in needs(passages)[row] for row in TABLE[1:])
 
 
+PAIRS = [["Name", "Ann Field"], ["Born", "1970"], ["Height", "1.70 m"], ["City", "Oslo"]]
+PEOPLE = [["Ann", "Sales", "Oslo"], ["Bob", "Sales", "Bergen"], ["Cid", "Design", "Oslo"]]
+STOCK = [["A-102", "Bolt", "12"], ["A-107", "Nut", "7"], ["B-1", "Ring", "40"]]
+YEARS = [["", "2021", "2022"], ["Boats", "1500", "1700"], ["Oars", "12", "19"]]
+
+
+def html_pairs(rows: list[list[str]]) -> str:
+    return "<table>" + "".join(f"<tr><th>{row[0]}<td>{'<td>'.join(row[1:])}" for row in rows) + "</table>"
+
+
+def bold_table(rows: list[list[str]], *, row: bool) -> bytes:
+    """A table of Word whose first row, or column, is bold."""
+    cells = [
+        "".join(
+            f"<w:tc><w:p>{run(text, bold=(k if row else j) == 0)}</w:p></w:tc>"
+            for j, text in enumerate(texts)
+        )
+        for k, texts in enumerate(rows)
+    ]
+    return docx(word_table(cells))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "headed"),
+    [
+        ("a.docx", docx(word_table(["".join(map(cell, row)) for row in PAIRS])), False),
+        ("a.docx", bold_table([["Depth", "4 m"], ["Name", "Ann"], ["Mass", "9 kg"]], row=False), False),
+        ("a.docx", bold_table([["Depth", "Name"], ["4 m", "Ann"], ["9 m", "Bob"]], row=True), True),
+        (
+            "a.docx",
+            docx(word_table(["".join(map(cell, row)) for row in [["River", "Length"], *PAIRS[1:3]]])),
+            True,
+        ),
+        ("a.html", html_pairs(PAIRS), False),
+        ("a.html", html_pairs([["Adults", "ten"], ["Children", "5"], ["Dogs", "1"]]), False),
+        ("a.html", html_table(YEARS).replace("th>", "td>").replace("<th", "<td"), True),
+        ("a.csv", csv(PEOPLE), False),
+        ("a.csv", csv([["Name", "Team", "Town"], *PEOPLE]), True),
+        ("a.csv", csv(STOCK), False),
+        ("a.csv", csv([["Code", "Part", "Pieces"], *STOCK]), True),
+        ("a.csv", csv([["Who", "Mail"], ["Ann", "ann@x.org"], ["Bob", "bob@x.org"]]), True),
+        ("a.csv", csv([["Ann", "ann@x.org"], ["Bob", "bob@x.org"], ["Cid", "cid@x.org"]]), False),
+        ("a.csv", csv([["2024-05-01", "sunny"], ["2024-05-02", "rainy"]]), False),
+        ("a.csv", csv(YEARS), True),
+        ("a.xlsx", xlsx(PAIRS), False),
+    ],
+)
+def test_a_row_is_a_header_only_if_it_names_the_columns(
+    tmp_path: Path, name: str, data: str | bytes, headed: bool
+) -> None:
+    passages = read(tmp_path, name, data)
+    first, *rows = units(passages)
+    assert [first in needs(passages)[row] for row in rows] == [headed] * len(rows)
+
+
 MERGED = {
     "html": (
         "<table><tr><th>Region<th>Time<th>Euros<tr><td rowspan=2>North<td>Day<td>10<tr><td>Night<td>20"
@@ -211,11 +266,24 @@ def test_headings_are_found_in_every_format(tmp_path: Path, name: str, data: str
     assert [line.text for line in passage.lines] == ["Rates"]
 
 
-def test_a_heading_with_nothing_below_is_read_and_one_that_counts_joins_the_next(tmp_path: Path) -> None:
+def test_a_heading_without_text_is_no_unit_and_one_that_counts_joins_the_next(tmp_path: Path) -> None:
     text = "# Deed\n\n## Empty\n\n## ARTICLE 4\n\n## TERM\n\nFive years.\n"
     passages = read(tmp_path, "deed.md", text)
-    assert units(passages) == ["Empty", "Five years."]
-    assert needs(passages)["Five years."] == ["ARTICLE 4 TERM"]
+    assert needs(passages) == {"Five years.": ["ARTICLE 4 TERM"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "wanted"),
+    [
+        ("a.md", "# Rates\n\n## Adults\n", ["Adults"]),  # there are headings alone
+        ("a.html", "<h2>Part</h2><h2>Rates</h2><p>Ten euros.<h2>End</h2>", ["Ten euros."]),
+        ("a.html", "<p>Write to us.<p><b>Castle Street 9</b></p>", ["Write to us.", "Castle Street 9"]),
+    ],
+)
+def test_lines_that_only_look_like_headings_are_not_lost(
+    tmp_path: Path, name: str, data: str, wanted: list[str]
+) -> None:
+    assert units(read(tmp_path, name, data)) == wanted
 
 
 def test_small_sections_share_a_passage_that_keeps_their_headings(tmp_path: Path) -> None:
@@ -259,6 +327,7 @@ def text_of(text: str) -> str:
 
 
 X = text_of("x")
+RAISED = '<w:r><w:rPr><w:vertAlign w:val="superscript"/></w:rPr><w:t>{}</w:t></w:r>'
 LEGACY = (
     '<w:r><w:fldChar w:fldCharType="begin"><w:ffData><w:checkBox><w:default w:val="0"/>{}</w:checkBox>'
     "</w:ffData></w:fldChar></w:r><w:r><w:instrText> FORMCHECKBOX </w:instrText></w:r>"
@@ -284,6 +353,9 @@ CONTROL = (
         (f"<w:ins>{run('In')}</w:ins><w:del><w:r><w:delText>out</w:delText></w:r></w:del>", "In"),
         (f"<w:moveFrom>{run('gone')}</w:moveFrom><w:fldSimple>{run('Field')}</w:fldSimple>", "Field"),
         ("<w:r><w:rPr><w:vanish/></w:rPr><w:t>hidden</w:t></w:r>" + run("Shown."), "Shown."),
+        (run("10") + RAISED.format("-") + RAISED.format("6") + run(" m"), "10^-6 m"),
+        (run("10") + RAISED.format("-6") + run(" m"), "10^-6 m"),
+        (run("the 1") + RAISED.format("st") + run(" trip"), "the 1st trip"),
     ],
 )  # fmt: skip
 def test_a_paragraph_of_word_reads_as_it_is_shown(tmp_path: Path, runs: str, wanted: str) -> None:
@@ -335,6 +407,35 @@ def test_what_every_page_repeats_goes_and_so_do_their_numbers(tmp_path: Path) ->
         (k + 1, f"Boats of kind {name} are {name}.")
         for k, name in enumerate(("red", "blue", "green", "white"))
     ]
+
+
+BODY = [
+    Piece(60, 600 - 14 * k, f"The pump of hall {k} is checked by its owner every spring.") for k in range(9)
+]
+
+
+def test_heads_of_two_pages_go(tmp_path: Path) -> None:
+    pages = [
+        [
+            Piece(60, 800, "Harbour report", 9),
+            *(b._replace(text=f"{b.text[:-1]} {k}.") for b in BODY),
+            Piece(280, 30, f"{k} / 2"),
+        ]
+        for k in (1, 2)
+    ]
+    found = units(read(tmp_path, "report.pdf", pdf(*pages)))
+    assert len(found) == 18
+    assert not any("Harbour report" in text or "/ 2" in text for text in found)
+
+
+@pytest.mark.parametrize("heading", ["{} About pump {name}", "Chapter {}", "{}. Use of {name}"])
+@pytest.mark.parametrize("pages", [2, 6])
+def test_headings_that_count_with_the_pages_stay(tmp_path: Path, heading: str, pages: int) -> None:
+    names = ("red", "blue", "green", "white", "black", "brown")[:pages]
+    heads = [heading.format(k, name=name) for k, name in enumerate(names, 1)]
+    made = pdf(*([Piece(60, 790, head, 16, "B"), *BODY] for head in heads))
+    passages = read(tmp_path, "manual.pdf", made)
+    assert list(dict.fromkeys(head for p in passages for head in p.section)) == heads
 
 
 def test_cells_that_come_column_by_column_are_rows_again(tmp_path: Path) -> None:
@@ -462,6 +563,73 @@ def test_the_date_is_the_one_that_a_document_states(tmp_path: Path, name: str, t
     assert {p.date for p in passages} == {date}
     if "owner" in text:
         assert passages[0].metadata["owner"] == "Ann"
+
+
+MAIN = (
+    "<title>Fares</title><header><h1>Fares of 2024</h1><p>Follow us</p></header><div id='c'>We use cookies. "
+    "<button>Fine</button></div><main>{}<footer>Valid from May.</footer></main><footer>Imprint 2024</footer>"
+)
+
+
+def test_what_stands_beside_the_main_part_of_a_page_is_not_read(tmp_path: Path) -> None:
+    passages = read(
+        tmp_path, "a.html", MAIN.format("<p>Adults pay ten euros for a day on any of the ferries.")
+    )
+    assert units(passages) == ["Adults pay ten euros for a day on any of the ferries.", "Valid from May."]
+    assert passages[0].section == ("Fares of 2024",)
+    small = units(read(tmp_path, "a.html", MAIN.format("") + "<p>Adults pay ten euros. " * 9))
+    assert "Adults pay ten euros." in small  # a main part without the text is not believed
+    banner = '<p>Ten euros.<div class="x cookie-banner">We use cookies.</div>'
+    assert units(read(tmp_path, "a.html", banner)) == ["Ten euros."]
+
+
+@pytest.mark.parametrize(
+    ("body", "title"),
+    [
+        (paragraph("Boat hire", '<w:outlineLvl w:val="0"/>') + paragraph("It is so."), "Boat hire"),
+        (paragraph("Introduction", '<w:outlineLvl w:val="0"/>') + paragraph("It is so."), "hire 2"),
+        (paragraph("1. Use", '<w:outlineLvl w:val="0"/>') + paragraph("It is so."), "hire 2"),
+        (
+            paragraph("It is so. " * 9) + paragraph("Costs", '<w:outlineLvl w:val="0"/>') + paragraph("Ten."),
+            "hire 2",
+        ),
+    ],
+)
+def test_a_word_file_is_called_by_the_heading_that_it_begins_with(
+    tmp_path: Path, body: str, title: str
+) -> None:
+    assert {p.title for p in read(tmp_path, "hire_2.docx", docx(body))} == {title}
+
+
+def test_what_files_say_of_themselves_can_be_filtered_by(tmp_path: Path) -> None:
+    page = (
+        '<html lang="en"><meta name="author" content="Ann"><meta property="article:modified_time" '
+        'content="2024-05-03T10:00:00Z"><meta name="keywords" content="boats, oars"><p>It is so.'
+    )
+    (web,) = read(tmp_path, "a.html", page)
+    assert web.metadata == {
+        "author": "Ann",
+        "modified": "2024-05-03",
+        "keywords": ["boats", "oars"],
+        "language": "en",
+    }
+    assert web.date == "2024-05-03"
+    library: Any = pytest.importorskip("docx")
+    file, out = library.Document(), io.BytesIO()
+    file.add_paragraph("It is so.")
+    given = file.core_properties
+    given.author, given.category, given.keywords, given.title = (
+        "Bob",
+        "contracts",
+        "lease; flat",
+        "Lease of a flat",
+    )
+    given.created = given.modified = datetime.datetime(2024, 5, 3)
+    file.save(out)
+    (word,) = read(tmp_path, "a.docx", out.getvalue())
+    days = {"created": "2024-05-03", "modified": "2024-05-03"}
+    assert word.metadata == {"author": "Bob", "category": "contracts", "keywords": ["lease", "flat"], **days}
+    assert word.title == "Lease of a flat"
 
 
 def test_a_title_has_twelve_words_at_most_and_none_of_them_is_lost(tmp_path: Path) -> None:

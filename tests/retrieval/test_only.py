@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mio_rag.corpora.folder import load_folder
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, Notice
 from mio_rag.filters import Filter
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Passage
@@ -56,3 +56,15 @@ def test_documents_that_a_question_names_stay_out_where_they_are_not_allowed(tmp
     index = CorpusIndex.build(load_folder(tmp_path).passages, "tfidf").only("tenant=birch")
     pool = Retriever(index).retrieve("In the lease Alder: when is the rent due?")
     assert pool.sources == ("Birch.md",)
+
+
+def test_documents_that_lack_the_key_of_a_filter_are_counted(tmp_path: Path) -> None:
+    for name, head in (("a", "---\ntenant: x\n---\n"), ("b", ""), ("c", "---\ntenant: y\n---\n")):
+        (tmp_path / f"{name}.md").write_text(f"{head}The rent of {name} is due on the first day.\n")
+    whole = CorpusIndex.build(load_folder(tmp_path).passages, "tfidf")
+    with pytest.warns(Notice, match=r"1 of 3 documents has no 'tenant', .*\(filter_key_missing\)"):
+        index = whole.only("tenant=x")
+    assert [(one.code, one.key, one.documents) for one in index.lacking] == [
+        ("filter_key_missing", "tenant", 1)
+    ]
+    assert whole.only("source=a.md").lacking == ()
