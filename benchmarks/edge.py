@@ -226,7 +226,7 @@ def _answer(task: Mapping[str, Any]) -> dict[str, float]:
             chosen = Selector().select(retriever.retrieve(question.text), 256, generator)
             generator.generate(build_prompt(question, chosen.passages), max_tokens=32)
         else:
-            settings = RouterSettings(tiers_of([task["tier"]], "the tier"))
+            settings = RouterSettings(tiers=tiers_of([task["tier"]], "the tier"))
             setup = Setup(ControlSettings(kinds={KEY: settings.to_dict()}), retriever)
             session = make_controller(f"tier:{task['tier']['name']}", setup)
             found = session.attempt(

@@ -26,7 +26,7 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.generation import make_generator
 from mio_rag.learning.outcomes import Source, collect_outcomes, data_hash
-from mio_rag.learning.planner import MODES, Planner, QuestionFeatures, RegressionScorer, Tree
+from mio_rag.learning.planner import MODES, Planner, QuestionFeatures, Tree
 from mio_rag.learning.planner_regression import Experience, fit_regression
 from mio_rag.learning.planner_training import Table, judged, read_table
 from mio_rag.learning.ppo import PPOSettings, train_ppo
@@ -134,7 +134,7 @@ def _planners(table: Table, mode: str, fold: IntArray, unit: float) -> list[Fold
         )
         tree = Tree(table.workflows, mode)
         train, test = (table.experience(tree, features, of, unit, "tokens") for of in (learned, held))
-        scorer = RegressionScorer(fit_regression(train))
+        scorer = fit_regression(train)
         found.append((Planner(tree, features, scorer, "regression", unit, cost="tokens"), train, held, test))
     return found
 

@@ -125,7 +125,7 @@ def _trained(sets: Sequence[QuestionSet], training: int, work: Path, seed: int) 
             for one in sets
         ]
         made = fit_once(joined(tables), FitSettings(kind="utility", features="question+search", seed=seed))
-        write_weights(dataclasses.replace(made.router, tiers=_TIERS).weights(), path)
+        write_weights(dataclasses.replace(made, tiers=_TIERS).weights(), path)
         note(f"router {name} of {sum(map(len, tables))} questions")
     return files
 

@@ -237,7 +237,8 @@ def _rows(learned: Mapping[str, Table], asked: Mapping[str, Table] | None, seed:
                 )
     for ladder, name in (("published", "tiers"), ("priced", "prices")):
         for price in (0.0001, 0.0005):
-            choice = here[ladder].outcomes.oracle(WORKED, {_COST: price})
+            outcomes = here[ladder].outcomes
+            choice = np.argmax(outcomes.of(WORKED) - price * outcomes.of(_COST), axis=1)
             rows.append(_row(f"oracle of {name} @{price:g}", "oracle", here[ladder], choice))
     return rows
 
@@ -252,7 +253,7 @@ def _decided(learned: Table, asked: Table, settings: FitSettings) -> Validated:
     """Return what routers decide on questions that they have not learned from."""
     if asked is learned:
         return out_of_fold(learned, settings)
-    router = fit_once(learned, settings).router
+    router = fit_once(learned, settings)
     probabilities = np.array([router.probabilities(one) for one in asked.seen])
     success = np.array([router.success(one) for one in asked.seen]) if settings.kind == "utility" else None
     choice = (
@@ -278,7 +279,7 @@ def _deciding(table: Table, seed: int) -> dict[str, float]:
     found = dict[str, float]()
     kinds: tuple[_Kind, ...] = ("mlp", "logistic", "utility")
     for kind in kinds:
-        router, took = fit_once(table, FitSettings(kind=kind, seed=seed)).router, []
+        router, took = fit_once(table, FitSettings(kind=kind, seed=seed)), []
         for seen in table.seen[:200]:
             began = time.process_time()
             router.choose(seen)

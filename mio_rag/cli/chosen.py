@@ -342,10 +342,13 @@ class Chosen:
         if models or prices:
             kinds["workflow"] = WorkflowSettings(models=models, prices=prices).to_dict()  # type: ignore[arg-type]
         if policy.depth.by != "price":
-            utility = Utility(1.0, self.token_price) if "price.token" in given else Utility()
+            utility = Utility(beta=self.token_price) if "price.token" in given else Utility()
             file = policy.depth.file
             tiers = PUBLISHED if policy.depth.tiers is None else read_tiers(Path(policy.depth.tiers))
-            kinds[KEY] = RouterSettings(tiers, file, utility, policy.depth.unsure or "stay").to_dict()
+            routing = RouterSettings(
+                tiers=tiers, router=file, utility=utility, unsure=policy.depth.unsure or "stay"
+            )
+            kinds[KEY] = routing.to_dict()
         if policy.order.by == "planner":
             path = Path(policy.order.file)
             content = path.read_bytes() if path.is_file() else b""  # another content is another run

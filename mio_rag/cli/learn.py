@@ -103,11 +103,11 @@ def fit_router(
             return
     rows = read_table(tables)
     with o.progress("folds", FOLDS) as advance:
-        made, _ = fit_and_validate(rows, settings, Utility(1.0, price), advance)
-    write_weights(made.router.weights(), out)
+        made, _ = fit_and_validate(rows, settings, Utility(beta=price), advance)
+    write_weights(made.weights(), out)
     output.result(
-        {"out": str(out), **told, **router_json(made.router)},
-        lambda: print_router(output.console, made.router),
+        {"out": str(out), **told, **router_json(made)},
+        lambda: print_router(output.console, made),
         str(out),
     )
 
@@ -189,7 +189,6 @@ def fit_planner(
     prices: Annotated[str, o.opt("With ppo: prices of a unit of cost to train for, with commas.")] = "0.1",
     cost: Annotated[str, o.opt("What is counted: tokens or dollars.")] = "tokens",
     updates: Annotated[int, o.opt("With ppo: most rounds of training.")] = 150,
-    checkpoint: Annotated[Path | None, o.opt("With ppo: an interrupted training goes on there.")] = None,
     test: Annotated[float, o.opt("Share of the questions held out, in [0, 1).")] = 0.4,
     embedder: Annotated[
         str, o.opt("As in index; an index; or hidden:FILE.gguf: its last hidden state.")
@@ -218,11 +217,8 @@ def fit_planner(
     o.at_least(limit=(limit, 1), skip=(skip, 0))
     if not 0 <= test < 1:
         raise InputError(f"--test must be in [0, 1), got {test:g}")
-    unused = [name for name, value in (("--prices", prices != "0.1"), ("--checkpoint", checkpoint)) if value]
-    if method != "ppo" and unused:
-        raise InputError(
-            f"{' and '.join(unused)}: no effect with --method {method}; leave out, or choose ppo"
-        )
+    if method != "ppo" and prices != "0.1":
+        raise InputError(f"--prices: no effect with --method {method}; leave out, or choose ppo")
     chosen_prices = o.numbers("--prices", prices)
     folder = Path(paths[0])
     told: dict[str, Any] = {}
@@ -247,11 +243,11 @@ def fit_planner(
             f"hold out fewer than --test {test:g}, or add questions to the table"
         )
     with o.progress("training", updates if method == "ppo" else 1) as advance:
-        made = train_planner(
-            rows, learned, method=method, mode=mode, cost=cost, ppo=settings, checkpoint=checkpoint,
+        planner, curve = train_planner(
+            rows, learned, method=method, mode=mode, cost=cost, ppo=settings,
             progress=lambda update, reward: advance(1),
         )  # fmt: skip
-    planner, points = made.planner, []
+    points = []
     write_planner(planner, out)
     if len(held):
         experience = rows.experience(planner.tree, planner.features, held, planner.unit, planner.cost)
@@ -261,7 +257,7 @@ def fit_planner(
         output.json(
             {
                 **told, "file": str(out), "learned_from": len(learned), "held_out": len(held),
-                "unit": planner.unit, "points": [point.to_dict() for point in points], "curve": made.curve,
+                "unit": planner.unit, "points": [point.to_dict() for point in points], "curve": curve,
             }
         )  # fmt: skip
         return

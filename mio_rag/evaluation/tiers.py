@@ -127,7 +127,7 @@ def label_questions(
         limit=settings.limit,
         seed=settings.seed,
         controllers=names,
-        control=ControlSettings(kinds={KEY: RouterSettings(settings.tiers).to_dict()}),
+        control=ControlSettings(kinds={KEY: RouterSettings(tiers=settings.tiers).to_dict()}),
     )
     found = evaluate(
         dataset,

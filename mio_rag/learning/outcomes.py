@@ -1,8 +1,7 @@
 """A table of outcomes: what every action did on every question, and what it cost.
 
-Run every action once on every training question, and whatever chooses among actions can be trained, replayed
-and compared exactly: against the best fixed action, the best mixture of fixed actions at the same cost, and
-the oracle that knows each question's best action.
+With every action run once on every training question, whatever chooses among actions can be trained, replayed
+and compared exactly: with the fixed actions, their best mixture at the same cost, and the oracle.
 
 On disk it is Parquet, one row for a question and an action, with the measures of a ledger as columns.
 """
@@ -12,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import zip_longest
@@ -44,8 +43,8 @@ VERSION = 1
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
-_IDS = ("question_id", "action")
-_TEXTS = ("question", "set")
+_NAMES = ("question_id", "action", "question", "set")
+_CELLS = 500_000  # of an array of draws by questions
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +56,7 @@ class Outcomes:
     values: shape (n, m); name of a measure -> its values; nan where a measure is undefined. At least one.
     questions: length n; their texts.
     sets: length n; the data set that each question comes from.
-    provenance: where the table comes from: data, index, model, seed, versions. Plain data.
+    provenance: origin of the table: data, index, model, seed, versions. Plain data.
 
     Raises `InputError` with everything that does not fit together.
     """
@@ -70,33 +69,29 @@ class Outcomes:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        shape = (len(self.ids), len(self.actions))
+        n, m = shape = (len(self.ids), len(self.actions))
         problems = [
             f"{name} holds '{twice}' more than once: each is one row or column"
             for name, entries in (("ids", self.ids), ("actions", self.actions))
             for twice in [entry for entry, times in Counter(entries).items() if times > 1][:1]
         ]
-        if 0 in shape:
-            problems.append(f"there are {shape[0]} questions and {shape[1]} actions: at least one of each")
-        if not self.values:
-            problems.append("there is no measure: give at least one, for instance {'token_f1': array}")
-        kept = {}
-        for name, given in self.values.items():
-            array = np.array(given, dtype=np.float64)
+        if 0 in (n, m, len(self.values)):
+            problems.append(
+                f"there are {n} questions, {m} actions and {len(self.values)} measures: give at least one"
+            )
+        kept = {name: np.array(given, dtype=np.float64) for name, given in self.values.items()}
+        for name, array in kept.items():
+            array.setflags(write=False)
             if array.shape != shape:
                 problems.append(f"'{name}' has shape {array.shape}: {shape} is questions by actions")
             elif np.isinf(array).any():
                 row, column = np.argwhere(np.isinf(array))[0]
-                problems.append(
-                    f"'{name}' is infinite for '{self.ids[row]}', {self.actions[column]}: measures are "
-                    "finite, nan is undefined"
-                )
-            array.setflags(write=False)
-            kept[name] = array
+                where = f"'{self.ids[row]}', {self.actions[column]}"
+                problems.append(f"'{name}' is infinite for {where}: measures are finite, nan is undefined")
         problems += [
-            f"{name} has {len(entries)} entries for {shape[0]} questions"
+            f"{name} has {len(entries)} entries for {n} questions"
             for name, entries in (("questions", self.questions), ("sets", self.sets))
-            if entries and len(entries) != shape[0]
+            if entries and len(entries) != n
         ]
         try:
             json_text(dict(self.provenance))
@@ -112,17 +107,14 @@ class Outcomes:
         rows: Iterable[Mapping[str, Any]],
         measures: Sequence[str],
         *,
-        action: str = "action",
         actions: Sequence[str] | None = None,
         provenance: Mapping[str, Any] | None = None,
     ) -> Outcomes:
-        """The table of rows such as a ledger's: one for each question and action.
+        """Return the table of rows such as a ledger's: one for each question and action.
 
-        rows: with question_id, the column `action`, and the measures; question and set where they are known.
-        measures: columns to keep. A measure that a row lacks is nan there; a failed row's quality is in the
-            row.
-        action: column that names the action; in a ledger "method".
-        actions: the actions, in their order; others are left out. By default all, as they first occur.
+        rows: with question_id, action and the measures; question and set where they are known.
+        measures: columns to keep. A measure that a row lacks is nan there.
+        actions: in their order; others are left out. By default all, as they first occur.
 
         Raises `DataError` if an action is missing for a question, twice there, or a column is missing in
         every row.
@@ -130,25 +122,30 @@ class Outcomes:
         rows = list(rows)
         problems = [
             f"column '{name}' is missing: there are {', '.join(sorted({c for row in rows for c in row}))}"
-            for name in ("question_id", action, *measures)
+            for name in ("question_id", "action", *measures)
             if not any(name in row for row in rows)
         ]
         if problems:
             raise DataError(problems if rows else "there are no rows: run every action on every question")
-        order = list(dict.fromkeys(actions or (str(row[action]) for row in rows)))
+        order = list(dict.fromkeys(actions or (str(row["action"]) for row in rows)))
         cells: dict[tuple[str, str], Mapping[str, Any]] = {}
-        twice = []
         for row in rows:
-            cell = (str(row["question_id"]), str(row[action]))
-            if cell[1] not in order:
-                continue
+            cell = str(row["question_id"]), str(row["action"])
             if cell in cells:
-                twice.append(f"question '{cell[0]}' has action '{cell[1]}' twice")
-            cells[cell] = row
+                problems.append(f"question '{cell[0]}' has action '{cell[1]}' twice")
+            if cell[1] in order:
+                cells[cell] = row
         ids = list(dict.fromkeys(question for question, _ in cells))
-        missing = [(q, a) for q in ids for a in order if (q, a) not in cells]
-        if missing or twice or not ids:
-            raise DataError(_gaps(missing, twice, order, len(ids)))
+        missing = [f"'{q}' lacks {a}" for q in ids for a in order if (q, a) not in cells]
+        if missing:
+            problems.append(
+                f"{len(missing)} of {len(ids) * len(order)} cells are missing ({'; '.join(missing[:3])}): "
+                "run every action on every question, or name the actions to keep"
+            )
+        if not ids:
+            problems.append(f"no row has one of the actions {', '.join(order)}")
+        if problems:
+            raise DataError(problems[:3])
         first = [cells[q, order[0]] for q in ids]
         return cls(
             tuple(ids),
@@ -163,7 +160,7 @@ class Outcomes:
         return len(self.ids)
 
     def of(self, measure: str) -> FloatArray:
-        """A measure's values, shape (n, m).
+        """Return a measure's values, shape (n, m).
 
         Raises `InputError` if it is not in the table, or is undefined somewhere.
         """
@@ -180,7 +177,7 @@ class Outcomes:
         return found
 
     def where(self, kept: ArrayLike) -> Outcomes:
-        """The table of some questions: a mask of length n, or their places in the order wanted."""
+        """Return the table of some questions: a mask of length n, or their places in the order wanted."""
         places = np.arange(len(self))[np.asarray(kept)]
         return Outcomes(
             tuple(self.ids[i] for i in places),
@@ -191,69 +188,22 @@ class Outcomes:
             self.provenance,
         )
 
-    def cost(self, prices: Mapping[str, float]) -> FloatArray:
-        """What each action cost on each question, in units of quality, shape (n, m).
-
-        prices: name of a measure, for instance "prompt_tokens" -> what one unit of it must be worth, >= 0.
-        """
-        total = np.zeros((len(self.ids), len(self.actions)))
-        for name, price in prices.items():
-            if not 0 <= price < math.inf:
-                raise InputError(f"price of '{name}' is {price!r}: it must be finite and >= 0")
-            if price:
-                total += price * self.of(name)
-        return total
-
-    def mean(self, measure: str, choice: ArrayLike) -> float:
-        """Return the mean of a measure over the questions under a choice.
-
-        choice: places of actions, shape (n,), or their probabilities, shape (n, m), rows summing to 1.
-        """
-        given = np.asarray(choice)
-        found = self.of(measure)
-        if given.ndim == 1 and given.shape[0] == len(self.ids) and np.issubdtype(given.dtype, np.integer):
-            if given.size and not (given.min() >= 0 and given.max() < len(self.actions)):
-                raise InputError(f"choice holds a place outside 0..{len(self.actions) - 1}")
-            return float(found[np.arange(len(self.ids)), given].mean())
-        if given.shape == found.shape and (given >= 0).all() and np.allclose(given.sum(axis=1), 1):
-            return float((found * given).sum(axis=1).mean())
-        raise InputError(
-            f"choice has shape {given.shape}: give one place of an action for each of {len(self.ids)} "
-            f"questions, or probabilities of shape {found.shape} whose rows sum to 1"
-        )
-
-    def oracle(self, quality: str, prices: Mapping[str, float]) -> IntArray:
-        """Return the place of each question's action of most quality less cost: an upper bound."""
-        return np.asarray(np.argmax(self.of(quality) - self.cost(prices), axis=1), dtype=np.intp)
-
-    def fixed_at(self, quality: str, cost: str, spent: float) -> float:
-        """Mean quality of the best mixture of fixed actions whose mean cost is at most `spent`.
-
-        The strongest policy that looks at no question: draw one of two actions with fixed probabilities. It
-        is the upper concave envelope of the actions' means; a policy is worth its place if it lies above.
-
-        Returns nan where `spent` is below the cheapest action's mean cost.
-        """
-        means = [self.of(name).mean(axis=0)[None] for name in (quality, cost)]
-        if spent < means[1].min():
-            return math.nan
-        return float(mixtures(means[0], means[1], np.array([spent], dtype=np.float64))[0])
+    def mean(self, measure: str, choice: IntArray) -> float:
+        """Return the mean of a measure over the questions, by the place of an action for each, shape (n,)."""
+        return float(self.of(measure)[np.arange(len(self.ids)), choice].mean())
 
     def write(self, path: Path) -> None:
-        """Write it as Parquet, whole or not at all.
-
-        Raises `InputError` if it cannot be written.
-        """
+        """Write it as Parquet, whole or not at all; `InputError` if it cannot be written."""
         arrow: Any = require("pyarrow", "evaluation", "tables of outcomes")
         parquet: Any = require("pyarrow.parquet", "evaluation", "tables of outcomes")
         n, m = len(self.ids), len(self.actions)
+        texts = (self.ids, (), self.questions, self.sets)
         columns: dict[str, Any] = {
-            "question_id": [question for question in self.ids for _ in range(m)],
-            "action": list(self.actions) * n,
+            name: [text for text in each for _ in range(m)]
+            for name, each in zip(_NAMES, texts, strict=True)
+            if each
         }
-        for name, texts in zip(_TEXTS, (self.questions, self.sets), strict=True):
-            if texts:
-                columns[name] = [text for text in texts for _ in range(m)]
+        columns |= {"action": list(self.actions) * n}
         columns |= {name: arrow.array(v.ravel(), from_pandas=True) for name, v in self.values.items()}
         about = {"format": FORMAT, "version": VERSION, "provenance": dict(self.provenance)}
         table = arrow.table(columns).replace_schema_metadata({FORMAT: json_text(about)})
@@ -262,10 +212,51 @@ class Outcomes:
             parquet.write_table(table, partial)
 
 
-def mixtures(quality: FloatArray, cost: FloatArray, spent: FloatArray) -> FloatArray:
-    """As `Outcomes.fixed_at`, for many tables at once; below the cheapest action the cheapest.
+def read_outcomes(path: str | Path) -> Outcomes:
+    """Read what `Outcomes.write` wrote.
 
-    The best mixture is one of two actions: all pairs are tried.
+    Raises `DataError` if there is no such file, it is no table of outcomes, of another version, or has
+    missing or repeated cells.
+    """
+    arrow: Any = require("pyarrow", "evaluation", "tables of outcomes")
+    parquet: Any = require("pyarrow.parquet", "evaluation", "tables of outcomes")
+    if not Path(path).is_file():
+        raise DataError(f"'{path}' does not exist: give a table of outcomes")
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ValueError, arrow.ArrowException) as error:
+        raise DataError(f"'{path}' cannot be read as Parquet: {error}") from error
+    about = parse_json((table.schema.metadata or {}).get(FORMAT.encode(), b"null"), f"'{path}'", DataError)
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise DataError(f"'{path}' is not a table of outcomes: it lacks the mark '{FORMAT}'")
+    if about.get("version") != VERSION:
+        raise DataError(f"'{path}' has version {about.get('version')!r}: this release reads {VERSION}")
+    measures = [name for name in table.column_names if name not in _NAMES]
+    try:
+        return Outcomes.from_rows(table.to_pylist(), measures, provenance=about.get("provenance"))
+    except InputError as error:
+        raise DataError([f"'{path}': {problem}" for problem in error.problems]) from error
+
+
+def _number(row: Mapping[str, Any], measure: str) -> float:
+    value = row.get(measure)
+    try:
+        return math.nan if value is None else float(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"'{measure}' of question '{row['question_id']}' must be a number, got {value!r:.40}"
+        ) from error
+
+
+# -- comparison with fixed actions --------------------------------------------------------------------------
+
+
+def mixtures(quality: FloatArray, cost: FloatArray, spent: FloatArray) -> FloatArray:
+    """Return the mean quality of the best mixture of fixed actions whose mean cost is at most `spent`.
+
+    The strongest policy that looks at no question draws one of two actions with fixed probabilities: the
+    upper concave envelope of the actions' means. All pairs are tried, for many tables at once. Below the cost
+    of the cheapest action it is the cheapest.
 
     quality, cost: shape (k, m); means of every action.
     spent: shape (k,).
@@ -286,59 +277,29 @@ def mixtures(quality: FloatArray, cost: FloatArray, spent: FloatArray) -> FloatA
     return best
 
 
-def read_outcomes(path: str | Path) -> Outcomes:
-    """Read what `Outcomes.write` wrote.
+def gain_over_mixtures(
+    quality: FloatArray, cost: FloatArray, chosen: IntArray, *, draws: int = 2000, seed: int = 0
+) -> tuple[float, float, float]:
+    """Return what a choice has above the best mixture of fixed actions at its cost, and the 95 % interval.
 
-    Raises `DataError` if there is no such file, it is no table of outcomes, of another version, or has
-    missing or repeated cells.
+    The interval is a bootstrap over questions; each draw has a mixture of its own.
+
+    quality, cost: shape (n, m).
+    chosen: shape (n,); places of actions.
     """
-    arrow: Any = require("pyarrow", "evaluation", "tables of outcomes")
-    parquet: Any = require("pyarrow.parquet", "evaluation", "tables of outcomes")
-    if not Path(path).is_file():
-        raise DataError(f"'{path}' does not exist: give a table of outcomes")
-    try:
-        table = parquet.read_table(path)
-        about = parse_json(
-            (table.schema.metadata or {}).get(FORMAT.encode(), b"null"), f"'{path}'", DataError
-        )
-    except DataError:
-        raise
-    except (OSError, ValueError, arrow.ArrowException) as error:
-        raise DataError(f"'{path}' cannot be read as Parquet: {error}") from error
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise DataError(f"'{path}' is not a table of outcomes: it lacks the mark '{FORMAT}'")
-    if about.get("version") != VERSION:
-        raise DataError(f"'{path}' has version {about.get('version')!r}: this release reads {VERSION}")
-    measures = [name for name in table.column_names if name not in (*_IDS, *_TEXTS)]
-    try:
-        return Outcomes.from_rows(table.to_pylist(), measures, provenance=about.get("provenance"))
-    except InputError as error:
-        raise DataError([f"'{path}': {problem}" for problem in error.problems]) from error
+    n, rows = len(chosen), np.arange(len(chosen))
+    reached, spent = quality[rows, chosen], cost[rows, chosen]
 
+    def gains(weights: FloatArray) -> FloatArray:
+        return weights @ reached - mixtures(weights @ quality, weights @ cost, weights @ spent)
 
-def _number(row: Mapping[str, Any], measure: str) -> float:
-    value = row.get(measure)
-    try:
-        return math.nan if value is None else float(value)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"'{measure}' of question '{row['question_id']}' must be a number, got {value!r:.40}"
-        ) from error
-
-
-def _gaps(
-    missing: Sequence[tuple[str, str]], twice: Sequence[str], actions: Sequence[str], questions: int
-) -> list[str]:
-    problems = list(twice[:3])
-    if len(twice) > 3:
-        problems.append(f"{len(twice) - 3} more cells are there twice")
-    if missing:
-        few = "; ".join(f"'{question}' lacks {action}" for question, action in missing[:3])
-        problems.append(
-            f"{len(missing)} of {questions * len(actions)} cells are missing ({few}): run every action on "
-            "every question, or name the actions to keep"
-        )
-    return problems or ["no row has one of the actions " + ", ".join(actions)]
+    rng, drawn, at_once = np.random.default_rng(seed), [], max(1, _CELLS // n)
+    for start in range(0, draws, at_once):
+        k = min(at_once, draws - start)
+        cells = (rng.integers(n, size=(k, n)) + n * np.arange(k)[:, None]).ravel()
+        drawn.append(gains(np.bincount(cells, minlength=k * n).reshape(k, n) / n))
+    low, high = np.quantile(np.concatenate(drawn), [0.025, 0.975])
+    return float(gains(np.full((1, n), 1 / n))[0]), float(low), float(high)
 
 
 # -- collection ---------------------------------------------------------------------------------------------
@@ -428,7 +389,7 @@ def collect_outcomes(
             append_lines(folder / _ROWS, lines)
         if progress is not None:
             progress(name, place, len(asked))
-    table = table_of(read_rows(folder), tuple(w.name for w in workflows), about)
+    table = _table_of(read_rows(folder), about)
     table.write(folder / _TABLE)
     return table
 
@@ -472,42 +433,36 @@ def _row(name: str, source: Source, question: Question, workflow: Workflow, foun
         "answer": trace.answer,
         "error": trace.error,
         "fallback": trace.fallback,
-        "steps": _top_steps(workflow, trace, source.settings),
+        "steps": list(_top_steps(workflow, trace, source.settings)),
     }
 
 
-def _top_steps(workflow: Workflow, trace: Trace, settings: WorkflowSettings) -> list[dict[str, Any]]:
+def _top_steps(workflow: Workflow, trace: Trace, settings: WorkflowSettings) -> Iterator[dict[str, Any]]:
     """The workflow's own nodes, each with what it cost with everything inside it."""
     from mio_rag.session.models import dollars
 
-    costs = trace.by_step()
-    steps = {step.id: step for step in trace.steps}
-    found = []
+    costs, steps = trace.by_step(), {step.id: step for step in trace.steps}
     for node, signature in zip(workflow.nodes, workflow.signatures(), strict=True):
         if (step := steps.get(node.id)) is None:
             continue
         spent = costs[node.id]
-        found.append(
-            {
-                "node": node.id,
-                "do": node.do,
-                "signature": signature,
-                "tokens": spent.prompt_tokens + spent.completion_tokens,
-                "dollars": dollars(
-                    [s for s in trace.steps if f"{s.id}/".startswith(f"{node.id}/")], settings
-                ),
-                "retrieval_calls": spent.retrieval_calls,
-                "seconds": spent.seconds,
-                "signals": step.signals,
-                "dropped": step.dropped,
-                "gave": step.output,
-            }
-        )
-    return found
+        inside = [s for s in trace.steps if f"{s.id}/".startswith(f"{node.id}/")]
+        yield {
+            "node": node.id,
+            "do": node.do,
+            "signature": signature,
+            "tokens": spent.prompt_tokens + spent.completion_tokens,
+            "dollars": dollars(inside, settings),
+            "retrieval_calls": spent.retrieval_calls,
+            "seconds": spent.seconds,
+            "signals": step.signals,
+            "dropped": step.dropped,
+            "gave": step.output,
+        }
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a folder that `collect_outcomes` wrote; a line cut short by a kill is passed over.
+    """Return the rows of a folder that `collect_outcomes` wrote; a line cut short by a kill is passed over.
 
     Raises `InputError` if there are none.
     """
@@ -529,37 +484,33 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_collected(folder: Path) -> tuple[Outcomes, list[dict[str, Any]]]:
-    """The table of a folder, also of a run that is not finished, and its rows.
+    """Return the table of a folder, also of a run that is not finished, and its rows.
 
     Raises `InputError` if the folder holds none, or no question that every workflow has answered.
     """
-    path = folder / _ABOUT
-    if not path.is_file():
+    if not (folder / _ABOUT).is_file():
         raise InputError(f"'{folder}' holds no outcomes: run `mio-rag policy fit planner`")
-    about = _about(folder)
     rows = read_rows(folder)
-    outcomes = table_of(rows, tuple(about["workflows"]), about)
+    outcomes = _table_of(rows, _about(folder))
     kept = set(outcomes.ids)
     return outcomes, [row for row in rows if row["question_id"] in kept]
 
 
-def table_of(
-    rows: Sequence[Mapping[str, Any]], workflows: Sequence[str], about: Mapping[str, Any]
-) -> Outcomes:
+def _table_of(rows: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> Outcomes:
     """The table of rows; questions that not every workflow has answered are left out."""
     seen: dict[str, set[str]] = {}
     for row in rows:
         seen.setdefault(row["question_id"], set()).add(row["action"])
-    whole = [row for row in rows if seen[row["question_id"]] >= set(workflows)]
+    whole = [row for row in rows if seen[row["question_id"]] >= set(about["workflows"])]
     measures = [m for m in MEASURES if any(row.get(m) is not None for row in whole)]
     provenance = {**about, "rows_sha256": sha256(json.dumps(whole).encode()).hexdigest()}
-    return Outcomes.from_rows(whole, measures, actions=list(workflows), provenance=provenance)
+    return Outcomes.from_rows(whole, measures, actions=list(about["workflows"]), provenance=provenance)
 
 
 def shuffled(
     questions: Sequence[Question], limit: int | None, seed: int, skip: int = 0
 ) -> tuple[Question, ...]:
-    """So many questions, drawn by seed; a smaller number is the beginning of a larger one.
+    """Return so many questions, drawn by seed; a smaller number is the beginning of a larger one.
 
     skip: questions that are passed over first: those of an earlier draw of so many by the same seed.
     """
@@ -568,7 +519,7 @@ def shuffled(
 
 
 def data_hash(index: CorpusIndex, questions: Sequence[Question]) -> str:
-    """Of what rows depend on: all of the index that decides, and all questions with what is right."""
+    """Hash what rows depend on: all of the index that decides, and all questions with what is right."""
     digest = sha256(index.digest().encode())
     for q in questions:
         labels = [q.answers, q.gold_ids, q.gold_sources, q.choices, q.type]

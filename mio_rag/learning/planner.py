@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from mio_rag.errors import DataError, InputError
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 from mio_rag.session.models import dollars, workflow_settings
-from mio_rag.session.trace import Step, Trace, wrong_totals
+from mio_rag.session.trace import Trace, wrong_totals
 from mio_rag.session.workflow import Workflow, inner_hashes
 
 if TYPE_CHECKING:
@@ -37,9 +37,10 @@ DEFAULT_ALPHA = 0.1
 _SHARPNESS = 20.0  # logits for a predicted utility of 1: of two steps .05 apart the better is taken by 73 %
 _TIE = 1e-9  # price that chooses the cheapest of workflows that are alike
 _SAME = 1e-6
+NO_PRICE = "a model that was asked has no price: set models.NAME.input and output for each, and for reader"
 
 
-# -- what it sees --------------------------------------------------------------------------------------------
+# -- what it sees -------------------------------------------------------------------------------------------
 
 _KINDS = ("who", "what", "when", "where", "which", "how many", "how", "why")
 _YES_NO = re.compile(r"^(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should)\b", re.I)
@@ -115,18 +116,11 @@ class QuestionFeatures:
 
         vectors: shape (n, d); their embeddings.
         axes: most principal axes that are kept; never more than a quarter of the questions.
-
-        Raises `InputError` if texts and vectors do not fit together.
         """
         given = np.asarray(vectors, dtype=np.float64)
-        if given.ndim != 2 or len(given) != len(texts) or not len(texts):
-            raise InputError(
-                f"{len(texts)} questions have embeddings of shape {given.shape}: give one row each"
-            )
         center = given.mean(axis=0)
         _, _, rows = np.linalg.svd(given - center, full_matrices=False)
-        kept = max(0, min(axes, len(texts) // 4, len(rows)))
-        directions = rows[:kept].T
+        directions = rows[: max(0, min(axes, len(texts) // 4, len(rows)))].T
         raw = np.hstack([np.array([wording(text) for text in texts]), (given - center) @ directions])
         scale = raw.std(axis=0)
         return cls(center, directions, raw.mean(axis=0), np.where(scale > 1e-9, scale, 1.0))
@@ -160,19 +154,22 @@ SEEN: Mapping[str, float] = {
 }
 
 
-def seen(steps: Sequence[tuple[str, Mapping[str, float], bool]]) -> FloatArray:
-    """Return the last signals of executors and how many failed, shape (len(SEEN) + 1,)."""
-    found = {f"{do}.{name}": value for do, signals, _ in steps for name, value in signals.items()}
-    values = [float(np.clip(found.get(name, 0.0) / unit, -4, 4)) for name, unit in SEEN.items()]
-    return np.array([*values, float(sum(dropped for *_, dropped in steps))])
+#: A step that has run: its tool, signals, whether it was dropped, and its cost.
+Ran = tuple[str, Mapping[str, float], bool, float]
 
 
-def observation(question: FloatArray, seen_: FloatArray, spent: float) -> FloatArray:
-    """Return what a policy is given besides the price: the question, signals so far, and cost so far."""
-    return np.concatenate([question, seen_, [min(spent, 8.0) / 2]])
+def observation(question: FloatArray, ran: Sequence[Ran], unit: float) -> FloatArray:
+    """Return what a policy is given besides the price, shape (len(question) + len(SEEN) + 2,).
+
+    The question, the last signals of executors, how many steps failed, and the cost so far in a unit.
+    """
+    found = {f"{do}.{name}": value for do, signals, *_ in ran for name, value in signals.items()}
+    signals = [float(np.clip(found.get(name, 0.0) / scale, -4, 4)) for name, scale in SEEN.items()]
+    failed, spent = sum(step[2] for step in ran), sum(step[3] for step in ran)
+    return np.concatenate([question, signals, [float(failed), min(spent / unit, 8.0) / 2]])
 
 
-# -- what it chooses among -----------------------------------------------------------------------------------
+# -- what it chooses among ----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -216,6 +213,8 @@ class Tree:
                 self._add(root, None, leaf).ends = leaf
         else:
             self._grow(root, 0)
+        #: Places where there is something to decide.
+        self.decisions = [branch.place for branch in self.branches if len(branch.children) > 1]
 
     def _add(self, parent: Branch, node: tuple[int, int] | None, *leaves: int) -> Branch:
         child = Branch(len(self.branches), parent.place, node, list(leaves))
@@ -237,10 +236,9 @@ class Tree:
             else:
                 self._add(branch, None, *leaves).ends = leaves[0]
 
-    @property
-    def decisions(self) -> list[int]:
-        """Places where there is something to decide."""
-        return [branch.place for branch in self.branches if len(branch.children) > 1]
+    def names(self, place: int) -> list[str]:
+        """Return the workflows that can still be reached from a place, sorted."""
+        return sorted({self.workflows[leaf].name for leaf in self.branches[place].leaves})
 
     def mask(self) -> NDArray[np.bool_]:
         """Return which workflows can still be reached from each place, shape (places, workflows)."""
@@ -250,7 +248,7 @@ class Tree:
         return found
 
 
-# -- how it decides ------------------------------------------------------------------------------------------
+# -- how it decides -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,36 +274,17 @@ class Regression:
     mask: NDArray[np.bool_]
     report: dict[str, float] = field(default_factory=dict)
 
-    def predicted(self, observed: FloatArray, place: int) -> tuple[FloatArray, FloatArray]:
-        """Return quality and cost of every workflow, each of shape (..., m)."""
+    def worth(self, observed: FloatArray, place: int, alpha: float) -> FloatArray:
+        """Return quality less alpha times cost, shape (..., m); -inf for what can no longer be reached."""
         x = (observed - self.mean[place]) / self.scale[place]
         quality, cost = (x @ self.weights[k, place] + self.bias[k, place] for k in (0, 1))
         likely = np.argmax(x @ self.gates[place, :-1] + self.gates[place, -1], axis=-1)
-        return quality + self.experts[place, likely], np.maximum(cost, 0.0)
-
-    def worth(self, observed: FloatArray, place: int, alpha: float) -> FloatArray:
-        """Return quality less alpha times cost, shape (..., m); -inf for what can no longer be reached."""
-        quality, cost = self.predicted(observed, place)
-        return np.where(self.mask[place], quality - max(alpha, _TIE) * cost, -np.inf)
-
-
-class Scorer(Protocol):
-    """Decides at the places of a tree."""
+        net = quality + self.experts[place, likely] - max(alpha, _TIE) * np.maximum(cost, 0.0)
+        return np.where(self.mask[place], net, -np.inf)
 
     def scores(self, tree: Tree, observed: FloatArray, place: int, alpha: float) -> FloatArray:
-        """Return a score of every child of a place, shape (n, children)."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class RegressionScorer:
-    """Scores of a `Regression`: a child is worth as much as the best workflow behind it."""
-
-    regression: Regression
-
-    def scores(self, tree: Tree, observed: FloatArray, place: int, alpha: float) -> FloatArray:
-        """Return the predicted utility of every child, shape (n, children)."""
-        worth = self.regression.worth(observed, place, alpha)
+        """Return how much the best workflow behind every child of a place is worth, shape (n, children)."""
+        worth = self.worth(observed, place, alpha)
         children = [tree.branches[child].leaves for child in tree.branches[place].children]
         return np.stack([worth[:, leaves].max(axis=1) for leaves in children], axis=1)
 
@@ -319,26 +298,25 @@ class Network:
     """
 
     layers: Sequence[tuple[FloatArray, FloatArray]]
-    prior: RegressionScorer | None = None
-
-    def logits(self, x: FloatArray) -> FloatArray:
-        """Return the outputs, shape (n, places)."""
-        for weights, bias in self.layers[:-1]:
-            x = np.tanh(x @ weights + bias)
-        weights, bias = self.layers[-1]
-        return x @ weights + bias
+    prior: Regression | None = None
 
     def scores(self, tree: Tree, observed: FloatArray, place: int, alpha: float) -> FloatArray:
         """Return probabilities of the children of a place, shape (n, children)."""
-        logits = self.logits(network_input(tree, observed, np.full(len(observed), place), alpha))
-        chosen = logits[:, tree.branches[place].children]
-        chosen = chosen + self.prior_logits(tree, observed, place, alpha)
-        powers = np.exp(chosen - chosen.max(axis=1, keepdims=True))
+        x = network_input(tree, observed, np.full(len(observed), place), alpha)
+        for weights, bias in self.layers[:-1]:
+            x = np.tanh(x @ weights + bias)
+        weights, bias = self.layers[-1]
+        logits = (x @ weights + bias)[:, tree.branches[place].children]
+        logits = logits + prior_logits(self.prior, tree, observed, place, alpha)
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True), dtype=np.float64)
 
-    def prior_logits(self, tree: Tree, observed: FloatArray, place: int, alpha: float) -> FloatArray | float:
-        """Return what is added to the outputs for the children of a place; without a prior 0."""
-        return 0.0 if self.prior is None else _SHARPNESS * self.prior.scores(tree, observed, place, alpha)
+
+def prior_logits(
+    prior: Regression | None, tree: Tree, observed: FloatArray, place: int, alpha: float
+) -> FloatArray | float:
+    """Return what is added to a network's outputs for the children of a place; without a prior 0."""
+    return 0.0 if prior is None else _SHARPNESS * prior.scores(tree, observed, place, alpha)
 
 
 def network_input(
@@ -352,19 +330,34 @@ def network_input(
 
 
 @dataclass(frozen=True, eq=False)
+class Decision:
+    """A decision of a planner.
+
+    place, chosen: numbers of the place and of the child.
+    scores: shape (children,).
+    after: steps that had run.
+    """
+
+    place: int
+    chosen: int
+    scores: FloatArray
+    after: int
+
+
+@dataclass(frozen=True, eq=False)
 class Planner:
     """A policy over workflows.
 
     alphas: prices that it was trained for, rising; between them it may be asked too. Empty: any price.
     unit: how much of `cost` counts as 1.
-    cost: what is counted.
+    cost: "tokens" or "dollars".
     embedder: fingerprint of what embeds questions; blank: none is needed.
-    about: where it comes from.
+    about: origin of the planner.
     """
 
     tree: Tree
     features: QuestionFeatures
-    scorer: Scorer
+    scorer: Regression | Network
     method: str
     unit: float
     alphas: tuple[float, ...] = ()
@@ -377,17 +370,15 @@ class Planner:
 
         Raises `InputError` for a wrong price, or one that it was not trained for.
         """
+        low, high = (self.alphas[0], self.alphas[-1]) if self.alphas else (0.0, math.inf)
+        span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         if alpha is None:
-            if len(self.alphas) == 1:
-                return self.alphas[0]
-            if not self.alphas or self.alphas[0] <= DEFAULT_ALPHA <= self.alphas[-1]:
-                return DEFAULT_ALPHA
-            span = f"{self.alphas[0]:g} to {self.alphas[-1]:g}"
+            if low == high or low <= DEFAULT_ALPHA <= high:
+                return low if low == high else DEFAULT_ALPHA
             raise InputError(f"this planner was trained for prices from {span}: give a price")
         if not 0 <= alpha < math.inf:
             raise InputError(f"alpha={alpha!r} must be finite and >= 0")
-        if self.alphas and not self.alphas[0] - 1e-9 <= alpha <= self.alphas[-1] + 1e-9:
-            span = " to ".join(f"{a:g}" for a in dict.fromkeys((self.alphas[0], self.alphas[-1])))
+        if not low - 1e-9 <= alpha <= high + 1e-9:
             raise InputError(f"alpha={alpha:g}: this planner was trained for {span}; train one for it")
         return float(alpha)
 
@@ -398,6 +389,50 @@ class Planner:
             return children[0], np.ones(1)
         scores = self.scorer.scores(self.tree, observed[None, :], place, alpha)[0]
         return children[int(np.argmax(scores))], scores
+
+    def question(self, text: str, encoder: Encoder | None) -> FloatArray:
+        """Return the features of a question, shape (k,)."""
+        vectors = np.zeros((1, len(self.features.center)))
+        if self.embedder and encoder is not None:
+            vectors = np.asarray(encoder.encode([text]), dtype=np.float64)
+        return np.asarray(self.features.of([text], vectors)[0], dtype=np.float64)
+
+    def walk(
+        self, question: FloatArray, alpha: float, ran: Callable[[Branch], Ran | None]
+    ) -> tuple[Branch, list[Decision]]:
+        """Go down the tree to the end of a workflow, or to a step that has not run.
+
+        ran: place of a step -> what it gave; None: it has not run.
+        """
+        branch, decisions = self.tree.branches[0], list[Decision]()
+        steps: list[Ran] = []
+        while branch.ends is None:
+            chosen, scores = self.choose(observation(question, steps, self.unit), branch.place, alpha)
+            if len(scores) > 1:
+                decisions.append(Decision(branch.place, chosen, scores, len(steps)))
+            branch = self.tree.branches[chosen]
+            if branch.node is None:
+                continue
+            if (step := ran(branch)) is None:
+                break
+            steps.append(step)
+        return branch, decisions
+
+    def scores(self, decisions: Sequence[Decision]) -> dict[str, float]:
+        """Return decisions as traces hold them.
+
+        Once: workflow -> score. Again: steps that had run, and the workflows behind what was chosen -> its
+        score.
+        """
+        found: dict[str, float] = {}
+        for one in decisions:
+            if self.tree.mode == "again":
+                names = ", ".join(self.tree.names(one.chosen))
+                found[f"{one.after}: {names}"] = float(np.max(one.scores))
+                continue
+            for child, score in zip(self.tree.branches[one.place].children, one.scores, strict=True):
+                found[self.tree.names(child)[0]] = float(score)
+        return found
 
     def replay(self, experience: Experience, alpha: float) -> IntArray:
         """Return the workflow that it comes to on each question of a table, shape (n,).
@@ -431,14 +466,8 @@ _FITTED = ("mean", "scale", "weights", "bias", "gates", "experts")
 
 
 def _settings(planner: Planner) -> dict[str, Any]:
-    return {
-        "method": planner.method,
-        "mode": planner.tree.mode,
-        "alphas": list(planner.alphas),
-        "unit": planner.unit,
-        "cost": planner.cost,
-        "embedder": planner.embedder,
-    }
+    names = ("method", "alphas", "unit", "cost", "embedder")
+    return {"mode": planner.tree.mode, **{name: getattr(planner, name) for name in names}}
 
 
 def planner_about(planner: Planner) -> dict[str, Any]:
@@ -456,15 +485,13 @@ def planner_about(planner: Planner) -> dict[str, Any]:
 def write_planner(planner: Planner, path: Path) -> None:
     """Write a planner to a file, whole or not at all; `InputError` if it cannot be written."""
     arrays: dict[str, NDArray[Any]] = {f"features.{n}": getattr(planner.features, n) for n in _FEATURES}
-    scorer: Scorer | None = planner.scorer
+    scorer: Regression | Network | None = planner.scorer
     if isinstance(scorer, Network):
         for k, (weights, bias) in enumerate(scorer.layers):
             arrays[f"network.{k}.weights"], arrays[f"network.{k}.bias"] = weights, bias
         scorer = scorer.prior
-    if isinstance(scorer, RegressionScorer):
-        arrays |= {f"regression.{name}": getattr(scorer.regression, name) for name in _FITTED}
-    elif scorer is not None:
-        raise InputError(f"a planner that decides by {type(scorer).__name__} cannot be written")
+    if scorer is not None:
+        arrays |= {f"regression.{name}": getattr(scorer, name) for name in _FITTED}
     about = {
         **_settings(planner),
         "workflows": [workflow.to_dict() for workflow in planner.tree.workflows],
@@ -484,57 +511,37 @@ def read_planner(path: str | Path) -> Planner:
     given = read_weights(path, KIND, VERSION)
     about, arrays = given.about, given.arrays
     try:
-        workflows = [Workflow.from_dict(data) for data in about["workflows"]]
-        tree = Tree(workflows, about["mode"])
-        prior: RegressionScorer | None = None
-        if "regression.bias" in arrays:
-            fitted: dict[str, Any] = {name: arrays[f"regression.{name}"] for name in _FITTED}
-            prior = RegressionScorer(Regression(**fitted, mask=tree.mask()))
-        scorer: Scorer | None = prior
-        if about["method"] != "regression":
-            depth = sum(name.startswith("network.") and name.endswith(".bias") for name in arrays)
-            layers = [(arrays[f"network.{k}.weights"], arrays[f"network.{k}.bias"]) for k in range(depth)]
-            scorer = Network(layers, prior)
-        if scorer is None:
-            raise DataError(f"'{path}' is damaged: its regression is missing")
-        now = inner_hashes(workflows)
+        tree = Tree([Workflow.from_dict(data) for data in about["workflows"]], about["mode"])
+        now = inner_hashes(tree.workflows)
         changed = [name for name, digest in about["inner"].items() if now.get(name) != digest]
         if changed or about["seen"] != list(SEEN) or about["wording"] != list(WORDING):
             raise DataError(
                 f"'{path}' was trained for other workflows or signals ({', '.join(changed) or 'signals'} "
                 "changed since): train it anew"
             )
-        planner = Planner(
+        prior: Regression | None = None
+        if "regression.bias" in arrays:
+            fitted: dict[str, Any] = {name: arrays[f"regression.{name}"] for name in _FITTED}
+            prior = Regression(**fitted, mask=tree.mask())
+        depth = sum(name.startswith("network.") for name in arrays) // 2
+        layers = [(arrays[f"network.{k}.weights"], arrays[f"network.{k}.bias"]) for k in range(depth)]
+        if not layers and prior is None:
+            raise DataError(f"'{path}' is damaged: its regression is missing")
+        return Planner(
             tree,
-            QuestionFeatures(*(np.asarray(arrays[f"features.{n}"], np.float64) for n in _FEATURES)),
-            scorer,
-            str(about["method"]),
-            float(about["unit"]),
-            tuple(float(alpha) for alpha in about["alphas"]),
-            str(about["embedder"]),
-            str(about["cost"]),
+            QuestionFeatures(*(arrays[f"features.{name}"] for name in _FEATURES)),
+            Network(layers, prior) if layers or prior is None else prior,
+            about["method"],
+            about["unit"],
+            tuple(about["alphas"]),
+            about["embedder"],
+            about["cost"],
             given.provenance,
         )
-        _try(planner)
-        return planner
     except DataError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, InputError) as error:
         raise DataError(f"'{path}' is damaged: {error}") from error
-
-
-def _try(planner: Planner) -> None:
-    """Decide once at every place, so that arrays that do not fit together are found when they are read."""
-    rising = list(planner.alphas) == sorted(planner.alphas) and all(0 <= a < math.inf for a in planner.alphas)
-    if not 0 < planner.unit < math.inf or planner.cost not in ("tokens", "dollars") or not rising:
-        raise ValueError(f"unit {planner.unit}, cost '{planner.cost}' or alphas {planner.alphas} cannot be")
-    question = planner.features.of(["?"], np.zeros((1, len(planner.features.center))))
-    observed = np.hstack([question, np.zeros((1, len(SEEN) + 2))])
-    for place in planner.tree.decisions:
-        scores = planner.scorer.scores(planner.tree, observed, place, 0.1)
-        children = len(planner.tree.branches[place].children)
-        if scores.shape != (1, children) or np.isnan(scores).any():
-            raise ValueError(f"scores of place {place} have shape {scores.shape}, not (1, {children})")
 
 
 # -- replay of traces ---------------------------------------------------------------------------------------
@@ -554,102 +561,85 @@ def replay(trace: Trace, planner: Planner | None = None, encoder: Encoder | None
     wrong = [*_wrong_nodes(trace), *wrong_totals(trace)]
     if planner is None:
         return wrong
-    told = trace.settings.get("planner")
-    if told is None:
+    settings = trace.settings.get("planner")
+    if settings is None:
         raise InputError(f"'{trace.policy}' followed a workflow that was not chosen: there is no planner")
-    mine = (planner.method, planner.tree.mode)
-    if (told["method"], told["mode"]) != mine:
+    if (settings["method"], settings["mode"]) != (planner.method, planner.tree.mode):
         raise InputError(
-            f"the trace is of a planner by {told['method']}, {told['mode']}; this one is by {mine[0]}, "
-            f"{mine[1]}"
+            f"the trace is of a planner by {settings['method']}, {settings['mode']}; this one is by "
+            f"{planner.method}, {planner.tree.mode}"
         )
     if planner.embedder and (encoder is None or encoder.fingerprint != planner.embedder):
         raise InputError(
             f"the planner looks at embeddings of {planner.embedder}: give an index or embedder of it"
         )
-    vectors = np.zeros((1, len(planner.features.center)))
-    if planner.embedder and encoder is not None:
-        vectors = np.asarray(encoder.encode([trace.question]), dtype=np.float64)
-    question = planner.features.of([trace.question], vectors)[0]
     if trace.error is not None and not trace.workflow:
         return wrong  # it failed before it came to a workflow
-    alpha = float(told["alpha"])
     try:
-        planner.checked_alpha(alpha)
+        planner.checked_alpha(float(settings["alpha"]))
     except InputError as error:
         wrong += error.problems
-    return wrong + _wrong_decisions(trace, planner, question, alpha)
+    question = planner.question(trace.question, encoder)
+    return wrong + _wrong_decisions(trace, planner, question, float(settings["alpha"]))
 
 
 def _wrong_nodes(trace: Trace) -> list[str]:
     """Nodes that ran and are none of the workflow's."""
-    told = trace.settings.get("planner") or {}
-    if not trace.workflow or told.get("mode") == "again":  # there a node goes by the name that it first had
+    mode = (trace.settings.get("planner") or {}).get("mode")
+    if not trace.workflow or mode == "again":  # there a node goes by the name that it first had
         return []
     try:
         workflow = Workflow.from_dict(trace.workflow)
     except InputError as error:
         return [f"the workflow: {problem}" for problem in error.problems]
-    known = {node.id: node for node in workflow.nodes}
-    wrong = []
+    known, wrong = {node.id: node.do for node in workflow.nodes}, []
     for step in trace.steps:
         if "/" in step.id or step.id.startswith("fallback"):
             continue
-        node = known.get(step.id)
-        if node is None:
+        if step.id not in known:
             wrong.append(f"node '{step.id}' ran, and workflow '{workflow.name}' has none of that name")
-        elif node.do != step.do:
-            wrong.append(f"node '{step.id}' is to do {node.do}, and did {step.do}")
+        elif known[step.id] != step.do:
+            wrong.append(f"node '{step.id}' is to do {known[step.id]}, and did {step.do}")
     return wrong
 
 
 def _wrong_decisions(trace: Trace, planner: Planner, question: FloatArray, alpha: float) -> list[str]:
-    tree, name = planner.tree, str(trace.workflow.get("name", ""))
+    tree, wrong = planner.tree, list[str]()
     starts = [k for k, step in enumerate(trace.steps) if "/" not in step.id]
-    ran = [trace.steps[k] for k in starts if not trace.steps[k].id.startswith("fallback")]
-    ends = [*starts, len(trace.steps)]  # of what had run before each node, with all inside them
-    told: list[tuple[str, Mapping[str, float], bool]] = []
-    place, wrong = 0, list[str]()
-    while (ended := tree.branches[place].ends) is None:
-        done = len(told)
-        spent = _spent(trace.steps[: ends[min(done, len(starts))]], planner.cost, trace) / planner.unit
-        place, scores = planner.choose(observation(question, seen(told), spent), place, alpha)
-        if len(scores) > 1:
-            wrong += _wrong_scores(trace, planner, place, scores, done)
-        if (at := tree.branches[place].node) is None:
-            continue
-        node = tree.workflows[at[0]].nodes[at[1]]
-        if done >= len(ran) or ran[done].do != node.do:
-            did = ran[done].do if done < len(ran) else "nothing"
-            return [*wrong, f"decision {done + 1}: the planner gives {node.do}, and {did} was done"]
-        told.append((node.do, ran[done].signals, ran[done].dropped is not None))
-    if tree.workflows[ended].name != name:
-        wrong.append(f"the planner comes to '{tree.workflows[ended].name}', and '{name}' was run")
-    return wrong
+    ends = [*starts[1:], len(trace.steps)]
+    left = iter(
+        [
+            (start, end)
+            for start, end in zip(starts, ends, strict=True)
+            if not trace.steps[start].id.startswith("fallback")
+        ]
+    )
 
+    def next_step(branch: Branch) -> Ran | None:
+        assert branch.node is not None
+        node = tree.workflows[branch.node[0]].nodes[branch.node[1]]
+        start, end = next(left, (-1, -1))
+        step = trace.steps[start] if start >= 0 else None
+        if step is None or step.do != node.do:
+            did = "nothing" if step is None else step.do
+            wrong.append(f"the planner gives {node.do} in step {branch.node[1] + 1}, and {did} was done")
+            return None
+        steps = trace.steps[start:end]
+        if planner.cost == "tokens":
+            spent: float | None = sum(one.tokens for one in steps)
+        else:
+            spent = dollars(steps, workflow_settings(trace.settings))
+        if spent is None:
+            raise InputError(NO_PRICE)
+        return step.do, step.signals, step.dropped is not None, spent
 
-def _wrong_scores(trace: Trace, planner: Planner, place: int, scores: FloatArray, done: int) -> list[str]:
-    tree, given = planner.tree, trace.scores
-    if tree.mode == "once":
-        names = [tree.workflows[tree.branches[child].leaves[0]].name for child in tree.branches[0].children]
-        found = dict(zip(names, scores.tolist(), strict=True))
-    else:
-        reached = sorted({tree.workflows[leaf].name for leaf in tree.branches[place].leaves})
-        found = {f"{done}: {', '.join(reached)}": float(np.max(scores))}
-    return [
-        f"'{key}' had the score {given.get(key)}, the planner gives {value:.6g}"
-        for key, value in found.items()
-        if key not in given or abs(given[key] - value) > _SAME * max(1.0, abs(value))
+    branch, decisions = planner.walk(question, alpha, next_step)
+    wrong += [
+        f"'{key}' had the score {trace.scores.get(key)}, the planner gives {value:.6g}"
+        for key, value in planner.scores(decisions).items()
+        if key not in trace.scores or abs(trace.scores[key] - value) > _SAME * max(1.0, abs(value))
     ]
-
-
-def _spent(steps: Sequence[Step], cost: str, trace: Trace) -> float:
-    """What steps have cost, in the unit of a planner; `InputError` for dollars without a price."""
-    if cost == "tokens":
-        return float(sum(step.tokens for step in steps))
-    found = dollars(steps, workflow_settings(trace.settings))
-    if found is None:
-        raise InputError(
-            "a model that was asked has no price: set models.NAME.input and output for each, and for reader"
-        )
-    return found
+    name = str(trace.workflow.get("name", ""))
+    if branch.ends is not None and tree.workflows[branch.ends].name != name:
+        wrong.append(f"the planner comes to '{tree.workflows[branch.ends].name}', and '{name}' was run")
+    return wrong

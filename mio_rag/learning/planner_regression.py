@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ import scipy  # loads scipy.stats, a second, where it is first used
 from numpy.typing import ArrayLike
 
 from mio_rag.errors import DataError, InputError
-from mio_rag.learning.planner import SEEN, FloatArray, IntArray, Regression, Tree, observation, seen
+from mio_rag.learning.planner import SEEN, FloatArray, IntArray, Ran, Regression, Tree, observation
 
+LEAST = 10  # questions to learn from
 #: Ridge penalties, as multiples of the number of questions; the best of them is chosen out of fold.
 _PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 _FEW = 10  # questions; smaller sets count as one
@@ -23,7 +24,7 @@ _FOLDS = 5
 _SURE = 0.75
 
 
-# -- examples -----------------------------------------------------------------------------------------------
+# -- what is learned from -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,31 +48,15 @@ class Experience:
     cost: FloatArray
     sets: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        n, p, m = len(self.quality), len(self.tree.branches), len(self.tree.workflows)
-        wanted = {"observed": (n, p), "step_cost": (n, p), "quality": (n, m), "cost": (n, m)}
-        problems = []
-        for name, shape in wanted.items():
-            array = getattr(self, name)
-            if array.shape[:2] != shape:
-                problems.append(f"{name} has shape {array.shape}, not {shape}")
-            if not np.isfinite(array).all():
-                problems.append(f"{name} holds values that are not finite")
-        if len(self.sets) not in (0, n):
-            problems.append(f"{len(self.sets)} sets are named for {n} questions: give one each")
-        if problems or not n:
-            raise InputError(problems or ["there are no questions to learn from"])
-
     def __len__(self) -> int:
         return len(self.quality)
 
     def where(self, kept: ArrayLike) -> Experience:
         """Return the experience of some questions."""
         rows = np.arange(len(self))[np.asarray(kept)]
+        names = ("observed", "step_cost", "quality", "cost")
         sets = tuple(self.sets[row] for row in rows) if self.sets else ()
-        return Experience(
-            self.tree, self.observed[rows], self.step_cost[rows], self.quality[rows], self.cost[rows], sets
-        )
+        return replace(self, sets=sets, **{name: getattr(self, name)[rows] for name in names})
 
     def reward(self, chosen: IntArray, alpha: float) -> FloatArray:
         """Return quality less alpha times cost of a workflow each, shape (n,)."""
@@ -98,9 +83,6 @@ def experience_of(
     """
     cells = {(row["question_id"], row["action"]): row for row in rows}
     names = [workflow.name for workflow in tree.workflows]
-    missing = [(i, name) for i in ids for name in names if (i, name) not in cells]
-    if missing:
-        raise DataError(f"{len(missing)} outcomes are missing, for instance {missing[0]}: run plan outcomes")
     n, p = len(ids), len(tree.branches)
     observed, step_cost = np.zeros((n, p, features.shape[1] + len(SEEN) + 2)), np.zeros((n, p))
     quality, costs = np.zeros((2, n, len(names)))
@@ -108,47 +90,42 @@ def experience_of(
     for branch in tree.branches:
         path = list(paths[branch.parent]) if branch.parent >= 0 else []
         paths.append(path if branch.node is None else [*path, branch.node])
+
+    def step(row: Mapping[str, Any], leaf: int, depth: int) -> Ran:
+        found = row["steps"][depth]
+        if found["signature"] != tree.signatures[leaf][depth]:
+            raise ValueError(f"it was answered by another workflow named '{names[leaf]}'")
+        return found["do"], found["signals"], found["dropped"] is not None, _number(found[cost], cost)
+
     for i, name in enumerate(ids):
-        told = [cells[name, action] for action in names]
-        quality[i] = [float(row["token_f1"] or 0.0) for row in told]
-        costs[i] = [_number(row.get(cost), cost) / unit for row in told]
-        total = np.zeros(p)
-        for branch, path in zip(tree.branches, paths, strict=True):
-            steps = [_step(told[leaf]["steps"], tree, leaf, depth, name) for leaf, depth in path]
-            spent = sum(_number(step.get(cost), cost) for step in steps) / unit
-            signals = [(s["do"], s["signals"], s["dropped"] is not None) for s in steps]
-            observed[i, branch.place] = observation(features[i], seen(signals), spent)
-            # The cost of a whole workflow includes a fallback, if there was one.
-            total[branch.place] = spent if branch.ends is None else costs[i, branch.ends]
-            above = total[branch.parent] if branch.parent >= 0 else 0.0
-            step_cost[i, branch.place] = total[branch.place] - above
-    return Experience(
-        tree, observed, step_cost, quality, costs, tuple(str(cells[i, names[0]]["set"]) for i in ids)
-    )
+        try:
+            each = [cells[name, action] for action in names]
+            quality[i] = [_number(row["token_f1"] or 0.0, "token_f1") for row in each]
+            costs[i] = [_number(row[cost], cost) / unit for row in each]
+            total = np.zeros(p)
+            for branch, path in zip(tree.branches, paths, strict=True):
+                ran = [step(each[leaf], leaf, depth) for leaf, depth in path]
+                observed[i, branch.place] = observation(features[i], ran, unit)
+                # The cost of a whole workflow includes a fallback, if there was one.
+                spent = sum(one[3] for one in ran) / unit
+                total[branch.place] = spent if branch.ends is None else costs[i, branch.ends]
+                above = total[branch.parent] if branch.parent >= 0 else 0.0
+                step_cost[i, branch.place] = total[branch.place] - above
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"the outcomes of question '{name}' are damaged or incomplete ({error}): run `mio-rag policy "
+                "fit planner` again, in a new folder"
+            ) from error
+    sets = tuple(str(cells[i, names[0]]["set"]) for i in ids)
+    return Experience(tree, observed, step_cost, quality, costs, sets)
 
 
 def _number(value: Any, name: str) -> float:
     if value is None:
-        raise DataError(f"the outcomes hold no {name}: give prices to plan outcomes, or count tokens")
+        raise ValueError(f"there is no {name}: set the prices of models, or count tokens")
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise DataError(f"an outcome is damaged: its {name} must be a finite number, got {value!r:.40}")
+        raise ValueError(f"{name} must be a finite number, got {value!r:.40}")
     return float(value)
-
-
-def _step(steps: Sequence[Any], tree: Tree, leaf: int, depth: int, question: str) -> Mapping[str, Any]:
-    name = tree.workflows[leaf].name
-    if depth < len(steps) and not {"signature", "do", "signals", "dropped"} <= set(steps[depth]):
-        raise DataError(
-            f"the outcome of question '{question}' with '{name}' is damaged: step {depth + 1} is incomplete; "
-            "run plan outcomes again, in a new folder"
-        )
-    if depth >= len(steps) or steps[depth]["signature"] != tree.signatures[leaf][depth]:
-        raise DataError(
-            f"question '{question}' was answered by another workflow named '{name}': run plan outcomes "
-            "again, in a new folder"
-        )
-    found: Mapping[str, Any] = steps[depth]
-    return found
 
 
 # -- regression of quality and cost -------------------------------------------------------------------------
@@ -175,8 +152,8 @@ def fit_regression(experience: Experience) -> Regression:
     Raises `InputError` for fewer than 10 questions.
     """
     n, tree = len(experience), experience.tree
-    if n < 10:
-        raise InputError(f"{n} questions are too few to learn from: give at least 10")
+    if n < LEAST:
+        raise InputError(f"{n} questions are too few to learn from: give at least {LEAST}")
     p, m, d = len(tree.branches), len(tree.workflows), experience.observed.shape[2]
     fold = np.random.default_rng(0).permutation(n) % _FOLDS
     member = _members(experience.sets, n)
@@ -190,8 +167,8 @@ def fit_regression(experience: Experience) -> Regression:
         scale[place] = np.where(spread > 1e-9, spread, 1.0)
         z = (x - mean[place]) / scale[place]
         reached = tree.branches[place].leaves
-        gates[place], told = _gate(z, member, fold)
-        right.append(told)
+        gates[place], share = _gate(z, member, fold)
+        right.append(share)
         quality, cost = experience.quality[:, reached], experience.cost[:, reached]
         differs, likely = _by_set(quality, member)
         experts[place][:, reached] = likely
@@ -213,10 +190,8 @@ def _members(sets: Sequence[str], n: int) -> IntArray:
     """The number of each question's set, shape (n,): 0, 1, ..."""
     names, place, count = np.unique(np.array(sets or ("",) * n), return_inverse=True, return_counts=True)
     small = count < _FEW
-    if count[small].sum() < _FEW:
-        kept = np.where(small, np.argmax(count), np.arange(len(names)))
-    else:
-        kept = np.where(small, len(names), np.arange(len(names)))
+    joins = len(names) if count[small].sum() >= _FEW else np.argmax(count)
+    kept = np.where(small, joins, np.arange(len(names)))
     return np.asarray(np.unique(kept[place], return_inverse=True)[1], dtype=np.intp)
 
 
@@ -237,16 +212,24 @@ def _gate(z: FloatArray, member: IntArray, fold: IntArray) -> tuple[FloatArray, 
 def _by_set(quality: FloatArray, member: IntArray) -> tuple[FloatArray, FloatArray]:
     """How workflows differ on each set from what they have in common: measured, and likely; (s, m) each."""
     apart = quality - quality.mean(axis=1, keepdims=True)
-    count = np.bincount(member)
-    measured = np.stack([apart[member == k].mean(axis=0) for k in range(len(count))])
-    scatter = ((apart - measured[member]) ** 2).sum(axis=0) / (len(apart) - len(count))
-    error = np.maximum(scatter / count[:, None], 1e-12)
-    spread = _beyond_chance(measured, error)
-    weight = 1 / (spread + error)
-    overall = (weight * measured).sum(axis=0) / weight.sum(axis=0)
+    measured, count = _means(apart, member), np.bincount(member)[:, None]
     if _alike(apart, member) and _alike(apart, np.zeros_like(member)):
         return measured, np.zeros_like(measured)
+    scatter = ((apart - measured[member]) ** 2).sum(axis=0) / (len(apart) - len(count))
+    error = np.maximum(scatter / count, 1e-12)
+    spread = np.zeros(measured.shape[1])  # the variance of means beyond that of their errors
+    if len(measured) > 1:
+        weight, total = 1 / error, (1 / error).sum(axis=0)
+        center = (weight * measured).sum(axis=0) / total
+        excess = (weight * (measured - center) ** 2).sum(axis=0) - (len(measured) - 1)
+        spread = np.maximum(0.0, excess / (total - (weight**2).sum(axis=0) / total))
+    weight = 1 / (spread + error)
+    overall = (weight * measured).sum(axis=0) / weight.sum(axis=0)
     return measured, overall + spread / (spread + error) * (measured - overall)
+
+
+def _means(values: FloatArray, member: IntArray) -> FloatArray:
+    return np.stack([values[member == k].mean(axis=0) for k in range(member.max() + 1)])
 
 
 def _alike(apart: FloatArray, member: IntArray) -> bool:
@@ -255,8 +238,7 @@ def _alike(apart: FloatArray, member: IntArray) -> bool:
     By the Hotelling-Lawley trace and its F approximation (McKeon, Biometrika 61, 1974). False where questions
     are too few to tell.
     """
-    count = np.bincount(member)
-    measured = np.stack([apart[member == k].mean(axis=0) for k in range(len(count))])
+    count, measured = np.bincount(member), _means(apart, member)
     rest = apart - measured[member]
     scatter = rest.T @ rest
     n, p, q = len(apart) - len(count), int(np.linalg.matrix_rank(scatter, hermitian=True)), len(count)
@@ -271,34 +253,20 @@ def _alike(apart: FloatArray, member: IntArray) -> bool:
     return trace < p * q * (d - 2) / (d * (n - p - 1)) * scipy.stats.f.ppf(_SURE, p * q, d)
 
 
-def _beyond_chance(means: FloatArray, error: FloatArray) -> FloatArray:
-    """The variance of means, down each column, beyond that of their errors; 0 where these explain it."""
-    if len(means) == 1:
-        return np.zeros(means.shape[1])
-    weight = 1 / error
-    total = weight.sum(axis=0)
-    center = (weight * means).sum(axis=0) / total
-    excess = (weight * (means - center) ** 2).sum(axis=0) - (len(means) - 1)
-    return np.asarray(np.maximum(0.0, excess / (total - (weight**2).sum(axis=0) / total)), dtype=np.float64)
-
-
 def _best_ridge(z: FloatArray, y: FloatArray, fold: IntArray) -> tuple[FloatArray, FloatArray, float]:
     """Weights, already scaled, and means of the penalty that is best out of fold; and the slope.
 
     The slope is 0 where the errors out of fold are not smaller than without weights by a standard error:
     among several penalties one does better by chance.
     """
-    best: tuple[float, float, float] = (np.inf, _PENALTIES[-1], 0.0)
+    tried = []
     for penalty in _PENALTIES:
         error, slope = _calibrated(_out_of_fold(z, y, fold, penalty * len(y)), y, fold)
-        best = min(best, (float(error.sum()), penalty, slope))
-    _, penalty, slope = best
-    error, _ = _calibrated(_out_of_fold(z, y, fold, penalty * len(y)), y, fold)
+        tried.append((float(error.sum()), penalty, slope, error))
+    _, penalty, slope, error = min(tried, key=lambda one: one[:3])
     saved = _calibrated(np.zeros_like(y), y, fold)[0] - error
-    if saved.mean() <= saved.std(ddof=1) / np.sqrt(len(saved)):
-        slope = 0.0
     fitted, offset = _ridge(z, y, penalty * len(y))
-    if slope == 0.0:
+    if slope == 0.0 or saved.mean() <= saved.std(ddof=1) / np.sqrt(len(saved)):
         return np.zeros_like(fitted), y.mean(axis=0), 0.0
     return slope * fitted, offset, slope
 

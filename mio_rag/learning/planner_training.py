@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,18 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag import __version__
-from mio_rag.errors import InputError
-from mio_rag.learning.outcomes import Outcomes, mixtures, read_collected
-from mio_rag.learning.planner import (
-    Encoder,
-    FloatArray,
-    IntArray,
-    Planner,
-    QuestionFeatures,
-    RegressionScorer,
-    Scorer,
-    Tree,
-)
+from mio_rag.errors import InputError, choose
+from mio_rag.learning.outcomes import Outcomes, gain_over_mixtures, read_collected
+from mio_rag.learning.planner import Encoder, IntArray, Network, Planner, QuestionFeatures, Regression, Tree
 from mio_rag.learning.planner_regression import Experience, experience_of, fit_regression
 from mio_rag.session.models import COSTS
 from mio_rag.session.workflow import Workflow, find_workflow
@@ -33,7 +24,9 @@ if TYPE_CHECKING:
 
 #: How a planner may learn.
 METHODS = ("regression", "ppo")
-_CELLS = 500_000  # of an array of draws by questions
+Curve = list[tuple[int, float, float, float]]
+
+
 # -- comparison with fixed workflows ------------------------------------------------------------------------
 
 
@@ -63,32 +56,14 @@ class Point:
         return asdict(self)
 
 
-def judged(
-    name: str, experience: Experience, chosen: IntArray, alpha: float, *, draws: int = 2000, seed: int = 0
-) -> Point:
-    """Compare a choice of a workflow for each question with the best mixture of fixed ones at equal cost.
-
-    The interval is a bootstrap over questions: each draw has a mixture of its own.
-    """
-    n = len(experience)
-    rows = np.arange(n)
-    quality, cost = experience.quality[rows, chosen], experience.cost[rows, chosen]
-
-    def gains(weights: FloatArray) -> FloatArray:
-        mixed = mixtures(weights @ experience.quality, weights @ experience.cost, weights @ cost)
-        return np.asarray(weights @ quality - mixed, dtype=np.float64)
-
-    gain = float(gains(np.full((1, n), 1 / n))[0])
-    rng, drawn, at_once = np.random.default_rng(seed), [], max(1, _CELLS // n)
-    for start in range(0, draws, at_once):
-        k = min(at_once, draws - start)
-        cells = (rng.integers(n, size=(k, n)) + n * np.arange(k)[:, None]).ravel()
-        drawn.append(gains(np.bincount(cells, minlength=k * n).reshape(k, n) / n))
-    low, high = np.quantile(np.concatenate(drawn), [0.025, 0.975])
-    names = [workflow.name for workflow in experience.tree.workflows]
+def judged(name: str, experience: Experience, chosen: IntArray, alpha: float, *, draws: int = 2000) -> Point:
+    """Compare a choice of a workflow for each question with the best mixture of fixed ones at equal cost."""
+    rows, names = np.arange(len(experience)), [workflow.name for workflow in experience.tree.workflows]
+    quality, cost = (float(a[rows, chosen].mean()) for a in (experience.quality, experience.cost))
+    gain, low, high = gain_over_mixtures(experience.quality, experience.cost, chosen, draws=draws)
     shares = {name: float((chosen == k).mean()) for k, name in enumerate(names) if (chosen == k).any()}
-    means = float(quality.mean()), float(cost.mean()), float((quality - alpha * cost).mean())
-    return Point(name, alpha, *means, means[0] - gain, gain, float(low), float(high), shares)
+    reward = float(experience.reward(chosen, alpha).mean())
+    return Point(name, alpha, quality, cost, reward, quality - gain, gain, low, high, shares)
 
 
 def frontier(planner: Planner, experience: Experience, alphas: Sequence[float]) -> list[Point]:
@@ -132,10 +107,6 @@ class Table:
         ids = [self.outcomes.ids[i] for i in places]
         looked = features.of([self.outcomes.questions[i] for i in places], self.vectors[places])
         return experience_of(tree, self.rows, ids, looked, cost=cost, unit=unit)
-
-    def where(self, places: IntArray) -> Table:
-        """Return the table of the questions at these places."""
-        return replace(self, outcomes=self.outcomes.where(places), vectors=self.vectors[places])
 
 
 def read_table(folder: Path, embedder: Encoder, files: Sequence[str] = ()) -> Table:
@@ -189,14 +160,6 @@ def _short(name: str) -> str:
     return sha256(name.encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, eq=False)
-class Made:
-    """A planner, and how its training went."""
-
-    planner: Planner
-    curve: list[tuple[int, float, float, float]] = field(default_factory=list)
-
-
 def train_planner(
     table: Table,
     places: IntArray,
@@ -205,10 +168,9 @@ def train_planner(
     mode: str = "once",
     cost: str = "tokens",
     ppo: PPOSettings | None = None,
-    checkpoint: Path | None = None,
     progress: Callable[[int, float], None] | None = None,
-) -> Made:
-    """Learn from the questions at these places.
+) -> tuple[Planner, Curve]:
+    """Learn from the questions at these places; of PPO return its curve, too.
 
     A cost of 1 is what `plain` costs on average there; of tables without `plain`, what the most expensive
     workflow costs.
@@ -216,7 +178,7 @@ def train_planner(
     Raises `InputError` for unknown methods, modes and costs, and too few questions.
     """
     problems = [
-        f"{what} '{given}' is unknown: choose {', '.join(known)}"
+        f"{what} '{given}' is unknown: {choose(given, known)}"
         for what, given, known in (("method", method, METHODS), ("cost", cost, COSTS))
         if given not in known
     ]
@@ -230,25 +192,24 @@ def train_planner(
     features = QuestionFeatures.fit(outcomes.questions, table.vectors[places])
     tree = Tree(table.workflows, mode)
     experience = table.experience(tree, features, places, unit, cost)
-    told: dict[str, Any] = {
+    origin: dict[str, Any] = {
         "questions": len(places),
-        "learned_from": sorted(_short(name) for name in outcomes.ids),
+        "learned_from": sorted(map(_short, outcomes.ids)),
         "rows_sha256": str(about.get("rows_sha256", "")),
         "generator": str(about.get("generator", "")),
         "budget_tokens": about.get("budget_tokens"),
         "versions": {"mio-rag": __version__, "numpy": np.__version__},
     }
-    curve: list[tuple[int, float, float, float]] = []
-    alphas: tuple[float, ...] = ()
-    scorer: Scorer
+    curve, alphas = Curve(), tuple[float, ...]()
+    scorer: Regression | Network
     if method == "regression":
-        fitted = fit_regression(experience)
-        scorer, told["report"] = RegressionScorer(fitted), fitted.report
+        scorer = fit_regression(experience)
+        origin["report"] = scorer.report
     else:
         from mio_rag.learning.ppo import PPOSettings, train_ppo
 
         settings = ppo or PPOSettings()
-        trained = train_ppo(experience, settings, checkpoint=checkpoint, progress=progress)
+        trained = train_ppo(experience, settings, progress)
         scorer, curve, alphas = trained.network, trained.curve, settings.alphas
-        told |= {"seed": settings.seed, "updates": len(curve), "held_out_reward": trained.best}
-    return Made(Planner(tree, features, scorer, method, unit, alphas, table.embedder, cost, told), curve)
+        origin |= {"seed": settings.seed, "updates": len(curve), "held_out_reward": trained.best}
+    return Planner(tree, features, scorer, method, unit, alphas, table.embedder, cost, origin), curve

@@ -5,7 +5,7 @@ differing time: the discount over a step of cost t is gamma ** t, as in semi-Mar
 with t in the unit of costs. Training ends early where the reward on questions set aside no longer rises.
 
 The network is a correction to what the regression thinks of every step, and begins at none [3]: what a table
-tells by least squares need not be found again by trial. It counts only where its reward on the questions set
+shows by least squares need not be found again by trial. It counts only where its reward on the questions set
 aside is clearly above the regression's, and at no price below it; otherwise the outcome is the regression,
 learned from all questions. Few questions teach a network their noise.
 torch trains; `mio_rag.learning.planner.Network` decides with numpy.
@@ -17,12 +17,9 @@ torch trains; `mio_rag.learning.planner.Network` decides with numpy.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from hashlib import sha256
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -30,9 +27,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from mio_rag.errors import InputError, require
-from mio_rag.learning.planner import Network, Planner, QuestionFeatures, RegressionScorer, network_input
-from mio_rag.learning.planner_regression import Experience, fit_regression
-from mio_rag.learning.weights import Weights, read_weights, write_weights
+from mio_rag.learning.planner import Network, Planner, QuestionFeatures, network_input, prior_logits
+from mio_rag.learning.planner_regression import LEAST, Experience, fit_regression
 from mio_rag.settings import Settings
 
 # -- settings -----------------------------------------------------------------------------------------------
@@ -90,58 +86,47 @@ class PPOSettings(Settings):
 # -- training -----------------------------------------------------------------------------------------------
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
+Layers = list[tuple[FloatArray, FloatArray]]
+Curve = list[tuple[int, float, float, float]]
+#: Steps of all episodes of a round: array name -> one row for each step.
+_Batch = dict[str, NDArray[Any]]
 
-_KIND, _VERSION = "planner training", 1
 _CHANCE = 0.005  # of taking a network that is no better for one that is; small, since every round looks again
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A network, with its learning curve."""
+    """A network, its learning curve (round, reward, held-out reward, entropy) and best held-out reward."""
 
     network: Network
-    curve: list[tuple[int, float, float, float]] = field(default_factory=list)
+    curve: Curve = field(default_factory=list)
     best: float = -math.inf
 
 
 def train_ppo(
     experience: Experience,
     settings: PPOSettings | None = None,
-    *,
-    checkpoint: Path | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Trained:
     """Train a network on a table.
 
-    checkpoint: written every ten rounds; a later call with the same settings and table goes on there, and
-        comes to the same network as one that was never interrupted.
     progress: called with the round and the held-out reward.
 
-    Raises `InputError` for fewer than 10 questions, or a checkpoint of another training; `MissingExtraError`
-    without torch.
+    Raises `InputError` for fewer than 10 questions; `MissingExtraError` without torch.
     """
-    if len(experience) < 10:
-        raise InputError(f"{len(experience)} questions are too few to learn from: give at least 10")
+    if len(experience) < LEAST:
+        raise InputError(f"{len(experience)} questions are too few to learn from: give at least {LEAST}")
     require("torch", "retrieval", "training by proximal policy optimisation")
     trainer = _Trainer(experience, settings or PPOSettings())
-    if checkpoint is not None and checkpoint.exists():
-        trainer.resume(checkpoint)
     while not trainer.finished:
         held = trainer.round()
         if progress is not None:
             progress(trainer.update, held)
-        if checkpoint is not None and (trainer.update % 10 == 0 or trainer.finished):
-            trainer.keep(checkpoint)
     return Trained(trainer.best_network, trainer.curve, trainer.best)
 
 
-#: Steps of all episodes of a round: array name -> one row for each step.
-_Batch = dict[str, NDArray[Any]]
-
-
 class _Trainer:
-    """The state of a training; everything that later rounds depend on can be kept and read."""
+    """The state of a training."""
 
     def __init__(self, experience: Experience, settings: PPOSettings) -> None:
         import torch
@@ -168,38 +153,41 @@ class _Trainer:
         for parameter in self.parameters:
             parameter.requires_grad_(True)
         self.optimizer = torch.optim.AdamW(self.parameters, lr=settings.rate, weight_decay=settings.decay)
+        still = [(np.zeros_like(weights), np.zeros_like(bias)) for weights, bias in self.layers()]
         self.prior = None
         if settings.start == "regression":
-            self.prior = RegressionScorer(fit_regression(self.train))
-            rival = self.network(self._still())
-            self.best_network = Network(self._still(), RegressionScorer(fit_regression(experience)))
+            self.prior = fit_regression(self.train)
+            rival, self.best_network = Network(still, self.prior), Network(still, fit_regression(experience))
         else:
-            rival = self.best_network = Network(self._fixed(experience))
+            rival = self.best_network = Network(self._fixed(experience, still))
         # What a step of each training question is worth by the regression, at each price.
         self.prior_logits = np.zeros((len(settings.alphas), len(self.train), p))
         for k, alpha in enumerate(settings.alphas):
-            for place in self.tree.decisions if self.prior else ():
-                found = rival.prior_logits(self.tree, self.train.observed[:, place], place, alpha)
+            for place in self.tree.decisions:
+                found = prior_logits(self.prior, self.tree, self.train.observed[:, place], place, alpha)
                 self.prior_logits[k][:, self.tree.branches[place].children] = found
         self.rival = self.held_rewards(rival)
         self.update, self.best, self.best_at = 0, float(self.rival.mean()), 0
-        self.curve: list[tuple[int, float, float, float]] = []
+        self.curve: Curve = []
 
     def _tensor(self, array: FloatArray) -> Any:
         return self.torch.tensor(np.asarray(array), dtype=self.torch.float64)
+
+    def _fixed(self, experience: Experience, still: Layers) -> Layers:
+        """The workflow of highest mean reward, as a network that looks at nothing."""
+        rewards = experience.quality - np.mean(self.settings.alphas) * experience.cost
+        leaf, bias = int(np.argmax(rewards.mean(axis=0))), still[-1][1].copy()
+        bias[[branch.place for branch in self.tree.branches if leaf in branch.leaves]] = 10.0
+        return [*still[:-1], (still[-1][0], bias)]
 
     @property
     def finished(self) -> bool:
         return self.update >= self.settings.updates or self.update - self.best_at >= self.settings.patience
 
-    def layers(self) -> list[tuple[FloatArray, FloatArray]]:
+    def layers(self) -> Layers:
         """The policy, without the value head."""
         arrays = [parameter.detach().numpy().copy() for parameter in self.parameters[:6]]
-        return [(arrays[0], arrays[1]), (arrays[2], arrays[3]), (arrays[4], arrays[5])]
-
-    def network(self, layers: list[tuple[FloatArray, FloatArray]]) -> Network:
-        """One that corrects the regression learned from the training questions."""
-        return Network(layers, self.prior)
+        return list(zip(arrays[::2], arrays[1::2], strict=True))
 
     def forward(self, x: Any) -> tuple[Any, Any]:
         """Logits, the regression's share apart, and values."""
@@ -212,27 +200,13 @@ class _Trainer:
         batch, reward = self.collect()
         entropy = self.learn(batch)
         self.update += 1
-        network = self.network(self.layers())
+        network = Network(self.layers(), self.prior)
         rewards = self.held_rewards(network)
         held = float(rewards.mean())
         if held > self.best + 1e-6 and _clearly_above(rewards - self.rival):
             self.best, self.best_at, self.best_network = held, self.update, network
         self.curve.append((self.update, reward, held, entropy))
         return held
-
-    def _still(self) -> list[tuple[FloatArray, FloatArray]]:
-        """Layers that correct nothing."""
-        return [(np.zeros_like(weights), np.zeros_like(bias)) for weights, bias in self.layers()]
-
-    def _fixed(self, experience: Experience) -> list[tuple[FloatArray, FloatArray]]:
-        """The workflow of highest mean reward, as a network that looks at nothing."""
-        rewards = experience.quality - np.mean(self.settings.alphas) * experience.cost
-        leaf = int(np.argmax(rewards.mean(axis=0)))
-        layers = self._still()
-        for branch in self.tree.branches:
-            if leaf in branch.leaves:
-                layers[-1][1][branch.place] = 10.0
-        return layers
 
     def held_rewards(self, network: Network) -> FloatArray:
         """Rewards of the likeliest actions on the questions set aside, shape (prices, questions)."""
@@ -256,7 +230,6 @@ class _Trainer:
         while len(live):
             here, asked = at[live], question[live]
             mask = self.children[here]
-            decided = mask.sum(axis=1) > 1
             x = network_input(self.tree, self.train.observed[asked, here], here, alpha[live])
             with self.torch.no_grad():
                 logits, value = self.forward(self._tensor(x))
@@ -273,8 +246,7 @@ class _Trainer:
             total[live] += reward
             steps.append(
                 {"live": live, "x": x, "prior": prior, "mask": mask, "action": action, "value": value,
-                 "reward": reward,
-                 "logprob": logs[np.arange(len(live)), action], "over": over, "decided": decided,
+                 "reward": reward, "logprob": logs[np.arange(len(live)), action], "over": over,
                  "discount": s.gamma ** np.maximum(took, 0.0)}
             )  # fmt: skip
             at[live] = action
@@ -285,14 +257,14 @@ class _Trainer:
         """Generalised advantages from the end backwards; places with nothing to decide teach nothing."""
         following, next_value = np.zeros(n), np.zeros(n)
         for step in reversed(steps):
-            live, on = step["live"], ~step["over"]
-            later = step["discount"] * on
+            live, later = step["live"], step["discount"] * ~step["over"]
             delta = step["reward"] + later * next_value[live] - step["value"]
             step["advantage"] = delta + later * self.settings.lam * following[live]
             following[live], next_value[live] = step["advantage"], step["value"]
         names = ("x", "prior", "mask", "action", "logprob", "advantage", "value")
-        kept = np.concatenate([step["decided"] for step in steps])
-        return {name: np.concatenate([step[name] for step in steps])[kept] for name in names}
+        batch = {name: np.concatenate([step[name] for step in steps]) for name in names}
+        decided = batch["mask"].sum(axis=1) > 1
+        return {name: array[decided] for name, array in batch.items()}
 
     def learn(self, batch: _Batch) -> float:
         """Several epochs of clipped steps over minibatches; the entropy that is left."""
@@ -324,55 +296,6 @@ class _Trainer:
                 self.optimizer.step()
                 entropies.append(float(entropy.detach()))
         return float(np.mean(entropies))
-
-    def keep(self, path: Path) -> None:
-        """Write everything that later rounds depend on."""
-        state = self.optimizer.state_dict()["state"]
-        arrays: dict[str, NDArray[Any]] = {}
-        for k, parameter in enumerate(self.parameters):
-            arrays[f"parameter.{k}"] = parameter.detach().numpy().copy()
-            for name in ("exp_avg", "exp_avg_sq", "step"):
-                arrays[f"{name}.{k}"] = np.atleast_1d(state[k][name].numpy().copy())
-        for k, (weights, bias) in enumerate(self.best_network.layers):
-            arrays[f"best.{k}.weights"], arrays[f"best.{k}.bias"] = weights, bias
-        about = {
-            "settings": self.settings.to_dict(), "data": self._data(), "update": self.update,
-            "best": self.best, "best_at": self.best_at, "curve": self.curve,
-            "rng": self.rng.bit_generator.state,
-        }  # fmt: skip
-        write_weights(Weights(_KIND, _VERSION, arrays, about), path)
-
-    def _data(self) -> str:
-        digest = sha256()
-        for part in (self.train, self.held):
-            for array in (part.observed, part.step_cost, part.quality):
-                digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
-
-    def resume(self, path: Path) -> None:
-        """Go on from what was kept."""
-        given = read_weights(path, _KIND, _VERSION)
-        about = given.about
-        same = json.loads(json.dumps(self.settings.to_dict()))
-        if about["settings"] != same or about["data"] != self._data():
-            raise InputError(
-                f"'{path}' was kept by a training with other settings or another table: remove it, or name "
-                "another file"
-            )
-        tensors = {name: self.torch.tensor(array) for name, array in given.arrays.items()}
-        state = self.optimizer.state_dict()
-        for k, parameter in enumerate(self.parameters):
-            parameter.data = tensors[f"parameter.{k}"]
-            moments = {name: tensors[f"{name}.{k}"] for name in ("exp_avg", "exp_avg_sq")}
-            state["state"][k] = {**moments, "step": tensors[f"step.{k}"][0]}
-        self.optimizer.load_state_dict(state)
-        self.update, self.best, self.best_at = about["update"], about["best"], about["best_at"]
-        self.curve = [tuple(row) for row in about["curve"]]
-        self.rng.bit_generator.state = about["rng"]
-        if self.best_at:  # otherwise it is where training set out
-            self.best_network = self.network(
-                [(given.arrays[f"best.{k}.weights"], given.arrays[f"best.{k}.bias"]) for k in range(3)]
-            )
 
 
 def _clearly_above(gain: FloatArray) -> bool:

@@ -4,16 +4,15 @@ The table is Parquet (`mio_rag.learning.outcomes`) with the columns `worked` (1 
 `label` (1 for the tier that the question needs). What was seen of its questions before anything was read lies
 next to it, as ``NAME.seen.safetensors``.
 
-The measures come from cross-validation: a router that was trained without a question decides it. It is
-compared with each fixed tier, the best mixture of fixed tiers at equal cost, and the oracle.
+The measures come from cross-validation. The router is compared with each fixed tier, the best mixture of
+fixed tiers at equal cost, and the oracle.
 """
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -25,7 +24,7 @@ from pydantic import Field, model_validator
 
 from mio_rag import __version__
 from mio_rag.errors import DataError, InputError, choose, require
-from mio_rag.learning.outcomes import Outcomes, mixtures, read_outcomes
+from mio_rag.learning.outcomes import Outcomes, gain_over_mixtures, read_outcomes
 from mio_rag.learning.router_model import SEARCH, Correction, Router, Seen, Utility, row_of
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 from mio_rag.measures.answers import chosen_right, exact_match, token_f1
@@ -56,7 +55,7 @@ def answer_worked(question: Question, text: str, choice: int | None) -> bool:
     Raises `InputError` if no right answer is known.
     """
     if not question.answers and question.type != "unanswerable":
-        raise InputError(f"question '{question.id}' has no answers: nothing can be held against them")
+        raise InputError(f"question '{question.id}' has no answers: nothing can be compared with them")
     if question.choices and choice is not None:
         return bool(chosen_right(question, choice))
     return bool(exact_match(text, question.answers)) or token_f1(text, question.answers) >= F1_ENOUGH
@@ -126,19 +125,15 @@ class Table:
     embedder: str
 
     def __post_init__(self) -> None:
-        problems = []
         names = tuple(tier.name for tier in self.tiers)
-        if names != self.outcomes.actions:
-            problems.append(
-                f"the table has the tiers {', '.join(self.outcomes.actions)}, not {', '.join(names)}"
-            )
-        if len(self.seen) != len(self.outcomes):
-            problems.append(f"{len(self.seen)} questions were seen, and the table has {len(self.outcomes)}")
-        problems += [
+        problems = [
             f"the table has no column '{name}': make it with `mio-rag policy fit router`"
             for name in (WORKED, LABEL, "prompt_tokens")
             if name not in self.outcomes.values
         ]
+        if names != self.outcomes.actions:
+            found = ", ".join(self.outcomes.actions)
+            problems.append(f"the table has the tiers {found}, not {', '.join(names)}")
         if not problems:
             chosen = self.outcomes.of(LABEL)
             if not (np.isin(chosen, (0, 1)).all() and (chosen.sum(axis=1) == 1).all()):
@@ -177,8 +172,7 @@ class Table:
     def where(self, kept: ArrayLike) -> Table:
         """Return the table of some questions; as `Outcomes.where`."""
         places = np.arange(len(self))[np.asarray(kept)]
-        seen = tuple(self.seen[i] for i in places)
-        return Table(self.outcomes.where(places), self.tiers, seen, self.embedder)
+        return replace(self, outcomes=self.outcomes.where(places), seen=tuple(self.seen[i] for i in places))
 
     @property
     def sha256(self) -> str:
@@ -200,7 +194,7 @@ def write_table(table: Table, path: Path) -> None:
         "embedding": np.array([one.embedding for one in table.seen], dtype=np.float32),
         "search": np.array([one.search for one in table.seen]),
     }
-    about = {"ids": list(table.outcomes.ids), "embedder": table.embedder, "search": list(SEARCH)}
+    about = {"ids": table.outcomes.ids, "embedder": table.embedder, "search": SEARCH}
     write_weights(Weights(_KIND, _VERSION, arrays, about), seen_path(path))
     table.outcomes.write(path)
 
@@ -214,13 +208,13 @@ def read_table(paths: Sequence[Path]) -> Table:
     if not paths:
         raise DataError("there is no table of outcomes: give at least one")
     tables = [_read_one(path) for path in paths]
-    first, problems = tables[0], []
+    problems = []
     for path, table in zip(paths, tables, strict=True):
-        if table.tiers != first.tiers:
+        if table.tiers != tables[0].tiers:
             problems.append(
                 f"'{path}' has other tiers than '{paths[0]}': label both with the same file of tiers"
             )
-        if table.embedder != first.embedder:
+        if table.embedder != tables[0].embedder:
             problems.append(f"'{path}' has questions of another embedder than '{paths[0]}'")
     if problems:
         raise DataError(problems)
@@ -232,24 +226,21 @@ def read_table(paths: Sequence[Path]) -> Table:
 
 def _read_one(path: Path) -> Table:
     outcomes = read_outcomes(path)
-    held = read_weights(seen_path(path), _KIND, _VERSION)
+    stored = read_weights(seen_path(path), _KIND, _VERSION)
+    if tuple(stored.about["ids"]) != outcomes.ids:
+        raise DataError(f"'{seen_path(path)}' is of other questions than '{path}': label them anew")
+    if list(stored.about["search"]) != list(SEARCH):
+        raise DataError(f"'{seen_path(path)}' was made by another release: label the questions anew")
+    if "tiers" not in outcomes.provenance:
+        raise DataError(f"'{path}' was not made by `mio-rag policy fit router`: its tiers are missing")
+    arrays = [np.asarray(stored.arrays[name], dtype=np.float64) for name in ("embedding", "search")]
+    seen = tuple(map(Seen, outcomes.questions or outcomes.ids, *arrays))
     try:
-        if tuple(held.about["ids"]) != outcomes.ids:
-            raise DataError(f"'{seen_path(path)}' is of other questions than '{path}': label them anew")
-        if list(held.about["search"]) != list(SEARCH):
-            raise DataError(f"'{seen_path(path)}' was made by another release: label the questions anew")
-        arrays = [np.asarray(held.arrays[name], dtype=np.float64) for name in ("embedding", "search")]
-        seen = tuple(map(Seen, outcomes.questions or outcomes.ids, *arrays))
-        tiers = tiers_of(outcomes.provenance["tiers"], f"'{path}'")
-        return Table(outcomes, tiers, seen, str(held.about["embedder"]))
-    except (KeyError, TypeError) as error:
-        raise DataError(
-            f"'{path}' was not made by `mio-rag policy fit router`: {error} is missing"
-        ) from error
-    except DataError:
-        raise
-    except (InputError, ValueError) as error:
-        raise DataError(f"'{path}': {error}") from error
+        return Table(
+            outcomes, tiers_of(outcomes.provenance["tiers"], "tiers"), seen, stored.about["embedder"]
+        )
+    except InputError as error:
+        raise DataError([f"'{path}': {problem}" for problem in error.problems]) from error
 
 
 def joined(tables: Sequence[Table]) -> Table:
@@ -278,97 +269,9 @@ def joined(tables: Sequence[Table]) -> Table:
     return Table(outcomes, first.tiers, tuple(s for table in tables for s in table.seen), first.embedder)
 
 
-# -- the published network ----------------------------------------------------------------------------------
-
-_HIDDEN = (256, 64)
-_DROPOUT = 0.3
-_RATE, _DECAY = 1e-3, 1e-4
-_BATCH, _EPOCHS = 64, 60
-_HELD_OUT = 0.15
-_LEAST = 10  # questions, so that there is something on both sides
-
-
-@dataclass
-class History:
-    """A curve of training: a number for each epoch.
-
-    loss, held_out_loss: weighted cross-entropy while learning, and on the held-out questions.
-    accuracy: share of the held-out questions whose tier is right.
-    best: the epoch that is kept, from 0.
-    """
-
-    loss: list[float] = field(default_factory=list)
-    held_out_loss: list[float] = field(default_factory=list)
-    accuracy: list[float] = field(default_factory=list)
-    best: int = 0
-
-
-def train_mlp(
-    rows: FloatArray, labels: IntArray, tiers: int, seed: int = 0
-) -> tuple[dict[str, NDArray[Any]], History]:
-    """Train the published network, exactly as published. Only this function needs torch.
-
-    384 -> 256 -> ReLU -> dropout .3 -> 64 -> ReLU -> tiers, on L2-normalised question embeddings.
-    Cross-entropy weighted by class, N / (C N_c); AdamW at 1e-3 with weight decay 1e-4; batches of 64; 60
-    epochs; 85 % of the questions to learn from, and of all epochs the one that is right most often on the
-    other 15 %.
-
-    rows: shape (n, d); of length 1 where they are embeddings; n >= 10.
-    labels: shape (n,); from 0 to tiers - 1.
-
-    Returns weights_0 .. bias_2, as a `Router` reads them, and the curve. Raises `InputError` for fewer than
-    10 questions; `MissingExtraError` without torch.
-    """
-    if len(rows) < _LEAST:
-        raise InputError(f"{len(rows)} questions are too few to train the network: give at least {_LEAST}")
-    torch: Any = require("torch", "retrieval", "training the published router")
-    nn = torch.nn
-    torch.manual_seed(seed)
-    order = np.random.default_rng(seed).permutation(len(rows))
-    held = max(1, round(_HELD_OUT * len(rows)))
-    x, y = torch.tensor(rows, dtype=torch.float32), torch.tensor(labels, dtype=torch.long)
-    kept_out, learned = order[:held], order[held:]
-    counts = np.bincount(labels[learned], minlength=tiers)
-    # A class that no question needs has none to weigh.
-    weights = len(learned) / (tiers * np.maximum(counts, 1))
-    network = nn.Sequential(
-        nn.Linear(rows.shape[1], _HIDDEN[0]),
-        nn.ReLU(),
-        nn.Dropout(_DROPOUT),
-        nn.Linear(_HIDDEN[0], _HIDDEN[1]),
-        nn.ReLU(),
-        nn.Linear(_HIDDEN[1], tiers),
-    )
-    loss_of = nn.CrossEntropyLoss(weight=torch.tensor(weights, dtype=torch.float32))
-    optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
-    history = History()
-    best: list[NDArray[Any]] = []
-    x_kept, y_kept, x, y = x[kept_out], y[kept_out], x[learned], y[learned]
-    shuffle = torch.Generator().manual_seed(seed)
-    for epoch in range(_EPOCHS):
-        network.train()
-        total = 0.0
-        for part in torch.randperm(len(learned), generator=shuffle).split(_BATCH):
-            optimizer.zero_grad()
-            loss = loss_of(network(x[part]), y[part])
-            loss.backward()
-            optimizer.step()
-            total += float(loss.detach()) * len(part)
-        network.eval()
-        with torch.no_grad():
-            output = network(x_kept)
-            history.held_out_loss.append(float(loss_of(output, y_kept)))
-            history.accuracy.append(float((output.argmax(1) == y_kept).float().mean()))
-        history.loss.append(total / len(learned))
-        if not best or history.accuracy[-1] > history.accuracy[history.best]:
-            history.best = epoch
-            best = [p.detach().clone().numpy().T.copy() for p in network.parameters()]
-    names = [f"{name}_{layer}" for layer in range(3) for name in ("weights", "bias")]
-    return dict(zip(names, best, strict=True)), history
-
-
 # -- training -----------------------------------------------------------------------------------------------
 
+_LEAST = 10  # questions, so that there is something on both sides
 FOLDS = 5
 _STRENGTHS = (0.03, 0.2, 1.0, 5.0, 20.0)  # inverse regularisation
 
@@ -377,7 +280,7 @@ class FitSettings(Settings):
     """How a router is trained."""
 
     kind: Literal["mlp", "logistic", "utility"] = "mlp"
-    """See `Router`."""
+    """See `mio_rag.learning.router_model.KINDS`."""
     features: Literal["question", "question+search"] = "question"
     """What it goes by."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -396,15 +299,137 @@ class FitSettings(Settings):
         return self
 
 
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """A router, and the curve of its training where it has one."""
+def train_mlp(rows: FloatArray, labels: IntArray, tiers: int, seed: int = 0) -> dict[str, NDArray[Any]]:
+    """Train the published network, exactly as published. Only this function needs torch.
 
-    router: Router
-    history: History | None = None
+    384 -> 256 -> ReLU -> dropout .3 -> 64 -> ReLU -> tiers, on L2-normalised question embeddings.
+    Cross-entropy weighted by class, N / (C N_c); AdamW at 1e-3 with weight decay 1e-4; batches of 64; 60
+    epochs; 85 % of the questions to learn from, and of all epochs the one that is right most often on the
+    other 15 %.
+
+    rows: shape (n, d); n >= 10.
+    labels: shape (n,); from 0 to tiers - 1.
+
+    Returns weights_0 to bias_2, as a `Router` reads them.
+    """
+    torch: Any = require("torch", "retrieval", "training the published router")
+    nn = torch.nn
+    torch.manual_seed(seed)
+    order = np.random.default_rng(seed).permutation(len(rows))
+    held = max(1, round(0.15 * len(rows)))
+    x, y = torch.tensor(rows, dtype=torch.float32), torch.tensor(labels, dtype=torch.long)
+    kept_out, learned = order[:held], order[held:]
+    # A class that no question needs has none to weigh.
+    counts = np.maximum(np.bincount(labels[learned], minlength=tiers), 1)
+    network = nn.Sequential(
+        nn.Linear(rows.shape[1], 256),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Linear(256, 64),
+        nn.ReLU(),
+        nn.Linear(64, tiers),
+    )
+    loss_of = nn.CrossEntropyLoss(weight=torch.tensor(len(learned) / (tiers * counts), dtype=torch.float32))
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=1e-4)
+    best: tuple[float, list[NDArray[Any]]] = (-1.0, [])
+    x_kept, y_kept, x, y = x[kept_out], y[kept_out], x[learned], y[learned]
+    shuffle = torch.Generator().manual_seed(seed)
+    for _ in range(60):
+        network.train()
+        for part in torch.randperm(len(learned), generator=shuffle).split(64):
+            optimizer.zero_grad()
+            loss_of(network(x[part]), y[part]).backward()
+            optimizer.step()
+        network.eval()
+        with torch.no_grad():
+            accuracy = float((network(x_kept).argmax(1) == y_kept).float().mean())
+        if accuracy > best[0]:
+            best = accuracy, [p.detach().clone().numpy().T.copy() for p in network.parameters()]
+    names = [f"{name}_{layer}" for layer in range(3) for name in ("weights", "bias")]
+    return dict(zip(names, best[1], strict=True))
 
 
-def fit_once(table: Table, settings: FitSettings) -> Fitted:
+def folds_of(labels: IntArray, seed: int) -> IntArray:
+    """Return a fold for each question, shape (n,): every label is dealt out evenly, in an order by seed."""
+    rng = np.random.default_rng(seed)
+    fold = np.zeros(len(labels), dtype=np.intp)
+    dealt = 0
+    for label in np.unique(labels):
+        here = rng.permutation(np.flatnonzero(labels == label))
+        fold[here] = (dealt + np.arange(len(here))) % FOLDS
+        dealt += len(here)
+    return fold
+
+
+def _regression(rows: FloatArray, labels: NDArray[Any], strength: float = 1.0) -> Any:
+    linear: Any = require("sklearn.linear_model", "retrieval", "training a router")
+    return linear.LogisticRegression(C=strength, max_iter=2000).fit(rows, labels)
+
+
+def _tuned(
+    rows: FloatArray,
+    labels: IntArray,
+    seed: int,
+    score: Callable[[Any, FloatArray], FloatArray],
+    loss: Callable[[FloatArray, IntArray], float],
+) -> tuple[Any, FloatArray]:
+    """A regression whose strength has the least loss over folds, and the scores out of fold."""
+    fold, tried = folds_of(labels, seed), []
+    for strength in _STRENGTHS:
+        models = [_regression(rows[fold != k], labels[fold != k], strength) for k in range(FOLDS)]
+        parts = [score(model, rows[fold == k]) for k, model in enumerate(models)]
+        scores = np.zeros((len(labels), *parts[0].shape[1:]))
+        for k, part in enumerate(parts):
+            scores[fold == k] = part
+        tried.append((loss(scores, labels), strength, scores))
+    _, strength, scores = min(tried, key=lambda one: one[0])
+    return _regression(rows, labels, strength), scores
+
+
+def _logistic(rows: FloatArray, labels: IntArray, m: int, seed: int) -> dict[str, NDArray[Any]]:
+    """Multinomial logistic regression, its strength by log loss over folds."""
+    weights, bias = np.zeros((rows.shape[1], m)), np.full(m, -30.0)  # what is never needed is never chosen
+    if (labels == labels[0]).all():
+        bias[labels[0]] = 0.0
+        return {"weights": weights, "bias": bias}
+
+    def score(model: Any, x: FloatArray) -> FloatArray:
+        chances = np.full((len(x), m), 1e-6)
+        chances[:, model.classes_] = model.predict_proba(x)
+        return np.asarray(np.log(np.maximum(chances, 1e-6)), dtype=np.float64)
+
+    def loss(scores: FloatArray, y: IntArray) -> float:
+        return -float(scores[np.arange(len(y)), y].sum())
+
+    best, _ = _tuned(rows, labels, seed, score, loss)
+    coefficients, intercepts = best.coef_, best.intercept_
+    if len(best.classes_) == 2:  # scikit-learn keeps one row: the log odds of the second
+        coefficients, intercepts = np.vstack([0 * coefficients, coefficients]), np.append(0.0, intercepts)
+    weights[:, best.classes_], bias[best.classes_] = coefficients.T, intercepts
+    return {"weights": weights, "bias": bias}
+
+
+def _success(rows: FloatArray, did: IntArray, seed: int) -> tuple[FloatArray, float, float, float]:
+    """Weights, bias, slope and shift of a tier's success.
+
+    A logistic regression, its strength by log loss over folds, and Platt's line through the decisions out of
+    fold (Platt, 1999).
+    """
+    if min(did.sum(), len(did) - did.sum()) < FOLDS:  # too few of one kind to tell them apart
+        return np.zeros(rows.shape[1]), scipy.special.logit((did.sum() + 1) / (len(did) + 2)), 1.0, 0.0
+
+    def loss(scores: FloatArray, y: IntArray) -> float:
+        return float(np.logaddexp(0, np.where(y > 0, -scores, scores)).mean())
+
+    made, scores = _tuned(rows, did, seed, lambda model, x: model.decision_function(x), loss)
+    line = _regression(scores[:, None], did)
+    if line.coef_[0, 0] > 0:
+        return made.coef_[0], made.intercept_[0], line.coef_[0, 0], line.intercept_[0]
+    # The scores out of fold tell nothing: the mean is what is known.
+    return made.coef_[0], made.intercept_[0], 0.0, scipy.special.logit(did.mean())
+
+
+def fit_once(table: Table, settings: FitSettings) -> Router:
     """Train on all questions of a table. What only unseen questions tell is not known yet.
 
     Shares are those of the labels, and every tier with an equal chance is plausible.
@@ -412,34 +437,39 @@ def fit_once(table: Table, settings: FitSettings) -> Fitted:
     Raises `InputError` for fewer than 10 questions; `MissingExtraError` without scikit-learn, or torch for
     the network.
     """
-    m, needed = len(table.tiers), table.labels
-    if len(table) < 2 * FOLDS:
-        raise InputError(f"{len(table)} questions are too few to train a router: give at least {2 * FOLDS}")
-    scale = {}
+    m, needed, seed = len(table.tiers), table.labels, settings.seed
+    if len(table) < _LEAST:
+        raise InputError(f"{len(table)} questions are too few to train a router: give at least {_LEAST}")
+    search, scale = np.array([one.search for one in table.seen]), {}
     if settings.features == "question+search":
-        search = np.array([one.search for one in table.seen])
         width = search.std(axis=0)
         scale = {"search_mean": search.mean(axis=0), "search_scale": np.where(width > 1e-12, width, 1.0)}
     rows = np.array([row_of(one, settings.features, scale) for one in table.seen])
-    history = None
     if settings.kind == "mlp":
-        arrays, history = train_mlp(rows, needed, m, settings.seed)
-    elif settings.kind == "utility":
-        arrays = _success(rows, table.worked, settings.seed)
+        arrays = train_mlp(rows, needed, m, seed)
+    elif settings.kind == "logistic":
+        arrays = _logistic(rows, needed, m, seed)
     else:
-        arrays = _logistic(rows, needed, m, settings.seed)
+        did, place = np.unique(table.worked > 0, axis=1, return_inverse=True)  # tiers that did the same
+        parts = [_success(rows, one.astype(np.intp), seed) for one in did.T]
+        each = zip(*(parts[k] for k in place.ravel()), strict=True)
+        names = ("weights", "bias", "slope", "shift")
+        arrays = {name: np.stack(part, axis=-1) for name, part in zip(names, each, strict=True)}
+    correction = None if settings.correct_below is None else Correction(settings.correct_below)
+    if settings.correct_rate is not None:
+        best = search[:, SEARCH.index("best_cosine")]
+        correction = Correction(float(np.quantile(best, settings.correct_rate)))
     about = table.outcomes.provenance
-    sources = about.get("tables", [about])
     provenance = {
         "table_sha256": table.sha256,
         "questions": len(table),
         "sets": dict(Counter(table.outcomes.sets)),
         "by": list(table.by),
-        "generators": sorted({str(one.get("generator")) for one in sources}),
+        "generators": sorted({str(one.get("generator")) for one in about.get("tables", [about])}),
         "settings": settings.to_dict(),
         "versions": {"mio-rag": __version__, **versions_of(("numpy", "torch", "scikit-learn"))},
     }
-    router = Router(
+    return Router(
         settings.kind,
         table.tiers,
         settings.features,
@@ -447,22 +477,11 @@ def fit_once(table: Table, settings: FitSettings) -> Fitted:
         {**arrays, **scale},
         table.costs(),
         tuple((np.bincount(needed, minlength=m) / len(table)).tolist()),
-        plausible=1 / m,
-        confidence=settings.confidence,
-        correction=correction_at(table, settings),
+        1 / m,
+        settings.confidence,
+        correction,
         provenance=provenance,
     )
-    return Fitted(router, history)
-
-
-def correction_at(table: Table, settings: FitSettings) -> Correction | None:
-    """Return the correction: at the given threshold, or the quantile of best cosines at the wanted rate."""
-    if settings.correct_below is not None:
-        return Correction(float(settings.correct_below))
-    if settings.correct_rate is None:
-        return None
-    best = [float(one.search[SEARCH.index("best_cosine")]) for one in table.seen]
-    return Correction(float(np.quantile(best, settings.correct_rate)))
 
 
 def plausible_at(probabilities: FloatArray, labels: IntArray, confidence: float) -> float:
@@ -477,107 +496,9 @@ def plausible_at(probabilities: FloatArray, labels: IntArray, confidence: float)
     return float(right[place - 1]) if place >= 1 else 0.0
 
 
-def folds_of(labels: IntArray, seed: int, folds: int = FOLDS) -> IntArray:
-    """Return a fold for each question, shape (n,): every label is dealt out evenly, in an order by seed."""
-    rng = np.random.default_rng(seed)
-    fold = np.zeros(len(labels), dtype=np.intp)
-    dealt = 0
-    for label in np.unique(labels):
-        here = rng.permutation(np.flatnonzero(labels == label))
-        fold[here] = (dealt + np.arange(len(here))) % folds
-        dealt += len(here)
-    return fold
-
-
-def _regression(rows: FloatArray, labels: NDArray[Any], strength: float) -> Any:
-    linear: Any = require("sklearn.linear_model", "retrieval", "training a router")
-    return linear.LogisticRegression(C=strength, max_iter=2000).fit(rows, labels)
-
-
-def _best_strength(
-    rows: FloatArray,
-    labels: IntArray,
-    seed: int,
-    score: Callable[[Any, FloatArray], FloatArray],
-    loss: Callable[[FloatArray, IntArray], float],
-) -> tuple[float, FloatArray]:
-    """The strength of least loss over folds, and the scores of the questions out of fold."""
-    fold = folds_of(labels, seed)
-    best: tuple[float, float, FloatArray] = (np.inf, 0.0, np.zeros(0))
-    for strength in _STRENGTHS:
-        models = [_regression(rows[fold != k], labels[fold != k], strength) for k in range(FOLDS)]
-        parts = [score(model, rows[fold == k]) for k, model in enumerate(models)]
-        scores = np.zeros((len(labels), *parts[0].shape[1:]))
-        for k, part in enumerate(parts):
-            scores[fold == k] = part
-        best = min(best, (loss(scores, labels), strength, scores), key=lambda one: one[0])
-    return best[1], best[2]
-
-
-def _logistic(rows: FloatArray, labels: IntArray, m: int, seed: int) -> dict[str, NDArray[Any]]:
-    """Multinomial logistic regression, its strength by log loss over folds."""
-    found = np.unique(labels)
-    weights, bias = np.zeros((rows.shape[1], m)), np.full(m, -30.0)  # what is never needed is never chosen
-    if len(found) == 1:
-        bias[found] = 0.0
-        return {"weights": weights, "bias": bias}
-
-    def score(model: Any, x: FloatArray) -> FloatArray:
-        chances = np.full((len(x), m), 1e-6)
-        chances[:, model.classes_] = model.predict_proba(x)
-        return np.asarray(np.log(np.maximum(chances, 1e-6)), dtype=np.float64)
-
-    def loss(scores: FloatArray, y: IntArray) -> float:
-        return -float(scores[np.arange(len(y)), y].sum())
-
-    best = _regression(rows, labels, _best_strength(rows, labels, seed, score, loss)[0])
-    # Of two classes scikit-learn keeps one row: the log odds of the second.
-    coefficients = np.vstack([0 * best.coef_, best.coef_]) if len(found) == 2 else best.coef_
-    intercepts = np.append(0.0, best.intercept_) if len(found) == 2 else best.intercept_
-    weights[:, best.classes_], bias[best.classes_] = coefficients.T, intercepts
-    return {"weights": weights, "bias": bias}
-
-
-def _success(rows: FloatArray, worked: FloatArray, seed: int) -> dict[str, NDArray[Any]]:
-    """For each tier a logistic regression, its strength by log loss over folds, and Platt's line through the
-    decisions out of fold (Platt, 1999)."""
-    m = worked.shape[1]
-    weights, bias = np.zeros((rows.shape[1], m)), np.zeros(m)
-    slope, shift = np.ones(m), np.zeros(m)
-    known: dict[bytes, int] = {}  # tiers often answer the same questions
-
-    def score(model: Any, x: FloatArray) -> FloatArray:
-        return np.asarray(model.decision_function(x), dtype=np.float64)
-
-    def loss(scores: FloatArray, y: IntArray) -> float:
-        return float(np.logaddexp(0, np.where(y > 0, -scores, scores)).mean())
-
-    for tier in range(m):
-        did = (worked[:, tier] > 0).astype(np.intp)
-        same = known.setdefault(did.tobytes(), tier)
-        if same < tier:
-            for array in (weights.T, bias, slope, shift):
-                array[tier] = array[same]
-            continue
-        if min(did.sum(), len(did) - did.sum()) < FOLDS:  # too few of one kind to tell them apart
-            bias[tier] = scipy.special.logit((did.sum() + 1) / (len(did) + 2))
-            continue
-        strength, scores = _best_strength(rows, did, seed, score, loss)
-        made = _regression(rows, did, strength)
-        weights[:, tier], bias[tier] = made.coef_[0], made.intercept_[0]
-        line = _regression(scores[:, None], did, 1.0)
-        if line.coef_[0, 0] > 0:
-            slope[tier], shift[tier] = line.coef_[0, 0], line.intercept_[0]
-        else:  # the scores out of fold tell nothing: the mean is what is known
-            slope[tier], shift[tier] = 0.0, scipy.special.logit(did.mean())
-    return {"weights": weights, "bias": bias, "slope": slope, "shift": shift}
-
-
 # -- cross-validation ---------------------------------------------------------------------------------------
 
 _BINS = 10
-_DRAWS = 1000
-_FEW = 500  # questions whose draws are kept: 4 MB
 LEAST = 13  # questions, of which 10 are left without a fold
 _SHOWN = (WORKED, "prompt_tokens", "tokens_used", "exact_match", "token_f1", "gold_recall")
 
@@ -630,7 +551,7 @@ def out_of_fold(
     probabilities, success = np.zeros((2, len(table), len(table.tiers)))
     known = settings.kind == "utility"
     for k in range(FOLDS):
-        router = fit_once(table.where(fold != k), settings).router
+        router = fit_once(table.where(fold != k), settings)
         for place in np.flatnonzero(fold == k):
             probabilities[place] = router.probabilities(table.seen[place])
             if known:
@@ -649,14 +570,13 @@ def fit_and_validate(
     settings: FitSettings,
     utility: Utility | None = None,
     progress: Callable[[int], None] | None = None,
-) -> tuple[Fitted, Validated]:
+) -> tuple[Router, Validated]:
     """Return a router of all questions, with measures, shares and the conformal threshold from folds."""
     found = out_of_fold(table, settings, utility, progress)
-    made = fit_once(table, settings)
-    shares = np.bincount(found.choice, minlength=len(table.tiers)) / len(table)
+    shares = tuple((np.bincount(found.choice, minlength=len(table.tiers)) / len(table)).tolist())
     measures = measured(found, utility or Utility())
-    router = replace(made.router, shares=tuple(shares.tolist()), plausible=found.plausible, measures=measures)
-    return Fitted(router, made.history), found
+    made = replace(fit_once(table, settings), shares=shares, plausible=found.plausible, measures=measures)
+    return made, found
 
 
 def measured(found: Validated, utility: Utility) -> dict[str, Any]:
@@ -665,8 +585,7 @@ def measured(found: Validated, utility: Utility) -> dict[str, Any]:
     outcomes, n = table.outcomes, len(table)
     confusion = np.zeros((m, m), dtype=int)
     np.add.at(confusion, (needed, found.choice), 1)
-    sets = (found.probabilities >= found.plausible).sum(axis=1)
-    inside = found.probabilities[np.arange(n), needed] >= found.plausible
+    plausible = found.probabilities >= found.plausible
     counts = np.bincount(needed, minlength=m)
     defined = [k for k in _SHOWN if k in outcomes.values and not np.isnan(outcomes.values[k]).any()]
     choices = {
@@ -678,7 +597,7 @@ def measured(found: Validated, utility: Utility) -> dict[str, Any]:
         "oracle at the utility": chosen_at(table.worked.astype(np.float64), table.costs(), utility),
     }
     rows = {name: {k: outcomes.mean(k, choice) for k in defined} for name, choice in choices.items()}
-    mixture = outcomes.fixed_at(WORKED, "prompt_tokens", rows["router"]["prompt_tokens"])
+    gain = gain_over_mixtures(table.worked, outcomes.of("prompt_tokens"), found.choice, draws=1000)
     return {
         "questions": n,
         "accuracy": float((found.choice == needed).mean()),
@@ -686,12 +605,12 @@ def measured(found: Validated, utility: Utility) -> dict[str, Any]:
         "label_shares": (counts / n).tolist(),
         "confusion": confusion.tolist(),
         "calibration_error": calibration_error(found),
-        "unsure_share": float((sets > 1).mean()),
-        "right_tier_is_plausible": float(inside.mean()),
-        "utility": dict(vars(utility)),
+        "unsure_share": float((plausible.sum(axis=1) > 1).mean()),
+        "right_tier_is_plausible": float(plausible[np.arange(n), needed].mean()),
+        "utility": utility.to_dict(),
         "rows": rows,
-        "best_mixture_at_equal_cost": None if np.isnan(mixture) else mixture,
-        "against_mixture": _against_mixture(table, found.choice),
+        "best_mixture_at_equal_cost": rows["router"][WORKED] - gain[0],
+        "against_mixture": dict(zip(("mean", "low", "high"), gain, strict=True)),
     }
 
 
@@ -710,25 +629,3 @@ def calibration_error(found: Validated) -> float:
     # A bin's share of the questions times its mean error is the sum of its errors over all questions.
     each = [np.bincount(bins[:, j], off[:, j], _BINS) for j in range(given.shape[1])]
     return float(np.abs(each).sum(axis=1).mean() / len(given))
-
-
-def _against_mixture(table: Table, choice: IntArray) -> dict[str, float]:
-    """How much more often a choice answers than the best mixture of fixed tiers at its tokens, with the 95 %
-    interval: a bootstrap over questions, in which each draw has a mixture of its own."""
-    n, rows = len(table), np.arange(len(table))
-    worked, tokens = table.worked, table.outcomes.of("prompt_tokens")
-    weights = _drawn(n) if n <= _FEW else _drawn.__wrapped__(n)
-    spent, did = weights @ tokens[rows, choice], weights @ worked[rows, choice]
-    gains = did - mixtures(weights @ worked, weights @ tokens, spent)
-    low, high = np.quantile(gains[1:], [0.025, 0.975])
-    return {"mean": float(gains[0]), "low": float(low), "high": float(high)}
-
-
-@functools.lru_cache(maxsize=2)  # routers of the same questions are measured one after the other
-def _drawn(n: int) -> FloatArray:
-    """Weights of the questions, shape (draws + 1, n): all alike, then those of each draw."""
-    rng = np.random.default_rng(0)
-    drawn = [np.bincount(rng.integers(n, size=n), minlength=n) / n for _ in range(_DRAWS)]
-    found = np.vstack([np.full(n, 1 / n), *drawn])
-    found.flags.writeable = False
-    return found

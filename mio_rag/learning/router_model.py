@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import scipy  # loads scipy.special, an eighth of a second, where it is first used
 from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
 
-from mio_rag.errors import DataError, InputError, choose
+from mio_rag.errors import DataError, InputError
 from mio_rag.learning.weights import Weights, read_weights
 from mio_rag.pool import Candidates
 from mio_rag.relevance.features import pool_facts
 from mio_rag.selection.selector import Selector
-from mio_rag.session.tiers import PUBLISHED, Tier, tiers_of
+from mio_rag.session.tiers import PUBLISHED, Tier, check_tiers, tiers_of
+from mio_rag.settings import Settings
 from mio_rag.types import Question
 
 FloatArray = NDArray[np.float64]
 
-#: What a router may go by.
-FEATURES = ("question", "question+search")
-#: What happens where more than one tier is plausible.
-WHEN_UNSURE = ("stay", "up")
 #: The entry of `ControlSettings.kinds`.
 KEY = "router"
 VERSION = 1
@@ -52,13 +49,9 @@ SEARCH = (
     "expected",
     *(f"covered_{depth}" for depth in _DEPTHS),
 )
-#: Kinds of routers, and the arrays of each.
-KINDS: Mapping[str, tuple[str, ...]] = {
-    "mlp": ("weights_0", "bias_0", "weights_1", "bias_1", "weights_2", "bias_2"),
-    "logistic": ("weights", "bias"),
-    "utility": ("weights", "bias", "slope", "shift"),
-}
-_BY_MODEL = Selector()
+#: mlp: the published network. logistic: a regression of the tier that is needed. utility: for each tier a
+#: regression of its success, so that prices may change without training.
+KINDS = ("mlp", "logistic", "utility")
 
 
 # -- what a router sees -------------------------------------------------------------------------------------
@@ -80,17 +73,15 @@ class Seen:
 def look(pool: Candidates, selector: Selector | None = None) -> Seen:
     """Return what a pool shows of its question.
 
-    selector: whose relevance model gives the probabilities of passages; by default that of `Selector()`. A
-        router must see with the one that it was trained with.
+    selector: gives the probabilities of passages; a router needs the one that it was trained with.
 
     Raises `InputError` if the pool is empty, or was not found by a `Retriever`.
     """
     if len(pool) == 0 or pool.query_embedding is None or not {"dense", "bm25"} <= set(pool.scores):
         raise InputError("a router needs a pool that a Retriever found, with at least one passage")
     query = np.asarray(pool.query_embedding, dtype=np.float64)
-    likely = np.clip((selector or _BY_MODEL).valued(pool).relevance, 0.0, 1.0)
-    expected = float(likely.sum())
-    facts = pool_facts(pool)
+    likely = np.clip((selector or Selector()).valued(pool).relevance, 0.0, 1.0)
+    expected, facts = float(likely.sum()), pool_facts(pool)
 
     def at_ranks(values: FloatArray) -> list[float]:
         falling = np.sort(values)[::-1]
@@ -108,11 +99,12 @@ def look(pool: Candidates, selector: Selector | None = None) -> Seen:
 
 
 def row_of(seen: Seen, features: str, arrays: Mapping[str, NDArray[Any]]) -> FloatArray:
-    """Return the numbers that a router goes by, shape (d,): the embedding at length 1, then the search.
+    """Return the numbers that a router goes by, shape (d,).
 
-    features: with "question+search", what the search showed in standard deviations, over the root of their
-        number: at length 1 on average of squares.
-    arrays: search_mean and search_scale, as far as they are needed.
+    The embedding has length 1. With the features "question+search" the search follows, in standard deviations
+    over the root of their number, so that both parts weigh alike.
+
+    arrays: search_mean and search_scale, where they are needed.
     """
     if features == "question":
         return seen.embedding
@@ -128,7 +120,7 @@ class Correction:
     """More is read where the search is weak.
 
     below: cosine of the best passage under which a search is weak.
-    more: passages that are then read besides those of the tier; the most expensive tier reads no more.
+    more: further passages that are then read; the most expensive tier reads no more.
     """
 
     below: float
@@ -149,34 +141,24 @@ class TierChoice:
     unsure: bool = False
 
 
-@dataclass(frozen=True)
-class Utility:
+Price = Annotated[float, Field(ge=0)]
+
+
+class Utility(Settings):
     """alpha Q - beta C_tok - gamma C_lat - delta C_mem; it may change with every question.
 
     With alpha = 1 costs are in units of quality: beta = .0005 means that 2,000 tokens are worth one more
-    answered question. All are finite and >= 0.
-
-    alpha: value of a question that a tier answers; > 0.
-    beta: cost of a token into or out of the model.
-    gamma: cost of a second.
-    delta: cost of a megabyte of peak memory.
+    answered question.
     """
 
-    alpha: float = 1.0
-    beta: float = 0.0005
-    gamma: float = 0.0
-    delta: float = 0.0
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"{name}={value!r} must be a finite number >= 0"
-            for name, value in vars(self).items()
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf
-        ]
-        if not problems and self.alpha == 0:
-            problems.append("alpha=0 makes every answer worthless: give a number above 0")
-        if problems:
-            raise InputError([f"utility: {problem}" for problem in problems])
+    alpha: Annotated[float, Field(gt=0)] = 1.0
+    """Value of a question that a tier answers."""
+    beta: Price = 0.0005
+    """Cost of a token into or out of the model."""
+    gamma: Price = 0.0
+    """Cost of a second."""
+    delta: Price = 0.0
+    """Cost of a megabyte of peak memory."""
 
     def of(self, success: FloatArray, costs: FloatArray) -> FloatArray:
         """Return the utility of m tiers, of shape (..., m), by their success and their costs (m, 3)."""
@@ -184,58 +166,35 @@ class Utility:
         return np.asarray(self.alpha * success - charged, dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class RouterSettings:
-    """Tiers, and what chooses among them.
+def _in_order(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
+    check_tiers(tiers)
+    return tiers
 
-    tiers: ordered by cost. A router brings its own.
-    router: file that `mio-rag policy fit router` wrote.
-    utility: of a router that predicts the success of each tier.
-    unsure: "up": a more expensive tier where more than one is plausible; "stay": the most probable one.
-    """
 
-    tiers: tuple[Tier, ...] = PUBLISHED
+class RouterSettings(Settings):
+    """Tiers, and what chooses among them."""
+
+    tiers: Annotated[tuple[Tier, ...], AfterValidator(_in_order)] = PUBLISHED
+    """Ordered by cost. A router brings its own."""
     router: str | None = None
+    """File that `mio-rag policy fit router` wrote."""
+    sha256: str | None = None
+    """Digest of that file, as runs record it."""
     utility: Utility = Utility()
-    unsure: str = "stay"
+    """Of a router that predicts the success of each tier."""
+    unsure: Literal["stay", "up"] = "stay"
+    """up: a more expensive tier where more than one is plausible. stay: the best one."""
 
-    def __post_init__(self) -> None:
-        if self.unsure not in WHEN_UNSURE:
-            raise InputError(f"unsure={self.unsure!r} is unknown: {choose(self.unsure, WHEN_UNSURE)}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data; a router is known by its content, so that runs with another one do not mix."""
-        data: dict[str, Any] = {
-            "tiers": [tier.to_dict() for tier in self.tiers],
-            "utility": dict(vars(self.utility)),
-            "unsure": self.unsure,
-        }
-        if self.router is not None:
-            path = Path(self.router)
-            data["router"] = self.router
-            data["sha256"] = sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-        return data
+    def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
+        """Return plain data with the router's digest, so that runs with another one do not mix."""
+        path = None if self.router is None else Path(self.router)
+        digest = sha256(path.read_bytes()).hexdigest() if path is not None and path.is_file() else None
+        return super().to_dict(defaults=defaults) | {"sha256": digest}
 
     @classmethod
     def of(cls, kinds: Mapping[str, Any]) -> RouterSettings:
-        """Return the settings in `ControlSettings.kinds`, by default the published tiers.
-
-        Raises `InputError` for data that describes none.
-        """
-        data = kinds.get(KEY, {})
-        if not isinstance(data, Mapping):
-            raise InputError(f"settings of routers are {data!r}: give a mapping, as `to_dict` makes it")
-        known = ("tiers", "utility", "unsure", "router", "sha256")
-        if strange := sorted(set(data) - set(known)):
-            raise InputError(
-                f"settings of routers: {', '.join(strange)} is unknown: choose {', '.join(known)}"
-            )
-        try:
-            utility = Utility(**data.get("utility", {}))
-        except TypeError as error:
-            raise InputError(f"settings of routers: utility: {error}") from error
-        tiers = PUBLISHED if "tiers" not in data else tiers_of(data["tiers"], "settings of routers")
-        return cls(tiers, data.get("router"), utility, data.get("unsure", "stay"))
+        """Return the settings in `ControlSettings.kinds`, by default the published tiers."""
+        return cls.from_dict(kinds.get(KEY, {}), KEY)
 
 
 # -- the router ---------------------------------------------------------------------------------------------
@@ -246,9 +205,10 @@ class Router:
     """Chooses among m tiers.
 
     kind: one of `KINDS`.
-    features: one of `FEATURES`.
+    features: "question" or "question+search".
     embedder: fingerprint of the embedder of the questions.
-    arrays: what was learned: those of the kind.
+    arrays: of mlp weights_0, bias_0 to weights_2, bias_2; of the others weights (d, m) and bias (m,); of
+        utility slope and shift, too; search_mean and search_scale where the search is a feature.
     costs: shape (m, 3); mean tokens, seconds and peak megabytes of each tier in training.
     shares: length m; how often each tier was chosen, out of fold.
     plausible: smallest probability at which a tier is plausible: the conformal threshold.
@@ -269,25 +229,6 @@ class Router:
     correction: Correction | None = None
     measures: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        m, problems = len(self.tiers), []
-        if self.kind not in KINDS:
-            problems.append(f"kind '{self.kind}' is unknown: choose {', '.join(KINDS)}")
-        if self.features not in FEATURES:
-            problems.append(f"features '{self.features}' are unknown: choose {', '.join(FEATURES)}")
-        if not problems:
-            problems += _shape_problems(self)
-        if self.costs.shape != (m, 3) or not (self.costs >= 0).all():
-            problems.append(f"costs of {m} tiers have shape {self.costs.shape}: three numbers >= 0 for each")
-        if len(self.shares) != m or abs(sum(self.shares) - 1) > 1e-6 or min(self.shares, default=-1) < 0:
-            problems.append(f"shares {self.shares} are not those of {m} tiers")
-        if not 0 <= self.plausible <= 1 or not 0 < self.confidence < 1:
-            problems.append(
-                f"plausible={self.plausible!r} and confidence={self.confidence!r} must be probabilities"
-            )
-        if problems:
-            raise InputError([f"router: {problem}" for problem in problems])
 
     def _row(self, seen: Seen) -> FloatArray:
         row = row_of(seen, self.features, self.arrays)
@@ -312,12 +253,12 @@ class Router:
         if self.kind == "utility":
             return first_success(self.success(seen))
         x, arrays = self._row(seen), self.arrays
-        if self.kind == "mlp":
+        if self.kind == "logistic":
+            logits = x @ arrays["weights"] + arrays["bias"]
+        else:
             for layer in "01":
                 x = np.maximum(x @ arrays[f"weights_{layer}"] + arrays[f"bias_{layer}"], 0.0)
             logits = x @ arrays["weights_2"] + arrays["bias_2"]
-        else:
-            logits = x @ arrays["weights"] + arrays["bias"]
         return np.asarray(scipy.special.softmax(logits), dtype=np.float64)
 
     def choose(self, seen: Seen, utility: Utility | None = None, unsure: str = "stay") -> TierChoice:
@@ -326,12 +267,10 @@ class Router:
         utility: of the kind `utility`; others ignore it.
         unsure: "up": the next more expensive tier, where several are plausible.
         """
-        probable = self.probabilities(seen)
-        scores = probable
+        probable = scores = self.probabilities(seen)
         if self.kind == "utility":
             scores = (utility or Utility()).of(self.success(seen), self.costs)
-        place = int(np.argmax(scores))
-        several = int((probable >= self.plausible).sum()) > 1
+        place, several = int(np.argmax(scores)), int((probable >= self.plausible).sum()) > 1
         up = unsure == "up" and several and place + 1 < len(self.tiers)
         named = {tier.name: float(score) for tier, score in zip(self.tiers, scores, strict=True)}
         return TierChoice(place + up, named, up)
@@ -346,17 +285,12 @@ class Router:
 
     def weights(self) -> Weights:
         """Return the router as a file holds it."""
+        names = ("kind", "features", "embedder", "shares", "plausible", "confidence", "measures")
         about = {
-            "kind": self.kind,
+            **{name: getattr(self, name) for name in names},
             "tiers": [tier.to_dict() for tier in self.tiers],
-            "features": self.features,
-            "embedder": self.embedder,
-            "search": list(SEARCH),
-            "shares": list(self.shares),
-            "plausible": self.plausible,
-            "confidence": self.confidence,
-            "correction": None if self.correction is None else dict(vars(self.correction)),
-            "measures": dict(self.measures),
+            "search": SEARCH,
+            "correction": None if self.correction is None else vars(self.correction),
         }
         return Weights(_KIND, VERSION, {**self.arrays, "costs": self.costs}, about, self.provenance)
 
@@ -369,59 +303,30 @@ def first_success(success: FloatArray) -> FloatArray:
     return np.asarray(found, dtype=np.float64)
 
 
-def _shape_problems(router: Router) -> list[str]:
-    """What is wrong with the arrays of a router of a known kind."""
-    with_search = router.features == "question+search"
-    needed = [*KINDS[router.kind], *(("search_mean", "search_scale") if with_search else ())]
-    if missing := [name for name in needed if name not in router.arrays]:
-        return [f"arrays {', '.join(missing)} are missing"]
-    arrays, m, problems = router.arrays, len(router.tiers), []
-    shapes = {name: arrays[name].shape for name in needed}
-    if router.kind == "mlp":
-        sizes: Sequence[tuple[int, ...]] = list(shapes.values())[:6]
-        chained = all(len(w) == 2 and b == w[1:] for w, b in zip(sizes[::2], sizes[1::2], strict=True))
-        chained = chained and all(a[1] == b[0] for a, b in zip(sizes[0:4:2], sizes[2::2], strict=True))
-        if not chained or sizes[-1] != (m,):
-            problems.append(f"layers of shapes {sizes} do not lead to {m} tiers")
-    elif len(shapes["weights"]) != 2 or shapes["weights"][1] != m or shapes["bias"] != (m,):
-        problems.append(f"weights of shape {shapes['weights']} do not lead to {m} tiers")
-    if router.kind == "utility" and not shapes["slope"] == shapes["shift"] == (m,):
-        problems.append(f"slope and shift do not have {m} numbers each")
-    if with_search and (
-        not shapes["search_mean"] == shapes["search_scale"] == (len(SEARCH),)
-        or not (arrays["search_scale"] > 0).all()
-    ):
-        problems.append(f"search_mean and search_scale do not have {len(SEARCH)} numbers, scales > 0")
-    return problems
-
-
 def read_router(path: str) -> Router:
     """Return the router of a file; `DataError` if it is missing, damaged, foreign or of another version."""
-    held = read_weights(path, _KIND, VERSION)
-    about, arrays = held.about, dict(held.arrays)
+    stored = read_weights(path, _KIND, VERSION)
+    about, arrays = dict(stored.about), dict(stored.arrays)
     try:
-        if list(about["search"]) != list(SEARCH):
-            raise DataError(
-                f"'{path}' goes by other signals of the search than this release has: train it anew"
-            )
-        corrected = about["correction"]
+        if about.pop("search") != list(SEARCH):
+            raise DataError(f"'{path}' was trained with other signals of the search: train it anew")
+        if about["kind"] not in KINDS:
+            raise DataError(f"'{path}' has the kind '{about['kind']}': train one of {', '.join(KINDS)}")
+        correction = about.pop("correction")
         return Router(
-            about["kind"],
-            tiers_of(about["tiers"], f"'{path}'"),
-            about["features"],
-            about["embedder"],
-            arrays,
-            np.asarray(arrays.pop("costs"), dtype=np.float64),
-            tuple(map(float, about["shares"])),
-            float(about["plausible"]),
-            float(about["confidence"]),
-            None if corrected is None else Correction(**corrected),
-            about["measures"],
-            held.provenance,
+            **about
+            | {
+                "tiers": tiers_of(about["tiers"], f"'{path}'"),
+                "shares": tuple(about["shares"]),
+                "costs": arrays.pop("costs"),
+                "correction": None if correction is None else Correction(**correction),
+            },
+            arrays=arrays,
+            provenance=stored.provenance,
         )
     except DataError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, InputError) as error:
         raise DataError(f"'{path}' is damaged: {error}") from error
 
 
@@ -438,5 +343,5 @@ class Deciding:
 
     def choose(self, question: Question, pool: Candidates, price: float) -> TierChoice:
         """Return the tier for a question, from its text and what the search found."""
-        utility = Utility(1.0, price) if self.utility is None else self.utility
+        utility = Utility(beta=price) if self.utility is None else self.utility
         return self.router.choose(look(pool), utility, self.unsure)

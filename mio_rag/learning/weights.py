@@ -1,15 +1,14 @@
-"""Files of learned controllers: arrays and plain data in one safetensors file, never a pickle.
+"""Files of learned models: arrays and plain data in one safetensors file, never a pickle.
 
-The header holds the format, its version, the kind of controller, what it is to be used with, and where it
-comes from. A file is refused if it is damaged, which a digest of all that decisions rest on tells to the bit,
-foreign, of another version or of another kind.
+The header holds the format, its version, the kind of model, what it is used with and where it comes from. A
+digest of everything that decisions rest on shows damage to the bit.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -41,13 +40,13 @@ def json_text(data: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """What a learned controller consists of.
+    """What a learned model consists of.
 
-    kind: whose weights they are, for instance "router"; a reader asks for it.
+    kind: for instance "router"; a reader asks for it.
     version: of the kind's layout, >= 1.
-    arrays: numbers, finite.
-    about: plain data that the controller needs: actions, features, embedder, settings.
-    provenance: where it comes from: hash of the training data, seed, versions, date. Plain data.
+    arrays: finite numbers.
+    about: plain data that the model needs: actions, features, embedder, settings.
+    provenance: plain data on its origin: hash of the training data, seed, versions, date.
 
     Raises `InputError` for arrays that are no finite numbers, or data that JSON cannot hold.
     """
@@ -59,33 +58,26 @@ class Weights:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        problems = []
-        for name, array in self.arrays.items():
-            if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
-                problems.append(f"array '{name}' holds {array.dtype}: numbers are kept")
-            elif not np.isfinite(array).all():
-                problems.append(f"array '{name}' holds values that are not finite")
+        problems = [
+            f"array '{name}' must hold finite numbers, got {array.dtype}"
+            for name, array in self.arrays.items()
+            if array.dtype.kind not in "fiu" or not np.isfinite(array).all()
+        ]
         try:
             self.header()
         except (TypeError, ValueError) as error:
-            problems.append(f"what is said about the weights cannot be written as JSON: {error}")
+            problems.append(f"data on the weights cannot be written as JSON: {error}")
         if problems:
             raise InputError(problems)
 
     def header(self) -> str:
-        """What the file says of itself, as JSON."""
-        said = {
-            "format": FORMAT,
-            "kind": self.kind,
-            "version": self.version,
-            "about": dict(self.about),
-            "provenance": dict(self.provenance),
-        }
-        return json_text(said)
+        """Return everything but the arrays, as JSON."""
+        parts = {"about": dict(self.about), "provenance": dict(self.provenance)}
+        return json_text({"format": FORMAT, "kind": self.kind, "version": self.version, **parts})
 
     @property
     def sha256(self) -> str:
-        """Of what decisions rest on: kind, version, what it is used with and the arrays, not provenance."""
+        """Digest of what decisions rest on: everything but the provenance."""
         digest = sha256(json_text([self.kind, self.version, dict(self.about)]).encode())
         for name in sorted(self.arrays):
             array = np.ascontiguousarray(self.arrays[name])
@@ -94,16 +86,10 @@ class Weights:
 
 
 def write_weights(weights: Weights, path: Path) -> None:
-    """Write a file, whole or not at all.
-
-    Raises `InputError` if it cannot be written.
-    """
-    safetensors: Any = require("safetensors.numpy", "retrieval", "files of learned controllers")
+    """Write a file, whole or not at all; `InputError` if it cannot be written."""
+    safetensors: Any = require("safetensors.numpy", "retrieval", "files of learned models")
     arrays = {name: np.ascontiguousarray(array) for name, array in weights.arrays.items()}
-    header = weights.header()
-    as_read = parse_json(header, f"'{path}'", DataError)["about"]
-    written = replace(weights, about=as_read).sha256
-    made = safetensors.save(arrays, metadata={FORMAT: header, _DIGEST: written})
+    made = safetensors.save(arrays, metadata={FORMAT: weights.header(), _DIGEST: weights.sha256})
     make_parent(path)
     with replaced(path) as partial:
         partial.write_bytes(made)
@@ -112,33 +98,31 @@ def write_weights(weights: Weights, path: Path) -> None:
 def read_weights(path: str | Path, kind: str, version: int) -> Weights:
     """Read what `write_weights` wrote.
 
-    Raises `DataError` if there is no such file, it is damaged or foreign, or of another kind or version.
+    Raises `DataError` for a file that is missing, damaged, foreign, or of another kind or version.
     """
-    safetensors: Any = require("safetensors", "retrieval", "files of learned controllers")
+    safetensors: Any = require("safetensors", "retrieval", "files of learned models")
     if not Path(path).is_file():
         raise DataError(f"'{path}' does not exist: give a file of a {kind}")
     try:
         with safetensors.safe_open(str(path), framework="numpy") as file:
             marks = file.metadata() or {}
-            said = parse_json(marks.get(FORMAT, "null"), f"'{path}'", DataError)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except DataError:
-        raise
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise DataError(
             f"'{path}' cannot be read, it is damaged or not of the kind '{kind}': {error}"
         ) from error
-    if not isinstance(said, dict) or said.get("format") != FORMAT:
-        raise DataError(f"'{path}' is not a file of a learned controller: it lacks the mark '{FORMAT}'")
-    if said.get("kind") != kind:
-        raise DataError(f"'{path}' is of the kind '{said.get('kind')}': the kind '{kind}' is needed")
-    if said.get("version") != version:
+    header = parse_json(marks.get(FORMAT, "null"), f"'{path}'", DataError)
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise DataError(f"'{path}' is not a file of a learned model: it lacks the mark '{FORMAT}'")
+    if header.get("kind") != kind:
+        raise DataError(f"'{path}' is of the kind '{header.get('kind')}': the kind '{kind}' is needed")
+    if header.get("version") != version:
         raise DataError(
-            f"'{path}' has version {said.get('version')!r} of its layout, this release reads {version}: "
+            f"'{path}' has version {header.get('version')!r} of its layout, this release reads {version}: "
             "train it anew"
         )
     try:
-        found = Weights(kind, version, arrays, said["about"], said["provenance"])
+        found = Weights(kind, version, arrays, header["about"], header["provenance"])
     except (KeyError, InputError) as error:
         raise DataError(f"'{path}' is damaged: {error}") from error
     if marks.get(_DIGEST) != found.sha256:

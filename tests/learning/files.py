@@ -13,7 +13,6 @@ from mio_rag.learning.planner import (
     Planner,
     QuestionFeatures,
     Regression,
-    RegressionScorer,
     Tree,
     write_planner,
 )
@@ -61,7 +60,7 @@ def as_wide_as_features(experience: Experience) -> Experience:
 
 
 def regressed(experience: Experience) -> Planner:
-    scorer = RegressionScorer(fit_regression(experience))
+    scorer = fit_regression(experience)
     return Planner(experience.tree, FEATURES, scorer, "regression", 300.0)
 
 
@@ -81,7 +80,7 @@ def sure_planner(
         weights[0, :, len(FEATURES) + list(SEEN).index("retrieve.top"), 0] = 2.0
     gates, experts = np.zeros((p, d + 1, 1)), np.zeros((p, 1, m))
     fitted = Regression(np.zeros((p, d)), np.ones((p, d)), weights, bias, gates, experts, tree.mask())
-    return Planner(tree, FEATURES, RegressionScorer(fitted), "regression", 100.0)
+    return Planner(tree, FEATURES, fitted, "regression", 100.0)
 
 
 def planner_file(path: Path, mode: str = "once", embedder: str = "", alphas: tuple[float, ...] = ()) -> Path:

@@ -61,7 +61,7 @@ def test_other_kinds_versions_and_damaged_files_are_refused(weights: Weights, tm
     from safetensors.numpy import save_file
 
     save_file({"x": np.zeros(2)}, str(path))
-    with pytest.raises(DataError, match="not a file of a learned controller"):
+    with pytest.raises(DataError, match="not a file of a learned model"):
         read_weights(path, "router", 2)
 
 

@@ -12,7 +12,7 @@ from mio_rag.deciders.planner import Planner
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, SpentError
 from mio_rag.generation import Prompt, ScriptedGenerator
-from mio_rag.learning.planner import observation, seen
+from mio_rag.learning.planner import Branch, Ran
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.policy_files import policy_of
@@ -212,19 +212,16 @@ def replayed(controller: Session, found: Outcome, price: float) -> None:
     assert isinstance(found.trace, Trace)
     chooser = controller.plan
     assert isinstance(chooser, Planner)
-    planner, tree = chooser.planner, chooser.planner.tree
-    told: list[tuple[str, dict[str, float], bool]] = []
-    spent, place = 0, 0
-    waiting = [step for step in found.trace.steps if "/" not in step.id]
-    cost = found.trace.by_step()
-    while tree.branches[place].ends is None:
-        looked = observation(chooser.features(QUESTION.text), seen(told), spent / planner.unit)
-        place, _ = planner.choose(looked, place, price * planner.unit)
-        if tree.branches[place].node is not None:
-            step = waiting.pop(0)
-            told.append((step.do, dict(step.signals), step.dropped is not None))
-            spent += cost[step.id].prompt_tokens + cost[step.id].completion_tokens
-    assert tree.workflows[tree.branches[place].ends or 0].name == found.trace.workflow["name"]
+    planner = chooser.planner
+    waiting, cost = [step for step in found.trace.steps if "/" not in step.id], found.trace.by_step()
+
+    def ran(branch: Branch) -> Ran:
+        step = waiting.pop(0)
+        tokens = cost[step.id].prompt_tokens + cost[step.id].completion_tokens
+        return step.do, step.signals, step.dropped is not None, tokens
+
+    end, _ = planner.walk(planner.question(QUESTION.text, chooser.encoder), price * planner.unit, ran)
+    assert planner.tree.names(end.place) == [found.trace.workflow["name"]]
     assert not waiting
 
 

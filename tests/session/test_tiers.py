@@ -36,11 +36,11 @@ SMALL = (
     Tier(name="medium", depth=2, context=140, new_tokens=16, compress="none"),
     Tier(name="hard", depth=4, context=400, new_tokens=24, compress="none"),
 )
-KINDS = {KEY: RouterSettings(SMALL).to_dict()}
+KINDS = {KEY: RouterSettings(tiers=SMALL).to_dict()}
 
 
 def setup_of(index: CorpusIndex, tiers: tuple[Tier, ...] = SMALL, **settings: object) -> Setup:
-    control = ControlSettings(kinds={KEY: RouterSettings(tiers).to_dict()}, **settings)  # type: ignore[arg-type]
+    control = ControlSettings(kinds={KEY: RouterSettings(tiers=tiers).to_dict()}, **settings)  # type: ignore[arg-type]
     return Setup(control, Retriever(index, pool=6))
 
 
