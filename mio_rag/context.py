@@ -180,12 +180,8 @@ _SENTENCE_SEAMS = {0: "", 1: " ", 2: "\n"}
 class Part:
     """Where a passage's text lies in the block that it is read in: characters [start, end).
 
-    Parameters
-    ----------
-    page : int or None
-        Of its document, from 1.
-    section : tuple of str
-        Headings above it, outermost first, without the title.
+    page: of its document, from 1.
+    section: headings above it, outermost first, without the title.
     """
 
     id: str
@@ -212,12 +208,8 @@ def _part(candidates: Candidates, i: int, start: int) -> Part:
 class Block:
     """One text as the reader gets it.
 
-    Parameters
-    ----------
-    passage : Passage
-        Its id joins those of the parts by "+".
-    parts : tuple of Part
-        The passages in it, by where they begin. One: the passage as it is.
+    passage: its id joins those of the parts by "+".
+    parts: the passages in it, by where they begin. One: the passage as it is.
     """
 
     passage: Passage
@@ -227,15 +219,9 @@ class Block:
 class Run(NamedTuple):
     """Text of a document without a gap.
 
-    Parameters
-    ----------
-    start : int
-        Place of its first character in the document.
-    text : str
-    rows : tuple of int
-        Candidates that lie in it, by their start.
-    lines : tuple of Line
-        Lines in it that candidates need (`Candidates.lines`).
+    start: place of its first character in the document.
+    rows: candidates that lie in it, by their start.
+    lines: lines in it that candidates need (`Candidates.lines`).
     """
 
     start: int
@@ -346,10 +332,7 @@ def needed_lines(candidates: Candidates, rows: Sequence[int]) -> dict[Line, list
 def runs(candidates: Candidates, rows: Sequence[int]) -> list[Run]:
     """The texts without gaps that passages of one document make up, in document order.
 
-    Parameters
-    ----------
-    rows : sequence of int
-        Candidates of one number of `documents`.
+    rows: candidates of one number of `documents`.
     """
     spans = candidates.spans
     assert spans is not None
@@ -370,10 +353,7 @@ def runs(candidates: Candidates, rows: Sequence[int]) -> list[Run]:
 def merged(candidates: Candidates, chosen: Sequence[int]) -> tuple[Block, ...]:
     """The chosen passages as they are read.
 
-    Parameters
-    ----------
-    chosen : sequence of int
-        Candidates, in prompt order. A document stands where the first of its passages would.
+    chosen: candidates, in prompt order. A document stands where the first of its passages would.
     """
     number = documents(candidates) if len(chosen) > 1 else np.full(len(candidates), -1)
     together: dict[int, list[int]] = {}

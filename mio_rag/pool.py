@@ -99,18 +99,13 @@ Merge = Literal["first", "larger", "both", "either", "pairs", "equal", "none"]
 class Column(NamedTuple):
     """A column of a pool.
 
-    Parameters
-    ----------
-    axis : str
-        "n": a value for each passage; "n,k": a row for each passage; "n,n": a value for each pair; "one": a
+    axis: "n": a value for each passage; "n,k": a row for each passage; "n,n": a value for each pair; "one": a
         value of the whole pool; "own": a type with rules of its own.
-    merge : str
-        Values of two pools as one. "first": those of the first pool that has the passage. "larger": the
+    merge: values of two pools as one. "first": those of the first pool that has the passage. "larger": the
         larger of the two. "both": as "first", and None unless both pools have the column. "either": as
         "first", with `blank` where a pool lacks the column. "pairs": the larger within each pool, 0 between
         passages that were never in one pool. "equal": the value that both have, else blank. "none": None.
-    blank : object
-        Stands for "unknown". A "pairs" column with a blank needs one pool that has it, otherwise both.
+    blank: stands for "unknown". A "pairs" column with a blank needs one pool that has it, otherwise both.
     """
 
     name: str
@@ -161,66 +156,43 @@ _PLAIN = ("sections", "pages", "metadata", "lines")
 class Pool:
     """The pool that retrieval hands to selection, best first.
 
-    Parameters
-    ----------
-    ids, texts : sequence of str, length n
-        Unique ids and the passages' texts.
-    relevance : array_like, shape (n,)
-        Value of reading each passage; any finite scale on which more is better (cosine, probability, ...).
-    tokens : array_like of int, shape (n,)
-        Token cost of each passage in the prompt, from 1 to 1e12, as the reader's own tokenizer counts it.
-    embeddings : array_like, shape (n, d), optional
-        Passage embeddings; unit rows give cosine similarity. Without them redundancy cannot be priced.
-    query_embedding : array_like, shape (d,), optional
-        Embedding of the question; needed for embedding uncertainty.
-    titles, sources, clusters : sequence of str, length n, optional
-        Labels for the prompt, per-source caps and topical coverage.
-    radius : float or array_like of shape (n,), optional
-        Uncertainty radius of each embedding, >= 0. None: the selector's own setting applies.
-    scores : mapping of str to array_like of shape (n,), optional
-        Scores of single retrievers ("dense", "bm25", "fused") or of a re-ranker, for baselines and features.
-    question : str
-        What was asked, for features that compare it with a passage; blank where unknown.
-    links : array_like, shape (n, n), optional
-        Evidence links: entry (i, j) > 0 where passage i mentions what passage j is about, at most 1. None:
-        not looked for.
-    positions : array_like of int, shape (n,), optional
-        Place of each passage in its corpus, whose passages stand in document order.
-    similarity : array_like, shape (n, n), optional
-        Symmetric; what redundancy is priced by, instead of the embeddings' inner products. The diagonal is
-        ignored. Under embedding uncertainty it cannot stand in for embeddings.
-    embedder : str
-        Fingerprint of the model that made the embeddings; blank where unknown.
-    spans : array_like of int, shape (n, 2), optional
-        Characters [start, end) of each text in the document that its source names; (-1, -1) where unknown.
-        Where they are known, passages of one source and title are read as one text.
-    dates : sequence of str, length n, optional
-        Days or moments (ISO 8601); blank where unknown.
-    duplicates : array_like, shape (n, n), optional
-        Jaccard similarity of near-duplicates, in (0, 1]; 0 for all other pairs. Symmetric, zero diagonal.
-    sentences : Sentences, optional
-        Where the passages' sentences lie, and their embeddings; for units smaller than a passage.
-    cut_from : sequence of str, length n, optional
-        Where the candidates are sentences: ids of the passages that they are of.
-    documents : sequence of str, length n, optional
-        What spans count in where that is not the source itself: passages of one such name are read as one
-        text, and where they lie in their source is not known. Blank: the source.
-    gaps : sequence of str, length n, optional
-        Where the candidates are sentences: the white space before each in its passage, "" at its start.
-    sections : sequence of tuple of str, length n, optional
-        Headings above each text, outermost first, without the title.
-    pages : sequence of int or None, length n, optional
-        Page that each text starts on, from 1.
-    metadata : sequence of mapping, length n, optional
-        Plain data of each passage.
-    lines : sequence of tuple of Line, length n, optional
-        Lines of the same document, as headings, that are read before each text, once however many need them.
-        Where the candidates are passages with `sentences.needs`, those of any of its units.
+    ids, texts: length n; unique ids and the passages' texts.
+    relevance: shape (n,); value of reading each passage; any finite scale on which more is better (cosine,
+        probability, ...).
+    tokens: shape (n,); token cost of each passage in the prompt, from 1 to 1e12, as the reader's own
+        tokenizer counts it.
+    embeddings: shape (n, d); passage embeddings; unit rows give cosine similarity. Without them redundancy
+        cannot be priced.
+    query_embedding: shape (d,); embedding of the question; needed for embedding uncertainty.
+    titles, sources, clusters: length n; labels for the prompt, per-source caps and topical coverage.
+    radius: shape (n,); uncertainty radius of each embedding, >= 0. None: the selector's own setting applies.
+    scores: shape (n,); scores of single retrievers ("dense", "bm25", "fused") or of a re-ranker, for
+        baselines and features.
+    question: what was asked, for features that compare it with a passage; blank where unknown.
+    links: shape (n, n); evidence links: entry (i, j) > 0 where passage i mentions what passage j is about, at
+        most 1. None: not looked for.
+    positions: shape (n,); place of each passage in its corpus, whose passages stand in document order.
+    similarity: shape (n, n); symmetric; what redundancy is priced by, instead of the embeddings' inner
+        products. The diagonal is ignored. Under embedding uncertainty it cannot stand in for embeddings.
+    embedder: fingerprint of the model that made the embeddings; blank where unknown.
+    spans: shape (n, 2); characters [start, end) of each text in the document that its source names; (-1, -1)
+        where unknown. Where they are known, passages of one source and title are read as one text.
+    dates: length n; days or moments (ISO 8601); blank where unknown.
+    duplicates: shape (n, n); Jaccard similarity of near-duplicates, in (0, 1]; 0 for all other pairs.
+        Symmetric, zero diagonal.
+    sentences: where the passages' sentences lie, and their embeddings; for units smaller than a passage.
+    cut_from: length n; where the candidates are sentences: ids of the passages that they are of.
+    documents: length n; what spans count in where that is not the source itself: passages of one such name
+        are read as one text, and where they lie in their source is not known. Blank: the source.
+    gaps: length n; where the candidates are sentences: the white space before each in its passage, "" at its
+        start.
+    sections: length n; headings above each text, outermost first, without the title.
+    pages: length n; page that each text starts on, from 1.
+    metadata: length n; plain data of each passage.
+    lines: length n; lines of the same document, as headings, that are read before each text, once however
+        many need them. Where the candidates are passages with `sentences.needs`, those of any of its units.
 
-    Raises
-    ------
-    InputError
-        With every problem found, not only the first.
+    Raises `InputError` with every problem found, not only the first.
     """
 
     ids: Sequence[str]

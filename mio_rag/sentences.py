@@ -103,25 +103,15 @@ def leans(sentence: str) -> bool:
 class Sentences:
     """The units of the passages of a pool: sentences, list items, rows of tables.
 
-    Parameters
-    ----------
-    owners : ndarray of int64, shape (m,)
-        Candidate that each is of, ascending.
-    spans : ndarray of int64, shape (m, 2)
-        Characters [start, end) in the candidate's text; those of a candidate in order, none in two.
-    embeddings : ndarray of float32, shape (m, d), optional
-        By the pool's embedder. None: nobody embedded them.
-    needs : sequence of tuple of int, length m, optional
-        Which of its candidate's `lines` each is read with. None: of none.
-    sections : sequence of tuple of str, length m, optional
-        Headings above each. None: those of its candidate.
-    scores : mapping of str to ndarray of shape (m,)
-        What search found of each: see `mio_rag.relevance.documents`.
+    owners: shape (m,); candidate that each is of, ascending.
+    spans: shape (m, 2); characters [start, end) in the candidate's text; those of a candidate in order, none
+        in two.
+    embeddings: shape (m, d); by the pool's embedder. None: nobody embedded them.
+    needs: length m; which of its candidate's `lines` each is read with. None: of none.
+    sections: length m; headings above each. None: those of its candidate.
+    scores: shape (m,); what search found of each: see `mio_rag.relevance.documents`.
 
-    Raises
-    ------
-    InputError
-        With every problem found.
+    Raises `InputError` with every problem found.
     """
 
     owners: NDArray[np.int64]

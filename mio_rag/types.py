@@ -72,12 +72,8 @@ def moment(given: str) -> str:
 class Line(NamedTuple):
     """A line of a document that other parts need to be understood: a heading, a table's header, a lead-in.
 
-    Parameters
-    ----------
-    start : int
-        Place of its first character in the document.
-    text : str
-        As the document has it.
+    start: place of its first character in the document.
+    text: as the document has it.
     """
 
     start: int
@@ -87,14 +83,9 @@ class Line(NamedTuple):
 class Unit(NamedTuple):
     """The smallest piece of a passage that can be read alone: a sentence, a list item, a row, lines of code.
 
-    Parameters
-    ----------
-    start, end : int
-        Characters [start, end) in the passage's text.
-    needs : tuple of int
-        Which of the passage's `lines` are read before it.
-    section : tuple of str
-        Headings above it, where these are not those of its passage.
+    start, end: characters [start, end) in the passage's text.
+    needs: which of the passage's `lines` are read before it.
+    section: headings above it, where these are not those of its passage.
     """
 
     start: int
@@ -107,37 +98,22 @@ class Unit(NamedTuple):
 class Passage:
     """One retrievable piece of text.
 
-    Parameters
-    ----------
-    id : str
-        Unique in its corpus.
-    text : str
-        Not blank.
-    title, source : str
-        Shown to the reader and used by per-source caps; may be empty.
-    start, end : int, optional
-        Where the text lies in the document that `source` names: characters [start, end). Passages that
-        overlap or touch are then read as one text. Without `end` it is start + len(text).
-    date : str
-        Of which day the text is, in the form YYYY-MM-DD (ISO 8601, also with a time); may be empty. Of
+    id: unique in its corpus.
+    text: not blank.
+    title, source: shown to the reader and used by per-source caps; may be empty.
+    start, end: where the text lies in the document that `source` names: characters [start, end). Passages
+        that overlap or touch are then read as one text. Without `end` it is start + len(text).
+    date: of which day the text is, in the form YYYY-MM-DD (ISO 8601, also with a time); may be empty. Of
         near-duplicates the newest is read.
-    section : tuple of str
-        Headings above the text, outermost first, without the title.
-    page : int, optional
-        Page on which the text starts, from 1.
-    lines : tuple of Line
-        Lines of the same document that the text or its units need: read once before them, however many need
-        them. Needs `start`.
-    units : tuple of Unit
-        In order, without overlap. Empty: sentences are found in the text.
-    metadata : mapping
-        Plain data that filters and citations use.
+    section: headings above the text, outermost first, without the title.
+    page: page on which the text starts, from 1.
+    lines: lines of the same document that the text or its units need: read once before them, however many
+        need them. Needs `start`.
+    units: in order, without overlap. Empty: sentences are found in the text.
+    metadata: plain data that filters and citations use.
 
-    Raises
-    ------
-    InputError
-        For an empty id, a blank text, offsets without a source or that do not fit the text, or a date in
-        another form.
+    Raises `InputError` for an empty id, a blank text, offsets without a source or that do not fit the text,
+    or a date in another form.
     """
 
     id: str
@@ -235,14 +211,10 @@ class Passage:
 class Question:
     """A question, with its gold answers and evidence where they are known.
 
-    Parameters
-    ----------
-    answers : tuple of str
-        Accepted answers; empty when unknown or when the question is unanswerable.
-    gold_ids, gold_sources : tuple of str
-        Ids of the passages, or sources (documents), that hold the evidence; empty when not labelled so.
-    choices : tuple of str
-        Options of a multiple-choice question.
+    answers: accepted answers; empty when unknown or when the question is unanswerable.
+    gold_ids, gold_sources: ids of the passages, or sources (documents), that hold the evidence; empty when
+        not labelled so.
+    choices: options of a multiple-choice question.
     """
 
     id: str
@@ -281,15 +253,11 @@ def _is_place(value: object) -> TypeGuard[int]:
 class GenerationError(MioRagError, RuntimeError):
     """A generator could not produce an answer.
 
-    Parameters
-    ----------
-    spent : Answer, optional
-        What the failed call cost, or may have cost. None: nothing, unless it is `untold`.
-    untold : bool
-        Whether the request was sent and no usable reply says what it cost. The prompt and the longest reply
-        are then charged.
-    repeat : bool
-        Whether the same request may succeed later, after `retry_after` seconds if the server asked for it.
+    spent: what the failed call cost, or may have cost. None: nothing, unless it is `untold`.
+    untold: whether the request was sent and no usable reply says what it cost. The prompt and the longest
+        reply are then charged.
+    repeat: whether the same request may succeed later, after `retry_after` seconds if the server asked for
+        it.
     """
 
     def __init__(

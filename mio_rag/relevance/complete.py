@@ -75,14 +75,9 @@ def _logit(p: float) -> float:
 def signals(relevance: ArrayLike, chosen: Sequence[int], question: str = "") -> FloatArray:
     """What the regression sees, shape (len(SIGNALS),).
 
-    Parameters
-    ----------
-    relevance : array_like, shape (n,)
-        Probability that each passage of the pool is needed.
-    chosen : sequence of int
-        Places in the pool of those that are read, at least one.
-    question : str
-        Its text.
+    relevance: shape (n,); probability that each passage of the pool is needed.
+    chosen: places in the pool of those that are read, at least one.
+    question: its text.
     """
     r = np.clip(np.asarray(relevance, dtype=np.float64), 0.0, 1.0 - _EDGE)
     inside = np.zeros(r.size, dtype=bool)
@@ -114,12 +109,8 @@ def signals(relevance: ArrayLike, chosen: Sequence[int], question: str = "") -> 
 class Completeness:
     """The regression.
 
-    Parameters
-    ----------
-    weights : tuple of float, length len(SIGNALS)
-    intercept : float
-    about : dict
-        Where it comes from, and how far off it was. Plain data.
+    weights: length len(SIGNALS)
+    about: where it comes from, and how far off it was. Plain data.
     """
 
     weights: tuple[float, ...]
@@ -152,10 +143,7 @@ class Completeness:
 def read(path: str | Path) -> Completeness:
     """The regression of a file.
 
-    Raises
-    ------
-    DataError
-        If there is none, it is damaged, or it goes by other signals.
+    Raises `DataError` if there is none, it is damaged, or it goes by other signals.
     """
     data = read_json(path, DataError)
     try:
@@ -182,21 +170,12 @@ def complete(relevance: ArrayLike, chosen: Sequence[int], question: str = "") ->
 def fit(seen: FloatArray, done: FloatArray, about: dict[str, Any] | None = None) -> Completeness:
     """A regression of one's own.
 
-    Parameters
-    ----------
-    seen : array, shape (n, len(SIGNALS))
-        Rows of `signals`, of selections of several sizes.
-    done : array, shape (n,)
-        1 where all passages that were needed are among the chosen.
-    about : dict, optional
-        Where the rows come from.
+    seen: shape (n, len(SIGNALS)); rows of `signals`, of selections of several sizes.
+    done: shape (n,); 1 where all passages that were needed are among the chosen.
+    about: where the rows come from.
 
-    Raises
-    ------
-    InputError
-        For too few rows, or where all came out alike.
-    MissingExtraError
-        Without scikit-learn.
+    Raises `InputError` for too few rows, or where all came out alike; `MissingExtraError` without
+    scikit-learn.
     """
     require("sklearn", "evaluation", "fitting whether the evidence is complete")
     from sklearn.linear_model import LogisticRegression
@@ -227,19 +206,11 @@ def adapt(
     The weights have a normal prior around those of the model, and the intercept a wide one, so that a few
     questions settle how often evidence is complete, and many settle everything.
 
-    Parameters
-    ----------
-    model : Completeness
-        Where it begins.
-    seen, done, about
-        As in `fit`; all may have come out alike.
-    firm, loose : float
-        Precision of the prior of each weight, of signals with a variance of 1; of the intercept's.
+    model: where it begins.
+    seen, done, about: as in `fit`; all may have come out alike.
+    firm, loose: precision of the prior of each weight, of signals with a variance of 1; of the intercept's.
 
-    Raises
-    ------
-    InputError
-        For too few rows.
+    Raises `InputError` for too few rows.
     """
     if len(done) < _LEAST_MOVED:
         raise InputError(

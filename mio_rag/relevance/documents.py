@@ -58,10 +58,7 @@ def is_document_pool(pool: Pool) -> bool:
 def unit_relevance(pool: Pool) -> FloatArray:
     """Return the probability that each of ``pool.sentences`` holds evidence, shape (m,).
 
-    Parameters
-    ----------
-    pool : Pool
-        Of passages; see `is_document_pool`.
+    pool: of passages; see `is_document_pool`.
     """
     units = pool.sentences
     assert units is not None

@@ -430,22 +430,14 @@ def feature_matrix(
 ) -> FloatArray:
     """Features of a pool.
 
-    Parameters
-    ----------
-    names : sequence of str, length k
-    before : ndarray, shape (n,), optional
-        Probabilities of the stage before; needed by the link features.
-    cosine_loss : float or ndarray of shape (n,)
-        By how much each cosine may be lower than it looks, >= 0; negative values raise it.
+    names: length k
+    before: shape (n,); probabilities of the stage before; needed by the link features.
+    cosine_loss: shape (n,); by how much each cosine may be lower than it looks, >= 0; negative values raise
+        it.
 
-    Returns
-    -------
-    ndarray, shape (n, k)
+    Returns shape (n, k).
 
-    Raises
-    ------
-    InputError
-        Naming every feature that cannot be made, and what it lacks.
+    Raises `InputError` naming every feature that cannot be made, and what it lacks.
     """
     if absent := lacking(candidates, names):
         listed = ", ".join(f"'{name}' (needs {need})" for name, need in absent.items())

@@ -41,12 +41,8 @@ _STRENGTHS = (0.01, 0.1, 1.0, 10.0)  # inverse regularisation, on standardised f
 class Labelled:
     """One question's pool, and which candidates it needs.
 
-    Parameters
-    ----------
-    gold : collection of str
-        Ids of the passages that hold the evidence; those that retrieval missed are simply not in the pool.
-    weight : float
-        > 0, of the question.
+    gold: ids of the passages that hold the evidence; those that retrieval missed are simply not in the pool.
+    weight: > 0, of the question.
     """
 
     candidates: Candidates
@@ -75,39 +71,26 @@ def fit(
 ) -> RelevanceModel:
     """Fit a model.
 
-    Parameters
-    ----------
-    pools : sequence of Labelled
-        One per question, at least 10 with a needed passage in the pool.
-    kind : {"logistic", "isotonic"}
-        isotonic: the last stage's probability, bent by a monotone curve; wants some thousand candidates.
-    features : sequence of str, optional
-        Of the first stage; by default all that every pool can give.
-    link_stages : int
-        Stages after the first, with the link features: as many links in a row carry evidence. Left out where
-        pools have no links.
-    rank_prior : float
-        >= 0: taken off the log-odds of every stage per log of the fused rank, before they are calibrated once
-        more. It draws the order towards plain fused ranking, for questions unlike those that are fitted on.
-    strengths : sequence of float
-        Inverse regularisation on standardised features, > 0; the one with the smallest log loss on questions
-        outside the fold is taken.
-    name, provenance, embedder : str
-        Kept with the model, see `RelevanceModel`.
-    progress : callable, optional
-        Called with 1 after each stage.
+    pools: one per question, at least 10 with a needed passage in the pool.
+    kind: one of logistic, isotonic; isotonic: the last stage's probability, bent by a monotone curve; wants
+        some thousand candidates.
+    features: of the first stage; by default all that every pool can give.
+    link_stages: stages after the first, with the link features: as many links in a row carry evidence. Left
+        out where pools have no links.
+    rank_prior: >= 0: taken off the log-odds of every stage per log of the fused rank, before they are
+        calibrated once more. It draws the order towards plain fused ranking, for questions unlike those that
+        are fitted on.
+    strengths: inverse regularisation on standardised features, > 0; the one with the smallest log loss on
+        questions outside the fold is taken.
+    name, provenance, embedder: kept with the model, see `RelevanceModel`.
+    progress: called with 1 after each stage.
 
-    Returns
-    -------
-    RelevanceModel
-        With out-of-fold `measures`: of the model, and of the cosine taken for a probability ("before"). How
-        likely there is an answer at all is not fitted: that is what ships for the embedder.
+    Returns with out-of-fold `measures`: of the model, and of the cosine taken for a probability ("before").
+    How likely there is an answer at all is not fitted: that is what ships for the embedder.
 
-    Raises
-    ------
-    InputError
-        If there is too little to fit on, pools lack a feature, or no feature tells what is needed from what
-        is not: all candidates would then be equally relevant, and a selection by that would be arbitrary.
+    Raises `InputError` if there is too little to fit on, pools lack a feature, or no feature tells what is
+    needed from what is not: all candidates would then be equally relevant, and a selection by that would be
+    arbitrary.
     """
     labelled = [pool for pool in pools if len(pool.candidates)]
     usable = sum(bool(pool.labels.any()) for pool in labelled)
@@ -309,17 +292,10 @@ _Z = 1.959964  # of a two-sided 95 % interval
 def reliability(probabilities: ArrayLike, labels: ArrayLike, bins: int = _BINS) -> list[dict[str, float]]:
     """Mean prediction and share of positives by bins of equal width.
 
-    Parameters
-    ----------
-    probabilities : array_like, shape (m,)
-        In [0, 1].
-    labels : array_like, shape (m,)
-        0 or 1.
+    probabilities: shape (m,); in [0, 1].
+    labels: shape (m,); 0 or 1.
 
-    Returns
-    -------
-    list of dict
-        {low, high, count, predicted, observed} for every bin that holds anything.
+    Returns {low, high, count, predicted, observed} for every bin that holds anything.
     """
     p, y = np.asarray(probabilities, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     place = np.minimum((p * bins).astype(int), bins - 1)
@@ -369,12 +345,8 @@ def _error(p: Any, y: Any) -> float:
 def share_interval(share: float, count: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share.
 
-    Parameters
-    ----------
-    share : float
-        In [0, 1].
-    count : int
-        Observations, >= 1, counted as independent.
+    share: in [0, 1].
+    count: observations, >= 1, counted as independent.
     """
     middle = (share + _Z**2 / (2 * count)) / (1 + _Z**2 / count)
     half = _Z * math.sqrt(share * (1 - share) / count + (_Z / (2 * count)) ** 2) / (1 + _Z**2 / count)
@@ -386,16 +358,7 @@ def reliability_plot(path: Path, curves: Mapping[str, Sequence[Mapping[str, floa
 
     Bins of fewer than ten candidates are hollow and stand outside the line: their shares say little.
 
-    Parameters
-    ----------
-    curves : mapping of label to the rows of `reliability`
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    InputError
-        If the file cannot be written.
+    Raises `MissingExtraError` if matplotlib is not installed; `InputError` if the file cannot be written.
     """
     figures: Any = require("matplotlib.figure", "evaluation", "the reliability plot")
     figure = figures.Figure(figsize=(7.2, 6.4), layout="constrained")

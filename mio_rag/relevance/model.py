@@ -80,12 +80,9 @@ Kind = Literal["logistic", "isotonic"]
 class Stage:
     """One logistic regression: sigmoid(intercept + weights . features).
 
-    Parameters
-    ----------
-    features : tuple of str, length k
-        See `mio_rag.relevance.features`.
-    weights : tuple of float, length k
-        On the features as they are, not standardised. Not negative where a feature is monotone.
+    features: length k; see `mio_rag.relevance.features`.
+    weights: length k; on the features as they are, not standardised. Not negative where a feature is
+        monotone.
     """
 
     features: tuple[str, ...]
@@ -114,32 +111,19 @@ class Stage:
 class RelevanceModel:
     """Candidates -> probabilities that they are needed.
 
-    Parameters
-    ----------
-    stages : tuple of Stage
-        At least one; the first without link features.
-    kind : {"logistic", "isotonic"}
-    knots : tuple of (float, float)
-        Of an isotonic model: (probability of the last stage, calibrated probability), both ascending;
+    stages: at least one; the first without link features.
+    kind: one of logistic, isotonic
+    knots: of an isotonic model: (probability of the last stage, calibrated probability), both ascending;
         between knots the curve is linear, outside it is flat.
-    provenance : str
-        What the numbers were fitted on, for people.
-    embedder : str
-        Fingerprint of the embedder whose cosines it was fitted on; blank where unknown.
-    ranges : mapping of str to (float, float)
-        Name of a score -> the smallest and largest that was the best of its pool in fitting.
-    answerable : Answerable, optional
-        How likely the collection holds an answer at all: the probabilities of the stages are for the case
-        that it does.
-    sentences : SentenceModel, optional
-        Weights of sentences, where these are chosen; None: those that ship.
-    measures : mapping
-        What was measured while fitting (calibration error, log loss, counts); plain data.
+    provenance: what the numbers were fitted on, for people.
+    embedder: fingerprint of the embedder whose cosines it was fitted on; blank where unknown.
+    ranges: name of a score -> the smallest and largest that was the best of its pool in fitting.
+    answerable: how likely the collection holds an answer at all: the probabilities of the stages are for the
+        case that it does.
+    sentences: weights of sentences, where these are chosen; None: those that ship.
+    measures: what was measured while fitting (calibration error, log loss, counts); plain data.
 
-    Raises
-    ------
-    InputError
-        For stages or knots that do not make a model.
+    Raises `InputError` for stages or knots that do not make a model.
     """
 
     stages: tuple[Stage, ...]
@@ -193,10 +177,7 @@ class RelevanceModel:
     def misfit(self, fingerprint: str) -> str | None:
         """Why these weights must not be used with an embedder; None where they may be.
 
-        Parameters
-        ----------
-        fingerprint : str
-            Of the embedder whose cosines candidates hold; blank where it is not known.
+        fingerprint: of the embedder whose cosines candidates hold; blank where it is not known.
         """
         if not self.embedder or not fingerprint or fingerprint.startswith(self.embedder):
             return None
@@ -209,20 +190,13 @@ class RelevanceModel:
     def probabilities(self, candidates: Candidates, cosine_loss: ArrayLike = 0.0) -> FloatArray:
         """Probability that each candidate is needed.
 
-        Parameters
-        ----------
-        cosine_loss : float or array_like of shape (n,)
-            h_i(q) of an uncertainty set: every cosine is taken that much lower. The result is then the exact
-            worst case of each probability over the set, since the model rises with every cosine.
+        cosine_loss: shape (n,); h_i(q) of an uncertainty set: every cosine is taken that much lower. The
+            result is then the exact worst case of each probability over the set, since the model rises with
+            every cosine.
 
-        Returns
-        -------
-        ndarray, shape (n,)
+        Returns shape (n,).
 
-        Raises
-        ------
-        InputError
-            If candidates lack what a feature needs.
+        Raises `InputError` if candidates lack what a feature needs.
         """
         loss = np.asarray(cosine_loss, dtype=np.float64)
         current: FloatArray | None = None
@@ -247,15 +221,9 @@ class RelevanceModel:
     def alone(self, candidates: Candidates, others_loss: ArrayLike) -> Callable[[FloatArray], FloatArray]:
         """How low each probability is where everybody else's cosine is at its worst.
 
-        Parameters
-        ----------
-        others_loss : array_like, shape (n,)
-            By how much the cosines are lower, as other candidates' links see them.
+        others_loss: shape (n,); by how much the cosines are lower, as other candidates' links see them.
 
-        Returns
-        -------
-        callable
-            (K, n) losses of the candidates' own cosines -> (K, n) probabilities, which fall as they rise.
+        Returns (K, n) losses of the candidates' own cosines -> (K, n) probabilities, which fall as they rise.
         """
         loss = np.asarray(others_loss, dtype=np.float64)
         stages = replace(self, kind="logistic", knots=())
@@ -320,10 +288,7 @@ class RelevanceModel:
     def from_dict(cls, data: Any) -> RelevanceModel:
         """The model of a JSON object that `to_dict` wrote.
 
-        Raises
-        ------
-        InputError
-            If it is not one.
+        Raises `InputError` if it is not one.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise InputError("this is not a relevance model: make one with `mio-rag policy fit relevance`")
@@ -362,17 +327,11 @@ class RelevanceModel:
 def load_model(name: str | Path) -> RelevanceModel | None:
     """The relevance model of a name or file.
 
-    Parameters
-    ----------
-    name : str or Path
-        "given" or "cosine" (no model: relevance stays what it is), one of `SHIPPED` (weights that ship with
-        mio-rag; their `provenance` tells what they were fitted on), or a file of
-        `mio-rag policy fit relevance`.
+    name: "given" or "cosine" (no model: relevance stays what it is), one of `SHIPPED` (weights that ship with
+        mio-rag; their `provenance` tells what they were fitted on), or a file of `mio-rag policy fit
+        relevance`.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be read, or is not a relevance model.
+    Raises `DataError` if the file cannot be read, or is not a relevance model.
     """
     if str(name) in ("given", "cosine"):
         return None
@@ -425,16 +384,9 @@ def _signals(candidates: Candidates) -> tuple[float, ...] | None:
 class Answerable:
     """The regression.
 
-    Parameters
-    ----------
-    weights : mapping of str to float
-        Names of `SIGNALS` -> weights; on questions of both kinds alike.
-    intercept : float
+    weights: names of `SIGNALS` -> weights; on questions of both kinds alike.
 
-    Raises
-    ------
-    InputError
-        For a name that is not one of `SIGNALS`, or a number that is not finite.
+    Raises `InputError` for a name that is not one of `SIGNALS`, or a number that is not finite.
     """
 
     weights: Mapping[str, float]
@@ -460,10 +412,7 @@ class Answerable:
     def probability(self, candidates: Candidates) -> float | None:
         """That the collection which this pool comes from holds an answer, in (0, 1); None if nothing tells.
 
-        Parameters
-        ----------
-        candidates : Candidates
-            A pool of a `Retriever`, with its question.
+        candidates: a pool of a `Retriever`, with its question.
         """
         signals = pool_signals(candidates)
         if signals is None:
@@ -497,15 +446,12 @@ _SAME = 1e-5  # of two cosines, one of which may have been kept in single precis
 class RelevanceSource:
     """Where relevance comes from.
 
-    Parameters
-    ----------
-    kind : {"given", "model", "documents", "fitted weights", "ranks", "scores"}
-        given: as the candidates have it. model: a model that was given. documents: the formula for units of
-        documents. Otherwise what "auto" found.
-    why : str
-        One sentence for a person.
-    unused : tuple of str
-        Scores of the candidates that change nothing: those of re-rankers that the model was not fitted with.
+    kind: one of given, model, documents, fitted weights, ranks, scores; given: as the candidates have it.
+        model: a model that was given. documents: the formula for units of documents. Otherwise what "auto"
+        found.
+    why: one sentence for a person.
+    unused: scores of the candidates that change nothing: those of re-rankers that the model was not fitted
+        with.
     """
 
     kind: SourceKind
@@ -560,15 +506,9 @@ def _beyond(name: str, links: bool) -> RelevanceModel:
 def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceModel | None, RelevanceSource]:
     """The model that gives these candidates their relevance, and why that one.
 
-    Parameters
-    ----------
-    wanted : RelevanceModel, "auto", "given" or None
-        See `mio_rag.selection.selector.Selector`.
+    wanted: see `mio_rag.selection.selector.Selector`.
 
-    Raises
-    ------
-    InputError
-        If a model is given that was fitted on another embedder than the candidates'.
+    Raises `InputError` if a model is given that was fitted on another embedder than the candidates'.
     """
     unused = tuple(sorted(set(candidates.scores) - {"dense", "bm25", "fused", GIVEN, MADE}))
     if isinstance(wanted, RelevanceModel):

@@ -84,26 +84,14 @@ _ASIDE = re.compile(r"\s*\([^)]*\)\s*$")  # "Mercury (planet)" is named "Mercury
 class SentenceModel:
     """Sentences -> probability that each is needed if its passage is.
 
-    Parameters
-    ----------
-    weights : mapping of str to float
-        Of `SENTENCE_FEATURES`, all of them.
-    intercept : float
-    chance : float, optional
-        >= 0: weight of the log-odds of the passage's probability, for weights that give the probability of a
-        sentence itself. None: they give the probability that it is needed if its passage is.
-    name : str
-    provenance : str
-        What the numbers were fitted on, for people.
-    embedder : str
-        Beginning of the fingerprint of the embedder that they are for; blank for any.
-    measures : mapping
-        What was measured while fitting; plain data.
+    weights: of `SENTENCE_FEATURES`, all of them.
+    chance: >= 0: weight of the log-odds of the passage's probability, for weights that give the probability
+        of a sentence itself. None: they give the probability that it is needed if its passage is.
+    provenance: what the numbers were fitted on, for people.
+    embedder: beginning of the fingerprint of the embedder that they are for; blank for any.
+    measures: what was measured while fitting; plain data.
 
-    Raises
-    ------
-    InputError
-        For other features, or weights that are no finite numbers.
+    Raises `InputError` for other features, or weights that are no finite numbers.
     """
 
     weights: Mapping[str, float]
@@ -125,10 +113,7 @@ class SentenceModel:
     def worth(self, candidates: Candidates) -> FloatArray:
         """The probability that each of ``candidates.sentences`` is needed, shape (m,).
 
-        Parameters
-        ----------
-        candidates : Candidates
-            With sentences, a question, and probabilities as relevance.
+        candidates: with sentences, a question, and probabilities as relevance.
         """
         score = sentence_features(candidates) @ np.array(list(self.weights.values())) + self.intercept
         assert candidates.sentences is not None
@@ -179,10 +164,7 @@ def _shipped() -> tuple[SentenceModel, ...]:
 def shipped_sentences(fingerprint: str | None) -> SentenceModel:
     """The weights that ship for an embedder.
 
-    Parameters
-    ----------
-    fingerprint : str or None
-        Of the embedder; blank where it is not known. None: nobody embedded the sentences.
+    fingerprint: of the embedder; blank where it is not known. None: nobody embedded the sentences.
     """
     if fingerprint is None:
         return next(model for model in _shipped() if model.name == _WORDS)
@@ -192,10 +174,7 @@ def shipped_sentences(fingerprint: str | None) -> SentenceModel:
 def sentence_model(own: SentenceModel | None, candidates: Candidates) -> SentenceModel:
     """The weights for the sentences of a pool: one's own, or those that ship for what is known of them.
 
-    Raises
-    ------
-    InputError
-        If one's own were fitted on embedded sentences, and nobody embedded these.
+    Raises `InputError` if one's own were fitted on embedded sentences, and nobody embedded these.
     """
     embedded = candidates.sentences is not None and candidates.sentences.embeddings is not None
     if own is not None:
@@ -211,10 +190,7 @@ def sentence_model(own: SentenceModel | None, candidates: Candidates) -> Sentenc
 def sentence_features(candidates: Candidates) -> FloatArray:
     """The features of the sentences of a pool, shape (m, len(SENTENCE_FEATURES)).
 
-    Raises
-    ------
-    InputError
-        If the pool has no sentences, or embedded ones and its question is not.
+    Raises `InputError` if the pool has no sentences, or embedded ones and its question is not.
     """
     sentences, query = candidates.sentences, candidates.query_embedding
     if sentences is None:

@@ -56,10 +56,7 @@ _CLUSTERINGS = "labels, kmeans:K (K clusters) or agglomerative:S (merged down to
 def check_clustering(how: str) -> tuple[str, float]:
     """Return kind and number of a way to cluster.
 
-    Raises
-    ------
-    InputError
-        If it is none.
+    Raises `InputError` if it is none.
     """
     if how == "labels":
         return how, 0.0
@@ -74,10 +71,7 @@ def check_clustering(how: str) -> tuple[str, float]:
 class SideConstraints(Settings):
     """Constraints on a selection, besides budget and counts.
 
-    Raises
-    ------
-    InputError
-        With every problem found.
+    Raises `InputError` with every problem found.
     """
 
     max_source_share: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -147,12 +141,8 @@ class SideConstraints(Settings):
 class Rule(NamedTuple):
     """A rule whose price is in the objective's terms: `first` never with, or never without, `second`.
 
-    Parameters
-    ----------
-    second : int or None
-        None: not in the pool, so that `first` always breaks the rule.
-    together : bool
-        Whether it is broken with `second` (a conflict) or without it (a need).
+    second: None: not in the pool, so that `first` always breaks the rule.
+    together: whether it is broken with `second` (a conflict) or without it (a need).
     """
 
     first: int
@@ -170,21 +160,13 @@ class Rule(NamedTuple):
 class Side:
     """Side constraints of one pool.
 
-    Parameters
-    ----------
-    hard : tuple of LinearConstraint
-    soft : tuple of SoftRow
-        Each unit of violation is represented by a slack item.
-    linear, pairwise : ndarray of shape (n,) and (n, n)
-        What changes, conflicts and needs at a price add to the objective's terms.
-    constant : float
-        And to the objective itself.
-    rules : tuple of Rule
-        Conflicts and needs at a price.
-    changes : (previous passages in the pool, price)
-        (n,) bool; None where changes cost nothing.
-    remarks : tuple of str
-        Rules that name passages outside the pool, and what then holds.
+    soft: each unit of violation is represented by a slack item.
+    linear, pairwise: shape (n,) and (n, n); what changes, conflicts and needs at a price add to the
+        objective's terms.
+    constant: and to the objective itself.
+    rules: conflicts and needs at a price.
+    changes: (n,) bool; None where changes cost nothing.
+    remarks: rules that name passages outside the pool, and what then holds.
     """
 
     hard: tuple[LinearConstraint, ...]
@@ -275,10 +257,8 @@ class Side:
 def side_of(settings: Selector, candidates: Candidates) -> Side:
     """Return what counts, caps and side constraints of settings are for a pool.
 
-    Raises
-    ------
-    InputError
-        If the candidates lack what a constraint needs, or changes are counted against nothing.
+    Raises `InputError` if the candidates lack what a constraint needs, or changes are counted against
+    nothing.
     """
     given, n = settings.side, len(candidates)
     if problem := given.lacking():
@@ -385,18 +365,11 @@ def _conflicts(given: SideConstraints, candidates: Candidates) -> list[tuple[int
 def cluster_labels(candidates: Candidates, how: str, seed: int = 0) -> list[str]:
     """Return the topic of every candidate.
 
-    Parameters
-    ----------
-    how : str
-        "labels": `Candidates.clusters`; "kmeans:K": K clusters of the embeddings; "agglomerative:S": average
+    how: "labels": `Candidates.clusters`; "kmeans:K": K clusters of the embeddings; "agglomerative:S": average
         linkage, merged while the mean cosine between clusters is at least S.
-    seed : int
-        Of k-means.
+    seed: of k-means.
 
-    Raises
-    ------
-    InputError
-        If the candidates have no labels, or no embeddings.
+    Raises `InputError` if the candidates have no labels, or no embeddings.
     """
     kind, number = check_clustering(how)
     if kind == "labels":

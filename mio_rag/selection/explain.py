@@ -26,15 +26,10 @@ _NEARLY = 0.1  # of a text, within which its half is a half
 class Decision:
     """Why one candidate is in or out.
 
-    Parameters
-    ----------
-    value : float
-        Marginal objective value given the other selected passages: what removing a selected passage loses, or
-        what adding an unselected one would gain (possibly negative).
-    reason : str
-        One sentence for a person.
-    redundant_with : str or None
-        Id of the selected passage that takes most of this one's value away.
+    value: marginal objective value given the other selected passages: what removing a selected passage loses,
+        or what adding an unselected one would gain (possibly negative).
+    reason: one sentence for a person.
+    redundant_with: id of the selected passage that takes most of this one's value away.
     """
 
     id: str
@@ -50,12 +45,8 @@ class Decision:
 class Priced:
     """What a decision pays for rules that may be broken at a price.
 
-    Parameters
-    ----------
-    marginal : ndarray of shape (n,)
-        What each passage adds to that.
-    paid : callable
-        Any decision -> what it pays.
+    marginal: shape (n,); what each passage adds to that.
+    paid: any decision -> what it pays.
     """
 
     marginal: NDArray[np.float64]
@@ -75,18 +66,11 @@ def decisions(
 ) -> tuple[Decision, ...]:
     """One `Decision` for each candidate, in candidate order.
 
-    Parameters
-    ----------
-    program : SelectionProgram
-        Without what `priced` counts.
-    robust : bool
-        Whether relevance is also charged for embeddings that may be off.
-    is_merged : bool
-        Whether text that passages share is read once.
-    by_length : bool
-        Whether value is relevance times length, as in documents.
-    outdated : collection of int
-        Candidates that must not be chosen because the pool holds a newer version.
+    program: without what `priced` counts.
+    robust: whether relevance is also charged for embeddings that may be off.
+    is_merged: whether text that passages share is read once.
+    by_length: whether value is relevance times length, as in documents.
+    outdated: candidates that must not be chosen because the pool holds a newer version.
     """
     x = np.zeros(program.n, dtype=np.int8) if result.x is None else result.x
     chosen = np.flatnonzero(x)
@@ -177,17 +161,11 @@ def _amount(value: float) -> str:
 class _Worth:
     """What a passage is worth beside the chosen ones, and what that is made of.
 
-    Parameters
-    ----------
-    alone : float
-        Relevance without what is charged for the passage itself.
-    value : float
-        Beside the others: `alone`, plus `gain` (from links, or unlike texts), less `overlap` and `pays`
+    alone: relevance without what is charged for the passage itself.
+    value: beside the others: `alone`, plus `gain` (from links, or unlike texts), less `overlap` and `pays`
         (below 0: saves).
-    rival, partner : str
-        The other passage that most of the overlap, and of the gain, is with.
-    repeats_several, in_company : bool
-        Whether there are more of them.
+    rival, partner: the other passage that most of the overlap, and of the gain, is with.
+    repeats_several, in_company: whether there are more of them.
     """
 
     relevance: float
@@ -240,13 +218,8 @@ class _Worth:
 class _Company(NamedTuple):
     """What a passage has to do with the chosen ones.
 
-    Parameters
-    ----------
-    rival, partner : int or None
-        The candidate that most of what is lost, or gained, is with.
-    gain : float
-    repeats, gains : int
-        How many chosen ones it loses or gains by.
+    rival, partner: the candidate that most of what is lost, or gained, is with.
+    repeats, gains: how many chosen ones it loses or gains by.
     """
 
     rival: int | None
@@ -397,10 +370,7 @@ def _best_swap(
 class Repeats:
     """Of one pool and what is chosen of it.
 
-    Parameters
-    ----------
-    chosen : sequence of int
-        Candidates that are read.
+    chosen: candidates that are read.
     """
 
     def __init__(self, candidates: Candidates, chosen: Sequence[int]) -> None:
@@ -440,10 +410,7 @@ class Repeats:
     def newer(self, i: int, barred: Collection[int] = ()) -> str:
         """Which passage of the pool is the newest version of one that is outdated.
 
-        Parameters
-        ----------
-        barred : collection of int
-            Candidates that must not be read, and so replace nothing.
+        barred: candidates that must not be read, and so replace nothing.
         """
         alike, dates = self._candidates.duplicates, self._candidates.dates
         assert alike is not None
@@ -491,18 +458,11 @@ def _part(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[str, bool]:
 class Attack:
     """What perturbations did to a selection.
 
-    Parameters
-    ----------
-    nominal : float
-        Value of the selection as embedded.
-    certified : float
-        Value that no perturbation of the set can push it below.
-    worst : float
-        Smallest value that was reached; never below `certified`.
-    delta : ndarray, shape (n, d)
-        The perturbations that reached it.
-    random : ndarray, shape (k,)
-        Values under random perturbations.
+    nominal: value of the selection as embedded.
+    certified: value that no perturbation of the set can push it below.
+    worst: smallest value that was reached; never below `certified`.
+    delta: shape (n, d); the perturbations that reached it.
+    random: shape (k,); values under random perturbations.
     """
 
     nominal: float
@@ -527,17 +487,10 @@ def attack(
 ) -> Attack:
     """Attack a decision: block-coordinate descent with restarts, and random perturbations.
 
-    Parameters
-    ----------
-    x : ndarray
-        0/1 decision of the problem's program.
-    restarts, random : int
-        >= 0.
+    x: 0/1 decision of the problem's program.
+    restarts, random: >= 0.
 
-    Raises
-    ------
-    SolverError
-        If an attack leaves the set or beats the certificate: one of them is then wrong.
+    Raises `SolverError` if an attack leaves the set or beats the certificate: one of them is then wrong.
     """
     for name, count in (("restarts", restarts), ("random", random)):
         if not isinstance(count, (int, np.integer)) or count < 0:

@@ -87,12 +87,8 @@ def resolved_benefit(benefit: float | str, candidates: Candidates, model: Releva
 class SharedCosts(NamedTuple):
     """Token costs of a pool whose passages share text.
 
-    Parameters
-    ----------
-    own : ndarray of shape (n,)
-        What each passage costs by itself, whatever else is read.
-    segments : Segments
-        What several passages need, in tokens.
+    own: shape (n,); what each passage costs by itself, whatever else is read.
+    segments: what several passages need, in tokens.
     """
 
     own: NDArray[np.float64]
@@ -102,25 +98,15 @@ class SharedCosts(NamedTuple):
 class Formulation:
     """What settings make of one pool; every part is built when it is first asked for, and kept.
 
-    Parameters
-    ----------
-    settings : Selector
-        With units "passages" or "sentences".
-    pool : Read or Candidates
-        What `Selector.read`, or `Selector.valued`, made of the candidates.
-    counter : TokenCounter, optional
-        The reader's tokenizer. With it, text that passages share is a segment of the program, which is paid
-        once; without, and under embedding uncertainty, each passage pays for all of its text.
-    penalty : float, optional
-        The price of a passage. Without it, what the settings make of the pool at the budget that the first
-        program is built for: a block that is assembled within less, or within more, keeps its price.
+    settings: with units "passages" or "sentences".
+    pool: what `Selector.read`, or `Selector.valued`, made of the candidates.
+    counter: the reader's tokenizer. With it, text that passages share is a segment of the program, which is
+        paid once; without, and under embedding uncertainty, each passage pays for all of its text.
+    penalty: the price of a passage. Without it, what the settings make of the pool at the budget that the
+        first program is built for: a block that is assembled within less, or within more, keeps its price.
 
-    Attributes
-    ----------
-    candidates : Candidates
-        Those given, or with ``units="sentences"`` their sentences.
-    passages : Candidates
-        Those given.
+    candidates: those given, or with ``units="sentences"`` their sentences.
+    passages: those given.
     """
 
     def __init__(
@@ -211,10 +197,7 @@ class Formulation:
 
         They do where one mentions the other, or both are of one short document.
 
-        Raises
-        ------
-        InputError
-            If a benefit is asked for, and the candidates know neither links nor sources.
+        Raises `InputError` if a benefit is asked for, and the candidates know neither links nor sources.
         """
         passages, benefit = self.passages, self.settings.link_benefit
         benefit = resolved_benefit(benefit, passages, self.pool.model)
@@ -315,10 +298,7 @@ class Formulation:
     def program(self, budget_tokens: int) -> SelectionProgram:
         """Return the program for a budget: nominal, or termwise robust where embeddings may be off.
 
-        Raises
-        ------
-        InputError
-            If the candidates lack what the settings need.
+        Raises `InputError` if the candidates lack what the settings need.
         """
         if self._program is None:
             self._program = self._built(budget_tokens)
@@ -391,18 +371,9 @@ class Formulation:
     def joint(self, budget_tokens: int, uncertainty: UncertaintySet | None = None) -> JointProblem:
         """Return the robust problem for a budget, in which one perturbation serves all terms.
 
-        Parameters
-        ----------
-        uncertainty : UncertaintySet, optional
-            Instead of the one that the settings give.
+        uncertainty: instead of the one that the settings give.
 
-        Text that passages share is paid once here, too, where no embedding is uncertain by the settings; what
-        it loses in value is charged by relevance as embedded.
-
-        Raises
-        ------
-        InputError
-            Without embeddings, or where redundancy is weighed by relevance.
+        Raises `InputError` without embeddings, or where redundancy is weighed by relevance.
         """
         if uncertainty is not None:
             return self._joint_problem(budget_tokens, uncertainty)
@@ -471,10 +442,7 @@ def joint_problem(
 ) -> JointProblem:
     """Return `Formulation.joint` of a pool, where nothing else of it is needed.
 
-    Parameters
-    ----------
-    shared : SharedCosts, optional
-        What the passages share (`Formulation.shared`), in place of a counter.
+    shared: what the passages share (`Formulation.shared`), in place of a counter.
     """
     formulation = Formulation(settings, pool, penalty=penalty)
     if shared is not None:
@@ -503,10 +471,7 @@ def _siblings(candidates: Candidates) -> FloatArray:
 def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts | None:
     """Return costs of the passages and of what they share; None where no two are of one document.
 
-    Parameters
-    ----------
-    counter : TokenCounter
-        The reader's tokenizer.
+    counter: the reader's tokenizer.
     """
     number, spans = documents(candidates), candidates.spans
     pieces: list[str] = []

@@ -48,17 +48,11 @@ _PROGRAMS = ("mio", "exact", "greedy", "local_search", "allocated", "paced")
 class WorstCase:
     """The value of a selection for the worst embeddings in the uncertainty set.
 
-    Parameters
-    ----------
-    counterpart : str
-        Which counterpart was maximised: "termwise" or "joint".
-    lower : float
-        Certified: no perturbation of the set makes the selection worth less. Where relevance comes from a
+    counterpart: which counterpart was maximised: "termwise" or "joint".
+    lower: certified: no perturbation of the set makes the selection worth less. Where relevance comes from a
         model, ranks, best scores and spreads of the pool stay as the search observed them.
-    upper : float or None
-        Reached: some perturbation makes it worth no more; None where none was looked for.
-    programs : int
-        Solved to find the selection.
+    upper: reached: some perturbation makes it worth no more; None where none was looked for.
+    programs: solved to find the selection.
     """
 
     counterpart: str
@@ -86,43 +80,25 @@ class WorstCase:
 class Selection:
     """The chosen passages in prompt order, with reasons and certificate.
 
-    Parameters
-    ----------
-    chosen : tuple of int
-        Indices into `candidates`, in prompt order.
-    tokens_used : int
-        Of the context block, where the reader's tokenizer counted it; otherwise the sum of the chosen
-        passages' token costs. Never above `budget_tokens`.
-    result : SolveResult
-        Status, objective, certified bound and gap of the program that was solved.
-    reasons : callable
-        Nothing -> the `decisions`. They take longer than many a program, and are made when they are first
-        asked for.
-    worst_case : WorstCase or None
-        Under embedding uncertainty.
-    notes : tuple of Note
-        Constraints that were broken at their price, what holds for those that name passages outside the pool,
-        and why nothing or little was chosen.
-    conflict : Conflict or None
-        Where nothing is feasible: requirements that cannot hold together, and the budget that would do.
-    problem : callable or None
-        Uncertainty set (None: the selector's own) -> the robust problem, for `attack`.
-    relevance_source : RelevanceSource or None
-        Where the candidates' relevance comes from, and why from there.
-    answerable : float or None
-        The probability that the collection holds an answer at all, see `mio_rag.relevance.model`; None
-        where nothing tells.
-    is_merged : bool
-        Whether passages of one document are read as one text (`mio_rag.context`).
-    retrieved : Candidates or None
-        The passages, where `candidates` are their sentences.
-    counter : str
-        Name of the counter of the context's tokens; empty: tokens are those that candidates came with.
-    method : str
-        Name of the method that chose, as in `evaluate`.
+    chosen: indices into `candidates`, in prompt order.
+    tokens_used: of the context block, where the reader's tokenizer counted it; otherwise the sum of the
+        chosen passages' token costs. Never above `budget_tokens`.
+    result: status, objective, certified bound and gap of the program that was solved.
+    reasons: nothing -> the `decisions`. They take longer than many a program, and are made when they are
+        first asked for.
+    worst_case: under embedding uncertainty.
+    notes: constraints that were broken at their price, what holds for those that name passages outside the
+        pool, and why nothing or little was chosen.
+    conflict: where nothing is feasible: requirements that cannot hold together, and the budget that would do.
+    problem: uncertainty set (None: the selector's own) -> the robust problem, for `attack`.
+    relevance_source: where the candidates' relevance comes from, and why from there.
+    answerable: the probability that the collection holds an answer at all, see `mio_rag.relevance.model`;
+        None where nothing tells.
+    is_merged: whether passages of one document are read as one text (`mio_rag.context`).
+    retrieved: the passages, where `candidates` are their sentences.
+    counter: name of the counter of the context's tokens; empty: tokens are those that candidates came with.
+    method: name of the method that chose, as in `evaluate`.
 
-    Notes
-    -----
     Where constraints may be broken at a price, `program` and `result.x` hold an item behind the passages for
     each size of a violation, and one, always selected, for the objective's constant.
     """
@@ -162,24 +138,14 @@ class Selection:
     ) -> Attack:
         """Perturb the embeddings to make this selection as bad as possible.
 
-        Parameters
-        ----------
-        uncertainty : UncertaintySet, optional
-            Where the perturbations lie; the set that the selection was made for by default.
-        restarts : int
-            Random starts of the block-coordinate descent, beside the first-order worst case.
-        random : int
-            Random perturbations, for comparison.
+        uncertainty: where the perturbations lie; the set that the selection was made for by default.
+        restarts: random starts of the block-coordinate descent, beside the first-order worst case.
+        random: random perturbations, for comparison.
 
-        Returns
-        -------
-        Attack
-            `.worst` (reached) never lies below `.certified`.
+        Returns `.worst` (reached) never lies below `.certified`.
 
-        Raises
-        ------
-        InputError
-            If there is no selection, the candidates have no embeddings, or they are sentences.
+        Raises `InputError` if there is no selection, the candidates have no embeddings, or they are
+        sentences.
         """
         if self.problem is None or self.result.x is None:
             raise InputError("there is no selection to attack")

@@ -114,10 +114,7 @@ class Selector(Settings):
     The defaults are what measured best on questions of sets that nothing was fitted on; `preset` gives others
     by name.
 
-    Raises
-    ------
-    InputError
-        With every problem found.
+    Raises `InputError` with every problem found.
     """
 
     redundancy_weight: Amount = 0.0
@@ -218,17 +215,10 @@ class Selector(Settings):
     def preset(cls, name: str, **settings: Any) -> Self:
         """Return the selector of a preset, changed by your own settings.
 
-        Parameters
-        ----------
-        name : {"default", "frugal", "thorough", "raw"}
-            See `PRESETS`.
-        **settings
-            Parameters of `Selector`; those that the preset decides itself are refused.
+        name: one of default, frugal, thorough, raw; see `PRESETS`.
+        **settings: parameters of `Selector`; those that the preset decides itself are refused.
 
-        Raises
-        ------
-        InputError
-            If there is no such preset, or it excludes a setting.
+        Raises `InputError` if there is no such preset, or it excludes a setting.
         """
         if name not in PRESETS:
             raise InputError(f"preset '{name}' is unknown: {choose(name, PRESETS)}")
@@ -281,10 +271,7 @@ class Selector(Settings):
     def read(self, candidates: Candidates) -> Read:
         """Return the candidates with the relevance that these settings give them, and where it comes from.
 
-        Raises
-        ------
-        InputError
-            If the candidates lack what the model needs.
+        Raises `InputError` if the candidates lack what the model needs.
         """
         model, source = relevance_of(self.relevance_model, candidates)
         if source.kind == "documents":
@@ -304,13 +291,9 @@ class Selector(Settings):
     def penalty(self, candidates: Candidates, budget_tokens: int | None = None) -> float:
         """Return lambda_2 for a pool: the number that was set, or what its relevance determines.
 
-        Parameters
-        ----------
-        candidates : Candidates
-            With the relevance that these settings give them, see `valued`.
-        budget_tokens : int, optional
-            Longer passages do not count for "adaptive": compared with one that cannot be read, the others
-            would look too expensive. With ``units="sentences"`` every passage counts.
+        candidates: with the relevance that these settings give them, see `valued`.
+        budget_tokens: longer passages do not count for "adaptive": compared with one that cannot be read, the
+            others would look too expensive. With ``units="sentences"`` every passage counts.
         """
         if not isinstance(self.passage_penalty, str):
             return float(self.passage_penalty)
@@ -343,10 +326,7 @@ class Selector(Settings):
     def answerable(self, candidates: Candidates) -> float | None:
         """Return the probability that the collection holds an answer; None where the model does not say.
 
-        Parameters
-        ----------
-        candidates : Candidates
-            A pool of passages, as for `penalty`.
+        candidates: a pool of passages, as for `penalty`.
         """
         return Read(candidates, *relevance_of(self.relevance_model, candidates)).answerable
 
@@ -358,10 +338,7 @@ class Selector(Settings):
         See `mio_rag.selection.units.units_for`. What `select` chooses is passages even so where all that are
         above their price fit.
 
-        Parameters
-        ----------
-        candidates : Candidates
-            With the relevance that these settings give them, see `valued`.
+        candidates: with the relevance that these settings give them, see `valued`.
         """
         if self.units != "auto":
             return self
@@ -376,10 +353,7 @@ class Selector(Settings):
         The candidates are taken as they are: with a `relevance_model`, pass what `valued` made of them. With
         the reader's tokenizer, what passages share is paid once.
 
-        Raises
-        ------
-        InputError
-            If the candidates lack what the settings need.
+        Raises `InputError` if the candidates lack what the settings need.
         """
         settings = self.decided(candidates, budget_tokens, counter)
         return Formulation(settings, candidates, counter).program(budget_tokens)
@@ -391,33 +365,20 @@ class Selector(Settings):
     ) -> Selection:
         """Choose passages.
 
-        Parameters
-        ----------
-        candidates : Candidates
-        budget_tokens : int
-            Largest size of the context block, >= 1.
-        counter : TokenCounter, optional
-            The reader's tokenizer; for units of documents an approximation by default. With it
-            `tokens_used` is the measured size of the assembled block rather
-            than the sum of single passages; should the block come out larger than the budget (a tokenizer may
-            count a whole higher than its parts), the program is solved again with a budget that is smaller in
-            proportion, by one passage at most, until the block fits. The certificate is then one for that
-            smaller budget, `program.budget`. Text that passages share is read and paid once (`merge`). Under
-            embedding uncertainty the program pays for it twice; it is then solved again with a budget that is
-            larger by what that saves, as long as the block fits.
+        budget_tokens: largest size of the context block, >= 1.
+        counter: the reader's tokenizer; for units of documents an approximation by default. With it
+            `tokens_used` is the measured size of the assembled block rather than the sum of single passages;
+            should the block come out larger than the budget (a tokenizer may count a whole higher than its
+            parts), the program is solved again with a budget that is smaller in proportion, by one passage at
+            most, until the block fits. The certificate is then one for that smaller budget, `program.budget`.
+            Text that passages share is read and paid once (`merge`). Under embedding uncertainty the program
+            pays for it twice; it is then solved again with a budget that is larger by what that saves, as
+            long as the block fits.
 
-        Returns
-        -------
-        Selection
-            With an empty choice where the constraints are infeasible or the solver found nothing
-            (`result.status` says which), or where no passage fits or is above its price (`notes` say why).
+        Returns with an empty choice where the constraints are infeasible or the solver found nothing
+        (`result.status` says which), or where no passage fits or is above its price (`notes` say why).
 
-        Raises
-        ------
-        InputError
-            If the pool is empty.
-        SolverError
-            If the solver broke.
+        Raises `InputError` if the pool is empty; `SolverError` if the solver broke.
         """
         return concluded(self.choose(candidates, budget_tokens, counter))
 
@@ -434,13 +395,9 @@ class Selector(Settings):
 
         Parameters, and what is raised, are those of `select`.
 
-        Parameters
-        ----------
-        known : Formulation, optional
-            `Choice.formulation` of the same selector, candidates and counter at another budget: what does not
-            depend on the budget is not built again.
-        run : callable, optional
-            (program, seconds spent) -> result; by default `solver` with `options`.
+        known: `Choice.formulation` of the same selector, candidates and counter at another budget: what does
+            not depend on the budget is not built again.
+        run: (program, seconds spent) -> result; by default `solver` with `options`.
         """
         if len(candidates) == 0:
             raise InputError("there are no candidates to select from: retrieve a pool first")
@@ -477,29 +434,18 @@ class Selector(Settings):
     ) -> list[Selection | MioRagError]:
         """`select` for many questions, side by side.
 
-        Parameters
-        ----------
-        pools : sequence of Candidates
-            One for each question.
-        budget_tokens : int or sequence of int
-            For every question, or one for each.
-        counter : TokenCounter, optional
-            As in `select`; it is asked by one thread at a time.
-        workers, executor
-            As in `mio_rag.solvers.solve_many`: questions are shared among threads, which solve their programs
-            themselves, or each in a process of its own.
-        progress : callable, optional
-            Called with 1 as each question is finished, by the calling thread.
+        pools: one for each question.
+        budget_tokens: for every question, or one for each.
+        counter: as in `select`; it is asked by one thread at a time.
+        workers, executor: as in `mio_rag.solvers.solve_many`: questions are shared among threads, which solve
+            their programs themselves, or each in a process of its own.
+        progress: called with 1 as each question is finished, by the calling thread.
 
-        Returns
-        -------
-        list of Selection or MioRagError
-            In the order of the pools: what `select` returns for each question, or the error that it raises.
+        Returns in the order of the pools: what `select` returns for each question, or the error that it
+        raises.
 
-        Raises
-        ------
-        InputError
-            For what would fail for every question: workers, executor, solver, the number of budgets.
+        Raises `InputError` for what would fail for every question: workers, executor, solver, the number of
+        budgets.
         """
         if isinstance(budget_tokens, (int, float, np.number)):
             budget_tokens = [budget_tokens] * len(pools)
@@ -530,15 +476,9 @@ class Selector(Settings):
     def check_ids(self, ids: Collection[str]) -> None:
         """Find what no question could be asked with: ids of no passage, and changes against nothing.
 
-        Parameters
-        ----------
-        ids : collection of str
-            All passages of the index.
+        ids: all passages of the index.
 
-        Raises
-        ------
-        InputError
-            With every problem found.
+        Raises `InputError` with every problem found.
         """
         lacking = self.side.lacking()
         problems = [lacking] if lacking else []
@@ -746,11 +686,9 @@ def _processes(selector: Selector, workers: int, executor: Executor) -> Iterator
 class Conversation:
     """Carries the previous selection from turn to turn.
 
-    Parameters
-    ----------
-    selector : Selector
-        Its `side.max_changes` or `side.change_price` says how near each selection must stay to the last;
-        the first turn is free, unless `side.previous` names one. Without either the turns are independent.
+    selector: its `side.max_changes` or `side.change_price` says how near each selection must stay to the
+        last; the first turn is free, unless `side.previous` names one. Without either the turns are
+        independent.
 
     Examples
     --------

@@ -46,24 +46,14 @@ class Solved:
 class Choice:
     """What was decided, and by which program, before reasons are looked for.
 
-    Parameters
-    ----------
-    formulation : Formulation
-        Of the candidates, with the relevance that the settings gave them.
-    found : Solved
-    result : SolveResult
-        That of `found`, in words for people.
-    chosen : tuple of int
-        Indices into the candidates, in prompt order.
-    used, budget_tokens, allowed : int
-        Tokens used; the budget; what the program was given: less where the assembled block counts more than
-        its passages, more where they share text that is read once.
-    is_merged : bool
-        Whether passages of one document are read as one text.
-    by_room : bool
-        Whether sentences were chosen since passages that are worth their price do not fit.
-    counter : str
-        Name of what counted `used`.
+    formulation: of the candidates, with the relevance that the settings gave them.
+    result: that of `found`, in words for people.
+    chosen: indices into the candidates, in prompt order.
+    used, budget_tokens, allowed: tokens used; the budget; what the program was given: less where the
+        assembled block counts more than its passages, more where they share text that is read once.
+    is_merged: whether passages of one document are read as one text.
+    by_room: whether sentences were chosen since passages that are worth their price do not fit.
+    counter: name of what counted `used`.
     """
 
     formulation: Formulation

@@ -65,23 +65,15 @@ class Unit(NamedTuple):
 class Cut(NamedTuple):
     """A pool of sentences.
 
-    Parameters
-    ----------
-    candidates : Candidates
-        The sentences, most probable first; ``cut_from`` says of which passages.
-    shares : ndarray of shape (m,)
-        Of the text of its passage, how much each is.
-    sizes : ndarray of shape (m,)
-        What the relevance of each is multiplied by: 1 for probabilities that a sentence is needed. In a pool
-        of documents its tokens divided by `PASSAGE`, since short pieces would otherwise be bought for being
-        short, and by the largest relevance: prices are shares of the best, as nobody knows how hard a
-        question is.
-    related : ndarray of shape (m, m)
-        Benefit of choosing two: that of their passages, for the best sentence of each.
-    fixed : ndarray of int8, shape (m,)
-        1 for sentences of passages that must be read, -1 for all others.
-    not_cut : dict of int to int
-        Passages that are not cut -> the near-duplicate that is.
+    candidates: the sentences, most probable first; ``cut_from`` says of which passages.
+    shares: shape (m,); of the text of its passage, how much each is.
+    sizes: shape (m,); what the relevance of each is multiplied by: 1 for probabilities that a sentence is
+        needed. In a pool of documents its tokens divided by `PASSAGE`, since short pieces would otherwise be
+        bought for being short, and by the largest relevance: prices are shares of the best, as nobody knows
+        how hard a question is.
+    related: shape (m, m); benefit of choosing two: that of their passages, for the best sentence of each.
+    fixed: shape (m,); 1 for sentences of passages that must be read, -1 for all others.
+    not_cut: passages that are not cut -> the near-duplicate that is.
     """
 
     candidates: Candidates
@@ -125,14 +117,9 @@ def units_for(
     sentences cannot be chosen, relevance is no probability, a passage must be read (all of it), or programs
     are enumerated.
 
-    Parameters
-    ----------
-    candidates : Candidates
-        Passages with the relevance that these settings give them, see `Selector.valued`.
-    model : RelevanceModel or None
-        What gave them that.
-    counter : TokenCounter or None
-        The reader's tokenizer.
+    candidates: passages with the relevance that these settings give them, see `Selector.valued`.
+    model: what gave them that.
+    counter: the reader's tokenizer.
     """
     if settings.units != "auto":
         return settings.units
@@ -172,28 +159,17 @@ def cut_into_sentences(
 ) -> Cut:
     """The sentences of a pool, as candidates.
 
-    Parameters
-    ----------
-    candidates : Candidates
-        Passages with probabilities as relevance; they are cut here if they do not know their sentences.
-    counter : TokenCounter or None
-        The reader's tokenizer, which the program cannot do without here.
-    fixed : ndarray of int8, shape (n,)
-        Passages that must (1) or must not (0) be read; -1: free.
-    related : ndarray of shape (n, n), or None
-        Benefit of choosing two passages.
-    one_of_copies : bool
-        Whether only one of near-duplicates may be read.
-    compared : bool
-        Whether it must be known how similar sentences are, for redundancy.
-    weights : SentenceModel, optional
-        What tells which sentences are needed, instead of what ships.
+    candidates: passages with probabilities as relevance; they are cut here if they do not know their
+        sentences.
+    counter: the reader's tokenizer, which the program cannot do without here.
+    fixed: shape (n,); passages that must (1) or must not (0) be read; -1: free.
+    related: shape (n, n); benefit of choosing two passages.
+    one_of_copies: whether only one of near-duplicates may be read.
+    compared: whether it must be known how similar sentences are, for redundancy.
+    weights: what tells which sentences are needed, instead of what ships.
 
-    Raises
-    ------
-    InputError
-        Without counter, or without a question where nobody embedded the sentences; for candidates with a
-        radius; if every passage is excluded, or if the candidates are sentences already.
+    Raises `InputError` without counter, or without a question where nobody embedded the sentences; for
+    candidates with a radius; if every passage is excluded, or if the candidates are sentences already.
     """
     if candidates.cut_from is not None:
         raise InputError("the candidates are sentences already: give passages, or units='passages'")
@@ -418,10 +394,8 @@ def _text(candidates: Candidates, unit: Unit) -> str:
 def outdated(candidates: Candidates, fixed: NDArray[np.int8]) -> list[int]:
     """Return candidates of which a newer near-duplicate is in the pool.
 
-    Parameters
-    ----------
-    fixed : ndarray of shape (n,)
-        1 for what must be read, which is never outdated; 0 for what must not, which replaces nothing.
+    fixed: shape (n,); 1 for what must be read, which is never outdated; 0 for what must not, which replaces
+        nothing.
     """
     alike, dates = candidates.duplicates, candidates.dates
     if alike is None or dates is None:
