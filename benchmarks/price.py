@@ -22,8 +22,8 @@ from benchmarks.compare import Row, differences, draw, rows_table, summarized
 from benchmarks.questions import left_out, load_sets, pools_of
 from benchmarks.runner import Measured, interval_text, note, text_table
 from mio_rag.allocation import allocate
-from mio_rag.evaluation.contenders import make_methods
 from mio_rag.measures import evidence_found
+from mio_rag.methods import make_methods
 from mio_rag.pool import Candidates
 from mio_rag.selection.program import LINK_BENEFIT
 from mio_rag.selection.selector import Selector
@@ -89,7 +89,8 @@ def _rows(
     options = SolveOptions(time_limit_seconds=limit, relative_gap=1e-4)
     program = Selector(options=options, relevance_model=None, link_benefit=LINK_BENEFIT, passage_penalty=0.0)
     fused = make_methods(["fused"], program)[0]
-    heads = [fused.scored(pool.take(range(min(_POOL, len(pool))))) for _, pool in asked]
+    taken = [pool.take(range(min(_POOL, len(pool)))) for _, pool in asked]
+    heads = [pool.with_relevance(pool.scores["fused"], pool.scores) for pool in taken]
 
     def row(kind: str, setting: float, budget: int, selector: Selector, of: Sequence[Candidates]) -> Row:
         found = [selector.choose(pool, budget) for pool in of]

@@ -12,7 +12,7 @@ import pytest
 
 from mio_rag import Selector
 from mio_rag.errors import InputError, choose
-from mio_rag.evaluation.contenders import make_methods
+from mio_rag.methods import make_methods
 from mio_rag.policies.make import make_controller
 from mio_rag.policies.setup import Setup
 from mio_rag.pool import COLUMNS, Pool

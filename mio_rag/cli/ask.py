@@ -43,7 +43,8 @@ def select(
     budget: o.Budget = None,
     where: o.Where = None,
     units: o.Units = None,
-    method: Annotated[str, o.opt("mio, topk, bm25, fused, mmr, greedy, or topk:K.")] = "mio",
+    method: Annotated[str, o.opt("mio, topk, bm25, fused, mmr, topk:K, or your own (--plugin).")] = "mio",
+    plugin: o.Plugins = None,
     model: Annotated[str | None, o.opt("Count tokens as this model does. [default: approximate]")] = None,
     policy: o.PolicyName = DEFAULTS.policy,
     set_: o.Sets = None,
@@ -70,6 +71,7 @@ def select(
     from mio_rag.retrieval import Retriever
 
     output = open_output(json_output or form == "json")
+    o.load_plugins(plugin)
     spec = None if model is None else o.reader_spec(model)
     chosen, *_ = collect(
         lambda: Chosen.of(policy, set_, budget=budget, units=units).check(),
@@ -134,7 +136,7 @@ def _strategies(chosen: Chosen) -> str | None:
 
 
 def _by_method(method: str, chosen: Chosen) -> Callable[..., Selection]:
-    from mio_rag.evaluation.contenders import make_methods
+    from mio_rag.methods import make_methods
 
     if method == "mio":
         return chosen.selector.select

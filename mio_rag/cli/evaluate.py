@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import Embedder
 
-_METHODS = "mio,exact,fused,topk,bm25,mmr"
+_METHODS = "mio,fused,topk,bm25,mmr,adaptive-k"
 
 
 # -- evaluate ---------------------------------------------------------------------------------------------
@@ -34,6 +34,7 @@ def evaluate(
     methods: Annotated[
         str, o.opt("Methods (--list) and policies: presets, files, and names of `mio-rag policy list`.")
     ] = _METHODS,
+    plugin: o.Plugins = None,
     budget: o.Budgets = "256,1024",
     model: Annotated[str | None, o.opt("Also answer, and score answers: as in ask. [default: none]")] = None,
     answer: Annotated[int, o.opt("Longest answer, in tokens.")] = DEFAULTS.answer,
@@ -83,6 +84,7 @@ def evaluate(
 
     out = free_folder(Path("evaluation"), resume) if out is None else out
     output = open_output(json_output, kept_rows(out))
+    o.load_plugins(plugin)
     if show_list:
         _print_list(output)
         return
@@ -153,7 +155,7 @@ def _split(methods: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _check_methods(
     methods: tuple[str, ...], controllers: tuple[str, ...], closed_book: bool, spec: str | None
 ) -> None:
-    from mio_rag.evaluation.contenders import make_methods, unpaced
+    from mio_rag.evaluation.contenders import check_methods
     from mio_rag.selection.selector import Selector
 
     if closed_book and methods:
@@ -165,8 +167,7 @@ def _check_methods(
     if controllers and spec is None:
         raise InputError(f"{', '.join(controllers)} needs a model that answers: give --model")
     # "calibrated" is checked with the relevance model, which is read later.
-    ranked = [name for name in unpaced(methods) if not name.startswith("calibrated")]
-    make_methods(ranked or ["exact"], Selector())
+    check_methods([n for n in methods if not n.startswith("calibrated")] or ["exact"], Selector())
 
 
 def _settings(
@@ -319,18 +320,19 @@ def _print_result(output: Output, result: EvaluationResult, refused: dict[Any, A
 def _print_list(output: Output) -> None:
     """Print methods and measures."""
     from mio_rag.cli.show import print_measures
-    from mio_rag.evaluation.contenders import METHODS
+    from mio_rag.evaluation.contenders import TOTALS
     from mio_rag.measures import measures
+    from mio_rag.methods import known_methods
     from mio_rag.policies.make import kind_names
 
-    found = measures()
+    found, methods = measures(), [*known_methods(), *TOTALS]
     if output.as_json:
         fields = ("name", "label", "meaning", "of", "better", "unit", "source")
         told = [{field: getattr(measure, field) for field in fields} for measure in found]
-        output.json({"methods": list(METHODS), "policies": kind_names(), "measures": told})
+        output.json({"methods": methods, "policies": kind_names(), "measures": told})
         return
-    more = "topk:K, bm25:K, fused:K, exact:passages, exact:sentences, calibrated, allocated, paced"
-    output.console.print(f"methods: {', '.join(METHODS)}, {more}", soft_wrap=True)
+    more = "exact:UNITS, mmr:LAMBDA, and topk:K, bm25:K and so on, which stop after K passages"
+    output.console.print(f"methods: {', '.join(methods)}; {more}", soft_wrap=True)
     output.console.print(f"policies: presets, files, {', '.join(kind_names())}\n", soft_wrap=True)
     print_measures(output.console, found)
 
@@ -350,6 +352,6 @@ def demo(
     from mio_rag.evaluation.ledger import free_folder
 
     evaluate(
-        "demo", methods="fused,mmr,exact,mio", budget="256,512", model=model, answer=32, embedder=embedder,
+        "demo", methods="mio,fused,mmr", budget="256,512", model=model, answer=32, embedder=embedder,
         out=free_folder(out), json_output=json_output,
     )  # fmt: skip

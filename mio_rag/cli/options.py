@@ -78,6 +78,20 @@ Resume = Annotated[bool, opt("Continue an interrupted run.", "--resume")]
 Json = Annotated[bool, opt("Print one JSON object on stdout and nothing else there.", "--json")]
 
 
+Plugins = Annotated[
+    list[Path] | None,
+    opt("Python file that registers methods or measures. Repeatable.", "--plugin", metavar="FILE"),
+]
+
+
+def load_plugins(files: Sequence[Path] | None) -> None:
+    """Import the files of --plugin."""
+    from mio_rag.methods import load_plugin
+
+    for file in files or ():
+        load_plugin(file)
+
+
 def reader_spec(model: str | None, default: str | None = None) -> str:
     """Return a model as `make_generator` takes it.
 

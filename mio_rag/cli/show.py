@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mio_rag.cli.terminal import Terminal, printable, styled
-from mio_rag.evaluation.rows import FITTING, reading_column
+from mio_rag.evaluation.rows import reading_column
 from mio_rag.evaluation.statistics import proven_yet_behind, too_few
 from mio_rag.formulations.numbers import plural
 from mio_rag.frontier.summary import deciding_measures
@@ -26,6 +26,7 @@ from mio_rag.measures import (
     find_measure,
     frontier_measures,
 )
+from mio_rag.methods import FITTING
 from mio_rag.refusal.fitting import Scores
 
 if TYPE_CHECKING:

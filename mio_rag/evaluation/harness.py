@@ -20,10 +20,9 @@ from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.contenders import (
     DEFAULT_METHODS,
     PACED,
+    check_methods,
     default_baseline,
     make_contenders,
-    make_methods,
-    unpaced,
 )
 from mio_rag.evaluation.ledger import TRACES, Ledger, environment, now, opened_run, record_of
 from mio_rag.evaluation.report import render_report
@@ -31,6 +30,7 @@ from mio_rag.evaluation.rows import Pipeline, warm_up
 from mio_rag.evaluation.statistics import compare_rows, matched_rows, summarize, summarize_sets
 from mio_rag.generation import Generator
 from mio_rag.measures import Instruments
+from mio_rag.methods import digests
 from mio_rag.policies.make import check_controllers, controller_files
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.refusal.model import Refusal
@@ -50,7 +50,7 @@ Progress = Callable[[int, str], None]  # (questions just finished, what happens)
 class EvaluationSettings:
     """What is compared, and how.
 
-    methods: see `mio_rag.evaluation.contenders`.
+    methods: see `mio_rag.methods` and `mio_rag.evaluation.contenders`.
     budgets: token budgets of the context block, each >= 1.
     baseline: what the others are compared with; None: fused if present, else topk, else the first.
     selector: settings of the program.
@@ -67,7 +67,6 @@ class EvaluationSettings:
     budgets: Sequence[int] = (256,)
     baseline: str | None = None
     selector: Selector = field(default_factory=lambda: Selector(options=SolveOptions(time_limit_seconds=2.0)))
-    mmr_lambda: float = 0.7
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
     limit: int | None = None
     max_tokens: int = 32
@@ -94,9 +93,8 @@ class EvaluationSettings:
         if self.baseline is not None and self.baseline not in self.names:
             problems.append(f"baseline '{self.baseline}' is not among the methods {', '.join(self.names)}")
         try:
-            alone = unpaced(self.methods)
-            if alone or not self.names:
-                make_methods(alone, self.selector, self.mmr_lambda)
+            if self.methods or not self.names:
+                check_methods(self.methods, self.selector)
             check_controllers(list(self.controllers), self.control, self.closed_book)
         except InputError as error:
             problems += error.problems
@@ -193,7 +191,6 @@ def evaluate(
         contenders = make_contenders(
             names,
             Setup(settings.control, retrievers[0], settings.selector, settings.max_tokens, settings.seed),
-            mmr_lambda=settings.mmr_lambda,
             traces=folder / TRACES,
             questions=len(questions),
             rows=ledger.rows,
@@ -298,7 +295,6 @@ def _run_record(
         "controller_files": controller_files(settings.controllers),
         "settings": {
             "max_tokens": settings.max_tokens,
-            "mmr_lambda": settings.mmr_lambda,
             "rerankers": list(settings.retrieval.rerankers) or None,
             "instruments": None if instruments is None else instruments.record(),
             "prices": None if settings.prices is None else dict(settings.prices.dollars),
@@ -306,6 +302,7 @@ def _run_record(
             "refusal": None if settings.refusing is None else settings.refusing.digest,
             # Its price depends on the number of questions: rows of a shorter run cannot be used.
             **({"questions_of_paced": questions} if PACED in settings.methods else {}),
+            **({"own_methods": own} if (own := digests(settings.methods)) else {}),
             **({"control": settings.control.to_dict()} if settings.controllers else {}),
         },
         **environment(),

@@ -26,6 +26,7 @@ from mio_rag.measures import (
     reading_measures,
     selection_measures,
 )
+from mio_rag.methods import FITTING
 from mio_rag.pool import Candidates
 from mio_rag.refusal.fitting import Scores, squad_scores
 from mio_rag.refusal.model import Refusal
@@ -38,8 +39,6 @@ from mio_rag.types import Question
 
 #: Solvers that rank by a score of their own; their gap is to that score's optimum, not to the program's.
 RANKING_SOLVERS = ("topk", "mmr", "density")
-#: The method that reads what `ask` reads by default.
-FITTING = "mio"
 #: Methods that may read single sentences. Evidence is labelled by passages, so theirs is not compared.
 PARTED = (FITTING, "exact:auto", "exact:sentences")
 #: Parts of the costs that every controller's row has; other parts come after them.

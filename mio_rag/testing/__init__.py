@@ -1,11 +1,12 @@
-"""For authors of back ends and controllers: suites that tell whether theirs keep what mio-rag promises.
+"""For authors of back ends, methods and controllers: suites that check what mio-rag promises.
 
 `check_solver` holds a solver against enumeration and known answers. The programs that it draws are there for
 tests of one's own: `random_program`, `random_shared_program`, `at_scale`, `hard_program`, `known_cases`.
-`check_controller` runs a controller on the bundled demo.
+`check_method` runs a selection method on random pools, `check_controller` a controller on the bundled demo.
 """
 
 from mio_rag.testing.controllers import check_controller
+from mio_rag.testing.methods import check_method
 from mio_rag.testing.programs import (
     SCALES,
     at_scale,
@@ -20,6 +21,7 @@ __all__ = [
     "SCALES",
     "at_scale",
     "check_controller",
+    "check_method",
     "check_solver",
     "disagreement",
     "hard_program",

@@ -287,7 +287,7 @@ def test_demo(demo: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     done = here("demo", "--out", tmp_path / "demo", "--embedder", "tfidf", "--json")
     assert done.returncode == 0, done.stderr
     assert {(e["method"], e["budget_tokens"]) for e in only_object(done)["summary"]} == {
-        (m, b) for m in ("fused", "mmr", "exact", "mio") for b in (256, 512)
+        (m, b) for m in ("mio", "fused", "mmr") for b in (256, 512)
     }
     assert (tmp_path / "demo" / "report.html").is_file()
     more = only_object(here("demo", "--out", tmp_path / "demo", "--embedder", "tfidf", "--json"))

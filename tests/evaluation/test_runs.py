@@ -14,7 +14,6 @@ import pytest
 from mio_rag.context import RegexCounter, render_context
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
-from mio_rag.evaluation.contenders import make_methods
 from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings, evaluate, mixture_of
 from mio_rag.evaluation.ledger import free_folder
 from mio_rag.evaluation.report import render_report
@@ -238,9 +237,9 @@ def test_wrong_settings_and_corpora_are_refused(
     with pytest.raises(InputError) as raised:
         EvaluationSettings(
             methods=("topk", "nonsense"), budgets=(0, 5, 5), baseline="mmr",
-            limit=0, max_tokens=0, seed=-1, mmr_lambda=0,
+            limit=0, max_tokens=0, seed=-1,
         )  # fmt: skip
-    assert len(raised.value.problems) == 8
+    assert len(raised.value.problems) == 7
     assert EvaluationSettings(methods=("exact", "mmr")).reference == "exact"
     assert EvaluationSettings(methods=("exact", "topk")).reference == "topk"
     reworded = (replace(rivers.passages[0], text="The Arno rises elsewhere."), *rivers.passages[1:])
@@ -538,9 +537,6 @@ def test_a_total_counts_the_reader_s_tokens(
     assert 0 < sum(row["tokens_used"] for row in result.rows) <= 70 * len(rivers.questions)
     with pytest.raises(InputError, match=r"method 'allocated': token_price=0.1 is what is looked for here"):
         EvaluationSettings(methods=("allocated",), selector=Selector(token_price=0.1))
-    (method,) = make_methods(["allocated"], Selector())
-    with pytest.raises(InputError, match="shares one total among all questions"):
-        method.select(None, 100, RegexCounter())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="'paced' is listed twice"):
         EvaluationSettings(methods=("paced", "paced"))
     with pytest.raises(InputError, match="did you mean 'paced'"):

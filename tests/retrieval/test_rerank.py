@@ -11,9 +11,9 @@ import pytest
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.contenders import make_methods
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.generation.base import option_logprobs
+from mio_rag.methods import make_methods
 from mio_rag.relevance import available_features, feature_matrix
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.rerank import (
@@ -121,7 +121,7 @@ def test_pools_carry_scores_features_and_rankings(rivers: Dataset, river_index: 
     assert other.scores["overlap"][other.ids.index("r5")] == 2
     ranked = make_methods(["maxsim:1"], Selector.raw())[0]
     with pytest.raises(InputError, match="re-ranker"):
-        ranked.scored(pool)
+        ranked.select(pool, 100)
     pool = replace(pool, scores={**pool.scores, "maxsim": pool.scores["overlap"]})
     chosen = ranked.select(pool, 60, retriever.counter)
     assert chosen.ids == (pool.ids[int(np.argmax(pool.scores["overlap"]))],)

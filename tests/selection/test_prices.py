@@ -10,12 +10,12 @@ import pytest
 
 from mio_rag import Conversation, Selector, SideConstraints
 from mio_rag.errors import InputError
-from mio_rag.evaluation.contenders import make_methods
 from mio_rag.evaluation.tune import Goal, TuneSettings
 from mio_rag.formulations import NormBall
 from mio_rag.formulations.uncertainty import UncertaintySet
 from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.frontier.query import query_frontier
+from mio_rag.methods import make_methods
 from mio_rag.pool import Candidates
 from mio_rag.selection.selector import check_ids
 from mio_rag.solvers import Status
