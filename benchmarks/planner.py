@@ -34,10 +34,9 @@ from mio_rag.pictures import label_points
 from mio_rag.policies.make import workflow_session
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import Retriever
-from mio_rag.session.budget import Limits
+from mio_rag.session.budget import Limits, Models
 from mio_rag.session.loop import Session
-from mio_rag.session.models import Models, WorkflowSettings
-from mio_rag.session.workflow import Workflow, find_workflow
+from mio_rag.session.workflow import Workflow, WorkflowSettings, find_workflow
 
 IntArray = NDArray[np.intp]
 ALPHAS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

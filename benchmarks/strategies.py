@@ -40,8 +40,7 @@ from mio_rag.learning.bandit_log import Event
 from mio_rag.learning.bandit_report import off_policy
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
-from mio_rag.session.search import SearchSettings, search
-from mio_rag.session.strategies import STRATEGIES, Found, SearchTask
+from mio_rag.session.search import STRATEGIES, Found, SearchSettings, SearchTask, search
 from mio_rag.storage import append_lines
 from mio_rag.types import Question
 

@@ -23,7 +23,7 @@ from benchmarks.runner import Measured, at_least, note
 from mio_rag.learning.bandit import BanditSettings, Learned
 from mio_rag.learning.bandit_log import EventLog
 from mio_rag.learning.strategist import Strategist, folded, known_settings
-from mio_rag.session.strategies import STRATEGIES
+from mio_rag.session.search import STRATEGIES
 
 _BLOCKS = 20
 _EMBEDDING = 384

@@ -85,7 +85,7 @@ def _digits(value: str) -> str:
 
 
 def _known_strategies(value: tuple[str, ...]) -> tuple[str, ...]:
-    from mio_rag.session.strategies import check_strategies
+    from mio_rag.session.search import check_strategies
 
     return check_strategies(value)
 

@@ -27,9 +27,9 @@ from mio_rag.policy_files import Resolved
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
+from mio_rag.session.budget import Models
 from mio_rag.session.costs import Prices
 from mio_rag.session.loop import Account
-from mio_rag.session.models import Models
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.types import Answer, GenerationError, Question
 

@@ -172,7 +172,7 @@ def _applied(data: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     if "repeat.process" in changes and not {"repeat.by", "repeat.rule"} & set(changes):
         changes = {**changes, "repeat.rule": "mdp"}
     if "search.state" in changes and "search.strategies" not in changes:
-        from mio_rag.session.strategies import STRATEGIES
+        from mio_rag.session.search import STRATEGIES
 
         changes = {**changes, "search.strategies": ["raw", *(one for one in STRATEGIES if one != "raw")]}
     for key, value in changes.items():
@@ -330,8 +330,8 @@ class Chosen:
         from mio_rag.learning.router_model import KEY, RouterSettings, Utility
         from mio_rag.policies.setup import ControlSettings
         from mio_rag.session.budget import Limits
-        from mio_rag.session.models import WorkflowSettings
         from mio_rag.session.tiers import PUBLISHED, read_tiers
+        from mio_rag.session.workflow import WorkflowSettings
 
         policy, kinds, given = self.policy, dict[str, Any](), self.given
         model = model_of(None if policy.repeat.process is None else Path(policy.repeat.process), {})

@@ -291,10 +291,9 @@ def _outcomes(output: Output, folder: Path, given: SimpleNamespace) -> Any:
     from mio_rag.policies.setup import ControlSettings, Setup
     from mio_rag.retrieval import Retriever
     from mio_rag.selection.selector import Selector
-    from mio_rag.session.budget import Limits
+    from mio_rag.session.budget import Limits, Models
     from mio_rag.session.loop import Session
-    from mio_rag.session.models import Models, workflow_settings
-    from mio_rag.session.workflow import misfits, workflow_problems
+    from mio_rag.session.workflow import misfits, workflow_problems, workflow_settings
 
     paths, questions = given.paths, given.questions
     if questions and len(questions) != len(paths):

@@ -23,10 +23,9 @@ from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.rules import Decision, Policy, ProcessStep, draw, open_actions, tracked_next
 from mio_rag.learning.rules import State as View
 from mio_rag.selection.result import Selection
-from mio_rag.session.state import Action, Result, State
+from mio_rag.session.state import Action, Memory, Result, State
 from mio_rag.session.tools import memory_of
 from mio_rag.session.trace import per_token, share
-from mio_rag.session.values import Memory
 
 _AHEAD = 64  # searches whose gain is computed; later ones change no decision
 _QUERY_TOKENS = 32  # the longest query that a model writes

@@ -22,8 +22,7 @@ from pydantic import AfterValidator, Field
 
 from mio_rag.errors import DataError, InputError, choose
 from mio_rag.learning.bandit_log import Event
-from mio_rag.session.search import SearchSettings
-from mio_rag.session.strategies import STRATEGIES, check_strategies
+from mio_rag.session.search import STRATEGIES, SearchSettings, check_strategies
 from mio_rag.settings import Settings
 
 FloatArray = NDArray[np.float64]

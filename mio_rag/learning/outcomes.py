@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from mio_rag.retrieval.index import CorpusIndex
     from mio_rag.session.budget import Replies
     from mio_rag.session.loop import Session
-    from mio_rag.session.models import WorkflowSettings
     from mio_rag.session.trace import Outcome, Trace
-    from mio_rag.session.workflow import Workflow
+    from mio_rag.session.workflow import Workflow, WorkflowSettings
 
 # -- tables -------------------------------------------------------------------------------------------------
 
@@ -404,7 +403,7 @@ def _about(folder: Path) -> dict[str, Any]:
 
 def _row(name: str, source: Source, question: Question, workflow: Workflow, found: Outcome) -> dict[str, Any]:
     from mio_rag.measures import answer_measures, failed_measures
-    from mio_rag.session.models import dollars
+    from mio_rag.session.workflow import dollars
 
     trace, total = found.trace, found.costs.total()
     if found.error is None:
@@ -439,7 +438,7 @@ def _row(name: str, source: Source, question: Question, workflow: Workflow, foun
 
 def _top_steps(workflow: Workflow, trace: Trace, settings: WorkflowSettings) -> Iterator[dict[str, Any]]:
     """The workflow's own nodes, each with what it cost with everything inside it."""
-    from mio_rag.session.models import dollars
+    from mio_rag.session.workflow import dollars
 
     costs, steps = trace.by_step(), {step.id: step for step in trace.steps}
     for node, signature in zip(workflow.nodes, workflow.signatures(), strict=True):

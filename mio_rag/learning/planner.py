@@ -19,9 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.learning.weights import Weights, read_weights, write_weights
-from mio_rag.session.models import dollars, workflow_settings
 from mio_rag.session.trace import Trace, wrong_totals
-from mio_rag.session.workflow import Workflow, inner_hashes
+from mio_rag.session.workflow import Workflow, dollars, inner_hashes, workflow_settings
 
 if TYPE_CHECKING:
     from mio_rag.learning.planner_regression import Experience

@@ -16,8 +16,7 @@ from mio_rag.errors import InputError, choose
 from mio_rag.learning.outcomes import Outcomes, gain_over_mixtures, read_collected
 from mio_rag.learning.planner import Encoder, IntArray, Network, Planner, QuestionFeatures, Regression, Tree
 from mio_rag.learning.planner_regression import Experience, experience_of, fit_regression
-from mio_rag.session.models import COSTS
-from mio_rag.session.workflow import Workflow, find_workflow
+from mio_rag.session.workflow import COSTS, Workflow, find_workflow
 
 if TYPE_CHECKING:
     from mio_rag.learning.ppo import PPOSettings

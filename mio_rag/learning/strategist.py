@@ -35,9 +35,8 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.session.search import Searched
+from mio_rag.session.search import STRATEGIES, Searched, check_strategies, names_of
 from mio_rag.session.state import State
-from mio_rag.session.strategies import STRATEGIES, check_strategies, names_of
 from mio_rag.session.trace import Outcome
 from mio_rag.types import Question
 

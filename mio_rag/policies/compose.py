@@ -23,9 +23,9 @@ from mio_rag.policies.setup import ControlSettings, Kind, Setup
 from mio_rag.policy import READER, Policy
 from mio_rag.policy_files import Resolved, alpha_of, read_policy, resolve
 from mio_rag.retrieval.retriever import Retriever
+from mio_rag.session.budget import Models
 from mio_rag.session.loop import Account, Session
-from mio_rag.session.models import Models
-from mio_rag.session.strategies import make_strategies
+from mio_rag.session.search import make_strategies
 from mio_rag.session.tools import Equipment
 
 

@@ -41,21 +41,22 @@ from mio_rag.learning.strategist import Chooser, Fixed, StrategyLearner, open_st
 from mio_rag.policies.compose import KIND as POLICY_KIND
 from mio_rag.policies.setup import Controller, ControlSettings, Kind, Setup
 from mio_rag.selection.selector import Selector
-from mio_rag.session.budget import Replies
+from mio_rag.session.budget import Models, Replies
 from mio_rag.session.costs import Prices
 from mio_rag.session.loop import Plan, Session
-from mio_rag.session.models import Models, WorkflowSettings, workflow_settings
 from mio_rag.session.tiers import Tier, TierReader
 from mio_rag.session.tools import Equipment
 from mio_rag.session.trace import Outcome
 from mio_rag.session.workflow import (
     NAMED,
     Workflow,
+    WorkflowSettings,
     chain,
     find_workflow,
     inner_hashes,
     misfits,
     workflow_problems,
+    workflow_settings,
 )
 from mio_rag.types import Question
 

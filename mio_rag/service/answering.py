@@ -34,9 +34,8 @@ from mio_rag.service.settings import Planning, Strategies
 from mio_rag.session.budget import Limits
 from mio_rag.session.cache import AnswerCache, digest_of
 from mio_rag.session.loop import Session
-from mio_rag.session.search import check_search
+from mio_rag.session.search import check_search, make_strategies
 from mio_rag.session.state import Action, Result
-from mio_rag.session.strategies import make_strategies
 from mio_rag.session.tools import Equipment
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.session.workflow import NAMED

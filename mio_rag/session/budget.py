@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from mio_rag.errors import UnsuitableModelError
-from mio_rag.generation import Generator, Prompt
+from mio_rag.generation import Generator, Prompt, make_generator
 from mio_rag.generation.base import allowance, charged
 from mio_rag.generation.protocol import CHOICE_TOKENS, GrammarWriter
 from mio_rag.session.costs import Call, Costs, Spent
@@ -281,3 +281,39 @@ class Branch:
         self._known = said.latency_seconds - waited
         call = Call(part, said.latency_seconds, 1, 0, said.prompt_tokens, said.completion_tokens)
         self.costs.add(call, model=self.generator.name, waited=waited)
+
+
+class Models:
+    """Generators by name; threads may share them.
+
+    specs: what `make_generator` takes, or a generator, which is not closed here.
+    make: opens a generator instead of `make_generator`.
+    """
+
+    def __init__(
+        self, specs: Mapping[str, str | Generator], make: Callable[[str], Generator] = make_generator
+    ) -> None:
+        self._specs, self._make = dict(specs), make
+        self._open: dict[str, Generator] = {}
+        self._opening = threading.Lock()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all."""
+        return tuple(self._specs)
+
+    def get(self, name: str) -> Generator:
+        """The generator of a name; it must be one of `names`."""
+        given = self._specs[name]
+        if not isinstance(given, str):
+            return given
+        with self._opening:
+            if name not in self._open:
+                self._open[name] = self._make(given)
+            return self._open[name]
+
+    def close(self) -> None:
+        """Close those that were opened here."""
+        for generator in self._open.values():
+            generator.close()
+        self._open.clear()

@@ -39,16 +39,16 @@ _DAY = 86_400.0
 
 def normal_question(question: str) -> str:
     """A question as the cache compares it: lower case, single blanks, no question mark at its end."""
-    told = " ".join(unicodedata.normalize("NFC", question).casefold().split())
-    return re.sub(r" ?\?[?!. ]*$", "", told)
+    text = " ".join(unicodedata.normalize("NFC", question).casefold().split())
+    return re.sub(r" ?\?[?!. ]*$", "", text)
 
 
 def digest_of(settings: Mapping[str, Any]) -> str:
     """A digest of settings as plain data, and of the version of mio-rag."""
     from mio_rag import __version__
 
-    told = json.dumps({"mio-rag": __version__, **settings}, sort_keys=True)
-    return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+    text = json.dumps({"mio-rag": __version__, **settings}, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class CacheSettings(Settings):
@@ -64,7 +64,7 @@ class CacheSettings(Settings):
 class Hit:
     """An answer that was given before.
 
-    answer: as it was kept.
+    answer: as it was stored.
     question: the question that it answered.
     age_seconds: since it was given.
     """
@@ -81,7 +81,7 @@ class Hit:
 class AnswerCache:
     """Answers to questions asked of one index.
 
-    path: the SQLite file; made when the first answer is kept.
+    path: the SQLite file; made when the first answer is stored.
     corpus: digest of the index; see `CorpusIndex.digest`.
     clock: seconds since 1970.
 
@@ -115,56 +115,50 @@ class AnswerCache:
 
         scope: digest of the settings and the model; see `digest_of`.
         """
-        found = None
-        if self.path.exists():
-            with self._warned("read"), self._connected() as connection:
-                found = self._found(connection, question, scope)
-        return found
+        key, now, hit = self._key(question, scope), self._clock(), None
+        if not self.path.exists():
+            return None
+        with self._warned("read"), self._connected() as connection:
+            row = connection.execute(
+                "SELECT question, answer, made FROM answers WHERE key = ? AND made >= ?",
+                (key, self._oldest()),
+            ).fetchone()
+            if row is not None:
+                try:
+                    answer, made = json.loads(row[1]), float(row[2])
+                except (ValueError, TypeError, RecursionError):
+                    answer = None
+                if isinstance(answer, dict) and isinstance(answer.get("answer"), str):
+                    connection.execute("UPDATE answers SET used = ? WHERE key = ?", (now, key))
+                    hit = Hit(answer, str(row[0]), max(0.0, now - made))
+                else:  # damaged: asked anew
+                    connection.execute("DELETE FROM answers WHERE key = ?", (key,))
+        return hit
 
     def put(self, question: str, scope: str, answer: Mapping[str, Any]) -> None:
-        """Keep an answer, and let go of what is too old or too much."""
+        """Store an answer, and delete what is too old or too much."""
         now = self._clock()
-        with self._warned("written"):
-            make_parent(self.path)
+        with self._warned("written"), self._connected() as connection:
             text = json.dumps(dict(answer), allow_nan=False)
             row = (self._key(question, scope), bytes.fromhex(scope), self._corpus, question, text, now, now)
-            with self._connected() as connection:
-                connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-                connection.execute("DELETE FROM answers WHERE made < ?", (self._oldest(),))
-                connection.execute(
-                    "DELETE FROM answers WHERE key IN (SELECT key FROM answers ORDER BY used DESC, key "
-                    "LIMIT -1 OFFSET ?)",
-                    (self.settings.entries,),
-                )
+            connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            connection.execute("DELETE FROM answers WHERE made < ?", (self._oldest(),))
+            connection.execute(
+                "DELETE FROM answers WHERE key IN (SELECT key FROM answers ORDER BY used DESC, key "
+                "LIMIT -1 OFFSET ?)",
+                (self.settings.entries,),
+            )
 
     def __len__(self) -> int:
-        if not self.path.exists():
-            return 0
-        with self._warned("read"), self._connected() as connection:
-            return int(connection.execute("SELECT count(*) FROM answers").fetchone()[0])
-        return 0
+        count = 0
+        if self.path.exists():
+            with self._warned("read"), self._connected() as connection:
+                count = int(connection.execute("SELECT count(*) FROM answers").fetchone()[0])
+        return count
 
     def _key(self, question: str, scope: str) -> bytes:
-        told = json.dumps([normal_question(question), scope, self._corpus.hex()])
-        return hashlib.sha256(told.encode()).digest()
-
-    def _found(self, connection: sqlite3.Connection, question: str, scope: str) -> Hit | None:
-        key = self._key(question, scope)
-        row = connection.execute(
-            "SELECT question, answer, made FROM answers WHERE key = ? AND made >= ?", (key, self._oldest())
-        ).fetchone()
-        if row is None:
-            return None
-        try:
-            answer, made = json.loads(row[1]), float(row[2])
-        except (ValueError, TypeError, RecursionError):
-            answer = None
-        if not isinstance(answer, dict) or not isinstance(answer.get("answer"), str):  # damaged: asked anew
-            connection.execute("DELETE FROM answers WHERE key = ?", (key,))
-            return None
-        now = self._clock()
-        connection.execute("UPDATE answers SET used = ? WHERE key = ?", (now, key))
-        return Hit(answer, str(row[0]), max(0.0, now - made))
+        text = json.dumps([normal_question(question), scope, self._corpus.hex()])
+        return hashlib.sha256(text.encode()).digest()
 
     def _oldest(self) -> float:
         return self._clock() - self.settings.days * _DAY
@@ -172,6 +166,7 @@ class AnswerCache:
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
         """A connection for one transaction, with the table in place."""
+        make_parent(self.path)
         with closing(sqlite3.connect(self.path, timeout=30)) as connection, connection:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, _VERSION):  # another process has written it since
@@ -181,27 +176,6 @@ class AnswerCache:
                 connection.execute(f"PRAGMA application_id = {_OURS}")
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
             yield connection
-
-    def _check_file(self) -> None:
-        """Raise `InputError` for a file that is no cache, or one of another version."""
-        if not self.path.exists() or (self.path.is_file() and self.path.stat().st_size == 0):
-            return
-        foreign = (
-            f"'{self.path}' is no answer cache of this version of mio-rag: give another file, for instance "
-            "answers.sqlite"
-        )
-        if not self.path.is_file():
-            raise InputError(foreign)
-        try:
-            with closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-                ours = connection.execute("PRAGMA application_id").fetchone()[0]
-                version = connection.execute("PRAGMA user_version").fetchone()[0]
-                tables = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master")}
-        except sqlite3.Error as error:
-            raise InputError(f"{foreign} ({error})") from error
-        being_made = ours == version == 0 and tables <= {_TABLE.replace("IF NOT EXISTS ", "")}
-        if not being_made and (ours, version) != (_OURS, _VERSION):
-            raise InputError(foreign)
 
     @contextmanager
     def _warned(self, what: str) -> Iterator[None]:
@@ -213,3 +187,24 @@ class AnswerCache:
                 Notice,
                 stacklevel=4,
             )
+
+    def _check_file(self) -> None:
+        """Raise `InputError` for a file that is no cache, or one of another version."""
+        if not self.path.exists() or (self.path.is_file() and self.path.stat().st_size == 0):
+            return
+        reason = ""
+        if self.path.is_file():
+            try:
+                with closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)) as found:
+                    ours = found.execute("PRAGMA application_id").fetchone()[0]
+                    version = found.execute("PRAGMA user_version").fetchone()[0]
+                    tables = {sql for (sql,) in found.execute("SELECT sql FROM sqlite_master")}
+                being_made = ours == version == 0 and tables <= {_TABLE.replace("IF NOT EXISTS ", "")}
+                if being_made or (ours, version) == (_OURS, _VERSION):
+                    return
+            except sqlite3.Error as error:
+                reason = f" ({error})"
+        raise InputError(
+            f"'{self.path}' is no answer cache of this version of mio-rag: give another file, for instance "
+            f"answers.sqlite{reason}"
+        )

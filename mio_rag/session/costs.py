@@ -12,7 +12,6 @@ either way.
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +22,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mio_rag.errors import InputError
+from mio_rag.settings import Settings
 
 _Count = Annotated[int, Field(ge=0)]
+_Dollars = Annotated[float, Field(ge=0)]
 _STATUS = Path("/proc/self/status")
 
 
@@ -44,21 +44,27 @@ class Call:
     prompt_tokens: _Count = 0
     completion_tokens: _Count = 0
 
+    def __add__(self, other: Call) -> Call:
+        return Call(
+            self.part,
+            self.seconds + other.seconds,
+            self.lm_calls + other.lm_calls,
+            self.retrieval_calls + other.retrieval_calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+        )
+
 
 def totals(calls: Sequence[Call]) -> dict[str, Call]:
     """The calls of each part, added up."""
     sums: dict[str, Call] = {}
     for call in calls:
-        before = sums.get(call.part, Call(call.part, 0.0))
-        sums[call.part] = Call(
-            call.part,
-            before.seconds + call.seconds,
-            before.lm_calls + call.lm_calls,
-            before.retrieval_calls + call.retrieval_calls,
-            before.prompt_tokens + call.prompt_tokens,
-            before.completion_tokens + call.completion_tokens,
-        )
+        sums[call.part] = sums.get(call.part, Call(call.part, 0.0)) + call
     return sums
+
+
+class _Table(Settings):
+    dollars: dict[str, tuple[_Dollars, _Dollars]]
 
 
 @dataclass(frozen=True)
@@ -73,19 +79,7 @@ class Prices:
     dollars: Mapping[str, tuple[float, float]]
 
     def __post_init__(self) -> None:
-        kept, problems = {}, []
-        for model, pair in self.dollars.items():
-            try:
-                into, out = (float(price) for price in pair)
-            except (TypeError, ValueError):
-                problems.append(f"price of '{model}' is {pair!r}: give two numbers, for tokens in and out")
-                continue
-            if not (0 <= into < math.inf and 0 <= out < math.inf):
-                problems.append(f"price of '{model}' is {pair!r}: dollars per million tokens are >= 0")
-            kept[model] = (into, out)
-        if problems:
-            raise InputError(problems)
-        object.__setattr__(self, "dollars", kept)
+        object.__setattr__(self, "dollars", _Table(dollars=dict(self.dollars)).dollars)
 
     def of(self, model: str, prompt_tokens: int, completion_tokens: int) -> float | None:
         """Dollars for these tokens; None where the model has no price, though no tokens cost nothing."""
@@ -176,21 +170,23 @@ class Costs:
 
         model: who replied.
         waited: seconds of the open part that went by in it; fewer than the call's own where its reply was
-            kept.
+            stored.
         """
-        if self._open:
-            self._open[-1].elsewhere += waited
+        self._wait(waited)
         self.spent.append(Spent(call, tuple(part.name for part in self._open), model, peak_memory_mb()))
 
     def include(self, other: Costs, *, waited: float = 0.0) -> None:
-        """Count all of another record within the open part, such as that of a branch that ran beside it.
+        """Count all of another record within the open part, such as that of a branch that ran in parallel.
 
         waited: seconds of the open part that went by in it.
         """
-        if self._open:
-            self._open[-1].elsewhere += waited
+        self._wait(waited)
         here = tuple(part.name for part in self._open)
         self.spent += [replace(spent, within=(*here, *spent.within)) for spent in other.spent]
+
+    def _wait(self, seconds: float) -> None:
+        if self._open:
+            self._open[-1].elsewhere += seconds
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -218,20 +214,14 @@ def _added(spent: Sequence[Spent]) -> Amount:
             into, out = tokens.get(one.model, (0, 0))
             tokens[one.model] = into + one.call.prompt_tokens, out + one.call.completion_tokens
     peaks = [one.peak_memory_mb for one in spent if one.peak_memory_mb is not None]
-    return Amount(
-        sum(one.call.seconds for one in spent),
-        sum(one.call.lm_calls for one in spent),
-        sum(one.call.retrieval_calls for one in spent),
-        tokens,
-        max(peaks, default=None),
-    )
+    whole = sum((one.call for one in spent), Call("", 0.0))
+    return Amount(whole.seconds, whole.lm_calls, whole.retrieval_calls, tokens, max(peaks, default=None))
 
 
 def peak_memory_mb() -> float | None:
-    """Most memory that this process has held so far, in millions of bytes; None where the system has no say.
+    """Most memory that this process has held so far, in millions of bytes; None where that is not reported.
 
-    Resident memory, as the system counts it. It never falls: a part that shows more than the part before it
-    needed more, one that shows the same may have needed less.
+    Resident memory. It never falls: a part that shows more than the part before it needed more.
     """
     try:  # resource.getrusage would count what the process held that started this one
         with _STATUS.open("rb") as status:

@@ -18,13 +18,11 @@ from mio_rag.generation import Generator, build_prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS, window_room
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
-from mio_rag.session.budget import Budget, LimitReached, Limits, Replies, Reply
+from mio_rag.session.budget import Budget, LimitReached, Limits, Models, Replies, Reply
 from mio_rag.session.costs import Call, Costs, Spent
-from mio_rag.session.models import Models
-from mio_rag.session.state import Action, Decider, Learner, Once, Result, State
+from mio_rag.session.state import Action, Decider, Fact, Learner, Result, State
 from mio_rag.session.tools import Equipment, Job, Nothing, Tool, asks, find_tool, missing_inputs
 from mio_rag.session.trace import Outcome, trace_of
-from mio_rag.session.values import Fact
 from mio_rag.types import GenerationError, Question
 
 _NOTES = 208  # tokens for notes and answers to sub-questions, next to the evidence
@@ -302,12 +300,16 @@ def _takes_a_step(tool: Tool, action: Action) -> bool:
 
 @contextmanager
 def _place(budget: Budget, tool: Tool, result: Result) -> Iterator[None]:
-    """A place among the actions that run in parallel; one that waits for others takes none."""
+    """A place among the actions that run in parallel; one that waits for others takes none.
+
+    It is given back once, when the action ends or is abandoned.
+    """
     if tool.runs_others:
         yield
         return
     budget.places.acquire()
-    result.release = Once(budget.places.release)
+    held = iter((budget.places.release,))
+    result.release = lambda: next(held, lambda: None)()
     try:
         yield
     finally:
@@ -460,17 +462,17 @@ class _Run:
         trace = trace_of(
             state,
             costs,
-            policy=session.name,
-            asked=state.budget,
-            settings=dict(session.settings),
-            generator="" if self.reader is None else self.reader.name,
             reply=reply,
             error=error,
-            opening=self.opening,
-            seconds=time.perf_counter() - self.began,
-            workflow=session.plan.described(state),
             scores=session.plan.scores(state),
             fallback=self.fallback,
+            policy=session.name,
+            budget=state.budget,
+            settings=dict(session.settings),
+            generator="" if self.reader is None else self.reader.name,
+            opening=self.opening.calls,
+            seconds=time.perf_counter() - self.began,
+            workflow=session.plan.described(state),
         )
         trace = replace(trace, about={**trace.about, **self.problems})
         infeasible = [r.facts["infeasible"] for r in state.results.values() if "infeasible" in r.facts]

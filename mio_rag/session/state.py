@@ -13,11 +13,78 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.session.budget import Branch, Limits, Reply
 from mio_rag.session.costs import Costs
-from mio_rag.session.values import Fact, Facts, Queries, Value
-from mio_rag.types import Question
+from mio_rag.types import Passage, Question
 
 T = TypeVar("T")
+
+NOTES_ID = "notes"  # of the passage that holds notes and facts
 _UNKNOWN = re.compile(r"unknown|not (?:mention|provid|state|specif|found|enough)|cannot|no information", re.I)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A sub-question and its answer."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Sub-questions; in a series, later ones name the answers to earlier ones as #1, #2, ..."""
+
+    texts: tuple[str, ...]
+    serial: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Answers to sub-questions, in order."""
+
+    found: tuple[Fact, ...]
+
+
+#: What an action may give; the question itself is known everywhere.
+Value = str | Queries | Candidates | Selection | Facts | Reply
+
+TYPES: Mapping[str, type[Any]] = {
+    "question": str,
+    "questions": Queries,
+    "pool": Candidates,
+    "passages": Selection,
+    "facts": Facts,
+    "answer": Reply,
+}
+
+
+@dataclass
+class Memory:
+    """What is known of a question in a loop of searches and notes.
+
+    pool: what all queries so far have found.
+    selection: what is read of it.
+    queries, notes: what was searched for, and the model's notes.
+    """
+
+    question: Question
+    pool: Candidates | None = None
+    selection: Selection | None = None
+    queries: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def has_query(self, query: str) -> bool:
+        """Whether it was searched for before."""
+        return query.lower() in {known.lower() for known in self.queries}
+
+    def last_notes(self, most: int) -> list[str]:
+        """The last notes, at most so many."""
+        return self.notes[max(0, len(self.notes) - most) :]
+
+    def passages(self, max_notes: int) -> tuple[Passage, ...]:
+        """The evidence, then the last notes as one more passage."""
+        read = () if self.selection is None else self.selection.passages
+        kept = self.last_notes(max_notes)
+        return (*read, Passage(NOTES_ID, "\n".join(kept), "Notes")) if kept else read
 
 
 @dataclass(frozen=True)
@@ -46,21 +113,6 @@ class Action:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Once:
-    """Calls a function at most once, whichever thread comes first."""
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        self._act: Callable[[], None] | None = act
-        self._lock = threading.Lock()
-
-    def __call__(self) -> None:
-        """Call it, if nobody has."""
-        with self._lock:
-            act, self._act = self._act, None
-        if act is not None:
-            act()
-
-
 @dataclass(eq=False)
 class Result:
     """What came of an action.
@@ -83,7 +135,7 @@ class Result:
     children: list[State] = field(default_factory=list)
     branch: Branch | None = None
     begun: float | None = None
-    release: Once | None = None
+    release: Callable[[], None] | None = None
 
     @property
     def all_costs(self) -> Iterator[Costs]:

@@ -13,37 +13,49 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
+from mio_rag.context import SEPARATOR, render_context
 from mio_rag.errors import InfeasibleError, InputError, UnsuitableModelError
 from mio_rag.generation import Prompt, build_prompt
+from mio_rag.generation.prompts import LETTERS
 from mio_rag.pool import Candidates
 from mio_rag.relevance.complete import Completeness, shipped
+from mio_rag.relevance.documents import is_document_pool
 from mio_rag.retrieval.retriever import Retriever, reciprocal_rank_fusion
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Branch, LimitReached, Reply
-from mio_rag.session.search import SearchSettings, asks_a_model, listed, search, strategies_problem
-from mio_rag.session.state import Action, Result, State
-from mio_rag.session.strategies import make_strategies
-from mio_rag.session.tiers import TierReader
-from mio_rag.session.values import (
+from mio_rag.session.search import (
+    SearchSettings,
+    asks_a_model,
+    filled,
+    listed,
+    make_strategies,
+    search,
+    strategies_problem,
+    template,
+)
+from mio_rag.session.state import (
+    NOTES_ID,
     TYPES,
+    Action,
     Fact,
     Facts,
     Memory,
     Queries,
+    Result,
+    State,
     Value,
-    fact_passage,
-    feedback_query,
-    model_query,
-    new_note,
-    short_prompt,
 )
-from mio_rag.types import Answer, GenerationError, Question
+from mio_rag.session.tiers import TierReader
+from mio_rag.types import Answer, GenerationError, Passage, Question, clean
 
 _QUERY_TOKENS = 32
 _PART_TOKENS = 24  # of one sub-question
 _PLAN_TOKENS = 48
 _LONGEST_QUERY = 200  # characters
+_FEEDBACK_WORDS = 40  # of the passage: a longer query drowns the question
 _REFERENCE = re.compile(r"#(\d)")
 _ANY = 8
 _FACTS = {"facts": (0, _ANY)}
@@ -211,6 +223,102 @@ def _workflow_problem(value: Any) -> str | None:
     return None if isinstance(value, (str, Mapping)) else "must be the name of a workflow, or a workflow"
 
 
+def _context(passages: Sequence[Passage]) -> str:
+    return f"Passages:\n\n{render_context(passages)}{SEPARATOR}" if passages else ""
+
+
+def _lines(facts: Sequence[Fact]) -> str:
+    return "\n".join(f"- {clean(fact.question).strip()} {clean(fact.answer).strip()}" for fact in facts)
+
+
+def fact_passage(facts: Sequence[Fact]) -> tuple[Passage, ...]:
+    """Facts as one more passage to read; none where there are none."""
+    return (Passage(NOTES_ID, _lines(facts), "Notes"),) if facts else ()
+
+
+def short_prompt(
+    name: str,
+    question: Question,
+    text: str,
+    facts: Sequence[Fact] = (),
+    passages: Sequence[Passage] = (),
+    **fields: str,
+) -> Prompt:
+    """The prompt `prompts/NAME_system.txt` and `prompts/NAME_user.txt`.
+
+    text: what is asked, which may be another wording of the question.
+    """
+    known = {
+        "context": _context(passages),
+        "question": clean(text).strip(),
+        "facts": f"Known:\n{_lines(facts)}\n" if facts else "",
+        **{key: clean(value) for key, value in fields.items()},
+    }
+    # Without the options: a generator that is given them would choose one instead of writing.
+    asked = replace(question, choices=())
+    return Prompt(asked, tuple(passages), filled(f"{name}_system", known), filled(f"{name}_user", known))
+
+
+def _loop_prompt(memory: Memory, name: str, max_notes: int, history: str, uncertainty: float) -> Prompt:
+    options = [f"{a}. {clean(c)}" for a, c in zip(LETTERS, memory.question.choices, strict=False)]
+    fields = {
+        "context": _context(memory.passages(0)),
+        "question": "\n".join([clean(memory.question.text).strip(), *options]),
+        "history": history,
+        "uncertainty": f"{uncertainty:.2f}",
+    }
+    asked = replace(memory.question, choices=())
+    return Prompt(
+        asked, memory.passages(max_notes), template(f"{name}_system"), filled(f"{name}_user", fields)
+    )
+
+
+def _listed(title: str, items: Sequence[str]) -> str:
+    return "".join([f"{title}:\n", *(f"- {clean(item)}\n" for item in items)]) if items else ""
+
+
+def model_query(memory: Memory, uncertainty: float, max_notes: int, branch: Branch) -> str:
+    """The model's next query; the first one is the question itself, which costs nothing.
+
+    A reply that is empty or was searched for before is replaced by the question with the last note.
+    """
+    if not memory.queries:
+        return memory.question.text
+    history = _listed("Earlier queries", memory.queries)
+    history += _listed("Notes", memory.last_notes(max_notes))
+    prompt = _loop_prompt(memory, "decompose", max_notes, history, uncertainty)
+    said = branch.generate("decompose", prompt, _QUERY_TOKENS).text
+    query = said.strip().split("\n", 1)[0].strip(" \"'`-*")[:_LONGEST_QUERY]
+    if not re.search(r"\w", query) or memory.has_query(query):
+        query = " ".join([memory.question.text, *memory.notes[-1:]])
+    return query
+
+
+def feedback_query(memory: Memory) -> str:
+    """The question with the first words of the best passage that is read and was not used for it yet.
+
+    Pseudo-relevance feedback; no model is asked. Without such a passage, the question itself.
+    """
+    question = memory.question.text
+    if not memory.queries or memory.selection is None:
+        return question
+    pool = memory.selection.candidates
+    for place in sorted(memory.selection.chosen, key=lambda i: -float(np.asarray(pool.relevance)[i])):
+        passage = pool.passage(place)
+        words = " ".join([question, passage.title, *passage.text.split()[:_FEEDBACK_WORDS]])
+        if words not in set(memory.queries):
+            return words
+    return question
+
+
+def new_note(memory: Memory, note_tokens: int, max_notes: int, branch: Branch) -> str:
+    """One more sentence by the model; empty where it says nothing new."""
+    history = _listed("Notes so far", memory.last_notes(max_notes))
+    prompt = _loop_prompt(memory, "reason", max_notes, history, 1.0)
+    said = " ".join(branch.generate("reason", prompt, note_tokens).text.split())
+    return "" if said in memory.notes else said
+
+
 def _line(said: str) -> str:
     first = next((line for line in said.splitlines() if re.search(r"\w", line)), "")
     return first.strip(" \"'`-*")[:_LONGEST_QUERY]
@@ -339,6 +447,8 @@ def _read(job: Job, pool: Candidates) -> Selection:
         if job.kit.reading == "program":
             job.facts["priced"] = True
         job.facts["complete"] = _complete(job, pool, selection)
+        # The model that ships was fitted on passages: of documents its number is no probability.
+        job.facts["is_unsure"] = job.kit.completeness is None and is_document_pool(pool)
     return selection
 
 

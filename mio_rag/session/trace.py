@@ -22,8 +22,7 @@ from mio_rag.formulations.numbers import plural
 from mio_rag.selection.result import Selection
 from mio_rag.session.budget import Reply
 from mio_rag.session.costs import Call, Costs, totals
-from mio_rag.session.state import Result, State, describe, signals
-from mio_rag.session.values import Queries
+from mio_rag.session.state import Queries, Result, State, describe, signals
 from mio_rag.settings import explain
 from mio_rag.storage import append_lines, parse_json, read_text
 
@@ -205,7 +204,9 @@ class Trace:
         if (trace.ended == "error") != (trace.error is not None):
             raise DataError(f"this is not a trace: ended is {trace.ended!r}, but error is {trace.error!r}")
         unsure = [step.about["uncertainty"] for step in trace.steps if "uncertainty" in step.about]
-        if not all(level is None or is_between(level, 0, 1) for level in unsure):
+        if not all(
+            level is None or (isinstance(level, (int, float)) and 0 <= level <= 1) for level in unsure
+        ):
             raise DataError("this is not a trace: an uncertainty is not in [0, 1]")
         return trace
 
@@ -237,70 +238,85 @@ def trace_of(
     state: State,
     costs: Costs,
     *,
-    policy: str,
-    asked: int,
-    settings: dict[str, Any],
-    generator: str,
     reply: Reply | None,
     error: MioRagError | None,
-    opening: Costs,
-    seconds: float,
-    workflow: dict[str, Any],
     scores: dict[str, float],
     fallback: str | None,
+    **known: Any,
 ) -> Trace:
-    """The trace of a question that has ended."""
+    """The trace of a question that has ended; `known`: fields that the state does not have."""
     steps, level = [], None
     search: dict[str, Any] = {}
     about: dict[str, Any] = {}
-    wanted = 0
     for result in state.results.values():
-        level = result.facts.get("complete", level)
+        level = _level(result, level)
         steps += _steps(result, result.action.id, state, level)
         about |= {k: v for k, v in result.action.about.items() if k != "search"}
         if "searched" in result.facts and not search:
             search = dict(result.action.about.get("search", {}))
-        wanted = result.facts.get("wanted", wanted)
     selection = state.selection
     if search:
-        found_by: dict[str, dict[str, int]] = {}
-        left_out: list[str] = []
-        for result in state.results.values():
-            for identity, ranks in result.facts.get("found_by", {}).items():
-                found_by[identity] = {**ranks, **found_by.get(identity, {})}
-            left_out += [one for one in result.facts.get("left_out", ()) if one not in left_out]
-        read = () if selection is None else selection.ids
-        shown = () if selection is None else (passage.id for passage in selection.passages)
-        ranks_of = {i: _finders(i, found_by) for i in (*read, *shown)}
-        tried = next(r.facts["searched"].tried for r in state.results.values() if "searched" in r.facts)
-        queries = {one.strategy: list(one.found.queries) for one in tried}
-        search |= {"notes": left_out, "found_by": ranks_of, "queries": queries}
-    reached = state.limit_reached
+        search |= _search(state, selection)
     return Trace(
         question_id=state.question.id,
         question=state.question.text,
         choices=tuple(state.question.choices),
-        policy=policy,
-        budget=asked,
-        settings=settings,
         steps=tuple(steps),
-        ended="error" if error is not None else about.pop("ended", reached or "stop"),
-        passages=read_passages(selection),
+        ended="error" if error is not None else about.pop("ended", state.limit_reached or "stop"),
+        passages=_passages(selection),
         answer="" if reply is None else reply.answer.text,
         choice=None if reply is None else reply.choice,
-        generator=generator,
-        opening=opening.calls,
         parts=totals(costs.calls),
         error=None if error is None else f"{type(error).__name__}: {error}",
-        workflow=workflow,
-        seconds=seconds,
         scores=scores or dict(about.get("scores") or {}),
         fallback=fallback or about.pop("fallback", None),
         token_price=state.price,
         complete=level,
         search=search,
-        wanted=wanted,
+        wanted=next((r.facts["wanted"] for r in reversed(state.results.values()) if "wanted" in r.facts), 0),
         about=about,
+        **known,
+    )
+
+
+def _level(result: Result, before: float | None) -> float | None:
+    """The probability that the evidence is complete after an action; None where that cannot be known."""
+    return None if result.facts.get("is_unsure") else result.facts.get("complete", before)
+
+
+def _search(state: State, selection: Selection | None) -> dict[str, Any]:
+    """Who found what was read, what was searched for, and what was left out."""
+    found_by: dict[str, dict[str, int]] = {}
+    left_out: list[str] = []
+    for result in state.results.values():
+        for identity, ranks in result.facts.get("found_by", {}).items():
+            found_by[identity] = {**ranks, **found_by.get(identity, {})}
+        left_out += [one for one in result.facts.get("left_out", ()) if one not in left_out]
+    read = () if selection is None else (*selection.ids, *(passage.id for passage in selection.passages))
+    tried = next(r.facts["searched"].tried for r in state.results.values() if "searched" in r.facts)
+    return {
+        "notes": left_out,
+        "found_by": {identity: _finders(identity, found_by) for identity in read},
+        "queries": {one.strategy: list(one.found.queries) for one in tried},
+    }
+
+
+def _finders(identity: str, found_by: Mapping[str, dict[str, int]]) -> dict[str, int]:
+    """Which strategies found what was read: a passage, its sentences, or merged texts."""
+    if identity in found_by:
+        return found_by[identity]
+    parts = [re.sub(r"#s\d+$", "", part) for part in identity.split("+")]
+    return {name: rank for part in parts for name, rank in found_by.get(part, {}).items()}
+
+
+def _passages(selection: Selection | None) -> tuple[dict[str, Any], ...]:
+    """What was read in the end, as a trace holds it."""
+    if selection is None:
+        return ()
+    pool = selection.candidates
+    read = ((i, pool.passage(i)) for i in selection.chosen)
+    return tuple(
+        {"id": p.id, "title": p.title, "text": p.text, "tokens": int(pool.tokens[i])} for i, p in read
     )
 
 
@@ -408,37 +424,19 @@ def _read(selection: Selection, facts: Mapping[str, Any], price: float) -> str:
     read = plural(len(selection.ids), "passage")
     if selection.unit == "sentence":
         read = f"{plural(len(selection.chosen), 'sentence')} of {read}"
-    level = f": the evidence is complete with {share(facts['complete'])}" if "complete" in facts else ""
+    known = "complete" in facts and not facts.get("is_unsure")
+    level = f": the evidence is complete with {share(facts['complete'])}" if known else ""
     priced = f"; a token had to add {per_token(price)}" if "priced" in facts else ""
     return f"read {read}, {selection.tokens_used} tokens{level}{priced}"
-
-
-def is_between(value: Any, low: float, high: float) -> bool:
-    """Whether this is a finite number in a range; a truth value is none."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value) and low <= value <= high
-
-
-def read_passages(selection: Selection | None) -> tuple[dict[str, Any], ...]:
-    """What was read in the end, as a trace holds it."""
-    if selection is None:
-        return ()
-    tokens = selection.candidates.tokens
-    return tuple(
-        {"id": p.id, "title": p.title, "text": p.text, "tokens": int(tokens[i])}
-        for i, p in ((i, selection.candidates.passage(i)) for i in selection.chosen)
-    )
 
 
 def wrong_totals(trace: Trace) -> list[str]:
     """Parts whose totals are not the sum of their calls, in words."""
     wrong = []
     for part, call in totals(trace.calls).items():
-        told = trace.parts.get(part)
-        if told is None or any(
-            abs(a - b) > 1e-6
-            for a, b in zip(dataclasses.astuple(call)[1:], dataclasses.astuple(told)[1:], strict=True)
-        ):
+        here = dataclasses.astuple(call)[1:]
+        there = dataclasses.astuple(trace.parts.get(part, Call(part, math.inf)))[1:]
+        if any(abs(a - b) > 1e-6 for a, b in zip(here, there, strict=True)):
             wrong.append(f"the totals of {part} do not add up")
     return wrong
 
@@ -504,11 +502,3 @@ def read_traces(source: Path, has: Sequence[str] = (), what: str = "") -> list[T
     if not found:
         raise InputError(f"'{path}' holds no traces: run evaluate with policies, or ask with --trace")
     return list(found.values())
-
-
-def _finders(identity: str, found_by: Mapping[str, dict[str, int]]) -> dict[str, int]:
-    """Return which strategies found what was read: a passage, its sentences, or merged texts."""
-    if identity in found_by:
-        return found_by[identity]
-    parts = [re.sub(r"#s\d+$", "", part) for part in identity.split("+")]
-    return {name: rank for part in parts for name, rank in found_by.get(part, {}).items()}

@@ -21,19 +21,77 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
 
 from mio_rag.errors import InputError, choose
+from mio_rag.generation import check_generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
+from mio_rag.session.costs import Prices
 from mio_rag.session.search import needs_links
 from mio_rag.session.tools import TOOLS, asks
+from mio_rag.session.trace import Step
+from mio_rag.settings import Settings
 from mio_rag.storage import parse_json, read_text
 
 #: Settings that hold another workflow.
 NESTED = ("workflow", "otherwise")
 _OWN = ("do", "from", "after", "model", "seconds")
 _QUESTION = "question"
+
+READER = "reader"
+_Dollars = Annotated[float, Field(ge=0)]
+
+
+class WorkflowSettings(Settings):
+    """What `ControlSettings.kinds["workflow"]` holds."""
+
+    models: dict[str, str] = Field(default_factory=dict)
+    """Name -> generator, as `make_generator` takes it; "reader" is the answering model, and no name here."""
+    prices: dict[str, tuple[_Dollars, _Dollars]] = Field(default_factory=dict)
+    """Name -> dollars per million tokens into it and out of it; "reader" has one too."""
+    depth: Annotated[int, Field(ge=0)] = 2
+    """Workflows within each other."""
+    threads: Annotated[int, Field(ge=1)] = 4
+    """Branches that run in parallel."""
+    seconds: Annotated[float, Field(gt=0)] | None = None
+    """Longest time of a step that sets none itself."""
+
+    @field_validator("models")
+    @classmethod
+    def _known(cls, models: dict[str, str]) -> dict[str, str]:
+        problems = [f"'{READER}' is the answering model: choose another name"] * (READER in models)
+        for name, spec in models.items():
+            try:
+                check_generator(spec)
+            except InputError as error:
+                problems += [f"'{name}': {problem}" for problem in error.problems]
+        if problems:
+            raise InputError(problems)
+        return models
+
+
+def workflow_settings(kinds: Mapping[str, Any]) -> WorkflowSettings:
+    """Those of workflows in `ControlSettings.kinds`; raises as `WorkflowSettings`."""
+    return WorkflowSettings.from_dict(dict(kinds.get("workflow") or {}))
+
+
+#: What costs may be counted in.
+COSTS = ("tokens", "dollars")
+
+
+def dollars(steps: Iterable[Step], settings: WorkflowSettings) -> float | None:
+    """What the tokens of steps cost; None where a model that was asked has no price."""
+    prices = Prices(settings.prices)
+    each = [
+        prices.of(step.model or "reader", call.prompt_tokens, call.completion_tokens)
+        for step in steps
+        for call in step.calls
+    ]
+    known = [price for price in each if price is not None]
+    return sum(known) if settings.prices and len(known) == len(each) else None
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from mio_rag.policy import Policy
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
-from mio_rag.session.search import search
-from mio_rag.session.strategies import Found, SearchTask
+from mio_rag.session.search import Found, SearchTask, search
 from mio_rag.session.trace import Trace, append_traces, read_traces, wrong_totals
 from mio_rag.types import GenerationError, Question
 from tests.session.scripted import said
@@ -201,7 +200,7 @@ def test_nothing_is_learned_where_what_always_runs_has_failed(
     def fails(self: object, task: SearchTask) -> Found:
         raise DataError("the disk is gone")
 
-    monkeypatch.setattr("mio_rag.session.strategies._Raw.find", fails)
+    monkeypatch.setattr("mio_rag.session.search._Raw.find", fails)
     trace = session.attempt(QUESTION, ScriptedGenerator(spoken), 60).check().trace
     assert "raw: left out, the disk is gone" in trace.search["notes"]
     assert chooser_of(session).learned.questions == 0

@@ -73,7 +73,7 @@ def test_money_is_not_guessed() -> None:
     wrong = {"a": (1,), "b": (1, -1), "c": ("x", 1), "d": (1, math.inf), "e": (math.nan, 1)}
     with pytest.raises(InputError) as found:
         Prices(wrong)  # type: ignore[arg-type]
-    assert len(found.value.problems) == 5
+    assert len({problem.split("]")[0].split(" ")[0] for problem in found.value.problems}) >= 5
 
 
 def test_models_share_the_limit_and_keep_their_replies_apart() -> None:

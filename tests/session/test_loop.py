@@ -16,13 +16,12 @@ from mio_rag.policies.make import check_controllers, make_controller, workflow_s
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
-from mio_rag.session.budget import Limits
+from mio_rag.session.budget import Limits, Models
 from mio_rag.session.costs import totals
 from mio_rag.session.loop import Session
-from mio_rag.session.models import Models, WorkflowSettings
 from mio_rag.session.state import Action, State
 from mio_rag.session.trace import Outcome, Trace
-from mio_rag.session.workflow import NAMED, Workflow, chain
+from mio_rag.session.workflow import NAMED, Workflow, WorkflowSettings, chain
 from mio_rag.types import Answer, GenerationError, Question
 from tests.session.scripted import COMPARISON, SELECTOR
 

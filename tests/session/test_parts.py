@@ -8,7 +8,7 @@ import pytest
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
-from mio_rag.session.values import Memory
+from mio_rag.session.state import Memory
 from mio_rag.types import Passage
 from tests.session.scripted import COMPARISON, agent, said
 

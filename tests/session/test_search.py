@@ -13,14 +13,16 @@ from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.retrieval.retriever import reciprocal_rank_fusion
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Budget, Limits
-from mio_rag.session.search import Searched, SearchSettings, search
-from mio_rag.session.strategies import (
+from mio_rag.session.search import (
     STRATEGIES,
     Found,
     Grounds,
+    Searched,
+    SearchSettings,
     SearchTask,
     check_strategies,
     names_of,
+    search,
     strategy_prompt,
 )
 from mio_rag.types import GenerationError, Passage, Question
