@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.runner import Measured, at_least, note, text_table
-from mio_rag.adapters.plain import select
+from mio_rag.collection import select
 from mio_rag.corpora.load import load_dataset
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.selection.result import Selection
@@ -103,7 +103,9 @@ class Pool:
 
     def given(self) -> dict[str, Any]:
         """Return the arguments of `select`; a source each, since not every framework hands sources on."""
-        return {"ids": self.ids, "sources": self.ids, "embeddings": self.embeddings, "scores": self.scores}
+        rows = zip(self.ids, self.texts, strict=True)
+        passages = [{"id": name, "text": text, "source": name} for name, text in rows]
+        return {"passages": passages, "embeddings": self.embeddings, "scores": self.scores}
 
 
 def _pools(documents: int, questions: int, embedder: str) -> Iterator[Pool]:
@@ -120,14 +122,10 @@ def _pools(documents: int, questions: int, embedder: str) -> Iterator[Pool]:
 def _contenders(pool: Pool) -> dict[str, Call]:
     """Return every contender as a call that returns the chosen texts in prompt order."""
     selector = Selector()
-    candidates = select(
-        pool.question, pool.texts, **pool.given(), budget_tokens=10**6, solver="greedy"
-    ).candidates
+    candidates = select(pool.question, **pool.given(), budget=10**6, solver="greedy").candidates
     return {
         "bare": lambda: list(selector.select(candidates, _BUDGET).texts),
-        "select": lambda: list(
-            select(pool.question, pool.texts, **pool.given(), budget_tokens=_BUDGET).texts
-        ),
+        "select": lambda: list(select(pool.question, **pool.given(), budget=_BUDGET).texts),
         "langchain": _langchain(pool),
         "llama_index": _llama_index(pool),
         "haystack": _haystack(pool),
@@ -144,7 +142,7 @@ def _langchain(pool: Pool) -> Call:
         Document(id=i, page_content=text, metadata={"source": i, "relevance_score": score})
         for i, text, score in zip(pool.ids, pool.texts, pool.scores, strict=True)
     ]
-    compressor = SelectionCompressor(budget_tokens=_BUDGET, embedder=pool.embedder)
+    compressor = SelectionCompressor(budget=_BUDGET, embedder=pool.embedder)
     return lambda: [d.page_content for d in compressor.compress_documents(documents, pool.question)]
 
 
@@ -155,7 +153,7 @@ def _llama_index(pool: Pool) -> Call:
 
     rows = zip(pool.ids, pool.texts, pool.scores, strict=True)
     nodes = [NodeWithScore(node=TextNode(id_=i, text=text), score=score) for i, text, score in rows]
-    postprocessor = SelectionPostprocessor(budget_tokens=_BUDGET, embedder=pool.embedder)
+    postprocessor = SelectionPostprocessor(budget=_BUDGET, embedder=pool.embedder)
     return lambda: [
         found.node.get_content(MetadataMode.NONE)
         for found in postprocessor.postprocess_nodes(nodes, query_str=pool.question)
@@ -186,7 +184,7 @@ def _dspy(pool: Pool) -> Call:
     # All are found: the search itself is not what is measured.
     found = Prediction(passages=pool.texts, scores=pool.scores, indices=list(range(len(pool.texts))))
     retriever.forward = lambda query: found
-    module = SelectionModule(retriever, budget_tokens=_BUDGET)
+    module = SelectionModule(retriever, budget=_BUDGET)
     return lambda: list(module(pool.question).passages)
 
 

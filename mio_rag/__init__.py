@@ -10,20 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOME = {
+#: The ten names of the front door; further ones are those of their packages.
+_DOOR = {
     "Answer": "types",
+    "Collection": "collection",
+    "MioRagError": "errors",
+    "Passage": "types",
+    "Policy": "policy",
+    "Selection": "selection.result",
+    "Store": "stores",
+    "evaluate": "evaluation",
+    "register_method": "evaluation",
+    "select": "collection",
+}
+_HOME = {
+    **_DOOR,
     "Candidates": "pool",
     "Conversation": "selection.selector",
     "CorpusIndex": "retrieval",
     "Dataset": "corpora.dataset",
     "InputError": "errors",
     "LinearConstraint": "formulations",
-    "MioRagError": "errors",
-    "Passage": "types",
     "Pool": "pool",
     "Question": "types",
     "Retriever": "retrieval",
-    "Selection": "selection.result",
     "SelectionProgram": "formulations",
     "Selector": "selection.selector",
     "SideConstraints": "selection.constraints",
@@ -32,13 +42,13 @@ _HOME = {
     "Status": "solvers",
     "load_dataset": "corpora.load",
     "make_generator": "generation",
-    "select": "adapters.plain",
     "solve": "solvers",
 }
 
 __all__ = [
     "Answer",
     "Candidates",
+    "Collection",
     "Conversation",
     "CorpusIndex",
     "Dataset",
@@ -46,6 +56,7 @@ __all__ = [
     "LinearConstraint",
     "MioRagError",
     "Passage",
+    "Policy",
     "Pool",
     "Question",
     "Retriever",
@@ -56,6 +67,7 @@ __all__ = [
     "SolveOptions",
     "SolveResult",
     "Status",
+    "Store",
     "load_dataset",
     "make_generator",
     "select",
@@ -63,18 +75,20 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from mio_rag.adapters.plain import select
+    from mio_rag.collection import Collection, select
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.corpora.load import load_dataset
     from mio_rag.errors import InputError, MioRagError
     from mio_rag.formulations import LinearConstraint, SelectionProgram
     from mio_rag.generation import make_generator
+    from mio_rag.policy import Policy
     from mio_rag.pool import Candidates, Pool
     from mio_rag.retrieval import CorpusIndex, Retriever
     from mio_rag.selection.constraints import SideConstraints
     from mio_rag.selection.result import Selection
     from mio_rag.selection.selector import Conversation, Selector
     from mio_rag.solvers import SolveOptions, SolveResult, Status, solve
+    from mio_rag.stores import Store
     from mio_rag.types import Answer, Passage, Question
 
 
@@ -87,4 +101,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *_HOME})

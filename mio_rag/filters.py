@@ -93,6 +93,19 @@ class Filter:
         """Return the conditions as plain data for JSON."""
         return [one._asdict() for one in self.conditions]
 
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the conditions for stores: key -> value, or key -> {operator: value}; of two conditions with
+        the same key and operator one is left out.
+        """
+        found: dict[str, Any] = {}
+        for one in self.conditions:
+            found.setdefault(one.key, {})[one.operator] = one.value
+        return {key: each["="] if list(each) == ["="] else each for key, each in found.items()}
+
+    def holds(self, passage: Passage) -> bool:
+        """Return whether a passage meets all conditions."""
+        return all(one.holds(value_of(passage, one.key)) for one in self.conditions)
+
     def rows(self, passages: Iterable[Passage]) -> NDArray[np.int64]:
         """Return the places of the passages that meet all conditions.
 
@@ -155,7 +168,7 @@ def value_of(passage: Passage, key: str) -> Any:
         name = passage.source.rpartition("/")[2]
         return name.rpartition(".")[2].lower() if "." in name else None
     if key in KEYS:
-        return getattr(passage, key) or None
+        return getattr(passage, key) or passage.metadata.get(key)
     return passage.metadata.get(key)
 
 

@@ -111,6 +111,8 @@ class Passage:
         need them. Needs `start`.
     units: in order, without overlap. Empty: sentences are found in the text.
     metadata: plain data that filters and citations use.
+    vector, score, tokens: of a retrieved passage: its embedding, its relevance (larger is better), and its
+        cost in the prompt.
 
     Raises `InputError` for an empty id, a blank text, offsets without a source or that do not fit the text,
     or a date in another form.
@@ -129,6 +131,9 @@ class Passage:
     lines: tuple[Line, ...] = field(default=(), compare=False)
     units: tuple[Unit, ...] = field(default=(), compare=False)
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    vector: Any = field(default=None, compare=False, repr=False)
+    score: float | None = field(default=None, compare=False)
+    tokens: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -235,7 +240,8 @@ class Answer:
     """What the generator said, and what it cost: tokens as it counts them, and seconds of the generation
     alone.
 
-    `logprobs` has the natural-log probability of each completion token, where the generator has them.
+    `logprobs` has the natural-log probability of each completion token, where the generator has them, and
+    `selection` what was read, where that is known.
     """
 
     text: str
@@ -244,6 +250,22 @@ class Answer:
     latency_seconds: float
     generator: str
     logprobs: tuple[float, ...] | None = None
+    selection: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def refused(self) -> bool:
+        """Whether there is no answer, as where nothing was selected."""
+        return not self.text.strip()
+
+    @property
+    def citations(self) -> tuple[dict[str, Any], ...]:
+        """Where the context comes from that was read; see `Selection.parts`. Empty without an answer."""
+        return () if self.selection is None or self.refused else tuple(self.selection.parts)
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens of the prompt and of the answer."""
+        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
 
 
 def _is_place(value: object) -> TypeGuard[int]:

@@ -55,10 +55,10 @@ def test_importing_and_selecting_load_nothing_heavy(code: str) -> None:
 
 def test_public_names() -> None:
     assert mio_rag.__all__ == [
-            "Answer", "Candidates", "Conversation", "CorpusIndex", "Dataset", "InputError",
-            "LinearConstraint", "MioRagError", "Passage", "Pool", "Question", "Retriever", "Selection",
-            "SelectionProgram", "Selector", "SideConstraints", "SolveOptions", "SolveResult", "Status",
-            "load_dataset", "make_generator", "select", "solve",
+            "Answer", "Candidates", "Collection", "Conversation", "CorpusIndex", "Dataset", "InputError",
+            "LinearConstraint", "MioRagError", "Passage", "Policy", "Pool", "Question", "Retriever",
+            "Selection", "SelectionProgram", "Selector", "SideConstraints", "SolveOptions", "SolveResult",
+            "Status", "Store", "load_dataset", "make_generator", "select", "solve",
         ]  # fmt: skip
     for name in mio_rag.__all__:
         assert getattr(mio_rag, name).__name__ == {"Candidates": "Pool"}.get(name, name)

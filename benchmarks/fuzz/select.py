@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.fuzz.claims import check_result
 from benchmarks.fuzz.endings import Wrong, strict
 from benchmarks.fuzz.odd import TEXTS, Odd, built, chance, number, pick, placed, scaled, simpler, value
-from mio_rag.adapters.plain import select
+from mio_rag.collection import select
 from mio_rag.relevance.features import given as came_with
 from mio_rag.selection.result import Selection
 from mio_rag.solvers import SolveOptions
@@ -61,9 +61,7 @@ class Selects:
         """A call that is right, then none to three arguments that may not be."""
         given = _right(rng)
         for _ in range(int(rng.choice(4, p=[0.25, 0.4, 0.2, 0.15]))):
-            name = pick(
-                rng, [*given, "query", "clusters", "links", "counter", "selector", "embedder", "nonsense"]
-            )
+            name = pick(rng, [*given, "query", "counter", "selector", "embedder", "nonsense"])
             if name in _SETTINGS and chance(rng, 0.5):
                 name = pick(rng, list(_SETTINGS))
             before, way = given.get(name), int(rng.integers(5))
@@ -85,10 +83,10 @@ class Selects:
         call = built(given)
         if "counter" in given and not isinstance(given["counter"], Odd):
             call["counter"] = _Counter(given["counter"])
-        query, texts = call.pop("query", "who?"), call.pop("texts", ["a"])
+        query, passages = call.pop("query", "who?"), _passages(call)
         if "nonsense" not in call:
             call["options"] = _OPTIONS
-        made = select(query, texts, **call)
+        made = select(query, passages, **call)
         _check(made, given)
         return made.result.status.value
 
@@ -97,33 +95,41 @@ class Selects:
         yield from simpler(given)
 
 
+def _passages(call: dict[str, Any]) -> Any:
+    """Take texts, ids, titles and sources from a call, as mappings where they are lists of one length."""
+    texts = call.pop("texts", ["a"])
+    columns = {name: call.pop(f"{name}s") for name in ("id", "title", "source") if f"{name}s" in call}
+    if not isinstance(texts, list) or not columns:
+        return texts
+    return [
+        {"text": text, **{n: c[k] for n, c in columns.items() if isinstance(c, list) and k < len(c)}}
+        for k, text in enumerate(texts)
+    ]
+
+
 def _right(rng: np.random.Generator) -> dict[str, Any]:
     n = int(rng.integers(1, 8)) if chance(rng, 0.97) else int(rng.integers(15, 40))
     words = ["river", "bridge", "tower", "Arno", "1932", "\u4e2d\u6587"]
     texts = [" ".join(pick(rng, words) for _ in range(int(rng.integers(1, 9)))) for _ in range(n)]
     if chance(rng, 0.2):
         texts[int(rng.integers(n))] = pick(rng, TEXTS)
-    given: dict[str, Any] = {"texts": texts, "budget_tokens": int(rng.integers(1, 40))}
+    given: dict[str, Any] = {"texts": texts, "budget": int(rng.integers(1, 40))}
     d = int(rng.integers(1, 5))
     vectors = chance(rng, 0.5)
     if vectors:
         given["embeddings"] = rng.normal(size=(n, d)).tolist()
-        given["query_embedding"] = rng.normal(size=d).tolist()
+        given["question_embedding"] = rng.normal(size=d).tolist()
     else:
         given["redundancy_weight"] = 0
     if chance(rng, 0.5) or not vectors:
         given["scores"] = rng.random(n).tolist()
     if chance(rng, 0.5):
         given["tokens"] = rng.integers(1, 20, n).tolist()
-    for name, among in (("ids", None), ("titles", TEXTS), ("sources", "abc"), ("clusters", "xyz")):
+    for name, among in (("ids", None), ("titles", TEXTS), ("sources", "abc")):
         if chance(rng, 0.2):
             given[name] = (
                 [f"p{k}" for k in range(n)] if among is None else [pick(rng, among) for _ in range(n)]
             )
-    if chance(rng, 0.1):
-        links = rng.random((n, n)) * (rng.random((n, n)) < 0.3)
-        np.fill_diagonal(links, 0)
-        given["links"] = links.tolist()
     if chance(rng, 0.05):
         given["counter"] = pick(rng, [None, [1] * n, [3], [0], [-1], ["a"], [1.5], 7, []])
     for _ in range(int(rng.integers(4))):
@@ -147,18 +153,19 @@ def _check(made: Selection, given: dict[str, Any]) -> None:
         raise Wrong("chosen are not those of the decision", chosen)
     if made.tokens_used > made.budget_tokens:
         raise Wrong("more tokens than the budget", f"{made.tokens_used} > {made.budget_tokens}")
-    if not given.get("counter") and made.tokens_used != sum(int(pool.tokens[i]) for i in chosen):
+    if "tokens" in given and made.tokens_used != sum(int(pool.tokens[i]) for i in chosen):
         raise Wrong("tokens_used is not the sum over the chosen", made.tokens_used)
     if len(made.decisions) != len(pool) or any(
         d.selected != (i in chosen) for i, d in enumerate(made.decisions)
     ):
         raise Wrong("the decisions are not those of the selection", made.decisions)
     tokens, scores = given.get("tokens"), given.get("scores")
-    if isinstance(tokens, list) and pool.tokens.tolist() != tokens:
-        raise Wrong("the pool has other tokens than were given", pool.tokens)
+    whole = made.pool
+    if isinstance(tokens, list) and "scores" in given and whole.tokens.tolist() != tokens:
+        raise Wrong("the pool has other tokens than were given", whole.tokens)
     if (
         isinstance(scores, list)
         and all(type(s) is float for s in scores)
-        and came_with(pool).tolist() != scores
+        and came_with(whole).tolist() != scores
     ):
         raise Wrong("the pool has another relevance than was given", pool.relevance)

@@ -23,7 +23,7 @@ class Answer(dspy.Module):
     def __init__(self):
         super().__init__()
         retriever = EmbeddingsWithScores([p.text for p in data.passages], model.encode, k=30)
-        self.context = SelectionModule(retriever, budget_tokens=256)
+        self.context = SelectionModule(retriever, budget=256)
         self.answer = dspy.Predict("context: list[str], question -> answer")
 
     def forward(self, question):

@@ -42,7 +42,7 @@ store.add_documents(
 # The only new step. It compares the documents with the embedder of the vector store.
 chosen = SelectionRetriever(
     retriever=store.as_retriever(search_kwargs={"k": 30}),
-    budget_tokens=256,
+    budget=256,
     max_per_source=3,
 )
 

@@ -41,7 +41,7 @@ engine = index.as_query_engine(
     similarity_top_k=30,
     node_postprocessors=[
         SelectionPostprocessor(
-            budget_tokens=256,
+            budget=256,
             embedder=embedding,  # not needed if Settings.embed_model is set
             source_key="source",
             max_per_source=3,

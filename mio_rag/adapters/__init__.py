@@ -5,7 +5,7 @@
     haystack       SelectionRanker
     dspy           SelectionModule
 
-All take `budget_tokens`, the parameters of `mio_rag.Selector` as keywords, a counter, and an embedder for
+All take `budget`, `where`, the parameters of `mio_rag.Selector` as keywords, a counter, and an embedder for
 documents without vectors. Chosen documents keep their text, metadata and score and are returned in prompt
 order. Their metadata has, under "mio_rag", the rank, the reason, and the certificate of the selection.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -18,60 +18,29 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PrivateAttr, field_serializer
 
 from mio_rag.adapters.places import lay_out, rooted
-from mio_rag.adapters.plain import check_names, from_plain, make_selector, select, to_plain
-from mio_rag.context import TokenCounter
+from mio_rag.adapters.plain import (
+    DEFAULT,
+    Counter,
+    as_counter,
+    check_budget,
+    check_names,
+    checked_scores,
+    from_plain,
+    make_selector,
+    pool_of,
+    to_plain,
+)
+from mio_rag.context import RegexCounter
+from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError
-from mio_rag.formulations.rows import count_problem
+from mio_rag.filters import Filter
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
+from mio_rag.types import Passage, check_date
 
 if TYPE_CHECKING:
     from mio_rag.retrieval.embedders import Embedder
-
-
-#: A `TokenCounter`, or a function that counts the tokens of one text.
-Counter = TokenCounter | Callable[[str], int]
-
-
-class _FunctionCounter:
-    def __init__(self, function: Callable[[str], int]) -> None:
-        self._function = function
-
-    @property
-    def name(self) -> str:
-        return getattr(self._function, "__name__", "counter")
-
-    def count(self, texts: Sequence[str]) -> list[int]:
-        counts = [self._function(text) for text in texts]
-        for text, count in zip(texts, counts, strict=True):
-            if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
-                raise InputError(
-                    f"counter {self.name} made {count!r} of {text[:40]!r}, expected a whole number >= 0"
-                )
-        return [int(count) for count in counts]
-
-
-def as_counter(counter: Counter) -> TokenCounter:
-    """A counter of many texts, of one that counts a single text.
-
-    Raises `InputError` if it is neither.
-    """
-    if isinstance(counter, TokenCounter):
-        return counter
-    if callable(counter):
-        return _FunctionCounter(counter)
-    raise InputError(
-        f"counter={counter!r} counts nothing: give a function from a text to its tokens, or a TokenCounter"
-    )
-
-
-def check_budget(budget_tokens: int) -> None:
-    """Raise `InputError` for a budget that is no whole number >= 1."""
-    if problem := count_problem("budget_tokens", budget_tokens):
-        raise InputError(problem)
-    if budget_tokens < 1:
-        raise InputError(f"budget_tokens={budget_tokens} must be >= 1")
 
 
 def place(value: Any) -> int | None:
@@ -216,6 +185,7 @@ class Documents:
     embed_texts: what is embedded, where that is not `texts`.
     starts: where each text begins in the document that its source names, or in its part of it (see
         `mio_rag.adapters.places.part_of`); None where unknown.
+    places: of each in what the framework handed over, where some were left out.
     metadata: says what page, section, sheet or the like a text is of; handed back with every part.
     """
 
@@ -227,9 +197,12 @@ class Documents:
     embed_texts: Sequence[str] | None = None
     starts: Sequence[int | None] | None = None
     metadata: Sequence[Mapping[str, Any]] | None = None
+    places: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         n = len(self.texts)
+        if not self.places:
+            object.__setattr__(self, "places", range(n))
         for name in ("ids", "sources", "scores", "embeddings", "embed_texts", "starts", "metadata"):
             column = getattr(self, name)
             if column is not None and len(column) != n:
@@ -237,6 +210,20 @@ class Documents:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def only(self, where: Any) -> Documents:
+        """Return those that meet a filter; `InputError` for a key that no document has."""
+        conditions = Filter(where)
+        if not conditions or not self.texts:
+            return self
+        n = len(self)
+        data, sources = self.metadata or [{}] * n, self.sources or [""] * n
+        kept = conditions.rows(Passage(str(k), "x", source=sources[k], metadata=data[k]) for k in range(n))
+        columns = {one.name: getattr(self, one.name) for one in fields(self)}
+        return Documents(
+            **{k: None if v is None else [v[i] for i in kept] for k, v in columns.items()}
+            | {"places": kept.tolist()}
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,11 +261,11 @@ class Choice:
     def report(self) -> dict[str, Any]:
         """Plain data about the whole choice: its certificate, its tokens, and why the rest was left out."""
         if self.selection is None:
-            return {"certificate": None, "tokens_used": 0, "budget_tokens": None, "left_out": {}}
+            return {"certificate": None, "tokens_used": 0, "budget": None, "left_out": {}}
         return {
             "certificate": _certificate(self.selection),
             "tokens_used": self.selection.tokens_used,
-            "budget_tokens": self.selection.budget_tokens,
+            "budget": self.selection.budget_tokens,
             "left_out": {d.id: d.reason for d in self.selection.decisions if not d.selected},
         }
 
@@ -287,75 +274,73 @@ def choose(
     query: str,
     documents: Documents,
     *,
-    budget_tokens: int,
-    selector: Selector,
+    budget: int = DEFAULTS.budget,
+    selector: Selector = DEFAULT,
     vectors: Callable[[], Vectors | None] = lambda: None,
     counter: Counter | None = None,
     query_embedding: ArrayLike | None = None,
+    where: Any = None,
 ) -> Choice:
     """Choose among documents.
 
-    Relevance is the score if all documents have one, and the cosine with the question if none has. `vectors`
-    is called only if the settings need embeddings. Repeated ids get the suffixes "#2", "#3" and so on; a
-    document without id gets its position, from 0.
+    Relevance is the score if all documents have one. If none has, documents are ranked as those of an index:
+    by vectors, words and names. `vectors` is called only if the settings need embeddings. Repeated ids get
+    the suffixes "#2", "#3" and so on; a document without id gets its position, from 0.
     With ``prompt_order="document"`` the order of the documents is kept.
 
-    Returns: empty where there are no documents.
-    Raises `InputError` if scores or vectors are missing where they are needed, or the selector refuses what
-    it is given; `InfeasibleError` if no selection satisfies the constraints, or the solver found none: an
-    empty context would make a reader invent its answer.
+    Parameters
+    ----------
+    where : mapping or str, optional
+        Only documents whose metadata meet it; see `mio_rag.filters`.
+
+    Returns
+    -------
+    Choice
+        Empty where there are no documents.
+
+    Raises
+    ------
+    InputError
+        If scores or vectors are missing where they are needed, or the selector refuses what it is given.
+    InfeasibleError
+        If no selection satisfies the constraints, or the solver found none: an empty context would make a
+        reader invent its answer.
     """
-    check_budget(budget_tokens)
+    check_budget(budget)
+    documents = documents.only(where)
     n = len(documents)
     if not n:
         return Choice(None)
-    scores, sources = documents.scores, documents.sources
+    scores = documents.scores
     missing = n if scores is None else _missing_scores(scores)
     if 0 < missing < n:
         raise InputError(f"{missing} of {n} documents have no score: score all of them, or none")
-    cosine = missing == n
-    vectors_of = _rows(documents, vectors) if cosine or _needs_passages(selector) else None
-    if (cosine or _needs_query(selector)) and query_embedding is None:
+    is_scored = missing == 0
+    rows = _rows(documents, vectors) if not is_scored or _needs_passages(selector) else None
+    if (not is_scored or _needs_query(selector)) and query_embedding is None:
         embedder = vectors()
         if embedder is None:
             raise InputError("the question has no embedding: give embedder=, or documents with scores")
         query_embedding = embedder.query(query)
     ids = _ids(documents)
-    spans, spaces, said = None, None, list(_ascending(scores))
-    if sources is not None:
-        sources = rooted(sources, ids)
-        if not any(sources):
-            if selector.max_per_source is not None or selector.side.max_source_share is not None:
-                raise InputError(
-                    "no document has a source, which max_per_source and max_source_share need: name the "
-                    "metadata field that holds it (source_key), or leave them out"
-                )
-            sources = None
-        else:
-            moved = [a != b for a, b in zip(sources, documents.sources or (), strict=True)]
-            starts = [
-                None if is_moved else start
-                for is_moved, start in zip(moved, documents.starts or [None] * n, strict=True)
-            ]
-            laid = lay_out(documents.texts, sources, starts, documents.metadata)
-            spans, spaces = laid.spans, laid.spaces
-            said += laid.notes
-        if sources is not None and not all(sources):
-            sources = [source or f"no source: {i}" for i, source in zip(ids, sources, strict=True)]
-    selection = select(
-        query,
-        documents.texts,
-        budget_tokens=budget_tokens,
-        embeddings=vectors_of,
-        query_embedding=query_embedding,
-        scores=None if cosine else scores,  # type: ignore[arg-type]  # none is missing
-        ids=ids,
-        sources=sources,
-        spans=spans,
-        documents=spaces,
-        counter=None if counter is None else as_counter(counter),
-        selector=selector,
-    )
+    sources, columns, notes = _laid_out(documents, ids, selector)
+    said = [*_ascending(scores), *notes]
+    data = documents.metadata or [{}] * n
+    passages = [
+        Passage(
+            ids[k],
+            documents.texts[k],
+            source=sources[k],
+            date=date if isinstance(date := data[k].get("date"), str) and not check_date(date) else "",
+            metadata=data[k],
+            vector=None if rows is None else rows[k],
+        )
+        for k in range(n)
+    ]
+    tokens = RegexCounter() if counter is None else as_counter(counter)
+    given = checked_scores(scores, n) if is_scored else None  # type: ignore[arg-type]
+    pool = replace(pool_of(query, passages, tokens, query=query_embedding, scores=given), **columns)
+    selection = selector.select(pool, budget, tokens)
     if said:
         _LOG.warning("%s", "; ".join(said))
         selection = replace(selection, notes=(*selection.notes, *said))
@@ -364,7 +349,7 @@ def choose(
     if not selection.chosen:  # no document is there to carry the notes
         _LOG.warning("%s", "; ".join(selection.notes) or selection.explain())
     proof = _certificate(selection)
-    notes = tuple(
+    noted = tuple(
         {
             "rank": rank,
             **{name: getattr(selection.decisions[i], name) for name in _NOTED},
@@ -373,8 +358,41 @@ def choose(
         for rank, i in enumerate(selection.chosen, start=1)
     )
     place = {name: k for k, name in enumerate(ids)}
-    rows = tuple(place[selection.candidates.passage_ids[i]] for i in selection.chosen)
-    return Choice(selection, rows, notes, tuple(_read(selection, rows, notes, documents.metadata)))
+    chosen = tuple(place[selection.candidates.passage_ids[i]] for i in selection.chosen)
+    read = tuple(_read(selection, chosen, noted, documents.metadata))
+    at = documents.places
+    return Choice(
+        selection,
+        tuple(at[k] for k in chosen),
+        noted,
+        tuple(replace(one, indices=tuple(at[k] for k in one.indices)) for one in read),
+    )
+
+
+def _laid_out(
+    documents: Documents, ids: Sequence[str], selector: Selector
+) -> tuple[Sequence[str], dict[str, Any], list[str]]:
+    """Sources, the columns that say where texts lie in them, and notes about wrong places."""
+    n, unplaced = len(documents), {"spans": None, "documents": None}
+    if documents.sources is None:
+        return [""] * n, unplaced, []
+    sources = rooted(documents.sources, ids)
+    if not any(sources):
+        if selector.max_per_source is not None or selector.side.max_source_share is not None:
+            raise InputError(
+                "no document has a source, which max_per_source and max_source_share need: name the metadata "
+                "field that holds it (source_key), or leave them out"
+            )
+        return sources, unplaced, []
+    starts = [
+        None if source != given else start
+        for source, given, start in zip(
+            sources, documents.sources, documents.starts or [None] * n, strict=True
+        )
+    ]
+    laid = lay_out(documents.texts, sources, starts, documents.metadata)
+    names = [source or f"no source: {i}" for i, source in zip(ids, sources, strict=True)]
+    return names, {"spans": laid.spans, "documents": laid.spaces}, laid.notes
 
 
 def _ascending(scores: Sequence[float | None] | None) -> Iterator[str]:
@@ -413,7 +431,8 @@ def _read(
                 }
                 for k, part in zip(places, block.parts, strict=True)
             ]
-            said = {"rank": rank, "parts": parts, "certificate": said["certificate"]}
+            reasons = "; ".join(dict.fromkeys(part["reason"] for part in parts))
+            said = {"rank": rank, "reason": reasons, "parts": parts, "certificate": said["certificate"]}
         yield Read(tuple(dict.fromkeys(rows[k] for k in places)), block.passage.text, said, is_whole)
 
 
@@ -496,7 +515,8 @@ def _certificate(selection: Selection) -> dict[str, Any]:
 class SelectionFields(BaseModel):
     """Budget, settings, embedder and counter of an adapter to a pydantic framework (LangChain, LlamaIndex).
 
-    budget_tokens: largest size of what is chosen, >= 1.
+    budget: largest size of what is chosen, in tokens, >= 1.
+    where: only documents whose metadata meet it, as {"tenant": "a"}; see `mio_rag.filters`.
     selector: settings to start from.
     embedder: embeds what comes without a vector: the framework's own kind, one of mio-rag, or the name of one
         ("minilm", or a sentence-transformers id or folder).
@@ -507,8 +527,9 @@ class SelectionFields(BaseModel):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
-    budget_tokens: int
-    selector: InstanceOf[Selector] = Field(default_factory=Selector)
+    budget: int = DEFAULTS.budget
+    where: Any = None
+    selector: InstanceOf[Selector] = DEFAULT
     embedder: Any = None
     counter: Any = None
     on_selection: Callable[[Selection], None] | None = Field(default=None, exclude=True)
@@ -518,13 +539,15 @@ class SelectionFields(BaseModel):
     def __init__(
         self,
         *,
-        budget_tokens: int,
+        budget: int = DEFAULTS.budget,
+        where: Any = None,
         selector: Selector | Mapping[str, Any] | None = None,
         embedder: Any = None,
         counter: Any = None,
         **rest: Any,
     ) -> None:
-        check_budget(budget_tokens)
+        check_budget(budget)
+        Filter(where)
         if isinstance(selector, Mapping):
             selector = from_plain(selector)
         names = ("preset", *Selector.model_fields)
@@ -537,7 +560,8 @@ class SelectionFields(BaseModel):
         if counter is not None:
             as_counter(counter)
         super().__init__(
-            budget_tokens=budget_tokens,
+            budget=budget,
+            where=where,
             selector=make_selector(selector, settings),
             embedder=embedder,
             counter=counter,
@@ -573,11 +597,12 @@ class SelectionFields(BaseModel):
         choice = choose(
             query,
             documents,
-            budget_tokens=self.budget_tokens,
+            budget=self.budget,
             selector=self.selector,
             vectors=self._vectors,
             counter=self.counter,
             query_embedding=query_embedding,
+            where=self.where,
         )
         if self.on_selection is not None and choice.selection is not None:
             self.on_selection(choice.selection)

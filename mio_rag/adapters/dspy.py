@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mio_rag.adapters.core import Choice, Counter, Documents, Vectors, as_counter, check_budget, choose
-from mio_rag.adapters.plain import SelectorSettings, make_selector
+from mio_rag.adapters.core import Choice, Documents, Vectors, choose
+from mio_rag.adapters.plain import Counter, SelectorSettings, as_counter, check_budget, make_selector
+from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, optional
+from mio_rag.filters import Filter
 from mio_rag.selection.selector import Selector
 
 with optional("dspy", "dspy", "mio_rag.adapters.dspy"):
@@ -30,8 +32,10 @@ class SelectionModule(dspy.Module):
         Question -> a `dspy.Prediction` with ``passages`` (and ``scores``, where it has them), or a list of
         passages: `dspy.Embeddings`, `dspy.Retrieve`, a module or function of yours. Should find more than
         fits: 30 to 50 passages. Without one, give the call its passages.
-    budget_tokens : int
-        Largest total of what is chosen, >= 1.
+    budget : int
+        Largest total of what is chosen, in tokens, >= 1.
+    where : mapping or str, optional
+        Only passages that meet it, where they are mappings or objects with metadata; see `mio_rag.filters`.
     selector : Selector, optional
         Settings to start from.
     embedder : dspy.Embedder or other function from texts to rows, mio_rag Embedder or str, optional
@@ -52,18 +56,20 @@ class SelectionModule(dspy.Module):
         self,
         retriever: Callable[..., Any] | None = None,
         *,
-        budget_tokens: int,
+        budget: int = DEFAULTS.budget,
+        where: Any = None,
         selector: Selector | None = None,
         embedder: Callable[[list[str]], ArrayLike] | Embedder | str | None = None,
         counter: Counter | None = None,
         **settings: Unpack[SelectorSettings],
     ) -> None:
         super().__init__()
-        check_budget(budget_tokens)
+        check_budget(budget)
+        Filter(where)
         if counter is not None:
             as_counter(counter)
         self.retriever = retriever
-        self.budget_tokens = budget_tokens
+        self.budget, self.where = budget, where
         self.selector = make_selector(selector, settings)
         self.counter = counter
         self._stored = embedder is None  # another model's question would not fit the retriever's vectors
@@ -131,14 +137,16 @@ class SelectionModule(dspy.Module):
             list(map(_text, passages)),
             scores=None if scores is None else list(scores),
             embeddings=rows,
+            metadata=list(map(_metadata, passages)),
         )
         return choose(
             query,
             documents,
-            budget_tokens=self.budget_tokens,
+            budget=self.budget,
             selector=self.selector,
             vectors=lambda: self._vectors,
             counter=self.counter,
+            where=self.where,
         )
 
     def _stored_rows(self, indices: Sequence[int] | None) -> Any:
@@ -156,6 +164,14 @@ def _vectors(embedder: Any) -> Vectors:
 
 def _goes_along(value: Any, n: int) -> bool:
     return isinstance(value, (list, tuple, np.ndarray)) and len(value) == n
+
+
+def _metadata(passage: Any) -> Mapping[str, Any]:
+    """What a passage says of itself: a mapping's other entries, or an object's metadata."""
+    if isinstance(passage, Mapping):
+        return {**passage.get("metadata", {}), **{k: v for k, v in passage.items() if k != "metadata"}}
+    found = getattr(passage, "metadata", None)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _text(passage: Any) -> str:

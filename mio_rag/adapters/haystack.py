@@ -14,20 +14,19 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.adapters.core import (
-    NOTES,
+from mio_rag.adapters.core import NOTES, Documents, Read, Vectors, choose, label, place
+from mio_rag.adapters.plain import (
     Counter,
-    Documents,
-    Read,
-    Vectors,
+    SelectorSettings,
     as_counter,
     check_budget,
-    choose,
-    label,
-    place,
+    from_plain,
+    make_selector,
+    to_plain,
 )
-from mio_rag.adapters.plain import SelectorSettings, from_plain, make_selector, to_plain
+from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, optional
+from mio_rag.filters import Filter
 from mio_rag.retrieval.embedders import Embedder
 from mio_rag.selection.selector import Selector
 
@@ -44,8 +43,10 @@ class SelectionRanker:
 
     Parameters
     ----------
-    budget_tokens : int
-        Largest total of what is chosen, >= 1.
+    budget : int
+        Largest total of what is chosen, in tokens, >= 1.
+    where : mapping or str, optional
+        Only documents whose ``meta`` meet it; see `mio_rag.filters`.
     selector : Selector, or a mapping that `mio_rag.adapters.plain.to_plain` wrote
         Settings to start from.
     embedder : mio_rag Embedder or str, optional
@@ -74,8 +75,9 @@ class SelectionRanker:
 
     def __init__(
         self,
-        budget_tokens: int,
+        budget: int = DEFAULTS.budget,
         *,
+        where: Any = None,
         selector: Selector | Mapping[str, Any] | None = None,
         embedder: Embedder | str | None = None,
         text_embedder: TextEmbedder | None = None,
@@ -85,7 +87,8 @@ class SelectionRanker:
         counter: Counter | None = None,
         **settings: Unpack[SelectorSettings],
     ) -> None:
-        check_budget(budget_tokens)
+        check_budget(budget)
+        Filter(where)
         base = from_plain(selector) if isinstance(selector, Mapping) else selector
         if (text_embedder is None) != (document_embedder is None):
             raise InputError("text_embedder and document_embedder go together: give both, of one model")
@@ -93,7 +96,7 @@ class SelectionRanker:
             raise InputError("embedder and text_embedder/document_embedder exclude each other: keep one")
         if counter is not None:
             as_counter(counter)
-        self.budget_tokens = budget_tokens
+        self.budget, self.where = budget, where
         self.selector = make_selector(base, settings)
         self.embedder = embedder
         self.text_embedder = text_embedder
@@ -117,12 +120,12 @@ class SelectionRanker:
         query: str,
         documents: list[Document],
         query_embedding: list[float] | None = None,
-        budget_tokens: int | None = None,
+        budget: int | None = None,
     ) -> dict[str, Any]:
         """Choose.
 
         query_embedding: the question's vector, of the model that embedded the documents.
-        budget_tokens: for this run.
+        budget: for this run.
 
         Returns: ``documents``: copies of those chosen, in prompt order, with their notes in
         ``meta["mio_rag"]``; ``report``: the certificate, tokens used, and why each of the others was left
@@ -134,11 +137,12 @@ class SelectionRanker:
         choice = choose(
             query,
             self._columns(documents),
-            budget_tokens=self.budget_tokens if budget_tokens is None else budget_tokens,
+            budget=self.budget if budget is None else budget,
             selector=self.selector,
             vectors=lambda: self._vectors,
             counter=self.counter,
             query_embedding=query_embedding,
+            where=self.where,
         )
         chosen = [_noted(documents[read.indices[0]], read) for read in choice.read]
         return {"documents": chosen, "report": choice.report()}
@@ -149,10 +153,10 @@ class SelectionRanker:
         query: str,
         documents: list[Document],
         query_embedding: list[float] | None = None,
-        budget_tokens: int | None = None,
+        budget: int | None = None,
     ) -> dict[str, Any]:
         """`run` in a worker thread."""
-        return await asyncio.to_thread(self.run, query, documents, query_embedding, budget_tokens)
+        return await asyncio.to_thread(self.run, query, documents, query_embedding, budget)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for YAML.
@@ -171,7 +175,8 @@ class SelectionRanker:
             )
         data: dict[str, Any] = default_to_dict(
             self,
-            budget_tokens=int(self.budget_tokens),
+            budget=int(self.budget),
+            where=self.where,
             selector=to_plain(self.selector),
             embedder=self.embedder,
             text_embedder=_saved(self.text_embedder, "text_embedder"),

@@ -83,14 +83,14 @@ class SelectionCompressor(_Documents, BaseDocumentCompressor):
 
     Parameters
     ----------
-    budget_tokens : int
-        Largest total of what is chosen, >= 1.
+    budget : int
+        Largest total of what is chosen, in tokens, >= 1.
     embedder : Embeddings, mio_rag Embedder or str, optional
         Embeds question and documents where that is needed: for relevance where documents carry no score, and
         for redundancy. A vector is remembered by its text.
     score_key, source_key, start_key : str or None
         Where in the metadata relevance, source and place in the source stand.
-    selector, counter, on_selection
+    where, selector, counter, on_selection
         See `mio_rag.adapters.core.SelectionFields`.
     **settings
         Any parameter of `mio_rag.Selector`.
@@ -102,9 +102,6 @@ class SelectionCompressor(_Documents, BaseDocumentCompressor):
     InfeasibleError
         When called, if no selection satisfies the constraints.
     """
-
-    def __init__(self, *, budget_tokens: int, **rest: Any) -> None:  # for type checkers
-        super().__init__(budget_tokens=budget_tokens, **rest)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -128,14 +125,11 @@ class SelectionRetriever(_Documents, BaseRetriever):
         Should find more than fits: 30 to 50 documents.
     embedder : Embeddings, mio_rag Embedder or str, optional
         By default that of the vector store, where `retriever` is one's ``as_retriever()``.
-    budget_tokens, score_key, source_key, start_key, selector, counter, on_selection, **settings
+    budget, score_key, source_key, start_key, where, selector, counter, on_selection, **settings
         As for `SelectionCompressor`.
     """
 
     retriever: RetrieverLike
-
-    def __init__(self, *, budget_tokens: int, **rest: Any) -> None:  # for type checkers
-        super().__init__(budget_tokens=budget_tokens, **rest)
 
     def _default_embedder(self) -> Any:
         return (

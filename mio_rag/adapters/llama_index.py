@@ -1,6 +1,6 @@
 """LlamaIndex: a node postprocessor.
 
-index.as_query_engine(similarity_top_k=50, node_postprocessors=[SelectionPostprocessor(budget_tokens=512)])
+index.as_query_engine(similarity_top_k=50, node_postprocessors=[SelectionPostprocessor(budget=512)])
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
 
     Parameters
     ----------
-    budget_tokens : int
-        Largest total of what is chosen, >= 1.
+    budget : int
+        Largest total of what is chosen, in tokens, >= 1.
     embedder : BaseEmbedding, mio_rag Embedder or str, optional
         Embeds question and nodes where that is needed: redundancy needs vectors, and stores return nodes
         without theirs. By default ``Settings.embed_model``. A vector is remembered by its text.
@@ -39,7 +39,7 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
         sentence windows, and parents and children) are read as one, with theirs in
         ``node.metadata["mio_rag"]["parts"]``, unless ``merge=False``; not where metadata are shown to the
         model.
-    selector, counter, on_selection
+    where, selector, counter, on_selection
         See `mio_rag.adapters.core.SelectionFields`.
     **settings
         Any parameter of `mio_rag.Selector`.
@@ -54,9 +54,6 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
 
     use_scores: bool = True
     source_key: str | None = None
-
-    def __init__(self, *, budget_tokens: int, **rest: Any) -> None:  # for type checkers
-        super().__init__(budget_tokens=budget_tokens, **rest)
 
     @classmethod
     def class_name(cls) -> str:

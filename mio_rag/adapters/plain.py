@@ -1,33 +1,32 @@
-"""Select among texts and vectors, with a selector's settings as keywords.
-
-A selector's settings: as keywords with types, and as plain data that YAML and JSON can hold.
-
-`select`: choose among texts that you already retrieved.
-"""
+"""Passages that somebody retrieved -> a pool; and a selector's settings as keywords and as plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.context import PromptOrder, RegexCounter, TokenCounter, text_tokens
-from mio_rag.entries import listed, no_names, no_strings, not_numbers, unit_rows
+from mio_rag.context import PromptOrder, RegexCounter, TokenCounter, passage_tokens
+from mio_rag.defaults import DEFAULTS
+from mio_rag.entries import listed, not_numbers, unit_rows
 from mio_rag.errors import InputError, choose
 from mio_rag.formulations.numbers import plural
+from mio_rag.formulations.rows import count_problem
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.pool import Candidates
 from mio_rag.relevance.model import Relevance, RelevanceModel
+from mio_rag.retrieval.embedders import Embedder
+from mio_rag.retrieval.repetition import Repetition
+from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.constraints import SideConstraints
-from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Counterpart, NearDuplicates, Penalty, Selector, Units
 from mio_rag.settings import Settings
 from mio_rag.solvers.result import SolveOptions
-
-if TYPE_CHECKING:
-    from mio_rag.retrieval.embedders import Embedder
+from mio_rag.stores.base import index_of, vectors_of
+from mio_rag.types import Passage
 
 
 class SelectorSettings(TypedDict, total=False):
@@ -64,7 +63,11 @@ class SelectorSettings(TypedDict, total=False):
 
 
 _NAMES = tuple(Selector.model_fields)
-_DEFAULT = Selector()  # checking one takes longer than many a call
+#: What a door selects by where nothing else is said.
+DEFAULT = Selector(
+    units=DEFAULTS.units,  # type: ignore[arg-type]
+    options=SolveOptions(time_limit_seconds=DEFAULTS.seconds, relative_gap=DEFAULTS.gap),
+)
 
 
 def make_selector(base: Selector | None, settings: Mapping[str, Any]) -> Selector:
@@ -83,10 +86,10 @@ def make_selector(base: Selector | None, settings: Mapping[str, Any]) -> Selecto
     if preset is not None:
         if base is not None:
             raise InputError("selector and preset exclude each other: both are what settings start from")
-        return Selector.preset(preset, **changes)
+        return Selector.preset(preset, **{"options": DEFAULT.options, **changes})
     if not changes:
-        return base or _DEFAULT
-    return (base or _DEFAULT).replace(**changes)
+        return base or DEFAULT
+    return (base or DEFAULT).replace(**changes)
 
 
 def to_plain(selector: Selector) -> dict[str, Any]:
@@ -122,193 +125,150 @@ def check_names(what: str, given: Iterable[str], known: Sequence[str]) -> None:
         raise InputError([f"{what} '{name}' is unknown: {choose(name, known)}" for name in unknown])
 
 
-def select(
-    query: str,
-    texts: Sequence[str],
-    *,
-    budget_tokens: int,
-    embeddings: ArrayLike | None = None,
-    query_embedding: ArrayLike | None = None,
-    scores: ArrayLike | None = None,
-    tokens: ArrayLike | None = None,
-    ids: Sequence[str] | None = None,
-    titles: Sequence[str] | None = None,
-    sources: Sequence[str] | None = None,
-    clusters: Sequence[str] | None = None,
-    links: ArrayLike | None = None,
-    spans: ArrayLike | Sequence[tuple[int, int] | None] | None = None,
-    documents: Sequence[str] | None = None,
-    dates: Sequence[str] | None = None,
-    duplicates: ArrayLike | None = None,
-    embedder: Embedder | str | None = None,
+#: A `TokenCounter`, or a function that counts the tokens of one text.
+Counter = TokenCounter | Callable[[str], int]
+
+
+class _FunctionCounter:
+    def __init__(self, function: Callable[[str], int]) -> None:
+        self._function = function
+
+    @property
+    def name(self) -> str:
+        return getattr(self._function, "__name__", "counter")
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        counts = [self._function(text) for text in texts]
+        for text, count in zip(texts, counts, strict=True):
+            if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
+                raise InputError(
+                    f"counter {self.name} made {count!r} of {text[:40]!r}, expected a whole number >= 0"
+                )
+        return [int(count) for count in counts]
+
+
+def as_counter(counter: Counter) -> TokenCounter:
+    """Return a counter of many texts; `InputError` for what is neither one nor a function of a text."""
+    if isinstance(counter, TokenCounter):
+        return counter
+    if callable(counter):
+        return _FunctionCounter(counter)
+    raise InputError(
+        f"counter={counter!r} counts nothing: give a function from a text to its tokens, or a TokenCounter"
+    )
+
+
+def check_budget(budget: Any) -> int:
+    """Return a budget; `InputError` for what is no whole number >= 1."""
+    if problem := count_problem("budget", budget):
+        raise InputError(problem)
+    if budget < 1:
+        raise InputError(f"budget must be >= 1, got {budget}.")
+    return int(budget)
+
+
+class Asked:
+    """The embedder of a pool whose question has a vector already."""
+
+    def __init__(self, question: str, query: NDArray[np.float32], embedder: Embedder | None = None) -> None:
+        self._question, self._query, self._embedder = question, query, embedder
+        self.name: str = getattr(embedder, "name", "given")
+        self.fingerprint: str = getattr(embedder, "fingerprint", "")
+
+    def encode(self, texts: Sequence[str], progress: Any = None) -> NDArray[np.float32]:
+        """Return the question's vector, and of other texts what the embedder makes."""
+        if list(texts) == [self._question]:
+            return self._query[None]
+        if self._embedder is None:
+            raise InputError("texts have no embedding: give embedder=, or embeddings for all of them")
+        return encoded(self._embedder, texts)
+
+
+def pool_of(
+    question: str,
+    passages: Sequence[Passage],
     counter: TokenCounter | None = None,
-    selector: Selector | None = None,
-    **settings: Unpack[SelectorSettings],
-) -> Selection:
-    """Choose among texts that you already retrieved.
+    *,
+    query: ArrayLike | None = None,
+    embedder: Embedder | None = None,
+    scores: Sequence[float] | NDArray[Any] | None = None,
+) -> Candidates:
+    """Return the pool of passages that were retrieved elsewhere.
 
     Parameters
     ----------
-    query : str
-    texts : sequence of str, length n
-    budget_tokens : int
-        Largest total of `tokens`.
-    embeddings : array_like, shape (n, d), optional
-        One row per text; scaled to unit length here. Or give `embedder`.
-    query_embedding : array_like, shape (d,), optional
-        With `embeddings`, relevance is the cosine with it, unless `scores` are given.
-    scores : array_like, shape (n,), optional
-        Relevance of each text, larger is better: a re-ranker's, a retriever's, a probability.
-    tokens : array_like of int, shape (n,), optional
-        Cost of each text as your model counts it. Otherwise `counter` counts them, by default `RegexCounter`,
-        an approximation.
-    counter : TokenCounter, optional
-        Your model's tokenizer. Where it prices the passages, `tokens_used` is its count of the whole block
-        (titles, texts and a blank line between passages), and that block keeps the budget.
-    titles, sources, clusters : sequence of str, length n, optional
-        Titles are part of what a passage costs; sources and clusters are what caps and coverage go by.
-    links : array_like, shape (n, n), optional
-        Evidence links, as in `Candidates`.
-    spans : array_like of int, shape (n, 2), or sequence with None, optional
-        Characters [start, end) of each text in the document that its source names; (-1, -1) or None where
-        unknown.
-        Texts of one source that overlap or touch are then read as one, unless ``merge=False``.
-    documents : sequence of str, length n, optional
-        What `spans` count in where that is not the source, as a page; blank: the source.
-    dates : sequence of str, length n, optional
-        Days of the texts (ISO 8601); of near-duplicates the newest is read.
-    duplicates : array_like, shape (n, n), optional
-        Jaccard similarity of near-duplicates, as in `Candidates`. By default texts that are equal are
-        duplicates, of which one is read; ``near_duplicates="all"`` reads them all.
-    embedder : Embedder or str, optional
-        Embeds query and texts where no embeddings are given: "minilm", or a sentence-transformers id or
-        folder. None is chosen for you.
-    selector : Selector, optional
-        Settings to start from.
-    **settings
-        Any parameter of `Selector`, which see: ``redundancy_weight=0.3``, ``max_per_source=2`` and so on.
-        Those that are not None override `selector`. With ``prompt_order="document"`` what is chosen keeps
-        the order of `texts`.
-
-    Returns
-    -------
-    Selection
-        `.texts` as they are to be read, `.ids`, `.tokens_used`, `.result` (the certificate), `.explain()`.
-
-    Examples
-    --------
-    >>> chosen = select("who?", ["a b c", "d e", "f"], scores=[0.9, 0.8, 0.1], budget_tokens=4,
-    ...                 redundancy_weight=0, passage_penalty=0)
-    >>> chosen.ids, chosen.tokens_used
-    (('0', '2'), 4)
+    query : array_like, optional
+        The question's embedding; otherwise `embedder` makes it, and the vectors that passages lack.
+    scores : sequence of float, optional
+        Relevance, larger is better. Without it the passages are ranked as those of an index: by vectors,
+        words, and the names by which they mention each other.
     """
-    if not isinstance(query, str):
-        raise InputError(f"query is {query!r}, expected a string")
-    texts = listed("texts", texts)
-    n = len(texts)
-    columns = {"ids": ids, "titles": titles, "sources": sources, "clusters": clusters}
-    columns |= {"documents": documents, "dates": dates}
-    ids, titles, sources, clusters, documents, dates = (
-        None if given is None else listed(name, given) for name, given in columns.items()
-    )
-    if (
-        problems := no_strings("texts", texts)
-        + no_strings("titles", titles or ())
-        + no_names("ids", ids or ())
-    ):
-        raise InputError(problems)
-    if counter is not None and not isinstance(counter, TokenCounter):
-        raise InputError(
-            f"counter={counter!r} is not a TokenCounter: give an object with name and count(texts)"
+    counter = counter or RegexCounter()
+    if scores is None:
+        if query is None and embedder is None:
+            raise InputError(
+                "relevance is unknown: give scores=, distances=, embeddings= with question_embedding=, or "
+                'embedder= ("minilm", or a sentence-transformers id or folder)'
+            )
+        row = encoded(embedder, [question])[0] if query is None else query  # type: ignore[arg-type]
+        asked = Asked(question, unit_vectors("question_embedding", row), embedder)
+        rows = vectors_of(passages, asked)  # type: ignore[arg-type]
+        if rows.shape[1:] != asked._query.shape:
+            raise InputError(
+                f"the question's embedding has shape {asked._query.shape}, the passages' {rows.shape[1:]}: "
+                "embed both with the same model"
+            )
+        index = index_of(passages, rows, asked)  # type: ignore[arg-type]
+        return Retriever(index, pool=len(passages), counter=counter, link_hops=0).retrieve(question)
+    vectors = [passage.vector for passage in passages]
+    repeated, every = Repetition.build(passages), list(range(len(passages)))
+    columns: dict[str, Any] = {
+        name: values if any(values := [getattr(passage, of) for passage in passages]) else None
+        for name, of in (
+            ("sources", "source"), ("dates", "date"), ("sections", "section"), ("pages", "page"),
+            ("metadata", "metadata"), ("lines", "lines"),
         )
-    if embedder is not None and embeddings is None:
-        from mio_rag.retrieval.embedders import make_embedder
-
-        model = make_embedder(embedder) if isinstance(embedder, str) else embedder
-        if not (isinstance(getattr(model, "name", None), str) and callable(getattr(model, "encode", None))):
-            raise InputError(
-                f"embedder={embedder!r} is not an Embedder: give a name, or an object with encode(texts)"
-            )
-        if model.name == "tfidf":
-            model.fit(texts)
-        vectors: NDArray[np.float32] | None = _encoded(model, texts)
-        query_vector: NDArray[np.float32] | None = _encoded(model, (query,))[0]
-    else:
-        vectors = None if embeddings is None else _unit_rows("embeddings", embeddings)
-        query_vector = None if query_embedding is None else _unit_rows("query_embedding", query_embedding)
-    if scores is not None:
-        if (found := not_numbers(scores)) is not None:
-            raise InputError(f"scores holds {found}: give numbers, larger is better")
-        try:
-            given = np.asarray(scores)
-        except ValueError as error:  # lists of different lengths
-            raise InputError(
-                f"scores is not an array of numbers ({error}): give one number for each text"
-            ) from error
-        if given.ndim == 1 and len(given) != n:
-            raise InputError(
-                f"scores has {plural(len(given), 'value')}, texts {n}: give one score for each text"
-            )
-        if given.dtype.kind == "f" and not np.isfinite(given).all():
-            bad = int(np.flatnonzero(~np.isfinite(given))[0])
-            raise InputError(f"scores[{bad}] is {given.flat[bad]}: scores must be finite, larger is better")
-    else:
-        if vectors is None or query_vector is None:
-            raise InputError(
-                "relevance is unknown: give scores=, or embeddings= with query_embedding=, or embedder= "
-                '("minilm", or a sentence-transformers id or folder)'
-            )
-        if vectors.ndim == 2 and query_vector.shape == (vectors.shape[1],):
-            scores = vectors @ query_vector
-        else:
-            scores = np.zeros(n)  # Candidates reports the wrong shape
-    # Only a counter that priced the passages can check the block that they make together.
-    checked = (counter if spans is None else counter or RegexCounter()) if tokens is None else None
-    labels = [str(k) for k in range(n)] if ids is None else list(map(str, ids))
-    if tokens is None:
-        heads = titles if titles is not None and len(titles) == n else [""] * n
-        tokens = text_tokens(texts, heads, counter or RegexCounter())
-    pool = Candidates(
-        ids=labels,
-        texts=texts,
+    }  # fmt: skip
+    return Candidates(
+        ids=[passage.id for passage in passages],
+        texts=[passage.text for passage in passages],
         relevance=scores,  # type: ignore[arg-type]
-        tokens=tokens,  # type: ignore[arg-type]
-        embeddings=vectors,
-        query_embedding=query_vector,
-        titles=titles,
-        sources=sources,
-        clusters=clusters,
-        question=query,
-        links=links,  # type: ignore[arg-type]
-        positions=np.arange(n),
-        spans=_known(spans),
-        documents=documents,
-        dates=dates,
-        duplicates=_equal(texts) if duplicates is None else duplicates,  # type: ignore[arg-type]
+        tokens=passage_tokens(passages, counter),
+        embeddings=None if any(row is None for row in vectors) else unit_vectors("embeddings", vectors),
+        query_embedding=None if query is None else unit_vectors("question_embedding", query),
+        titles=[passage.title for passage in passages],
+        question=question,
+        positions=np.arange(len(passages)),
+        spans=repeated.spans_of(every),
+        duplicates=repeated.among(every, passages, question),
+        **columns,
     )
-    return make_selector(selector, settings).select(pool, budget_tokens, checked)
 
 
-def _known(spans: ArrayLike | Sequence[tuple[int, int] | None] | None) -> Any:
-    """Spans as numbers, where a list says None for some."""
-    if not isinstance(spans, (list, tuple)):
-        return spans
-    return [(-1, -1) if span is None else span for span in spans]
+def checked_scores(scores: ArrayLike, n: int, name: str = "scores") -> NDArray[np.float64]:
+    """Return a finite number for each of n passages; `InputError` for anything else."""
+    if (found := not_numbers(scores)) is not None:
+        raise InputError(f"{name} holds {found}: give numbers")
+    try:
+        given = np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name} is not an array of numbers ({error}): give one for each passage") from error
+    if given.shape != (n,):
+        raise InputError(
+            f"{name} has shape {given.shape}, expected one number for each of {plural(n, 'passage')}"
+        )
+    if not np.isfinite(given).all():
+        bad = int(np.flatnonzero(~np.isfinite(given))[0])
+        raise InputError(f"{name}[{bad}] is {given[bad]}: every value must be finite")
+    return given
 
 
-def _equal(texts: Sequence[str]) -> NDArray[np.float32] | None:
-    """1 between texts that are the same; None where none are."""
-    first: dict[str, int] = {}
-    group = np.array([first.setdefault(text.strip(), k) for k, text in enumerate(texts)])
-    if len(first) == len(texts):
-        return None
-    alike: NDArray[np.float32] = (group[:, None] == group[None, :]).astype(np.float32)
-    np.fill_diagonal(alike, 0)
-    return alike
-
-
-def _encoded(model: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """What an embedder gives, one row a text."""
+def encoded(model: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Return what an embedder makes, one row a text; `InputError` if it is none, or makes something else."""
+    if not (isinstance(getattr(model, "name", None), str) and callable(getattr(model, "encode", None))):
+        raise InputError(
+            f"embedder={model!r} is not an Embedder: give a name, or an object with encode(texts)"
+        )
     given = model.encode(list(texts))
     shape = given.shape if isinstance(given, np.ndarray) and given.dtype.kind == "f" else None
     if shape is None or len(shape) != 2 or shape[0] != len(texts):
@@ -319,7 +279,8 @@ def _encoded(model: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:
     return given
 
 
-def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
+def unit_vectors(name: str, vectors: Any) -> NDArray[np.float32]:
+    """Return one vector, or one a row, at unit length; `InputError` for what is none."""
     if isinstance(vectors, np.ndarray) and vectors.dtype.kind == "c":
         raise InputError(f"{name} holds complex numbers, expected real ones")
     try:
@@ -328,4 +289,42 @@ def _unit_rows(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
         raise InputError(f"{name} is not an array of numbers ({error})") from error
     if unit.ndim == 0:
         raise InputError(f"{name} has shape (), expected one vector or one row per text")
+    if not np.isfinite(unit).all():
+        raise InputError(f"{name} holds NaN or infinity: embed again")
     return unit
+
+
+_FIELDS = tuple(one.name for one in fields(Passage))
+
+
+def as_passages(given: Any) -> list[Passage]:
+    """Return passages of strings, `Passage` objects or mappings; further keys of a mapping are its metadata.
+
+    What has no id gets its position, from 0. `InputError` with every entry that is none of these.
+    """
+    found: list[Passage] = []
+    problems = []
+    for k, one in enumerate(listed("passages", given)):
+        try:
+            if isinstance(one, str):
+                one = Passage(str(k), one)
+            elif isinstance(one, Mapping):
+                own = {name: value for name, value in one.items() if name in _FIELDS and value is not None}
+                own["metadata"] = {
+                    **own.get("metadata", {}), **{n: v for n, v in one.items() if n not in _FIELDS},
+                }  # fmt: skip
+                own["section"] = tuple(own.get("section", ()))
+                one = Passage(**{"id": str(k), **own})
+            if not isinstance(one, Passage):
+                raise InputError(f"a {type(one).__name__} is no passage")
+        except (InputError, TypeError) as error:
+            problems.append(f"passages[{k}]: {error}: give a string, a Passage, or a mapping with text")
+            continue
+        found.append(one)
+    if not problems and len({one.id for one in found}) < len(found):
+        taken = [one.id for one in found]
+        twice = next(name for name in taken if taken.count(name) > 1)
+        problems.append(f"id '{twice}' is there twice: each passage needs its own id")
+    if problems:
+        raise InputError(problems)
+    return found

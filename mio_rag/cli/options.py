@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -93,27 +92,10 @@ def load_plugins(files: Sequence[Path] | None) -> None:
 
 
 def reader_spec(model: str | None, default: str | None = None) -> str:
-    """Return a model as `make_generator` takes it.
+    """Return a model as `make_generator` takes it; see `mio_rag.generation.reader_spec`."""
+    from mio_rag.generation import reader_spec
 
-    Parameters
-    ----------
-    model : str or None
-        As --model: extract, or openai:NAME[@URL] with OPENAI_BASE_URL as default of the URL.
-    default : str, optional
-        Where neither the option nor MIO_RAG_MODEL names one.
-    """
-    spec = (model or os.environ.get("MIO_RAG_MODEL") or default or DEFAULTS.model).strip()
-    if spec == "extract":
-        return "extractive"
-    if spec.startswith("openai:") and "#" not in spec:
-        name, at, url = spec.removeprefix("openai:").partition("@")
-        name, mark, query = name.partition("?")
-        if at and "?" in url:
-            url, mark, query = url.partition("?")
-        if name and "://" not in name:
-            address = url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
-            return f"openai:{address}#{name}{mark}{query}"
-    return spec
+    return reader_spec(model, default)
 
 
 def listed(text: str) -> list[str]:

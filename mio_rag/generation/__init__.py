@@ -12,6 +12,7 @@ in this process), `HuggingFaceGenerator` (transformers), `OpenAIGenerator` (any 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib import import_module
 from inspect import signature
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError
 from mio_rag.generation.base import BaseGenerator
 from mio_rag.generation.prompts import Prompt, build_prompt
@@ -42,6 +44,7 @@ __all__ = [
     "ScriptedGenerator",
     "build_prompt",
     "make_generator",
+    "reader_spec",
 ]
 
 # The back ends are imported when they are first named: their HTTP and asyncio parts would triple the import
@@ -71,6 +74,30 @@ _FORMS = (
     "'gguf:model.gguf?slots=6&replies=replies.sqlite' or "
     "'openai:http://127.0.0.1:8080/v1#name?tokenizer=PATH&window=8192') or 'scripted:FILE.json'"
 )
+
+
+def reader_spec(model: str | None, default: str | None = None) -> str:
+    """Return a model as `make_generator` takes it.
+
+    Parameters
+    ----------
+    model : str or None
+        As --model: extract, or openai:NAME[@URL] with OPENAI_BASE_URL as default of the URL.
+    default : str, optional
+        Where neither the option nor MIO_RAG_MODEL names one.
+    """
+    spec = (model or os.environ.get("MIO_RAG_MODEL") or default or DEFAULTS.model).strip()
+    if spec == "extract":
+        return "extractive"
+    if spec.startswith("openai:") and "#" not in spec:
+        name, at, url = spec.removeprefix("openai:").partition("@")
+        name, mark, query = name.partition("?")
+        if at and "?" in url:
+            url, mark, query = url.partition("?")
+        if name and "://" not in name:
+            address = url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+            return f"openai:{address}#{name}{mark}{query}"
+    return spec
 
 
 def make_generator(spec: str, **options: Any) -> Generator:

@@ -370,6 +370,20 @@ class CorpusIndex:
             raise IndexFormatError(f"the index '{path}' lacks parts of its documents: build it again")
         return cls(passages, embedder, manifest["name"], dense, bm25, links, repetition, cut, identities)
 
+    # --- of stores ---------------------------------------------------------------------------------------
+
+    def hits(self, question: str, k: int) -> CorpusIndex | None:
+        """Return what is searched for a question: the index itself; of a store what it finds, or None."""
+        return self
+
+    def rows_of(self, passages: Sequence[Passage], vectors: NDArray[np.float32]) -> list[int]:
+        """Return the numbers of passages that `hits` found; of a store only."""
+        raise NotImplementedError
+
+    def among(self, rows: Sequence[int]) -> tuple[CorpusIndex, dict[int, int]]:
+        """Return an index of the passages with these numbers, and where each stands in it."""
+        return self, {}
+
     def required_links(self) -> LinkIndex:
         """The evidence links.
 

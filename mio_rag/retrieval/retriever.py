@@ -190,8 +190,14 @@ class Retriever:
         words : str, optional
             What BM25 looks for; the same text by default.
         """
-        asked = self._asked(_checked(text), None if words is None else _checked(words))
-        return self._ranking(asked)[0]
+        index = self.index.hits(_checked(text), self.pool)
+        if index is None:
+            return []
+        own = self if index is self.index else self._of(index)
+        ranking = own._ranking(own._asked(text, None if words is None else _checked(words)))[0]
+        if own is self:
+            return ranking
+        return self.index.rows_of([index.passages[row] for row in ranking], index.embeddings(ranking))
 
     def pool_of(self, question: str, ranking: Sequence[int], fused: Mapping[int, float]) -> Candidates:
         """The pool for a question from rows that were found elsewhere; otherwise as `retrieve` makes it.
@@ -224,6 +230,14 @@ class Retriever:
         ids : list of lists of str
             Of each ranking's own pool.
         """
+        index, place = self.index.among([row for ranking in rankings for row in ranking])
+        if index is not self.index:
+            local = [[place[row] for row in ranking if row in place] for ranking in rankings]
+            scores = {place[row]: score for row, score in fused.items() if row in place}
+            number = np.array(list(place), dtype=np.int64)
+            first, all_, ids = self._of(index).pools_of(question, local, scores)
+            pool, whole = (replace(one, positions=number[one.positions]) for one in (first, all_))
+            return pool, whole, ids
         asked = self._asked(_checked(question))
         each = [self._expanded(list(ranking)[: self.pool], asked.query) for ranking in rankings]
         every = list(dict.fromkeys(row for own in each for row in own))
@@ -233,6 +247,11 @@ class Retriever:
         for reranker in self.rerankers:
             found = rescored(found, reranker)
         return found[0], found[-1], [[self.index.passages[row].id for row in own] for own in each]
+
+    def _of(self, index: CorpusIndex) -> Retriever:
+        """The same retriever of what a store found, all of which is in the pool; it does not rerank."""
+        size = max(len(index), self.pool)
+        return Retriever(index, pool=size, mode=self.mode, counter=self.counter, link_hops=0)
 
     @property
     def _depth(self) -> int:
@@ -294,7 +313,12 @@ class Retriever:
 
     def _found(self, question: str) -> Candidates:
         """The pool before any re-ranking."""
-        asked = self._asked(_checked(question))
+        index = self.index.hits(_checked(question), self.pool)
+        if index is None:
+            return Candidates([], [], np.zeros(0), np.zeros(0, np.int64), question=question)
+        if index is not self.index:
+            return self._of(index)._found(question)
+        asked = self._asked(question)
         ranking, fused = self._ranking(asked, whole=False)
         return self._pool(asked, self._expanded(ranking, asked.query), fused)
 

@@ -38,7 +38,7 @@ from mio_rag.relevance.model import RelevanceModel, relevance_of
 from mio_rag.selection.constraints import Amount, Count, Name, Names, SideConstraints
 from mio_rag.selection.program import Formulation, Read, resolved_benefit
 from mio_rag.selection.result import Selection
-from mio_rag.selection.solving import Choice, Run, concluded, solved
+from mio_rag.selection.solving import Choice, Run, concluded, nothing_of, solved
 from mio_rag.selection.units import units_for
 from mio_rag.settings import Settings
 from mio_rag.solvers.capabilities import one_blas_thread
@@ -378,8 +378,10 @@ class Selector(Settings):
         Returns with an empty choice where the constraints are infeasible or the solver found nothing
         (`result.status` says which), or where no passage fits or is above its price (`notes` say why).
 
-        Raises `InputError` if the pool is empty; `SolverError` if the solver broke.
+        Of an empty pool, too. Raises `SolverError` if the solver broke.
         """
+        if len(candidates) == 0:
+            return nothing_of(candidates, budget_tokens)
         return concluded(self.choose(candidates, budget_tokens, counter))
 
     def choose(

@@ -13,6 +13,7 @@ from mio_rag.context import merged
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
+from mio_rag.pool import Candidates
 from mio_rag.relevance.documents import surely_elsewhere
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
@@ -266,6 +267,15 @@ def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
         return [said]
     less = "; a higher passage_penalty, as in preset 'frugal', reads less then" if adaptive else ""
     return [f"{said}: the collection may not hold the answer{less}"]
+
+
+def nothing_of(candidates: Candidates, budget_tokens: int) -> Selection:
+    """The selection from an empty pool."""
+    none = np.zeros(0)
+    result = SolveResult(Status.OPTIMAL, "none", none.astype(np.int8), 0.0, 0.0, 0.0)
+    program = SelectionProgram(none, np.zeros((0, 0)), none, budget_tokens)
+    notes = ("nothing is chosen: no passage was found",)
+    return Selection(candidates, (), 0, budget_tokens, result, program, tuple, notes=notes)
 
 
 def concluded(choice: Choice) -> Selection:

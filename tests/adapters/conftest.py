@@ -67,16 +67,14 @@ def nearest(demo: Dataset, model: Counting, question: str) -> list[int]:
 def expected(demo: Dataset, model: Counting, question: str, nearest: list[int]) -> Callable[..., Selection]:
     """What the bare selector chooses of them, told everything by hand."""
 
-    def choose(budget_tokens: int, render: Callable[..., str] = lambda p: p.text, **settings) -> Selection:
+    def choose(budget: int, render: Callable[..., str] = lambda p: p.text, **settings) -> Selection:
         pool = [demo.passages[i] for i in nearest]
         return mio_rag.select(
             question,
-            [render(p) for p in pool],
-            ids=[p.id for p in pool],
-            sources=[p.source for p in pool],
+            [{"id": p.id, "text": render(p), "source": p.source} for p in pool],
             embeddings=model.many([p.text for p in pool]),
-            query_embedding=model.one(question),
-            budget_tokens=budget_tokens,
+            question_embedding=model.one(question),
+            budget=budget,
             **settings,
         )
 

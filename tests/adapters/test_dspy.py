@@ -31,7 +31,7 @@ def embed(model: Counting):
 def test_with_dspys_own_retriever(kind, demo, corpus, model, question, expected) -> None:
     """With scores or without, and nothing is embedded again: the retriever keeps its corpus' vectors."""
     module = SelectionModule(
-        kind(corpus, embed(model), k=20), budget_tokens=200, preset="raw", redundancy_weight=0.3
+        kind(corpus, embed(model), k=20), budget=200, preset="raw", redundancy_weight=0.3
     )
     wanted = expected(200, preset="raw", redundancy_weight=0.3)
     assert 1 < len(wanted.ids) < 20
@@ -52,7 +52,7 @@ def test_with_dspys_own_retriever(kind, demo, corpus, model, question, expected)
 class Program(dspy.Module):
     def __init__(self, retriever) -> None:
         super().__init__()
-        self.context = SelectionModule(retriever, budget_tokens=200, passage_penalty="auto")
+        self.context = SelectionModule(retriever, budget=200, passage_penalty="auto")
         self.answer = dspy.Predict("context: list[str], question -> answer")
 
     def forward(self, question):
@@ -79,24 +79,22 @@ def test_in_a_program(corpus, model, question, tmp_path: Path) -> None:
 
 
 def test_passages_of_the_call_with_what_goes_along() -> None:
-    module = SelectionModule(budget_tokens=2, redundancy_weight=0)
+    module = SelectionModule(budget=2, redundancy_weight=0)
     found = module("q", passages=["a", "b", "c"], scores=[0.1, 0.9, 0.5], pages=[7, 8, 9], model="m")
     assert (found.passages, found.scores, found.pages, found.model) == (["b", "c"], [0.9, 0.5], [8, 9], "m")
     assert module("q", passages=[]).passages == []
     assert asyncio.run(module.acall("q", passages=["a"], scores=[1])).passages == ["a"]
     copy = module.deepcopy()  # as DSPy's optimizers make them
-    copy.budget_tokens = 1
+    copy.budget = 1
     assert copy("q", passages=["a", "b"], scores=[1, 2]).passages == ["b"]
-    assert module.budget_tokens == 2
+    assert module.budget == 2
 
 
 def test_other_retrievers(model) -> None:
     def plain(query: str) -> list[str]:
         return ["The Menai bridge opened.", "Yeast ferments.", "The bridge at Menai was opened."]
 
-    module = SelectionModule(
-        plain, budget_tokens=9, embedder=embed(model), preset="raw", redundancy_weight=0.9
-    )
+    module = SelectionModule(plain, budget=9, embedder=embed(model), preset="raw", redundancy_weight=0.9)
     assert "Yeast ferments." not in module("When did the Menai bridge open?").passages
     assert asyncio.run(module.acall("When did the Menai bridge open?")).passages
 
@@ -104,7 +102,7 @@ def test_other_retrievers(model) -> None:
         async def aforward(self, query):
             return dspy.Prediction(passages=[{"long_text": "x"}, {"text": "y"}], scores=[1.0, 2.0])
 
-    module = SelectionModule(Awaited(), budget_tokens=9, redundancy_weight=0)
+    module = SelectionModule(Awaited(), budget=9, redundancy_weight=0)
     assert [p.get("text") for p in asyncio.run(module.acall("q")).passages] == ["y", None]
 
 
@@ -119,6 +117,6 @@ def test_other_retrievers(model) -> None:
 )
 def test_what_does_not_fit_is_named(given, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        SelectionModule(budget_tokens=9)("q", **given)
+        SelectionModule(budget=9)("q", **given)
     with pytest.raises(InputError, match="did you mean 'solver'"):
-        SelectionModule(budget_tokens=9, sovler="highs")
+        SelectionModule(budget=9, sovler="highs")

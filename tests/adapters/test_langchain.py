@@ -50,7 +50,7 @@ def notes_of(documents: list[Document]) -> list[dict]:
 
 def test_compressor_in_langchains_own_retriever(store, demo, model, question, expected) -> None:
     classic = pytest.importorskip("langchain_classic.retrievers")
-    compressor = SelectionCompressor(budget_tokens=200, embedder=Local(model), **SETTINGS)
+    compressor = SelectionCompressor(budget=200, embedder=Local(model), **SETTINGS)
     retriever = classic.ContextualCompressionRetriever(
         base_retriever=store.as_retriever(search_kwargs={"k": 20}), base_compressor=compressor
     )
@@ -68,7 +68,7 @@ def test_retriever_in_a_chain_uses_the_stores_embedder(store, model, question, e
     seen = []
     retriever = SelectionRetriever(
         retriever=store.as_retriever(search_kwargs={"k": 20}),
-        budget_tokens=200,
+        budget=200,
         on_selection=seen.append,
         **SETTINGS,
     )
@@ -91,7 +91,7 @@ def test_scores_of_a_reranker_are_relevance_and_nothing_is_changed(question) -> 
         Document(page_content=t, metadata={"relevance_score": s, "page": k})
         for k, (t, s) in enumerate([("one", 0.2), ("two", 0.9), ("three four", 0.8)])
     ]
-    compressor = SelectionCompressor(budget_tokens=2, redundancy_weight=0)
+    compressor = SelectionCompressor(budget=2, redundancy_weight=0)
     found = compressor.compress_documents(documents, question)
     assert [d.page_content for d in found] == ["two", "one"]
     assert [d.metadata["page"] for d in found] == [1, 0]
@@ -100,16 +100,14 @@ def test_scores_of_a_reranker_are_relevance_and_nothing_is_changed(question) -> 
     assert json.dumps(notes_of(found))
     assert compressor.compress_documents([], question) == []
     with pytest.raises(InfeasibleError):
-        SelectionCompressor(budget_tokens=2, redundancy_weight=0, min_passages=3).compress_documents(
-            documents, "q"
-        )
+        SelectionCompressor(budget=2, redundancy_weight=0, min_passages=3).compress_documents(documents, "q")
     with pytest.raises(InputError, match="give embedder="):
-        SelectionCompressor(budget_tokens=2, score_key=None).compress_documents(documents, question)
+        SelectionCompressor(budget=2, score_key=None).compress_documents(documents, question)
 
 
 def test_settings_are_checked_and_can_be_changed() -> None:
     base = Selector.raw(max_passages=3)
-    compressor = SelectionCompressor(budget_tokens=9, selector=base, redundancy_weight=0.5)
+    compressor = SelectionCompressor(budget=9, selector=base, redundancy_weight=0.5)
     assert (compressor.selector.max_passages, compressor.selector.redundancy_weight) == (3, 0.5)
     compressor.selector = Selector.raw(redundancy_weight=0, max_passages=1)
     documents = [Document(page_content=t, metadata={"relevance_score": 1.0}) for t in ("one", "two")]
@@ -117,9 +115,9 @@ def test_settings_are_checked_and_can_be_changed() -> None:
     with pytest.raises(
         InputError, match="setting 'redundency_weight' is unknown: did you mean 'redundancy_weight'"
     ):
-        SelectionCompressor(budget_tokens=9, redundency_weight=1)
-    with pytest.raises(InputError, match="budget_tokens=-1"):
-        SelectionCompressor(budget_tokens=-1)
+        SelectionCompressor(budget=9, redundency_weight=1)
+    with pytest.raises(InputError, match="budget=-1"):
+        SelectionCompressor(budget=-1)
     with pytest.raises(InputError, match="radius"):
-        SelectionRetriever(retriever=RunnableLambda(lambda q: []), budget_tokens=9, radius=-1)
-    assert SelectionRetriever(retriever=RunnableLambda(lambda q: []), budget_tokens=9).invoke("q") == []
+        SelectionRetriever(retriever=RunnableLambda(lambda q: []), budget=9, radius=-1)
+    assert SelectionRetriever(retriever=RunnableLambda(lambda q: []), budget=9).invoke("q") == []

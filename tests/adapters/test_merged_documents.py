@@ -24,19 +24,6 @@ def _plain(**settings):
     return {"redundancy_weight": 0.0, "passage_penalty": 0.0, "relevance_model": "given", **settings}
 
 
-class TestPlain:
-    def test_texts_are_what_is_to_be_read(self):
-        spans = [(a, a + len(text)) for a, text in zip(_STARTS, _TEXTS, strict=True)]
-        given = {"budget_tokens": 200, "scores": _SCORES, "sources": ["d"] * 3, **_plain()}
-        found = select("?", _TEXTS, spans=spans, **given)
-        assert found.texts == (_MERGED,)
-        assert found.ids == ("0", "1", "2")
-        assert select("?", _TEXTS, spans=spans, merge=False, **given).texts == tuple(_TEXTS)
-        assert select("?", _TEXTS, **given).texts == tuple(_TEXTS)
-        two = select("?", _TEXTS, spans=[*spans[:2], None], **given)
-        assert two.texts == (_MERGED.split("\n")[0], _TEXTS[2])
-
-
 class TestLangChain:
     def documents(self, **metadata):
         core = pytest.importorskip("langchain_core.documents")
@@ -52,7 +39,7 @@ class TestLangChain:
 
     def chosen(self, documents, **settings):
         module = pytest.importorskip("mio_rag.adapters.langchain")
-        chooser = module.SelectionCompressor(budget_tokens=200, **_plain(**settings))
+        chooser = module.SelectionCompressor(budget=200, **_plain(**settings))
         return chooser.compress_documents(documents, "?")
 
     def test_one_document_with_the_parts_in_its_notes(self):
@@ -122,7 +109,7 @@ class TestLlamaIndex:
             )
             for k, (text, a, score) in enumerate(zip(_TEXTS, _STARTS, _SCORES, strict=True))
         ]
-        chooser = module.SelectionPostprocessor(budget_tokens=200, **_plain())
+        chooser = module.SelectionPostprocessor(budget=200, **_plain())
         (found,) = chooser.postprocess_nodes(nodes, query_str="?")
         assert found.node.get_content() == _MERGED
         assert [part["id"] for part in found.node.metadata["mio_rag"]["parts"]] == ["c0", "c1", "c2"]
@@ -137,7 +124,7 @@ class TestLlamaIndex:
         core = pytest.importorskip("llama_index.core")
         parsers = pytest.importorskip("llama_index.core.node_parser")
         module = pytest.importorskip("mio_rag.adapters.llama_index")
-        chooser = module.SelectionPostprocessor(budget_tokens=400, **_plain())
+        chooser = module.SelectionPostprocessor(budget=400, **_plain())
         document = core.Document(text=_STORY, id_="pump")
         windows = parsers.SentenceWindowNodeParser.from_defaults(window_size=1)
         shown = core.postprocessor.MetadataReplacementPostProcessor("window").postprocess_nodes(
@@ -169,7 +156,7 @@ class TestHaystack:
             )
             for k, (text, start, score) in enumerate(zip(_TEXTS, _STARTS, _SCORES, strict=True))
         ]
-        ranker = module.SelectionRanker(budget_tokens=200, **_plain())
+        ranker = module.SelectionRanker(budget=200, **_plain())
         (found,) = ranker.run(query="?", documents=documents)["documents"]
         assert (found.content, found.id) == (_MERGED, "c0+c1+c2")
         assert [part["id"] for part in found.meta["mio_rag"]["parts"]] == ["c0", "c1", "c2"]
@@ -182,7 +169,7 @@ class TestHaystack:
         split = splitter.run([haystack.Document(content=_STORY, id="root")])["documents"]
         assert len({d.meta["__level"] for d in split}) == 3
         split = [replace(d, score=0.9 - 0.01 * k) for k, d in enumerate(split) if len(d.content) >= 20]
-        ranker = module.SelectionRanker(budget_tokens=400, **_plain())
+        ranker = module.SelectionRanker(budget=400, **_plain())
         assert "".join(d.content for d in ranker.run("?", split)["documents"]) == _STORY
         below = [
             d for d in split if d.meta["__level"] == 2
@@ -204,7 +191,7 @@ class TestSentences:
 
     def read(self, name, budget, units):
         """(text, id of the document or None, notes) of each that an adapter hands over."""
-        settings = {"budget_tokens": budget, "units": units, "counter": RegexCounter()}
+        settings = {"budget": budget, "units": units, "counter": RegexCounter()}
         given = list(zip(self.texts, self.scores, strict=True))
         if name == "langchain":
             core = pytest.importorskip("langchain_core.documents")
@@ -252,10 +239,8 @@ class TestSentences:
     def test_what_is_handed_over_is_what_was_chosen(self, name, budget, units):
         found = self.read(name, budget, units)
         scores = {"scores": list(self.scores), "counter": RegexCounter(), "units": units}
-        expected = select(
-            self.question, list(self.texts), ids=[f"s{k}" for k in range(3)],
-            sources=[f"s{k}" for k in range(3)], budget_tokens=budget, **scores,
-        )  # fmt: skip
+        given = [{"id": f"s{k}", "text": text, "source": f"s{k}"} for k, text in enumerate(self.texts)]
+        expected = select(self.question, given, budget=budget, **scores)
         assert expected.unit == "sentence"
         assert [text for text, _, _ in found] == list(expected.texts)
         assert "built in 1957" in found[0][0]

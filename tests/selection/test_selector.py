@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mio_rag.adapters.plain import select
 from mio_rag.context import render_context
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
@@ -192,7 +191,7 @@ def test_what_the_pool_lacks_is_named() -> None:
         with pytest.raises(InputError, match=message):
             selector.select(bare, 9)
     with pytest.raises(InputError, match="no candidates"):
-        Selector.raw().select(Candidates([], [], [], []), 9)
+        Selector.raw().choose(Candidates([], [], [], []), 9)
 
 
 def test_the_radius_of_the_candidates_takes_precedence() -> None:
@@ -204,65 +203,6 @@ def test_the_radius_of_the_candidates_takes_precedence() -> None:
     assert np.array_equal(
         Selector.raw(radius=0.7).program(pool(radius=0), 90).linear, Selector.raw().program(base, 90).linear
     )
-
-
-def test_select_with_scores_only() -> None:
-    texts = ["a b c", "d e", "f"]
-    chosen = select("who?", texts, scores=[0.9, 0.8, 0.1], budget_tokens=4)
-    assert chosen.ids == ("0", "2")
-    assert chosen.texts == ("a b c", "f")
-    assert chosen.result.is_optimal
-    with pytest.raises(InputError, match=r"redundancy_weight=0\.1 needs embeddings"):
-        select("who?", texts, scores=[0.9, 0.8, 0.1], budget_tokens=4, preset="raw")
-
-
-def test_select_with_embeddings_scales_them_to_unit_length() -> None:
-    texts, vectors = ["one", "two", "three"], np.array([[10.0, 0], [0.1, 0], [0, 3]])
-    chosen = select(
-        "q",
-        texts,
-        embeddings=vectors,
-        query_embedding=[5.0, 5.0],
-        tokens=[1, 1, 1],
-        budget_tokens=2,
-        preset="raw",
-        redundancy_weight=1,
-    )
-    assert chosen.candidates.relevance == pytest.approx([0.5**0.5] * 3)
-    assert chosen.program.pairwise[0, 1] == pytest.approx(1.0)
-    assert "2" in chosen.ids  # the duplicates 0 and 1 are not taken together
-    assert len(chosen.ids) == 2
-
-
-def test_select_starts_from_a_selector_and_overrides_it() -> None:
-    base = Selector.raw(redundancy_weight=0, passage_penalty=0, max_passages=1)
-    texts = ["a", "b", "c"]
-    assert len(select("q", texts, scores=[3, 2, 1], budget_tokens=9, selector=base).ids) == 1
-    assert len(select("q", texts, scores=[3, 2, 1], budget_tokens=9, selector=base, max_passages=2).ids) == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "relevance is unknown: give scores="),
-        ({"embeddings": np.eye(2)}, "relevance is unknown"),
-        ({"scores": [1.0]}, "scores has 1 value, texts 2: give one score for each text"),
-        ({"scores": [1.0, 2.0], "tokens": [1]}, r"tokens has shape \(1,\)"),
-        ({"scores": [1.0, 2.0], "ids": ["x"]}, "expected 1"),
-        ({"scores": [1.0, 2.0], "titles": ["x"]}, "titles has 1 entries"),
-        ({"embeddings": np.eye(3), "query_embedding": [1, 0, 0]}, r"embeddings has shape \(3, 3\)"),
-        ({"embeddings": np.eye(2), "query_embedding": [1, 0, 0]}, "has 3 dimensions, the passages 2"),
-        ({"embeddings": [1.0, 2.0], "query_embedding": [1.0]}, r"embeddings has shape \(2,\)"),
-        (
-            {"embeddings": [[1.0, 2.0], [1.0]], "query_embedding": [1.0]},
-            "embeddings is not an array of numbers",
-        ),
-        ({"embeddings": 5.0, "query_embedding": [1.0]}, "embeddings has shape"),
-    ],
-)
-def test_select_refuses_what_does_not_fit(arguments, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        select("q", ["one", "two"], budget_tokens=9, **arguments)
 
 
 POOLS = st.builds(pool, st.integers(2, 9), st.integers(0, 10**6))
@@ -326,24 +266,16 @@ def test_the_door_checks_the_whole_block_by_the_counter_that_priced_it() -> None
             """Five tokens a passage, and three more for every seam inside a text."""
             return [5 + 8 * text.strip().count("\n\n") for text in texts]
 
-    chosen = select(
-        "q",
-        ["a", "b", "c", "d"],
-        scores=[4, 3, 2, 1],
-        budget_tokens=20,
-        counter=WholeIsMore(),
-        redundancy_weight=0,
-    )
-    assert chosen.ids == ("0", "1")
+    chosen = Selector(redundancy_weight=0).select(simple([4, 3, 2, 1], [5] * 4), 20, WholeIsMore())
+    assert chosen.ids == ("p0", "p1")
     assert chosen.tokens_used == 13
 
 
 def test_an_automatic_penalty_is_the_median_of_the_pool_and_never_negative() -> None:
     scores = [0.9, 0.8, 0.5, 0.3, 0.2]
-    chosen = select(
-        "q", list("abcde"), scores=scores, budget_tokens=5, relevance_model="given", passage_penalty="auto"
-    )
-    assert chosen.ids == ("0", "1")  # the median itself is worth nothing
+    automatic = Selector(relevance_model="given", passage_penalty="auto", redundancy_weight=0)
+    chosen = automatic.select(simple(scores, [1] * 5), 5)
+    assert chosen.ids == ("p0", "p1")  # the median itself is worth nothing
     assert chosen.result.objective == pytest.approx(0.9 - 0.5 + 0.8 - 0.5)
     below = Selector.raw(passage_penalty="auto", redundancy_weight=0)
     pool = Candidates(

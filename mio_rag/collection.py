@@ -1,0 +1,450 @@
+"""The front door in Python: `select` among passages of your own, and `Collection` for everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mio_rag.adapters.plain import (
+    DEFAULT,
+    Counter,
+    as_counter,
+    as_passages,
+    check_budget,
+    check_names,
+    checked_scores,
+    encoded,
+    pool_of,
+    unit_vectors,
+)
+from mio_rag.ask import answer_from
+from mio_rag.context import RegexCounter, TokenCounter
+from mio_rag.defaults import DEFAULTS
+from mio_rag.errors import InputError, MioRagError
+from mio_rag.filters import Filter
+from mio_rag.generation import Generator, build_prompt, make_generator, reader_spec
+from mio_rag.generation.base import BaseGenerator
+from mio_rag.generation.prompts import Prompt
+from mio_rag.policies.compose import compose
+from mio_rag.policies.setup import Setup
+from mio_rag.policy import PRESETS, Policy
+from mio_rag.policy_files import read_policy
+from mio_rag.pool import Candidates
+from mio_rag.retrieval.embedders import Embedder, make_embedder
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.retriever import Retriever
+from mio_rag.selection.result import Selection
+from mio_rag.selection.selector import Selector, check_ids
+from mio_rag.session.loop import Session
+from mio_rag.sources import Building, Changes, Opened, open_source
+from mio_rag.stores.base import Store, StoreIndex
+from mio_rag.types import Answer, GenerationError, Passage, Question
+
+#: Anything that answers: a name as --model takes it, a generator, or a function (prompt, max_tokens) -> text.
+Model = str | Generator | Callable[[str, int], str]
+
+
+class FunctionGenerator(BaseGenerator):
+    """A reader that is a function of a prompt and the longest answer in tokens."""
+
+    def __init__(self, function: Callable[[str, int], str], counter: Counter | None = None) -> None:
+        super().__init__(getattr(function, "__name__", "function"), concurrency=64)
+        self._function = function
+        self._counter = RegexCounter() if counter is None else as_counter(counter)
+
+    def _count(self, texts: list[str]) -> list[int]:
+        return self._counter.count(texts)
+
+    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        start = time.perf_counter()
+        try:
+            text = self._function(f"{prompt.system}\n\n{prompt.user}", max_tokens)
+        except MioRagError:
+            raise
+        except Exception as error:
+            raise GenerationError(f"{self.name} failed: {type(error).__name__}: {error}") from error
+        if not isinstance(text, str):
+            raise GenerationError(f"{self.name} returned a {type(text).__name__}, expected a string")
+        spent = self.prompt_tokens(prompt), self.count([text])[0]
+        return Answer(text, *spent, time.perf_counter() - start, self.name)
+
+
+def select(
+    question: str,
+    passages: Sequence[str | Passage | Mapping[str, Any]],
+    *,
+    budget: int = DEFAULTS.budget,
+    scores: ArrayLike | None = None,
+    distances: ArrayLike | None = None,
+    embeddings: ArrayLike | None = None,
+    question_embedding: ArrayLike | None = None,
+    embedder: Embedder | str | None = None,
+    tokens: ArrayLike | None = None,
+    counter: Counter | None = None,
+    where: Mapping[str, Any] | str | None = None,
+    method: str = "mio",
+    policy: str | Path | Policy = DEFAULTS.policy,
+    selector: Selector | None = None,
+    budget_tokens: int | None = None,
+    **settings: Any,
+) -> Selection:
+    """Choose among passages that you already retrieved.
+
+    Parameters
+    ----------
+    passages : sequence of str, Passage or mapping
+        Mappings have "text" and perhaps id, title, source, start, date, section and page; further keys are
+        metadata. What has no id gets its position, from 0.
+    budget : int
+        Largest size of the context, in tokens.
+    scores : array_like, optional
+        Relevance of each passage, larger is better: a re-ranker's, a retriever's, a probability.
+    distances : array_like, optional
+        Distance of each passage, smaller is better; instead of `scores`.
+    embeddings, question_embedding : array_like, optional
+        A row for each passage, and one vector. Without scores or distances, passages are ranked as those of
+        an index: by vectors, words, and the names by which they mention each other.
+    embedder : Embedder or str, optional
+        Makes the embeddings that are missing: "minilm", or a sentence-transformers id or folder.
+    tokens : array_like of int, optional
+        Cost of each passage. Otherwise `counter` counts: your model's tokenizer, or a function from a text to
+        its tokens; by default an approximation.
+    where : mapping or str, optional
+        Only passages that meet it; see `mio_rag.filters`.
+    method : str
+        "mio", or another method of `evaluate`, as "topk".
+    policy : str, Path or Policy
+        Where the settings come from; or a `selector`.
+    budget_tokens : int, optional
+        Another name of `budget`.
+    **settings
+        Any parameter of `Selector`: ``max_per_source=2``, ``redundancy_weight=0.3`` and so on.
+
+    Returns
+    -------
+    Selection
+        Empty for no passages.
+
+    Raises
+    ------
+    InputError
+        For input that does not fit, and where relevance is unknown.
+
+    Examples
+    --------
+    >>> chosen = select("who?", ["a b c", "d e", "f"], scores=[0.9, 0.8, 0.1], budget=4,
+    ...                 redundancy_weight=0, passage_penalty=0)
+    >>> chosen.ids, chosen.tokens
+    (('0', '2'), 4)
+    """
+    if not isinstance(question, str):
+        raise InputError(f"question is {question!r}, expected a string")
+    allowed = check_budget(budget if budget_tokens is None else budget_tokens)
+    if scores is not None and distances is not None:
+        raise InputError("scores and distances exclude each other: give one of them")
+    chooser = _selector(_policy(policy), selector, settings)
+    given = as_passages(passages)
+    count = as_counter(counter) if counter is not None else RegexCounter()
+    columns = {"scores": scores, "distances": distances, "tokens": tokens}
+    arrays = {k: checked_scores(v, len(given), k) for k, v in columns.items() if v is not None}
+    if "distances" in arrays:
+        arrays["scores"] = 1 - arrays.pop("distances")
+    if embeddings is not None and given:
+        rows = unit_vectors("embeddings", embeddings)
+        if rows.ndim != 2 or len(rows) != len(given):
+            raise InputError(
+                f"embeddings has shape {rows.shape}, expected ({len(given)}, d): a row a passage"
+            )
+        given = [replace(one, vector=row) for one, row in zip(given, rows, strict=True)]
+    if kept := Filter(where):
+        at = kept.rows(given)
+        given, arrays = [given[k] for k in at], {name: values[at] for name, values in arrays.items()}
+    if not given:
+        nothing = Candidates([], [], np.zeros(0), np.zeros(0, np.int64), question=question)
+        return chooser.select(nothing, allowed)
+    if "scores" not in arrays and embedder is None and all(one.vector is None for one in given):
+        own = [one.score for one in given]
+        arrays |= {} if None in own else {"scores": checked_scores(own, len(own))}  # type: ignore[arg-type]
+    query, model = question_embedding, _model(embedder, given)
+    if model is not None and (query is None or "scores" not in arrays):
+        query = encoded(model, [question])[0] if query is None else query
+        missing = [k for k, one in enumerate(given) if one.vector is None]
+        if missing and "scores" in arrays:
+            made = encoded(model, [given[k].text for k in missing])
+            for k, row in zip(missing, made, strict=True):
+                given[k] = replace(given[k], vector=row)
+    pool = pool_of(question, given, count, query=query, embedder=model, scores=arrays.get("scores"))
+    costs = arrays.get("tokens")
+    if costs is None and all(one.tokens is not None for one in given):
+        costs = np.array([one.tokens for one in given], dtype=np.float64)
+    if costs is not None:
+        place = {one.id: k for k, one in enumerate(given)}
+        costs = costs[[place[name] for name in pool.ids]]
+        pool = replace(pool, tokens=costs)  # type: ignore[arg-type]
+    return _by_method(method, chooser)(pool, allowed, count if costs is None else None)
+
+
+class Collection:
+    """Documents, passages, an index or a store, ready for questions. Safe to use from several threads.
+
+    Parameters
+    ----------
+    source : str, Path or Store
+        A folder or file of documents, a JSONL file of passages, an index, a question set, the URL of a store
+        such as "qdrant://HOST/COLLECTION", or an object with `search`. What is not indexed is indexed in the
+        cache, and again when files changed; see `refresh`.
+    embedder : str or Embedder
+        For what is not indexed yet, and of a store, the one that made its vectors.
+    policy : str, Path or Policy
+        What decides what is searched, read and answered.
+    cache : str or Path, optional
+        Folder of the index; by default one of the cache.
+
+    Raises
+    ------
+    InputError
+        If there is nothing, or it cannot be read.
+    """
+
+    def __init__(
+        self,
+        source: str | Path | Store | CorpusIndex,
+        *,
+        embedder: str | Embedder = DEFAULTS.embedder,
+        policy: str | Path | Policy = DEFAULTS.policy,
+        cache: str | Path | None = None,
+    ) -> None:
+        self.policy = _policy(policy)
+        self._lock = Lock()
+        self._cache = None if cache is None else Path(cache)
+        self._models: dict[str, Generator] = {}
+        self._building = Building(embedder) if isinstance(embedder, str) else None
+        self.opened: Opened | None = None
+        if isinstance(source, CorpusIndex):
+            self.source, self.index = source.name, source
+        elif isinstance(source, (str, Path)):
+            if self._building is None:
+                raise InputError("an embedder object goes with a store: give the name of one for documents")
+            self.source = str(source)
+            self.opened = self._open()
+            self.index = self.opened.index
+        else:
+            model = make_embedder(embedder) if isinstance(embedder, str) else embedder
+            self.source = type(source).__name__
+            self.index = StoreIndex.of(source, model, self.source)
+
+    def __repr__(self) -> str:
+        return f"<Collection: {self.source}, {len(self.index)} passages>"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about the source, such as documents that changed."""
+        return () if self.opened is None else self.opened.notes
+
+    def refresh(self) -> Changes:
+        """Read files again that changed, and return their names."""
+        if self.opened is None or self.opened.kind in ("index", "store"):
+            return Changes()
+        with self._lock:
+            self.opened = self._open()
+            self.index = self.opened.index
+        return self.opened.changes if self.opened.built else Changes()
+
+    def retriever(self, counter: TokenCounter | None = None, where: Any = None) -> Retriever:
+        """Return what searches this collection."""
+        return Retriever.of(self.index.only(where), self.policy.search.retrieval, counter)
+
+    def select(
+        self,
+        question: str,
+        *,
+        budget: int = DEFAULTS.budget,
+        where: Mapping[str, Any] | str | None = None,
+        method: str = "mio",
+        counter: Counter | None = None,
+        **settings: Any,
+    ) -> Selection:
+        """Choose what is read for a question; parameters as of `mio_rag.select`.
+
+        Raises
+        ------
+        InputError
+            For settings that are unknown, and a filter that nothing meets.
+        """
+        allowed = check_budget(budget)
+        retriever = self.retriever(None if counter is None else as_counter(counter), where)
+        chooser = self._chooser(retriever.index, settings)
+        if method == "mio" and not _is_plain(self.policy):
+            session = self._session(retriever, chooser, settings, allowed)
+            outcome = session.select(Question("question", question), None, allowed).check()
+            assert outcome.selection is not None
+            return outcome.selection
+        return _by_method(method, chooser)(retriever.retrieve(question), allowed, retriever.counter)
+
+    def ask(
+        self,
+        question: str,
+        *,
+        model: Model = DEFAULTS.model,
+        budget: int = DEFAULTS.budget,
+        where: Mapping[str, Any] | str | None = None,
+        answer_tokens: int = DEFAULTS.answer,
+        **settings: Any,
+    ) -> Answer:
+        """Answer a question from the selected passages.
+
+        Parameters
+        ----------
+        model : str, Generator or callable
+            "openai:NAME[@URL]", "gguf:FILE", "hf:ID", "extract", or a function (prompt, max_tokens) -> text.
+        answer_tokens : int
+            Longest answer.
+
+        Returns
+        -------
+        Answer
+            `refused` where nothing was selected: the model is then not called.
+
+        Raises
+        ------
+        GenerationError
+            If the model fails.
+        """
+        allowed, reader = check_budget(budget), self._reader(model)
+        retriever = self.retriever(reader, where)
+        chooser = self._chooser(retriever.index, settings)
+        if _is_plain(self.policy):
+            selection, answer = answer_from(
+                retriever, question, reader, chooser, budget_tokens=allowed, max_tokens=answer_tokens
+            )
+            return replace(answer, selection=selection)
+        session = replace(self._session(retriever, chooser, settings, allowed), max_tokens=answer_tokens)
+        outcome = session.attempt(Question("question", question), reader, allowed).check()
+        assert outcome.reply is not None
+        return replace(outcome.reply.answer, selection=outcome.selection)
+
+    async def aselect(self, question: str, **options: Any) -> Selection:
+        """`select` in a worker thread."""
+        return await asyncio.to_thread(self.select, question, **options)
+
+    async def aask(self, question: str, **options: Any) -> Answer:
+        """`ask` in a worker thread."""
+        return await asyncio.to_thread(self.ask, question, **options)
+
+    def stream(self, question: str, *, model: Model = DEFAULTS.model, **options: Any) -> Iterator[str]:
+        """Yield the answer of `ask` piece by piece, where the model's `stream` can; else at once."""
+        reader = self._reader(model)
+        stream = getattr(reader, "stream", None)
+        if stream is None or not _is_plain(self.policy):
+            yield self.ask(question, model=reader, **options).text
+            return
+        longest = options.pop("answer_tokens", DEFAULTS.answer)
+        chosen = self.select(question, counter=reader, **options)
+        if chosen.passages:
+            prompt = build_prompt(Question("question", question), chosen.passages)
+            yield from stream(prompt, max_tokens=longest)
+
+    def close(self) -> None:
+        """Close models that were opened by name."""
+        with self._lock:
+            for one in self._models.values():
+                one.close()
+            self._models.clear()
+
+    def _open(self) -> Opened:
+        building = self._building
+        if building == Building():
+            building = None  # an index has its own embedder
+        known = self._cache is not None and self._cache.exists()
+        return open_source(self.source, building, out=self._cache, overwrite=known)
+
+    def _chooser(self, index: CorpusIndex, settings: Mapping[str, Any]) -> Selector:
+        made = _selector(self.policy, None, settings)
+        check_ids(made, index.ids)
+        return made
+
+    def _session(
+        self, retriever: Retriever, chooser: Selector, settings: Mapping[str, Any], budget: int
+    ) -> Session:
+        limits = self.policy.limits
+        most = max(limits.max_total_tokens, budget + 2000)
+        policy = self.policy.replace(limits=limits.replace(budget=budget, max_total_tokens=most))
+        session = compose(policy, Setup(retriever=retriever, selector=DEFAULT, max_tokens=limits.max_tokens))
+        if not settings:
+            return session
+        return replace(session, kit=replace(session.kit, selector=chooser), priced=None)
+
+    def _reader(self, model: Model) -> Generator:
+        if isinstance(model, Generator):
+            return model
+        if callable(model):
+            return FunctionGenerator(model)
+        spec = reader_spec(model)
+        with self._lock:
+            if spec not in self._models:
+                self._models[spec] = make_generator(spec)
+            return self._models[spec]
+
+
+def _by_method(method: str, chooser: Selector) -> Callable[..., Selection]:
+    if method == "mio":
+        return chooser.select
+    from mio_rag.evaluation.contenders import make_methods
+
+    made: Callable[..., Selection] = make_methods([method], chooser)[0].select
+    return made
+
+
+@cache
+def _preset(name: str) -> Policy:
+    return read_policy(name)
+
+
+def _policy(given: str | Path | Policy) -> Policy:
+    if isinstance(given, Policy):
+        return given
+    return _preset(str(given)) if str(given) in PRESETS else read_policy(given)
+
+
+def _selector(policy: Policy, selector: Selector | None, settings: Mapping[str, Any]) -> Selector:
+    """The program of a policy, or a selector, with settings that are not None."""
+    if selector is not None and not isinstance(selector, Selector):
+        raise InputError(f"selector is {selector!r}, expected a Selector")
+    check_names("setting", settings, ("preset", *Selector.model_fields))
+    base = policy.selector(policy.fixed_price or 0.0, DEFAULT) if selector is None else selector
+    changes = {name: value for name, value in settings.items() if value is not None}
+    if (preset := changes.pop("preset", None)) is not None:
+        if selector is not None:
+            raise InputError("selector and preset exclude each other: both are what settings start from")
+        return Selector.preset(preset, **{"options": base.options, **changes})
+    return base.replace(**changes) if changes else base
+
+
+def _is_plain(policy: Policy) -> bool:
+    """Whether one search and one program decide everything."""
+    usual = _preset(DEFAULTS.policy)
+    return (
+        policy.search.by == "strategies"
+        and policy.search.strategies == ("raw",)
+        and policy.selection.by == "program"
+        and policy.price.by != "total"
+        and (policy.order, policy.depth, policy.repeat) == (usual.order, usual.depth, usual.repeat)
+    )
+
+
+def _model(embedder: Embedder | str | None, passages: Sequence[Passage]) -> Embedder | None:
+    if not isinstance(embedder, str):
+        return embedder
+    made = make_embedder(embedder)
+    if embedder == "tfidf":
+        made.fit([one.text for one in passages])
+    return made
