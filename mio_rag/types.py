@@ -259,8 +259,11 @@ class Answer:
 
     @property
     def citations(self) -> tuple[dict[str, Any], ...]:
-        """Where the context comes from that was read; see `Selection.parts`. Empty without an answer."""
-        return () if self.selection is None or self.refused else tuple(self.selection.parts)
+        """The parts of the context that the answer cites, or that have its words; see `Selection.parts`."""
+        if self.selection is None or self.refused:
+            return ()
+        cited = self.selection.cited(self.text)
+        return tuple(part for part in self.selection.parts if part["n"] in cited)
 
     @property
     def usage(self) -> dict[str, int]:

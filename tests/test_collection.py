@@ -44,7 +44,7 @@ class TestSelect:
         empty = select("q", [])
         assert (empty.context, empty.parts, empty.tokens, empty.ids) == ("", (), 0, ())
         assert json.dumps(empty.to_dict())
-        assert "no passage" in empty.why()
+        assert "no passage was found" in empty.why()
 
     def test_smaller_distances_are_better(self) -> None:
         by_score = select("q", TEXTS, scores=[0.9, 0.5, 0.1], budget=3, **RAW)

@@ -35,7 +35,7 @@ from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.filters import Filter
 from mio_rag.relevance.model import RelevanceModel
-from mio_rag.selection.result import Selection
+from mio_rag.selection.result import Note, Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Passage, check_date
 
@@ -343,7 +343,7 @@ def choose(
     selection = selector.select(pool, budget, tokens)
     if said:
         _LOG.warning("%s", "; ".join(said))
-        selection = replace(selection, notes=(*selection.notes, *said))
+        selection = replace(selection, notes=(*selection.notes, *(Note("places", one) for one in said)))
     if selection.result.x is None:
         raise InfeasibleError(selection.explain())
     if not selection.chosen:  # no document is there to carry the notes

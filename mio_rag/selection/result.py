@@ -225,11 +225,6 @@ class Selection:
         return tuple(block.passage.text for block in self.blocks)
 
     @property
-    def context(self) -> str:
-        """What is read, as one text for a prompt."""
-        return render_context(self.passages)
-
-    @property
     def tokens(self) -> int:
         """Tokens of the context."""
         return self.tokens_used
@@ -238,23 +233,6 @@ class Selection:
     def budget(self) -> int:
         """Largest size of the context, in tokens."""
         return self.budget_tokens
-
-    @property
-    def parts(self) -> tuple[dict[str, Any], ...]:
-        """Each text of the context: n (from 1), source, title, section, page, ids and text."""
-        owners = dict(zip(self.candidates.ids, self.candidates.passage_ids, strict=True))
-        return tuple(
-            {
-                "n": n,
-                "source": block.passage.source,
-                "title": block.passage.title,
-                "section": list(block.parts[0].section),
-                "page": block.parts[0].page,
-                "ids": list(dict.fromkeys(owners[part.id] for part in block.parts)),
-                "text": block.passage.text,
-            }
-            for n, block in enumerate(self.blocks, 1)
-        )
 
     def why(self) -> str:
         """Return why each passage was chosen or left out; see `explain`."""

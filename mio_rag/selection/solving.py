@@ -274,7 +274,7 @@ def nothing_of(candidates: Candidates, budget_tokens: int) -> Selection:
     none = np.zeros(0)
     result = SolveResult(Status.OPTIMAL, "none", none.astype(np.int8), 0.0, 0.0, 0.0)
     program = SelectionProgram(none, np.zeros((0, 0)), none, budget_tokens)
-    notes = ("nothing is chosen: no passage was found",)
+    notes = (Note("nothing", "Nothing is chosen: no passage was found."),)
     return Selection(candidates, (), 0, budget_tokens, result, program, tuple, notes=notes)
 
 

@@ -170,7 +170,7 @@ def test_where_nothing_is_chosen_a_warning_says_why(caplog: pytest.LogCaptureFix
     items = Documents(["one two three", "four five six"], scores=[0.9, 0.8])
     found = choose("q", items, budget=1, selector=Selector())
     assert found.indices == ()
-    assert "the shortest passage has" in caplog.text
+    assert "the shortest sentence has" in caplog.text
     caplog.clear()
     read = choose("q", items, budget=100, selector=Selector())
     assert read.indices
