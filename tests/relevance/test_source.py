@@ -109,8 +109,8 @@ def test_scores_of_any_scale_choose_something_and_keep_their_order(scores: list[
     assert list(np.argsort(-relevance, kind="stable")) == [0, 1, 2, 3]
     assert len(set(relevance.tolist())) == len(set(scores))  # equal scores, equal probabilities
     assert chosen.relevance_source is not None
-    assert chosen.to_dict()["relevance_source"]["kind"] == "scores"
-    assert chosen.to_dict()["relevance_source"]["why"] in chosen.explain()
+    assert chosen.relevance_source.kind == "scores"
+    assert chosen.relevance_source.why in chosen.explain()
     assert ("scores given are equal" in chosen.relevance_source.why) == (len(set(scores)) == 1)
 
 
