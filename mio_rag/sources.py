@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from mio_rag.corpora.load import check_source as check_set
 from mio_rag.corpora.load import load_dataset, load_passages
 from mio_rag.corpora.published import is_published
 from mio_rag.defaults import DEFAULTS
-from mio_rag.documents.files import KINDS, MAX_BYTES, TOOL_FOLDERS, LeftOut
+from mio_rag.documents.files import KINDS, MAX_BYTES, TOOL_FOLDERS, LeftOut, Read
 from mio_rag.errors import DataError, IndexFormatError, InputError
 from mio_rag.retrieval.cached import cache_folder
 from mio_rag.retrieval.embedders import check_embedder, make_embedder
@@ -39,6 +39,7 @@ from mio_rag.retrieval.index import CorpusIndex, check_index, check_target, is_i
 from mio_rag.retrieval.links import entity_names
 from mio_rag.retrieval.vectors import check_vectors
 from mio_rag.storage import parse_json, read_text, sha256_of, write_atomically
+from mio_rag.types import Passage
 
 Kind = Literal["index", "set", "layout", "passages", "documents", "file"]
 #: What reports how far something has come: (what, total) -> a context with a function for the steps done.
@@ -401,8 +402,14 @@ def _indexed(
             return replace(found, files=files)
     else:
         files, changes = _compared(_files(text, kind, how.follow_links), {})
-    dataset = read_dataset(text, how)
-    index = _built(dataset, how, progress)
+        record = None
+    old = None
+    if record is not None and kind == "documents":
+        with suppress(IndexFormatError):
+            old = CorpusIndex.load(folder)
+    unchanged = set(files) - {*changes.changed, *changes.added}
+    dataset = read_dataset(text, how, {} if old is None else _known(old, unchanged, _left_out(record)))
+    index = _built(dataset, how, progress, old)
     index.save(folder, overwrite=True)
     told = {
         "version": 1,
@@ -417,25 +424,52 @@ def _indexed(
     return Opened(text, kind, folder, files, changes, dataset.left_out, True, seconds, loaded=index)
 
 
-def read_dataset(source: str | Path, building: Building | None = None) -> Dataset:
-    """Return the passages of a source that is no index, and its questions where it has any."""
+def _known(old: CorpusIndex, names: set[str], left_out: Sequence[LeftOut]) -> dict[str, Read]:
+    """What an index holds of some files, and what was left out of them."""
+    passages: dict[str, list[Passage]] = {name: [] for name in names}
+    for passage in old.passages:
+        if passage.source in passages:
+            passages[passage.source].append(passage)
+    without: dict[str, list[LeftOut]] = {name: [] for name in names}
+    for one in left_out:
+        name = one.path if one.path in names else one.path.rpartition(", ")[0]
+        if name in names:
+            without[name].append(one)
+    return {name: Read(tuple(passages[name]), tuple(without[name])) for name in names}
+
+
+def read_dataset(
+    source: str | Path, building: Building | None = None, known: Mapping[str, Read] | None = None
+) -> Dataset:
+    """Return the passages of a source that is no index, and its questions where it has any.
+
+    Parameters
+    ----------
+    known : mapping of str to Read, optional
+        Of a folder of documents: what is known of unchanged files, which are not read again.
+    """
     kind, how = kind_of(source), building or Building()
     if kind == "passages":
         return load_passages(source)
     if kind == "documents":
-        return load_dataset(source, follow_links=how.follow_links or None, max_bytes=how.max_bytes)
+        follow = how.follow_links or None
+        return load_dataset(source, follow_links=follow, max_bytes=how.max_bytes, known=known)
     if kind == "file":
         return load_folder(source, max_bytes=how.max_bytes or MAX_BYTES)
     return load_dataset(source)
 
 
-def _built(dataset: Dataset, how: Building, progress: Progress | None) -> CorpusIndex:
-    embedder = make_embedder(how.embedder)
+def _built(
+    dataset: Dataset, how: Building, progress: Progress | None, old: CorpusIndex | None = None
+) -> CorpusIndex:
+    embedder = make_embedder(how.embedder) if old is None or how.embedder == "tfidf" else old.embedder
     name_of = None if how.entities is None else entity_names(how.entities)
     sentences = how.sentences or None  # those of documents are embedded anyway
-    total = CorpusIndex.texts_to_embed(dataset.passages, sentences)
+    before = set() if old is None else set(map(id, old.passages))
+    fresh = [passage for passage in dataset.passages if id(passage) not in before]
+    total = CorpusIndex.texts_to_embed(fresh, sentences)
     shown = nullcontext(None) if progress is None else progress(f"embedding with {embedder.name}", total)
     with shown as advance:
         return CorpusIndex.build(
-            dataset.passages, embedder, dataset.name, advance, name_of, how.vectors, sentences
+            dataset.passages, embedder, dataset.name, advance, name_of, how.vectors, sentences, old
         )

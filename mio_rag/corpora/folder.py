@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.documents.files import KINDS, MAX_BYTES, LeftOut, read_folder
+from mio_rag.documents.files import KINDS, MAX_BYTES, LeftOut, Read, read_folder
 from mio_rag.documents.passages import MAX_WORDS
 from mio_rag.errors import DataError
 
@@ -20,6 +20,7 @@ def load_folder(
     follow_links: bool = False,
     max_bytes: int = MAX_BYTES,
     progress: Callable[[int, int], None] | None = None,
+    known: Mapping[str, Read] | None = None,
 ) -> Dataset:
     """A corpus from the documents below a folder, or from one file.
 
@@ -38,6 +39,8 @@ def load_folder(
         Largest file that is read, >= 1.
     progress : callable, optional
         Told how many files are done, of how many.
+    known : mapping of str to Read, optional
+        What was read of unchanged files, by their paths below the folder: they are not read again.
 
     Raises
     ------
@@ -46,7 +49,9 @@ def load_folder(
     MissingExtraError
         If there are files that need a package which is not installed.
     """
-    read = read_folder(folder, max_words, follow_links=follow_links, max_bytes=max_bytes, progress=progress)
+    read = read_folder(
+        folder, max_words, follow_links=follow_links, max_bytes=max_bytes, progress=progress, known=known
+    )
     if not read.passages:
         _refuse(f"'{folder}'", read.left_out)
     return Dataset(Path(folder).resolve().name, read.passages, (), left_out=read.left_out)

@@ -38,7 +38,7 @@ from mio_rag.corpora.published import (
     load_published,
     read_published,
 )
-from mio_rag.documents.files import MAX_BYTES, LeftOut
+from mio_rag.documents.files import MAX_BYTES, LeftOut, Read
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.storage import parse_json
 from mio_rag.types import Passage, Question
@@ -194,7 +194,11 @@ _Item = TypeVar("_Item", Passage, Question)
 
 
 def load_dataset(
-    source: str | Path, *, follow_links: bool | None = None, max_bytes: int | None = None
+    source: str | Path,
+    *,
+    follow_links: bool | None = None,
+    max_bytes: int | None = None,
+    known: Mapping[str, Read] | None = None,
 ) -> Dataset:
     """The data set at a path or of a name.
 
@@ -204,7 +208,7 @@ def load_dataset(
         "demo", a folder in the layout above, a folder of documents, "FORMAT:PATH", or "hf:NAME". What of a
         folder of documents, or of a published set, is not in the corpus is in `Dataset.left_out`. Gold
         documents of questions beside documents are their paths below the folder ("guides/rivers.md").
-    follow_links, max_bytes : bool, int, optional
+    follow_links, max_bytes, known : bool, int, mapping, optional
         As in `load_folder`, for folders of documents alone.
 
     Raises
@@ -222,7 +226,7 @@ def load_dataset(
             "with --questions"
         )
     if not named and folder.is_dir() and _find(folder, "corpus") is None:
-        return _documents(folder, bool(follow_links), MAX_BYTES if max_bytes is None else max_bytes)
+        return _documents(folder, bool(follow_links), MAX_BYTES if max_bytes is None else max_bytes, known)
     if follow_links is not None or max_bytes is not None:
         raise InputError(
             f"'{source}' is not a folder of documents: follow_links and max_bytes apply only to one; leave "
@@ -306,11 +310,11 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     return questions
 
 
-def _documents(folder: Path, follow_links: bool, max_bytes: int) -> Dataset:
+def _documents(folder: Path, follow_links: bool, max_bytes: int, known: Mapping[str, Read] | None) -> Dataset:
     """The documents of a folder, and the questions that lie beside them."""
     path = _find(folder, "questions")
     try:
-        found = load_folder(folder, follow_links=follow_links, max_bytes=max_bytes)
+        found = load_folder(folder, follow_links=follow_links, max_bytes=max_bytes, known=known)
     except DataError as error:
         if path is None:
             raise

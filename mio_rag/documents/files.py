@@ -11,7 +11,7 @@ import stat
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -230,6 +230,7 @@ def read_folder(
     follow_links: bool = False,
     max_bytes: int = MAX_BYTES,
     progress: Callable[[int, int], None] | None = None,
+    known: Mapping[str, Read] | None = None,
 ) -> Read:
     """The passages of all files below a folder that can be read, by their paths, or of one file.
 
@@ -245,6 +246,8 @@ def read_folder(
         Largest file that is read, >= 1.
     progress : callable, optional
         Told how many files are done, of how many.
+    known : mapping of str to Read, optional
+        What was read of unchanged files, by their paths below the folder: they are not read again.
 
     Raises
     ------
@@ -260,15 +263,16 @@ def read_folder(
     if not folder.is_file():
         tree = _Tree(folder, follow_links)
         files, left_out = tree.files, tree.left_out
-    jobs = [(path, max_words, label, max_bytes) for label, path in sorted(files.items())]
-    found: list[Read] = [Read((), ())] * len(jobs)
+    found: dict[str, Read] = {label: read for label, read in (known or {}).items() if label in files}
+    jobs = [(path, max_words, label, max_bytes) for label, path in files.items() if label not in found]
     for done, (k, read) in enumerate(_all_read(jobs), 1):
-        found[k] = read
+        found[jobs[k][2]] = read
         if progress is not None:
             progress(done, len(jobs))
-    left_out += [one for read in found for one in read.left_out]
+    found = dict(sorted(found.items()))
+    left_out += [one for read in found.values() for one in read.left_out]
     return Read(
-        tuple(passage for read in found for passage in read.passages),
+        tuple(passage for read in found.values() for passage in read.passages),
         tuple(sorted(left_out, key=lambda one: one.path)),
     )
 

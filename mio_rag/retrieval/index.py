@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import IndexFormatError, InputError, Notice, require
 from mio_rag.filters import Filter, Lacking
-from mio_rag.retrieval.cached import Progress
+from mio_rag.retrieval.cached import CachedEmbedder, Progress
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.lexical import LexicalIndex
 from mio_rag.retrieval.links import LinkIndex
@@ -82,6 +82,7 @@ class CorpusIndex:
         name_of: Callable[[Passage], str] | None = None,
         vectors: str = "exact",
         sentences: bool | None = None,
+        old: CorpusIndex | None = None,
     ) -> CorpusIndex:
         """Index passages.
 
@@ -101,6 +102,9 @@ class CorpusIndex:
         sentences : bool, optional
             Embed every unit, too, which takes about as long again as the passages. By default those of
             documents, whose passages bring units; False: documents are then searched as other passages are.
+        old : CorpusIndex, optional
+            An earlier state. What it has of passages that are the very same objects as its own is used again;
+            what is built answers as one that is built from nothing.
 
         Raises
         ------
@@ -112,7 +116,19 @@ class CorpusIndex:
         checked = Dataset(name, tuple(passages), ()).passages
         if isinstance(embedder, str):
             embedder = make_embedder(embedder)
-        texts = [embedded_text(p) for p in checked]
+        places = {} if old is None else {id(p): k for k, p in enumerate(old.passages)}
+        kept = np.array([places.get(id(p), -1) for p in checked], dtype=np.int64)
+        documents = _of_documents(checked, sentences)
+        same = (
+            old is not None
+            and documents
+            and isinstance(embedder, CachedEmbedder)
+            and old.sentences is not None
+            and embedder.fingerprint == old.embedder.fingerprint
+            and vectors == vectors_kind(old._dense) == "exact"  # others learn from all vectors
+        )
+        fresh = np.flatnonzero(kept < 0) if same else np.arange(len(checked))
+        texts = [embedded_text(checked[k]) for k in fresh]
         embedder.fit(texts)
         encoded = np.ascontiguousarray(embedder.encode(texts, progress), dtype=np.float32)
         if encoded.ndim != 2 or encoded.shape[0] != len(texts):
@@ -120,18 +136,23 @@ class CorpusIndex:
                 f"embedder '{embedder.name}' returned shape {encoded.shape}, expected ({len(texts)}, d)"
             )
         if not np.all(np.isfinite(encoded)):
-            row = int(np.flatnonzero(~np.isfinite(encoded).all(axis=1))[0])
+            row = int(fresh[np.flatnonzero(~np.isfinite(encoded).all(axis=1))[0]])
             raise InputError(
                 f"embedder '{embedder.name}' returned NaN or infinity for passage '{checked[row].id}'"
             )
+        if old is not None and same:
+            every = np.empty((len(checked), encoded.shape[1]), dtype=np.float32)
+            every[fresh], every[kept >= 0] = encoded, old.embeddings(kept[kept >= 0].tolist())
+            encoded = every
         dense = make_dense(encoded, vectors)
-        repetition = Repetition.build(checked)
-        documents = _of_documents(checked, sentences)
-        cut = SentenceIndex.build(checked, embedder, progress) if documents or sentences else None
+        known = (None, None) if old is None else (old.repetition, kept)
+        repetition = Repetition.build(checked, *known)
+        units = (old.sentences, kept) if old is not None and same else (None, None)
+        cut = SentenceIndex.build(checked, embedder, progress, *units) if documents or sentences else None
         if not documents:
             links = LinkIndex.build(checked, name_of)
             return cls(checked, embedder, name, dense, LexicalIndex.build(texts), links, repetition, cut)
-        terms = UnitTerms.build(checked)
+        terms = UnitTerms.build(checked, None, *((None, None) if old is None else (old.terms, kept)))
         named = None if name_of is None else LinkIndex.build(checked, name_of)
         identities = Identities.build(checked, terms)
         return cls(checked, embedder, name, dense, terms, named, repetition, cut, identities)

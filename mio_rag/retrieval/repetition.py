@@ -3,32 +3,36 @@
 Passages that come with offsets keep them, unless they contradict each other: then none of that source and
 title has a place. In a source without any, a passage is laid behind the one before it where the end of the
 one is the beginning of the other, character by character. Near-duplicates are found by MinHash (Broder,
-SEQUENCES 1997) over shingles of three words, and confirmed by their exact Jaccard similarity.
+SEQUENCES 1997) over shingles of three words, and confirmed by their exact Jaccard similarity. The sketches
+stay with the index, so that only new passages are sketched when files change.
 """
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import numbered, overlap_at
-from mio_rag.errors import IndexFormatError, InputError, require
+from mio_rag.errors import IndexFormatError
 from mio_rag.types import Passage, moment
 
 REPETITION_FILE = "repetition.npz"
-#: Jaccard similarity from which two passages are near-duplicates, unless said otherwise.
+#: Jaccard similarity from which two passages are near-duplicates.
 LEAST_SIMILARITY = 0.8
 
 _BETWEEN_RUNS = 1000  # characters between stretches of a source whose distance nobody knows
 _SHINGLE = 3  # words
-_PERMUTATIONS = 128
-_MARGIN = 0.15  # MinHash estimates: pairs that look a little less alike are compared, too
+#: Two passages are compared if all the minima of one band agree: .9999 of those at .8, .06 of those at .3.
+_BANDS, _MINIMA = 25, 5
+_AT_ONCE = 4096  # passages that are sketched together
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,27 +47,39 @@ class Repetition:
         Row of the passage that each one is nearly a copy of; its own where it is the first of its kind.
     jaccard : ndarray of shape (n,)
         How alike the two are; 1 with itself.
-    threshold : float
-        Jaccard similarity of near-duplicates, in (0, 1].
+    sketches : ndarray of uint32, shape (n, 25)
+        See `sketched`; without rows where the index is older.
     """
 
     spans: NDArray[np.int64]
     groups: NDArray[np.int64]
     jaccard: NDArray[np.float32]
-    threshold: float
+    sketches: NDArray[np.uint32]
 
     @classmethod
     def build(
         cls,
         passages: Sequence[Passage],
-        threshold: float = LEAST_SIMILARITY,
-        progress: Callable[[int], None] | None = None,
+        old: Repetition | None = None,
+        kept: NDArray[np.int64] | None = None,
     ) -> Repetition:
-        """Find what a corpus repeats; see `find_spans` and `find_groups`."""
-        groups, jaccard = find_groups(passages, threshold, progress)
+        """Find what a corpus repeats; see `find_spans` and `find_groups`.
+
+        Parameters
+        ----------
+        old, kept : Repetition, ndarray of shape (n,), optional
+            Of an earlier state of the corpus: the row that each passage had there, -1 for new ones.
+        """
+        sketches = np.zeros((len(passages), _BANDS), dtype=np.uint32)
+        fresh = np.arange(len(passages))
+        if old is not None and kept is not None and len(old.sketches):
+            sketches = np.where(kept[:, None] >= 0, old.sketches[kept], sketches)
+            fresh = np.flatnonzero(kept < 0)
+        sketches[fresh] = sketched([passages[k].text for k in fresh.tolist()])
+        groups, jaccard = find_groups(passages, sketches)
         spans = find_spans(passages)
         spans[_numbered(passages, spans) < 0] = -1  # a pool may hold only one of two texts at a place
-        return cls(spans, groups, jaccard, threshold)
+        return cls(spans, groups, jaccard, sketches)
 
     @property
     def overlapping(self) -> int:
@@ -111,7 +127,7 @@ class Repetition:
                         and not self._overlap(chosen[a], chosen[b], one, other)
                     ):
                         found = _jaccard(shingles[a], shingles[b])
-                        alike[a, b] = alike[b, a] = found if found >= self.threshold else 0.0
+                        alike[a, b] = alike[b, a] = found if found >= LEAST_SIMILARITY else 0.0
         return alike if alike.any() else None
 
     def _overlap(self, a: int, b: int, one: Passage, other: Passage) -> bool:
@@ -122,13 +138,7 @@ class Repetition:
     def save(self, folder: Path) -> None:
         """Write `REPETITION_FILE`."""
         with (folder / REPETITION_FILE).open("wb") as file:
-            np.savez_compressed(
-                file,
-                spans=self.spans,
-                groups=self.groups,
-                jaccard=self.jaccard,
-                threshold=np.array(self.threshold),
-            )
+            np.savez(file, spans=self.spans, groups=self.groups, jaccard=self.jaccard, sketches=self.sketches)
 
     @classmethod
     def load(cls, folder: Path, passages: int) -> Repetition | None:
@@ -148,7 +158,7 @@ class Repetition:
                     data["spans"].astype(np.int64),
                     data["groups"].astype(np.int64),
                     data["jaccard"].astype(np.float32),
-                    float(data["threshold"]),
+                    data["sketches"] if "sketches" in data else np.zeros((0, _BANDS), dtype=np.uint32),
                 )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
@@ -205,62 +215,62 @@ def _numbered(passages: Sequence[Passage], spans: NDArray[np.int64]) -> NDArray[
     )
 
 
+def sketched(texts: Sequence[str]) -> NDArray[np.uint32]:
+    """MinHash sketches of texts, shape (n, 25): a hash of each band of five minima over their shingles."""
+    keys = [
+        int.from_bytes(blake2b(bytes([k]), digest_size=16).digest(), "big") for k in range(_BANDS * _MINIMA)
+    ]
+    factors = np.array([key >> 64 | 1 for key in keys], dtype=np.uint64)
+    shifts = np.array([key & (2**64 - 1) for key in keys], dtype=np.uint64)
+    found = np.zeros((len(texts), _BANDS), dtype=np.uint32)
+    for first in range(0, len(texts), _AT_ONCE):
+        hashes = [
+            [crc32(shingle.encode("utf-8", "replace")) for shingle in _shingles(t)]
+            for t in texts[first : first + _AT_ONCE]
+        ]
+        flat = np.fromiter(chain.from_iterable(hashes), dtype=np.uint64)
+        starts = np.cumsum([0, *map(len, hashes[:-1])])
+        for k in range(_BANDS):
+            band = np.zeros(len(hashes), dtype=np.uint64)
+            for i in range(k * _MINIMA, (k + 1) * _MINIMA):
+                minima = np.minimum.reduceat((flat * factors[i] + shifts[i]) >> np.uint64(32), starts)
+                band = (band ^ minima) * factors[0] + shifts[0]
+            found[first : first + len(hashes), k] = (band >> np.uint64(32)).astype(np.uint32)
+    return found
+
+
 def find_groups(
-    passages: Sequence[Passage],
-    threshold: float = LEAST_SIMILARITY,
-    progress: Callable[[int], None] | None = None,
+    passages: Sequence[Passage], sketches: NDArray[np.uint32]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Near-duplicates: for each passage the first one that it is nearly a copy of, and how alike they are.
 
     Parameters
     ----------
-    threshold : float
-        Jaccard similarity of the sets of three words in a row from which two passages are near-duplicates,
-        in (0, 1].
-    progress : callable, optional
-        Called with 1 for each passage.
-
-    Raises
-    ------
-    InputError
-        If the threshold is out of range.
-    MissingExtraError
-        Without datasketch.
+    sketches : ndarray of uint32, shape (n, 25)
+        Those of the passages.
     """
-    if not 0 < threshold <= 1:
-        raise InputError(f"threshold={threshold!r} must be above 0 and at most 1")
-    library = require("datasketch", "retrieval", "finding near-duplicates")
     groups = np.arange(len(passages), dtype=np.int64)
     jaccard = np.ones(len(passages), dtype=np.float32)
-    known = library.MinHashLSH(num_perm=_PERMUTATIONS, params=_bands(threshold))
-    shingled = (_shingles(passage.text) for passage in passages)
-    empty = library.MinHash(num_perm=_PERMUTATIONS, seed=1)
-    for row, shingles in enumerate(shingled):
-        sketch = empty.copy()
-        sketch.update_batch([shingle.encode("utf-8", "replace") for shingle in sorted(shingles)])
-        best, nearest = threshold, row
-        for candidate in sorted(known.query(sketch)):
+    known: list[dict[int, list[int]]] = [{} for _ in range(_BANDS)]  # hash of a band -> firsts of their kind
+    shared = np.zeros(len(passages), dtype=bool)
+    for column in sketches.T:
+        _, inverse, counts = np.unique(column, return_inverse=True, return_counts=True)
+        shared |= counts[inverse] > 1
+    for row in np.flatnonzero(shared).tolist():
+        bands = sketches[row].tolist()
+        candidates = {k for one, band in zip(known, bands, strict=True) for k in one.get(band, ())}
+        shingles = _shingles(passages[row].text) if candidates else frozenset()
+        best, nearest = LEAST_SIMILARITY, row
+        for candidate in sorted(candidates):
             found = _jaccard(shingles, _shingles(passages[candidate].text))
             if found >= best and (found > best or nearest == row):
                 best, nearest = found, candidate
         if nearest == row:
-            known.insert(row, sketch)
+            for one, band in zip(known, bands, strict=True):
+                one.setdefault(band, []).append(row)
         else:
             groups[row], jaccard[row] = nearest, best
-        if progress:
-            progress(1)
     return groups, jaccard
-
-
-@functools.cache
-def _bands(threshold: float) -> tuple[int, int]:
-    """How many bands of how many rows datasketch compares; it integrates for some tenths of a second."""
-    library = require("datasketch", "retrieval", "finding near-duplicates")
-    # What is found too much is compared and dropped; what is missed is read twice.
-    found = library.MinHashLSH(
-        threshold=max(threshold - _MARGIN, 0.1), num_perm=_PERMUTATIONS, weights=(0.05, 0.95)
-    )
-    return int(found.b), int(found.r)
 
 
 def _same_facts(one: Passage, other: Passage) -> bool:

@@ -102,12 +102,15 @@ class Identities:
                 for unit in units_of(passage):
                     openings[k] += terms.words(passage.text[unit.start : unit.end])
         spread_of = terms.spread(documents.astype(np.int64))
+        known: dict[str, tuple[int, int]] = {}  # hash of a word, and in how many documents it stands
         rows = []
         for k, title in enumerate(titles):
-            for word in sorted(title | set(openings[k][:_OPENING])):
-                column = terms.column(word)
-                df = 0 if column is None else int(spread_of[column])
-                rows.append((word_hash(word), k, df, word in title, word.isdigit()))
+            for word in title | set(openings[k][:_OPENING]):
+                if word not in known:
+                    column = terms.column(word)
+                    known[word] = word_hash(word), 0 if column is None else int(spread_of[column])
+                hashed, df = known[word]
+                rows.append((hashed, k, df, word in title, word.isdigit()))
         kinds = [("hash", "<u8"), ("k", "<i4"), ("df", "<i4"), ("titled", "?"), ("number", "?")]
         table = np.sort(np.array(rows, dtype=kinds), order=["hash", "k"])
         hashes, first = np.unique(table["hash"], return_index=True)

@@ -49,7 +49,12 @@ class SentenceIndex:
 
     @classmethod
     def build(
-        cls, passages: Sequence[Passage], embedder: Embedder, progress: Progress | None = None
+        cls,
+        passages: Sequence[Passage],
+        embedder: Embedder,
+        progress: Progress | None = None,
+        old: SentenceIndex | None = None,
+        kept: NDArray[np.int64] | None = None,
     ) -> SentenceIndex:
         """Find and embed the units of passages.
 
@@ -59,12 +64,18 @@ class SentenceIndex:
             That of the passages, fitted.
         progress : callable, optional
             Called with the number of units just embedded.
+        old, kept : SentenceIndex, ndarray of shape (n,), optional
+            By the same embedder, of an earlier state of the corpus: the row that each passage had there, -1
+            for new ones.
 
         Raises
         ------
         InputError
             If the embedder returns vectors of a wrong shape, or NaN.
         """
+        if old is not None and kept is not None:
+            fresh = cls.build([passages[k] for k in np.flatnonzero(kept < 0).tolist()], embedder, progress)
+            return old._with(fresh, kept)
         place: dict[str, int] = {}  # windows that overlap share many
         counts, spans, at = [], [], []
         for passage in passages:
@@ -75,7 +86,11 @@ class SentenceIndex:
                 at.append(place.setdefault(text, len(place)))
                 spans.append(unit[:2])
         texts = list(place)
-        codes, scales = [], []
+        width = 0 if texts else embedder.encode([]).shape[1]
+        codes, scales = (
+            [np.zeros((0, width), dtype=np.int8)] if width else [],
+            [np.zeros(0, dtype=np.float32)],
+        )
         for begin in range(0, len(texts), _AT_ONCE):
             part = texts[begin : begin + _AT_ONCE]
             vectors = np.asarray(embedder.encode(part, progress), dtype=np.float32)
@@ -91,6 +106,14 @@ class SentenceIndex:
         first = np.cumsum([0, *counts], dtype=np.int64)
         flat = np.array(spans, dtype=np.int32).reshape(-1, 2)
         return cls(first, flat, np.concatenate(codes)[at], np.concatenate(scales)[at])
+
+    def _with(self, fresh: SentenceIndex, kept: NDArray[np.int64]) -> SentenceIndex:
+        """The units of passages that are kept, and those of new ones, in the order of the passages."""
+        rows, first = gathered(self.first, fresh.first, kept)
+        parts = (
+            np.concatenate([np.asarray(getattr(self, name)), getattr(fresh, name)])[rows] for name in _PARTS
+        )
+        return SentenceIndex(first, *parts)
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -152,3 +175,33 @@ class SentenceIndex:
         if not fit or first[0] != 0 or first[-1] != m or np.any(np.diff(first) < 0):
             raise IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
         return cls(first, spans, codes, scales)
+
+
+_PARTS = ("spans", "codes", "scales")
+
+
+def gathered(
+    first: NDArray[np.int64], fresh: NDArray[np.int64], kept: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of the units of kept and new passages, the new ones counted on, and where each passage begins.
+
+    Parameters
+    ----------
+    first, fresh : ndarray
+        Row of the first unit of each passage, and the number of all, before and of the new ones.
+    kept : ndarray of shape (n,)
+        Row of each passage before, -1 for new ones.
+    """
+    new = kept < 0
+    place = np.where(new, np.cumsum(new) - 1, kept)
+    begin, end = (
+        np.where(
+            new,
+            fresh[np.minimum(place + k, len(fresh) - 1)] + first[-1],
+            first[np.minimum(place + k, len(first) - 1)],
+        )
+        for k in (0, 1)
+    )
+    counts = end - begin
+    total = np.cumsum([0, *counts.tolist()], dtype=np.int64)
+    return np.repeat(begin - total[:-1], counts) + np.arange(total[-1]), total

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.retrieval.lexical import HASHED, HashedWords, word_hash
+from mio_rag.retrieval.sentences import gathered
 from mio_rag.retrieval.texts import between_units, context_of, units_of
 from mio_rag.retrieval.vectors import stored_array
 from mio_rag.retrieval.words import Words
@@ -70,15 +71,27 @@ class UnitTerms:
         self._passages = _damping(passages), _damping(passages + contexts[self._of_passage])
 
     @classmethod
-    def build(cls, passages: Sequence[Passage], words: Words | None = None) -> UnitTerms:
+    def build(
+        cls,
+        passages: Sequence[Passage],
+        words: Words | None = None,
+        old: UnitTerms | None = None,
+        kept: NDArray[np.int64] | None = None,
+    ) -> UnitTerms:
         """Count the words of passages; at least one.
 
         Parameters
         ----------
         words : Words, optional
             Those for the languages of the passages by default.
+        old, kept : UnitTerms, ndarray of shape (n,), optional
+            Of an earlier state of the corpus: the row that each passage had there, -1 for new ones. Counted
+            anew where the corpus is in other languages now.
         """
         words = words or Words.of([passage.text for passage in passages])
+        if old is not None and kept is not None and old.words.languages == words.languages:
+            new = [passages[k] for k in np.flatnonzero(kept < 0).tolist()]
+            return old._with(cls.build(new, words) if new else None, kept)
         columns: dict[str, int] = {}
         contexts: dict[str, int] = {}
         flat, lengths = array("i"), array("i")
@@ -117,6 +130,58 @@ class UnitTerms:
         table = np.array([(word_hash(word), column) for word, column in columns.items()], dtype=HASHED)
         arrays["words"] = np.sort(table, order="hash")
         return cls(words, arrays | _document_frequencies(arrays, size))
+
+    def _with(self, fresh: UnitTerms | None, kept: NDArray[np.int64]) -> UnitTerms:
+        """The words of passages that are kept, and of new ones; `rows` of both are numbered anew."""
+        parts = [self] if fresh is None else [self, fresh]
+        firsts = [np.searchsorted(part._owners, np.arange(part._n + 1)) for part in (self, fresh or self)]
+        units, first = gathered(firsts[0], firsts[1] if fresh else np.zeros(1, dtype=np.int64), kept)
+        passages = np.where(kept < 0, self._n + np.cumsum(kept < 0) - 1, kept)
+        above = [len(part._arrays["lengths"]) - part._m - part._n for part in parts]  # contexts
+        of_unit, of_passage = (
+            np.concatenate([part._arrays[name] + k * above[0] for k, part in enumerate(parts)])[rows]
+            for name, rows in (("unit_contexts", units), ("passage_contexts", passages))
+        )
+        contexts = np.unique(np.concatenate([of_unit, of_passage]))
+        # Where each row of the parts stands now, -1 for those that are gone.
+        places: list[list[NDArray[np.int64]]] = [[] for _ in parts]
+        lengths, begin = [], 0
+        for kind, rows in enumerate((units, passages, contexts)):
+            sizes = [(part._m, part._n, one)[kind] for part, one in zip(parts, above, strict=True)]
+            place = np.full(sum(sizes), -1, dtype=np.int64)
+            place[rows] = begin + np.arange(len(rows))
+            begin += len(rows)
+            starts = [(0, part._m, part._m + part._n)[kind] for part in parts]
+            found = [p._arrays["lengths"][a : a + n] for p, a, n in zip(parts, starts, sizes, strict=True)]
+            lengths.append(np.concatenate(found)[rows])
+            for k, one in enumerate(np.split(place, np.cumsum(sizes)[:-1])):
+                places[k].append(one)
+        table, keys, counts = self._arrays["words"], [], []
+        for k, part in enumerate(parts):
+            columns = np.repeat(np.arange(len(part._indptr) - 1), np.diff(part._indptr))
+            if k:
+                table, place = _joined_words(table, part._arrays["words"], len(self._indptr) - 1)
+                columns = place[columns]
+            rows = np.concatenate(places[k])[np.asarray(part._rows)]
+            keys.append((columns * begin + rows)[rows >= 0])
+            counts.append(np.asarray(part._counts)[rows >= 0])
+        key = np.concatenate(keys)
+        order = np.argsort(key, kind="stable")
+        key = key[order]
+        used, column = np.unique(key // begin, return_inverse=True)  # no text has the others any more
+        table = table[np.isin(table["column"], used)]
+        table["column"] = np.searchsorted(used, table["column"])
+        arrays: dict[str, NDArray[Any]] = {
+            "words": table,
+            "indptr": np.searchsorted(column, np.arange(len(used) + 1)),
+            "rows": (key % begin).astype(np.int32),
+            "counts": np.concatenate(counts)[order],
+            "lengths": np.concatenate(lengths).astype(np.int32),
+            "owners": np.repeat(np.arange(len(kept)), np.diff(first)).astype(np.int32),
+            "unit_contexts": np.searchsorted(contexts, of_unit).astype(np.int32),
+            "passage_contexts": np.searchsorted(contexts, of_passage).astype(np.int32),
+        }
+        return UnitTerms(self.words, arrays | _document_frequencies(arrays, len(used)))
 
     def __len__(self) -> int:
         return self._n
@@ -283,6 +348,20 @@ def _damping(lengths: NDArray[Any]) -> NDArray[np.float64]:
     """What BM25 adds to the count of a word in texts of so many words."""
     mean = max(1.0, float(lengths.mean())) if len(lengths) else 1.0
     return np.asarray(_K1 * (1.0 - _B + _B * lengths / mean), dtype=np.float64)
+
+
+def _joined_words(
+    table: NDArray[Any], more: NDArray[Any], size: int
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Two tables of words as one, by hash, and the column there of each column of the second."""
+    at = np.minimum(np.searchsorted(table["hash"], more["hash"]), max(0, len(table) - 1))
+    known = table["hash"][at] == more["hash"] if len(table) else np.zeros(len(more), dtype=bool)
+    place = np.empty(len(more), dtype=np.int64)
+    place[more["column"][known]] = table["column"][at[known]]
+    fresh = more[~known].copy()
+    place[fresh["column"]] = size + np.arange(len(fresh))
+    fresh["column"] = size + np.arange(len(fresh))
+    return np.sort(np.concatenate([table, fresh]), order="hash"), place
 
 
 def _document_frequencies(arrays: dict[str, NDArray[Any]], size: int) -> dict[str, NDArray[np.int32]]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
 from mio_rag.context import RegexCounter, merged, render_context
-from mio_rag.errors import IndexFormatError, InputError, MissingExtraError
+from mio_rag.errors import IndexFormatError
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.embedders import TfidfEmbedder
 from mio_rag.retrieval.repetition import (
@@ -18,6 +16,7 @@ from mio_rag.retrieval.repetition import (
     find_groups,
     find_spans,
     similarity,
+    sketched,
 )
 from mio_rag.types import Passage
 
@@ -112,6 +111,10 @@ class TestPlaces:
         assert spans.tolist() == [[0, len(text)], [0, len(text)]]
 
 
+def _groups(passages):
+    return find_groups(passages, sketched([p.text for p in passages]))
+
+
 class TestNearDuplicates:
     def test_groups_hold_what_is_alike_and_nothing_else(self):
         texts = [
@@ -121,7 +124,7 @@ class TestNearDuplicates:
             "short",
             "short",
         ]
-        groups, jaccard = find_groups([Passage(str(k), text) for k, text in enumerate(texts)])
+        groups, jaccard = _groups([Passage(str(k), text) for k, text in enumerate(texts)])
         assert groups.tolist() == [0, 0, 2, 3, 3]
         assert jaccard[1] == pytest.approx(similarity(texts[0], texts[1]))
         assert jaccard[4] == 1
@@ -134,19 +137,9 @@ class TestNearDuplicates:
             passages.append(Passage(f"{k}", " ".join(words)))
             words[rng.integers(0, 60)] = "changed"
             passages.append(Passage(f"{k}b", " ".join(words)))
-        groups, jaccard = find_groups(passages)
+        groups, jaccard = _groups(passages)
         assert groups[1::2].tolist() == groups[::2].tolist() == list(range(0, 120, 2))
         assert (jaccard[1::2] >= 0.8).all()
-
-    @pytest.mark.parametrize("threshold", [0, -1, 1.1, float("nan")])
-    def test_a_threshold_out_of_range_is_refused(self, threshold):
-        with pytest.raises(InputError, match="threshold"):
-            find_groups([Passage("1", "a")], threshold)
-
-    def test_without_datasketch_it_says_what_to_install(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "datasketch", None)
-        with pytest.raises(MissingExtraError, match=r"mio-rag\[retrieval\]"):
-            find_groups([Passage("1", "a")])
 
 
 class TestIndex:
@@ -205,5 +198,5 @@ def test_hardly_a_pair_at_the_threshold_is_missed() -> None:
         other = [*words[:24], "changed", *words[25:]]
         pair = [Passage("one", " ".join(words)), Passage("other", " ".join(other))]
         assert similarity(pair[0].text, pair[1].text) == pytest.approx(25 / 31)
-        missed += int(find_groups(pair)[0][1] == 1)
+        missed += int(_groups(pair)[0][1] == 1)
     assert missed == 0
