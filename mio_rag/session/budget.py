@@ -221,7 +221,7 @@ class Branch:
         if (asking := self._asking) is not None:
             part, into, out, since = asking
             call = Call(part, time.perf_counter() - since, 1, 0, into, out)
-            found.append(Spent(call, (), self.generator.name))
+            found.append(Spent(call, self.generator.name))
         return tuple(found)
 
     def _call(

@@ -6,8 +6,7 @@
             ...
 
 Parts lie within parts. A part's own seconds are those that no part within it took, so that all of them add
-up; `Costs.within` rolls up what lies inside. Everything is counted also where a part fails: it was spent
-either way.
+up. Everything is counted also where a part fails: it was spent either way.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Amount:
     """What was spent, added up.
 
     tokens: name of a model -> tokens into it and out of it.
-    peak_memory_mb: most memory that the process has held by then, in millions of bytes; see `peak_memory_mb`.
+    peak_memory_mb: most memory that the process has held by then; see `peak_memory_mb`. None for parts.
     """
 
     seconds: float = 0.0
@@ -124,16 +123,10 @@ class Amount:
 
 @dataclass(frozen=True)
 class Spent:
-    """A call, where it was made and by which model.
-
-    within: the parts that it lies in, outermost first, its own apart.
-    model: who replied; None: no language model was asked.
-    """
+    """A call, and the model that replied; None: no language model was asked."""
 
     call: Call
-    within: tuple[str, ...] = ()
     model: str | None = None
-    peak_memory_mb: float | None = None
 
 
 @dataclass
@@ -173,7 +166,7 @@ class Costs:
             stored.
         """
         self._wait(waited)
-        self.spent.append(Spent(call, tuple(part.name for part in self._open), model, peak_memory_mb()))
+        self.spent.append(Spent(call, model))
 
     def include(self, other: Costs, *, waited: float = 0.0) -> None:
         """Count all of another record within the open part, such as that of a branch that ran in parallel.
@@ -181,8 +174,7 @@ class Costs:
         waited: seconds of the open part that went by in it.
         """
         self._wait(waited)
-        here = tuple(part.name for part in self._open)
-        self.spent += [replace(spent, within=(*here, *spent.within)) for spent in other.spent]
+        self.spent += other.spent
 
     def _wait(self, seconds: float) -> None:
         if self._open:
@@ -194,17 +186,13 @@ class Costs:
         return tuple(spent.call for spent in self.spent)
 
     def total(self) -> Amount:
-        """Everything."""
-        return _added(self.spent)
+        """Everything, and the most memory that the process has held by now."""
+        return replace(_added(self.spent), peak_memory_mb=peak_memory_mb() if self.spent else None)
 
     def by_part(self) -> dict[str, Amount]:
         """What each part spent itself; all together are the total."""
         names = dict.fromkeys(spent.call.part for spent in self.spent)
         return {name: _added([s for s in self.spent if s.call.part == name]) for name in names}
-
-    def within(self, name: str) -> Amount:
-        """What a part spent, with all parts inside it."""
-        return _added([s for s in self.spent if name in (s.call.part, *s.within)])
 
 
 def _added(spent: Sequence[Spent]) -> Amount:
@@ -213,9 +201,8 @@ def _added(spent: Sequence[Spent]) -> Amount:
         if one.model is not None:
             into, out = tokens.get(one.model, (0, 0))
             tokens[one.model] = into + one.call.prompt_tokens, out + one.call.completion_tokens
-    peaks = [one.peak_memory_mb for one in spent if one.peak_memory_mb is not None]
     whole = sum((one.call for one in spent), Call("", 0.0))
-    return Amount(whole.seconds, whole.lm_calls, whole.retrieval_calls, tokens, max(peaks, default=None))
+    return Amount(whole.seconds, whole.lm_calls, whole.retrieval_calls, tokens)
 
 
 def peak_memory_mb() -> float | None:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, Notice
@@ -48,10 +49,10 @@ class Account(Protocol):
 
 
 class Plan(Protocol):
-    """What decides the steps: it also knows how a workflow of sub-questions is decided."""
+    """The decider of the steps."""
 
     def inner(self, workflow: Any) -> Decider:
-        """The decider of another workflow."""
+        """The decider of a workflow of sub-questions."""
 
     def described(self, state: State) -> dict[str, Any]:
         """The workflow that was followed, as plain data; empty where there is none."""
@@ -268,9 +269,10 @@ class Session:
                     raise Nothing(f"what it needs was dropped: {', '.join(missing)}")
                 if not action.final:
                     budget.check()
-                    if _takes_a_step(tool, action):
+                    if _takes_a_step(action):
                         budget.step()
-                result.value = tool.run(Job(self.kit, _Solving(self, state, budget), state, result, branch))
+                solve = partial(_solve, self, state, budget)
+                result.value = tool.run(Job(self.kit, solve, state, result, branch))
             except LimitReached as limit:
                 result.dropped = f"limit of {limit}"
             except Nothing as nothing:
@@ -291,11 +293,11 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _takes_a_step(tool: Tool, action: Action) -> bool:
+def _takes_a_step(action: Action) -> bool:
     """Whether an action counts as one that asks a model; a search counts when its strategies do."""
     if action.do == "search_again":
         return bool(action.settings["query"] == "model" and action.settings.get("asks", True))
-    return tool.asks and action.do != "retrieve" and asks(action.do, action.settings)
+    return action.do != "retrieve" and asks(action.do, action.settings)
 
 
 @contextmanager
@@ -333,66 +335,56 @@ def _abandon(state: State, result: Result, why: str) -> None:
         result.release()
 
 
-@dataclass(frozen=True, eq=False)
-class _Solving:
-    """Answers sub-questions, each by a loop of its own, from the same budget."""
+def _solve(
+    session: Session,
+    state: State,
+    budget: Budget,
+    job: Job,
+    workflow: Any,
+    texts: Sequence[str],
+    serial: bool,
+) -> list[tuple[str, Reply | None]]:
+    """Answer sub-questions, each by a loop of its own, from the same budget; see `Solve`."""
+    order: Any = session.plan.inner(workflow)
+    deciders = [order, *(d for d in session.deciders if getattr(d, "serves_parts", False))]
 
-    session: Session
-    state: State
-    budget: Budget
+    def answer(place: int, text: str, known: tuple[Fact, ...]) -> Reply | None:
+        asked = state.question
+        part = asked if text == asked.text else Question(f"{asked.id}/{place}", text)
+        own: dict[str, Any] = {"results": {}, "running": {}, "is_closed": False, "parent": state}
+        child = replace(state, question=part, known=known, **own)
+        job.result.children.append(child)
+        session.run(child, deciders, budget)
+        found = child.results.get(order.workflow.answer)
+        return found.value if found is not None and isinstance(found.value, Reply) else None
 
-    def __call__(
-        self, job: Job, workflow: Any, texts: Sequence[str], *, serial: bool
-    ) -> list[tuple[str, Reply | None]]:
-        order: Any = self.session.plan.inner(workflow)
-        others = [d for d in self.session.deciders if getattr(d, "serves_parts", False)]
+    if serial or len(texts) == 1:
+        pairs: list[tuple[str, Reply | None]] = []
+        facts: list[Fact] = []
+        for place, text in enumerate(texts, 1):
+            filled = _filled(text, facts) if serial else text
+            reply = answer(place, filled, (*state.known, *facts))
+            pairs.append((filled, reply))
+            facts.append(Fact(filled, "unknown" if reply is None else reply.answer.text))
+        return pairs
+    replies: list[Reply | None] = [None] * len(texts)
+    broken: list[BaseException] = []
 
-        def answer(place: int, text: str, known: tuple[Fact, ...]) -> Reply | None:
-            asked = self.state.question
-            part = asked if text == asked.text else Question(f"{asked.id}/{place}", text)
-            child = replace(
-                self.state,
-                question=part,
-                known=known,
-                results={},
-                running={},
-                is_closed=False,
-                parent=self.state,
-            )
-            job.result.children.append(child)
-            self.session.run(child, [order, *others], self.budget)
-            found = child.results.get(order.workflow.answer)
-            return found.value if found is not None and isinstance(found.value, Reply) else None
+    def branch(k: int) -> None:
+        try:
+            replies[k] = answer(k + 1, texts[k], state.known)
+        except BaseException as error:  # for the thread that waits
+            broken.append(error)
 
-        known = self.state.known
-        if serial or len(texts) == 1:
-            told: list[tuple[str, Reply | None]] = []
-            facts: list[Fact] = []
-            for place, text in enumerate(texts, 1):
-                filled = _filled(text, facts) if serial else text
-                reply = answer(place, filled, (*known, *facts))
-                told.append((filled, reply))
-                facts.append(Fact(filled, "unknown" if reply is None else reply.answer.text))
-            return told
-        replies: list[Reply | None] = [None] * len(texts)
-
-        broken: list[BaseException] = []
-
-        def branch(k: int) -> None:
-            try:
-                replies[k] = answer(k + 1, texts[k], known)
-            except BaseException as error:  # for the thread that waits
-                broken.append(error)
-
-        threads = [threading.Thread(target=branch, args=(k,), daemon=True) for k in range(len(texts))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if broken:
-            raise broken[0]
-        job.result.children.sort(key=lambda child: texts.index(child.question.text))
-        return list(zip(texts, replies, strict=True))
+    threads = [threading.Thread(target=branch, args=(k,), daemon=True) for k in range(len(texts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if broken:
+        raise broken[0]
+    job.result.children.sort(key=lambda child: texts.index(child.question.text))
+    return list(zip(texts, replies, strict=True))
 
 
 def _filled(text: str, facts: Sequence[Fact]) -> str:
@@ -423,14 +415,14 @@ class _Run:
         self.began = time.perf_counter()
         allowed = int(budget_tokens) if session.budget is None else min(int(budget_tokens), session.budget)
         self.state = State(
-            uuid.uuid4().hex,
-            question,
-            session.limits,
-            session.price,
-            allowed,
-            allowed if session.budget is None else session.budget,
-            session.max_tokens,
-            session.retriever,
+            id=uuid.uuid4().hex,
+            question=question,
+            limits=session.limits,
+            price=session.price,
+            budget=allowed,
+            allowed=allowed if session.budget is None else session.budget,
+            max_tokens=session.max_tokens,
+            retriever=session.retriever,
             results={r.action.id: Result(r.action, r.value, facts=dict(r.facts)) for r in known},
         )
         self.around = 0  # tokens of the question and its answer, without the evidence
@@ -488,18 +480,17 @@ class _Run:
             warnings.warn(f"question '{self.question.id}', {what}: {_reason(error)}", Notice, stacklevel=2)
 
     def _costs(self) -> Costs:
-        """Everything that was spent so far, within the step that spent it."""
+        """Everything that was spent so far."""
         costs = Costs()
         costs.spent = list(self.opening.spent)
 
-        def include(state: State, above: tuple[str, ...]) -> None:
+        def include(state: State) -> None:
             for result in [*state.results.values(), *state.running.values()]:
-                path = (*above, result.action.id)
-                costs.spent += [replace(one, within=(*path, *one.within)) for one in result.costs.spent]
-                for place, child in enumerate(result.children, 1):
-                    include(child, (*path, str(place)))
+                costs.spent += result.costs.spent
+                for child in result.children:
+                    include(child)
 
-        include(self.state, ())
+        include(self.state)
         return costs
 
     @contextmanager
@@ -531,14 +522,10 @@ class _Run:
                 self._afterwards("not_settled", lambda: account.release(held))
 
     def _budget(self, reserve: int) -> Budget:
-        session = self.session
+        session, limits = self.session, self.state.limits
+        models = session.models.get
         return Budget(
-            self.reader,
-            self.state.limits,
-            reserve,
-            models=session.models.get,
-            threads=session.threads,
-            replies=self.replies,
+            self.reader, limits, reserve, models=models, threads=session.threads, replies=self.replies
         )
 
     def _select(self) -> None:

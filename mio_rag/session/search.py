@@ -28,9 +28,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 from weakref import WeakKeyDictionary
 
 from pydantic import Field
@@ -47,6 +47,15 @@ from mio_rag.session.costs import Amount, Call, Costs
 from mio_rag.settings import Settings
 from mio_rag.types import Question, clean
 
+#: The rank of a passage that none of a strategy's queries found, and to which its best passages link.
+BY_LINK = 0
+
+_BEARERS = 3  # passages of one name that are looked at
+_NEIGHBOURS = 16  # names that the model may choose from
+_LONGEST_QUERY = 1000  # characters: what embedders and BM25 make use of
+_REPEATS = 5  # of the question before its expansion, for BM25; as published for sparse retrieval
+_SHARE = 0.7  # of the time that a question has left: the rest is for selection and answer
+_LEAST_SECONDS = 0.05
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -137,34 +146,20 @@ class SearchTask:
         return spent
 
 
-class Strategy(Protocol):
+@dataclass(frozen=True)
+class Strategy:
     """A way to search for a question.
 
-    `needs_model` and `needs_links` say what it cannot do without: `mio_rag.session.search` refuses it
-    before anything is done.
+    find: searches for the question of a task; what it takes is counted on the task, also where it fails.
+        Raises `MioRagError` as model and index do.
+    needs_model, needs_links: whether it asks a language model, and follows the evidence links of the index:
+        `search` refuses it before anything is done where these are missing.
     """
 
-    @property
-    def name(self) -> str:
-        """As it is called on the command line."""
-        ...
-
-    @property
-    def needs_model(self) -> bool:
-        """Whether it asks a language model."""
-        ...
-
-    @property
-    def needs_links(self) -> bool:
-        """Whether it follows the evidence links of the index."""
-        ...
-
-    def find(self, task: SearchTask) -> Found:
-        """Search for the question of a task; what it takes is counted on the task, also where it fails.
-
-        Raises `MioRagError` as model and index do.
-        """
-        ...
+    name: str
+    find: Callable[[SearchTask], Found]
+    needs_model: bool = True
+    needs_links: bool = False
 
 
 def strategy_prompt(name: str, question: Question, fields: Mapping[str, str]) -> Prompt:
@@ -179,10 +174,6 @@ def lines_of(reply: str) -> list[str]:
     """The lines of a list that a model wrote, without bullets, numbers and quotation marks."""
     lines = (_BULLET.sub("", line).strip().strip("\"'`*").strip() for line in reply.splitlines())
     return [line for line in lines if re.search(r"\w", line)]
-
-
-_BEARERS = 3  # passages of one name that are looked at
-_NEIGHBOURS = 16  # names that the model may choose from
 
 
 @dataclass(frozen=True)
@@ -269,10 +260,6 @@ def names_of(index: CorpusIndex) -> IndexNames:
     return known
 
 
-_LONGEST_QUERY = 1000  # characters: what embedders and BM25 make use of
-_REPEATS = 5  # of the question before its expansion, for BM25; as published for sparse retrieval
-
-
 _Most = Annotated[int, Field(ge=1)]
 
 
@@ -292,110 +279,77 @@ class StrategySettings(Settings):
     """Rewordings that are searched for."""
 
 
-@dataclass(frozen=True)
-class _Raw:
-    name: str = "raw"
-    needs_model: bool = False
-    needs_links: bool = False
-
-    def find(self, task: SearchTask) -> Found:
-        text = task.question.text
-        with task.searching():
-            return Found(tuple(task.retriever.ranked(text)), (text,))
+def _raw(settings: StrategySettings, task: SearchTask) -> Found:
+    text = task.question.text
+    with task.searching():
+        return Found(tuple(task.retriever.ranked(text)), (text,))
 
 
-@dataclass(frozen=True)
-class _Written:
-    """What the model writes is searched for: instead of the question, or with it."""
-
-    settings: StrategySettings
-    name: str
-    what: str
-    with_question: bool
-    needs_model: bool = True
-    needs_links: bool = False
-
-    def find(self, task: SearchTask) -> Found:
-        text = task.question.text
-        said = task.write(self.name, self.settings.passage_tokens)[:_LONGEST_QUERY]
-        if not said:
-            return Found(note=f"the model wrote no {self.what}")
-        query, words = said, text
-        if self.with_question:
-            query, words = f"{text} {said}", " ".join([*[text] * _REPEATS, said])
-        with task.searching():
-            return Found(tuple(task.retriever.ranked(query, words)), (query,))
+def _hyde(settings: StrategySettings, task: SearchTask) -> Found:
+    said = task.write("hyde", settings.passage_tokens)[:_LONGEST_QUERY]
+    if not said:
+        return Found(note="the model wrote no passage")
+    with task.searching():
+        return Found(tuple(task.retriever.ranked(said, task.question.text)), (said,))
 
 
-@dataclass(frozen=True)
-class _Grounded:
-    settings: StrategySettings
-    name: str = "grounded"
-    needs_model: bool = True
-    needs_links: bool = True
-
-    def find(self, task: SearchTask) -> Found:
-        text = task.question.text
-        with task.costs.part("retrieve"):
-            grounds = names_of(task.retriever.index).grounds(text)
-        if not grounds.entities:
-            return Found(note="no name of the index is in the question")
-        if not grounds.neighbours:
-            return Found(note="the index links the names in the question to nothing")
-        listed = "\n".join(f"- {name}" for name in grounds.neighbours)
-        fields = {"entities": ", ".join(grounds.entities), "neighbours": listed}
-        named = [
-            name
-            for line in lines_of(task.write("grounded", self.settings.names_tokens, fields))
-            for name in ([line] if len(grounds.kept([line])[0]) else line.split(","))
-            if name.strip()
-        ]
-        kept, dropped = grounds.kept(named)
-        new = [name for name in kept if name not in grounds.entities][: self.settings.names]
-        words = "1 name that is not" if dropped == 1 else f"{dropped} names that are not"
-        note = f"dropped {words} in the context" if dropped else ""
-        if not new:
-            return Found(dropped=dropped, note=note or "the model named nothing that is new")
-        query = f"{text} {', '.join(new)}"
-        with task.searching():
-            return Found(tuple(task.retriever.ranked(query)), (query,), dropped, note)
+def _query2doc(settings: StrategySettings, task: SearchTask) -> Found:
+    text = task.question.text
+    said = task.write("query2doc", settings.passage_tokens)[:_LONGEST_QUERY]
+    if not said:
+        return Found(note="the model wrote no expansion")
+    query, words = f"{text} {said}", " ".join([*[text] * _REPEATS, said])
+    with task.searching():
+        return Found(tuple(task.retriever.ranked(query, words)), (query,))
 
 
-@dataclass(frozen=True)
-class _MultiQuery:
-    settings: StrategySettings
-    name: str = "multi-query"
-    needs_model: bool = True
-    needs_links: bool = False
-
-    def find(self, task: SearchTask) -> Found:
-        text, count = task.question.text, self.settings.variations
-        said = task.write("variations", self.settings.variations_tokens, {"count": str(count)})
-        others = [line[:_LONGEST_QUERY] for line in lines_of(said) if line.lower() != text.lower().strip()]
-        variations = list(dict.fromkeys(others))[:count]
-        if not variations:
-            return Found(note="the model wrote no rewording")
-        rankings = []
-        for query in (text, *variations):
-            with task.searching():
-                rankings.append(task.retriever.ranked(query))
-        fused = reciprocal_rank_fusion(rankings)
-        return Found(tuple(sorted(fused, key=lambda row: (-fused[row], row))), (text, *variations))
-
-
-def _all(settings: StrategySettings) -> dict[str, Strategy]:
-    made: list[Strategy] = [
-        _Raw(),
-        _Written(settings, "hyde", "passage", False),
-        _Written(settings, "query2doc", "expansion", True),
-        _Grounded(settings),
-        _MultiQuery(settings),
+def _grounded(settings: StrategySettings, task: SearchTask) -> Found:
+    text = task.question.text
+    with task.costs.part("retrieve"):
+        grounds = names_of(task.retriever.index).grounds(text)
+    if not grounds.entities:
+        return Found(note="no name of the index is in the question")
+    if not grounds.neighbours:
+        return Found(note="the index links the names in the question to nothing")
+    listed = "\n".join(f"- {name}" for name in grounds.neighbours)
+    fields = {"entities": ", ".join(grounds.entities), "neighbours": listed}
+    named = [
+        name
+        for line in lines_of(task.write("grounded", settings.names_tokens, fields))
+        for name in ([line] if len(grounds.kept([line])[0]) else line.split(","))
+        if name.strip()
     ]
-    return {strategy.name: strategy for strategy in made}
+    kept, dropped = grounds.kept(named)
+    new = [name for name in kept if name not in grounds.entities][: settings.names]
+    words = "1 name that is not" if dropped == 1 else f"{dropped} names that are not"
+    note = f"dropped {words} in the context" if dropped else ""
+    if not new:
+        return Found(dropped=dropped, note=note or "the model named nothing that is new")
+    query = f"{text} {', '.join(new)}"
+    with task.searching():
+        return Found(tuple(task.retriever.ranked(query)), (query,), dropped, note)
 
 
+def _multi_query(settings: StrategySettings, task: SearchTask) -> Found:
+    text, count = task.question.text, settings.variations
+    said = task.write("variations", settings.variations_tokens, {"count": str(count)})
+    others = [line[:_LONGEST_QUERY] for line in lines_of(said) if line.lower() != text.lower().strip()]
+    variations = list(dict.fromkeys(others))[:count]
+    if not variations:
+        return Found(note="the model wrote no rewording")
+    rankings = []
+    for query in (text, *variations):
+        with task.searching():
+            rankings.append(task.retriever.ranked(query))
+    fused = reciprocal_rank_fusion(rankings)
+    return Found(tuple(sorted(fused, key=lambda row: (-fused[row], row))), (text, *variations))
+
+
+_FINDERS = {
+    "raw": _raw, "hyde": _hyde, "query2doc": _query2doc, "grounded": _grounded, "multi-query": _multi_query
+}  # fmt: skip
 #: In the order in which they are listed.
-STRATEGIES = tuple(_all(StrategySettings()))
+STRATEGIES = tuple(_FINDERS)
 
 
 def check_strategies(names: Sequence[str]) -> tuple[str, ...]:
@@ -423,17 +377,14 @@ def check_strategies(names: Sequence[str]) -> tuple[str, ...]:
 
 def make_strategies(names: Sequence[str], settings: StrategySettings | None = None) -> tuple[Strategy, ...]:
     """The strategies of these names; errors as `check_strategies`."""
-    kinds = _all(settings or StrategySettings())
-    return tuple(kinds[name] for name in check_strategies(names))
+    how = settings or StrategySettings()
+    return tuple(
+        Strategy(name, partial(_FINDERS[name], how), name != "raw", name == "grounded")
+        for name in check_strategies(names)
+    )
 
 
 # Side by side --------------------------------------------------------------------------------------------
-
-#: The rank of a passage that none of a strategy's queries found, and to which its best passages link.
-BY_LINK = 0
-
-_SHARE = 0.7  # of the time that a question has left: the rest is for selection and answer
-_LEAST_SECONDS = 0.05
 
 
 class SearchSettings(Settings):
@@ -498,9 +449,22 @@ class Searched:
     every: Candidates | None = None
 
 
-def check_search(strategies: Sequence[Strategy], retriever: Retriever, generator: Generator | None) -> None:
-    """Raise `InputError` where a strategy lacks what it needs; nothing is asked."""
-    problems = []
+def check_search(
+    strategies: Sequence[Strategy],
+    retriever: Retriever,
+    generator: Generator | None,
+    weights: Mapping[str, float] | None = None,
+) -> None:
+    """Raise `InputError` for strategies that are given twice or lack what they need, and wrong weights."""
+    names = [strategy.name for strategy in strategies]
+    problems = [f"strategy '{n}' is given twice" for n in dict.fromkeys(names) if names.count(n) > 1]
+    if not names:
+        problems.append("no strategy is given")
+    problems += [
+        f"weight of '{name}' is {weight!r}: it must be finite and > 0"
+        for name, weight in (weights or {}).items()
+        if not 0 < weight < math.inf
+    ]
     asking = [s.name for s in strategies if s.needs_model]
     if generator is None and asking:
         problems.append(f"{', '.join(asking)}: these strategies need a language model: give --model")
@@ -540,8 +504,7 @@ def search(
     """
     how = settings or SearchSettings()
     made = [m for s in strategies for m in (make_strategies([s], how.writing) if isinstance(s, str) else [s])]
-    _check(made, weights or {})
-    check_search(made, retriever, generator)
+    check_search(made, retriever, generator, weights)
     account = Costs() if branch is None else branch.costs
     with account.part("search"):
         began = time.perf_counter()
@@ -567,20 +530,6 @@ def search(
     nothing = not any(one.found.rows for one in tried)  # then the question itself is searched for
     with account.part("retrieve", retrieval_calls=int(nothing)):
         return _merged(question, retriever, tried, notes, how, weights or {}, list(alone))
-
-
-def _check(strategies: Sequence[Strategy], weights: Mapping[str, float]) -> None:
-    names = [s.name for s in strategies]
-    problems = [f"strategy '{n}' is given twice" for n in dict.fromkeys(names) if names.count(n) > 1]
-    if not names:
-        problems.append("no strategy is given")
-    problems += [
-        f"weight of '{name}' is {weight!r}: it must be finite and > 0"
-        for name, weight in weights.items()
-        if not 0 < weight < math.inf
-    ]
-    if problems:
-        raise InputError(problems)
 
 
 def _merged(
@@ -677,7 +626,7 @@ def _run(
 ) -> None:
     try:
         done.put((strategy.name, strategy.find(task)))
-    except BaseException as error:  # handed to the thread that waits
+    except BaseException as error:  # for the thread that waits
         done.put((strategy.name, error))
 
 

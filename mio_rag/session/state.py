@@ -250,7 +250,7 @@ class Decider(Protocol):
 
 
 class Learner(Protocol):
-    """Learns from outcomes. Called by the session before and after a question, never by the loop."""
+    """Learns from outcomes. Called by the session after a question, never by the loop."""
 
     def learn(self, state: State) -> None:
         """Record what came of a question."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +24,7 @@ from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Branch
 from mio_rag.settings import Settings
-from mio_rag.storage import read_toml
 from mio_rag.types import Passage
-
-#: The name of the compressor that is a program: it needs more than passages and a query.
-CHOSEN = "program"
 
 #: How much texts take, one number each: characters, or tokens of the reader.
 Size = Callable[[Sequence[str]], Sequence[int]]
@@ -38,32 +33,13 @@ Size = Callable[[Sequence[str]], Sequence[int]]
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
-class Compressor(Protocol):
-    """Says what is kept of each passage."""
-
-    def __call__(
-        self,
-        passages: Sequence[Passage],
-        query: NDArray[np.float32],
-        room: int,
-        size: Size,
-        encode: Encode,
-    ) -> list[str]:
-        """The text that is kept of each passage, "" where nothing is.
-
-        passages: in the order in which they will be read; at least one.
-        query: array, shape (d,); the question, embedded.
-        room: most that all of it may take, titles and separators included, >= 1.
-        """
-        ...
+#: (passages in the order in which they will be read, the embedded question, most that all of it may take,
+#: size, encode) -> the text that is kept of each passage, "" where nothing is.
+Compressor = Callable[[Sequence[Passage], NDArray[np.float32], int, Size, Encode], list[str]]
 
 
 def keep_sentences(
-    passages: Sequence[Passage],
-    query: NDArray[np.float32],
-    room: int,
-    size: Size,
-    encode: Encode,
+    passages: Sequence[Passage], query: NDArray[np.float32], room: int, size: Size, encode: Encode
 ) -> list[str]:
     """The published rule; see `Compressor`."""
     parts = [(k, s) for k, passage in enumerate(passages) for s in sentences(passage.text)]
@@ -88,11 +64,7 @@ def keep_sentences(
 
 
 def keep_whole(
-    passages: Sequence[Passage],
-    query: NDArray[np.float32],
-    room: int,
-    size: Size,
-    encode: Encode,
+    passages: Sequence[Passage], query: NDArray[np.float32], room: int, size: Size, encode: Encode
 ) -> list[str]:
     """Whole passages; see `Compressor`."""
     left, kept = room, [""] * len(passages)
@@ -108,10 +80,7 @@ class _Sizes:
     """A size as a counter of tokens."""
 
     size: Size
-
-    @property
-    def name(self) -> str:
-        return "size"
+    name: str = "size"
 
     def count(self, texts: Sequence[str]) -> list[int]:
         return list(self.size(texts))
@@ -150,7 +119,7 @@ def _title_of(passage: Passage) -> str:
 
 
 #: By the name that tiers give.
-COMPRESSORS: Mapping[str, Compressor] = MappingProxyType({"sentences": keep_sentences, "none": keep_whole})
+COMPRESSORS: Mapping[str, Compressor] = {"sentences": keep_sentences, "none": keep_whole}
 
 
 def _named(name: str) -> str:
@@ -226,7 +195,7 @@ def check_tiers(tiers: Sequence[Tier]) -> None:
         before, after = _costs(one), _costs(other)
         falls = [name for name, value in after.items() if value < before[name]]
         if falls:
-            said = ", ".join(_told(name, one, other) for name in falls)
+            said = ", ".join(f"{n} ({getattr(other, n)} after {getattr(one, n)})" for n in falls)
             problems.append(f"{here} and is cheaper in {said}: order the tiers by cost, the cheapest first")
         elif before == after:
             problems.append(f"{here} and costs the same: leave one of them out")
@@ -236,20 +205,20 @@ def check_tiers(tiers: Sequence[Tier]) -> None:
 
 def _costs(tier: Tier) -> dict[str, float]:
     # A price makes a tier cheaper: it is compared with its sign turned.
+    price = -(tier.token_price or 0.0)
     return {
-        "depth": tier.depth,
-        "context": tier.context,
-        "new_tokens": tier.new_tokens,
-        "token_price": -(tier.token_price or 0.0),
+        **{name: getattr(tier, name) for name in ("depth", "context", "new_tokens")},
+        "token_price": price,
     }
-
-
-def _told(name: str, one: Tier, other: Tier) -> str:
-    return f"{name} ({getattr(other, name)} after {getattr(one, name)})"
 
 
 class _Tiers(Settings):
     tier: tuple[Tier, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> Self:
+        check_tiers(self.tier)
+        return self
 
 
 def tiers_of(entries: Any, source: str) -> tuple[Tier, ...]:
@@ -260,16 +229,7 @@ def tiers_of(entries: Any, source: str) -> tuple[Tier, ...]:
 
     Raises `InputError` with every problem of every tier.
     """
-    return _checked({"tier": entries}, source)
-
-
-def _checked(data: Any, source: str) -> tuple[Tier, ...]:
-    tiers = _Tiers.from_dict(data, source).tier
-    try:
-        check_tiers(tiers)
-    except InputError as error:
-        raise InputError([f"{source}: {problem}" for problem in error.problems]) from error
-    return tiers
+    return _Tiers.from_dict({"tier": entries}, source).tier
 
 
 def read_tiers(path: Path) -> tuple[Tier, ...]:
@@ -277,7 +237,7 @@ def read_tiers(path: Path) -> tuple[Tier, ...]:
 
     Raises `InputError` if it cannot be read, holds anything but tiers, or they are not ordered by cost.
     """
-    return _checked(read_toml(path), f"'{path}'")
+    return _Tiers.from_toml(path).tier
 
 
 _IN_ORDER = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, solver="topk")
@@ -307,7 +267,7 @@ class TierReader:
                 f"tier '{self.tier.name}' reads {self.tier.depth} passages, and a search brings "
                 f"{self.retriever.pool}: raise search.pool, or lower the depth"
             )
-        if self.tier.compress == CHOSEN:
+        if self.tier.compress == "program":
             _ = self._by_sentences  # raises for settings that are about whole passages
 
     def read(
@@ -363,7 +323,7 @@ class TierReader:
         if head.query_embedding is None:
             raise InputError("the question is not embedded: search with a Retriever")
         size, embedder = self._size(counter), self.retriever.index.embedder
-        if self.tier.compress == CHOSEN:
+        if self.tier.compress == "program":
             texts = keep_chosen(head, room, size, self._by_sentences)
         else:
             compress = COMPRESSORS[self.tier.compress]

@@ -1,7 +1,15 @@
 """The tools: what actions do, what each takes and gives.
 
-`mio_rag.deciders.order` checks that the tools of a workflow fit together. A decider may also propose tools
-that no workflow names: search_again, reason, draft, stop and write_workflow.
+rewrite         asks the question in words that a search engine understands
+decompose       breaks the question into simpler ones
+each            answers every sub-question by a workflow of its own
+retrieve        searches for the question, or for every question that it is given
+select          chooses what is read, by the exact program
+answer          answers from what was read and from facts, or from memory
+summarise       answers from the answers to sub-questions
+verify          checks an answer against what was read; otherwise another workflow answers
+
+Deciders may also propose search_again, reason, draft, stop and write_workflow, which no workflow names.
 """
 
 from __future__ import annotations
@@ -12,8 +20,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
-
-import numpy as np
 
 from mio_rag.context import SEPARATOR, render_context
 from mio_rag.errors import InfeasibleError, InputError, UnsuitableModelError
@@ -100,7 +106,7 @@ class Solve(Protocol):
     """Answers sub-questions by a workflow, one after another or in parallel."""
 
     def __call__(
-        self, job: Job, workflow: Any, texts: Sequence[str], *, serial: bool
+        self, job: Job, workflow: Any, texts: Sequence[str], serial: bool
     ) -> list[tuple[str, Reply | None]]:
         """Each question as it was asked, with its reply; None: there is none."""
         ...
@@ -160,8 +166,16 @@ class Job:
 
     @property
     def known_facts(self) -> tuple[Fact, ...]:
-        """Answers to earlier sub-questions, and those among the inputs."""
-        return (*self.state.known, *(fact for facts in self.every(Facts) for fact in facts.found))
+        """Answers to earlier sub-questions, those among the inputs, and the notes of the action."""
+        inputs = (fact for facts in self.every(Facts) for fact in facts.found)
+        notes = (Fact("", note) for note in self.settings.get("notes", ()))
+        return (*self.state.known, *inputs, *notes)
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """What the last selection among the inputs reads."""
+        read = self.last(Selection)
+        return () if read is None else tuple(read.passages)
 
     @property
     def asked(self) -> str:
@@ -180,8 +194,6 @@ Check = Callable[[Any], str | None]
 class Tool:
     """A kind of step.
 
-    name: as workflows name it.
-    does: one sentence.
     takes: type -> how many at least and at most; others are refused.
     gives: a type.
     run: raises what prevents a result.
@@ -192,7 +204,6 @@ class Tool:
     """
 
     name: str
-    does: str
     takes: Mapping[str, tuple[int, int]]
     gives: str
     run: Callable[[Job], Value | None]
@@ -231,12 +242,12 @@ def _lines(facts: Sequence[Fact]) -> str:
     return "\n".join(f"- {clean(fact.question).strip()} {clean(fact.answer).strip()}" for fact in facts)
 
 
-def fact_passage(facts: Sequence[Fact]) -> tuple[Passage, ...]:
+def _fact_passage(facts: Sequence[Fact]) -> tuple[Passage, ...]:
     """Facts as one more passage to read; none where there are none."""
     return (Passage(NOTES_ID, _lines(facts), "Notes"),) if facts else ()
 
 
-def short_prompt(
+def _short_prompt(
     name: str,
     question: Question,
     text: str,
@@ -277,55 +288,13 @@ def _listed(title: str, items: Sequence[str]) -> str:
     return "".join([f"{title}:\n", *(f"- {clean(item)}\n" for item in items)]) if items else ""
 
 
-def model_query(memory: Memory, uncertainty: float, max_notes: int, branch: Branch) -> str:
-    """The model's next query; the first one is the question itself, which costs nothing.
-
-    A reply that is empty or was searched for before is replaced by the question with the last note.
-    """
-    if not memory.queries:
-        return memory.question.text
-    history = _listed("Earlier queries", memory.queries)
-    history += _listed("Notes", memory.last_notes(max_notes))
-    prompt = _loop_prompt(memory, "decompose", max_notes, history, uncertainty)
-    said = branch.generate("decompose", prompt, _QUERY_TOKENS).text
-    query = said.strip().split("\n", 1)[0].strip(" \"'`-*")[:_LONGEST_QUERY]
-    if not re.search(r"\w", query) or memory.has_query(query):
-        query = " ".join([memory.question.text, *memory.notes[-1:]])
-    return query
-
-
-def feedback_query(memory: Memory) -> str:
-    """The question with the first words of the best passage that is read and was not used for it yet.
-
-    Pseudo-relevance feedback; no model is asked. Without such a passage, the question itself.
-    """
-    question = memory.question.text
-    if not memory.queries or memory.selection is None:
-        return question
-    pool = memory.selection.candidates
-    for place in sorted(memory.selection.chosen, key=lambda i: -float(np.asarray(pool.relevance)[i])):
-        passage = pool.passage(place)
-        words = " ".join([question, passage.title, *passage.text.split()[:_FEEDBACK_WORDS]])
-        if words not in set(memory.queries):
-            return words
-    return question
-
-
-def new_note(memory: Memory, note_tokens: int, max_notes: int, branch: Branch) -> str:
-    """One more sentence by the model; empty where it says nothing new."""
-    history = _listed("Notes so far", memory.last_notes(max_notes))
-    prompt = _loop_prompt(memory, "reason", max_notes, history, 1.0)
-    said = " ".join(branch.generate("reason", prompt, note_tokens).text.split())
-    return "" if said in memory.notes else said
-
-
 def _line(said: str) -> str:
     first = next((line for line in said.splitlines() if re.search(r"\w", line)), "")
     return first.strip(" \"'`-*")[:_LONGEST_QUERY]
 
 
 def _rewrite(job: Job) -> Value:
-    prompt = short_prompt("rewrite", job.question, job.asked, job.known_facts)
+    prompt = _short_prompt("rewrite", job.question, job.asked, job.known_facts)
     query = _line(job.branch.generate("rewrite", prompt, _QUERY_TOKENS).text)
     if not query:
         raise Nothing("the rewritten question is empty")
@@ -335,7 +304,7 @@ def _rewrite(job: Job) -> Value:
 def _decompose(job: Job) -> Value:
     serial, most = job.settings.get("order") == "serial", int(job.settings.get("most", 3))
     name = "split_serial" if serial else "split_parallel"
-    prompt = short_prompt(name, job.question, job.asked, job.known_facts, most=str(most))
+    prompt = _short_prompt(name, job.question, job.asked, job.known_facts, most=str(most))
     said = job.branch.generate("decompose", prompt, _PART_TOKENS * most).text
     lines = [
         re.sub(r"^\W*\d+[.):]\s*", "", line).strip(" \"'`-*")[:_LONGEST_QUERY] for line in said.splitlines()
@@ -348,7 +317,7 @@ def _decompose(job: Job) -> Value:
 
 def _each(job: Job) -> Value:
     queries = job.last(Queries)
-    told = job.solve(job, job.settings["workflow"], queries.texts, serial=queries.serial)
+    told = job.solve(job, job.settings["workflow"], queries.texts, queries.serial)
     found = [Fact(query, reply.answer.text) for query, reply in told if reply is not None]
     if not found:
         raise Nothing("no sub-question was answered")
@@ -455,13 +424,8 @@ def _read(job: Job, pool: Candidates) -> Selection:
 def _chosen(job: Job, pool: Candidates, budget: int) -> Selection:
     settings, branch, retriever = job.settings, job.branch, job.retriever
     program: Selector = job.kit.selector
-    changed: dict[str, Any] = {}
-    price = float(settings.get("token_price", program.token_price))
-    if price != program.token_price:
-        changed["token_price"] = price
-    if settings.get("units", program.units) != program.units:
-        changed["units"] = settings["units"]
-    if changed:
+    changed = {name: settings[name] for name in ("token_price", "units") if name in settings}
+    if any(getattr(program, name) != value for name, value in changed.items()):
         program = program.replace(**changed)
     program = job.kit.timed(program)
     tokens = max(1, int(budget * float(settings.get("share", 1.0))))
@@ -515,21 +479,54 @@ def memory_of(state: State, loop: str) -> Memory:
     return memory
 
 
+def _model_query(memory: Memory, uncertainty: float, max_notes: int, branch: Branch) -> str:
+    """The model's next query; the first one is the question itself, which costs nothing.
+
+    A reply that is empty or was searched for before is replaced by the question with the last note.
+    """
+    if not memory.queries:
+        return memory.question.text
+    history = _listed("Earlier queries", memory.queries)
+    history += _listed("Notes", memory.last_notes(max_notes))
+    prompt = _loop_prompt(memory, "decompose", max_notes, history, uncertainty)
+    query = _line(branch.generate("decompose", prompt, _QUERY_TOKENS).text.strip().split("\n", 1)[0])
+    if not query or memory.has_query(query):
+        query = " ".join([memory.question.text, *memory.notes[-1:]])
+    return query
+
+
+def _feedback_query(memory: Memory) -> str:
+    """The question with the first words of the best passage that is read and was not used for it yet.
+
+    Pseudo-relevance feedback; no model is asked. Without such a passage, the question itself.
+    """
+    question = memory.question.text
+    if not memory.queries or memory.selection is None:
+        return question
+    pool = memory.selection.candidates
+    for place in sorted(memory.selection.chosen, key=lambda i: -float(pool.relevance[i])):
+        passage = pool.passage(place)
+        words = " ".join([question, passage.title, *passage.text.split()[:_FEEDBACK_WORDS]])
+        if words not in set(memory.queries):
+            return words
+    return question
+
+
 def _search_again(job: Job) -> Value | None:
     """Word the next query, search for it, and choose from all that was found."""
     settings, retriever = job.settings, job.retriever
-    memory = memory_of(job.state, settings["loop"])
-    if settings["query"] == "model":
-        query = model_query(memory, settings["uncertainty"], settings["max_notes"], job.branch)
+    memory, by_model = memory_of(job.state, settings["loop"]), settings["query"] == "model"
+    if by_model:
+        query = _model_query(memory, settings["uncertainty"], settings["max_notes"], job.branch)
     else:
-        query = feedback_query(memory)
+        query = _feedback_query(memory)
     job.facts["query"] = query
     if memory.has_query(query):
         job.facts["repeated"] = True
         return None
     before = () if memory.selection is None else memory.selection.ids
     with job.branch.timed("retrieve", searches=1):
-        if settings["query"] == "model" or memory.pool is None:
+        if by_model or memory.pool is None:
             # A query of its own: a passage counts with its best relevance over all queries.
             found = retriever.retrieve(query)
             size = len(found) if memory.pool is None else max(len(memory.pool), len(found))
@@ -546,8 +543,12 @@ def _search_again(job: Job) -> Value | None:
 
 
 def _reason(job: Job) -> Value:
-    memory = memory_of(job.state, job.settings["loop"])
-    return new_note(memory, job.settings["note_tokens"], job.settings["max_notes"], job.branch)
+    """One more sentence by the model; empty where it says nothing new."""
+    memory, max_notes = memory_of(job.state, job.settings["loop"]), job.settings["max_notes"]
+    history = _listed("Notes so far", memory.last_notes(max_notes))
+    prompt = _loop_prompt(memory, "reason", max_notes, history, 1.0)
+    said = " ".join(job.branch.generate("reason", prompt, job.settings["note_tokens"]).text.split())
+    return "" if said in memory.notes else said
 
 
 def _draft(job: Job) -> Value | None:
@@ -609,143 +610,71 @@ def _answer(job: Job) -> Value:
         return value
     if "loop" in settings:  # of rules that decide before anything is read: they always ask
         return _reply("answer", job, _memory_prompt(memory_of(job.state, settings["loop"]), job))
-    read = job.last(Selection)
-    facts = (*job.known_facts, *(Fact("", note) for note in settings.get("notes", ())))
-    passages = () if read is None else read.passages
-    if read is not None and not (passages or facts or job.question.choices):
+    passages, facts = job.passages, job.known_facts
+    if job.last(Selection) is not None and not (passages or facts or job.question.choices):
         # Without what was looked for, a model would answer from memory.
         if not job.action.final:
             raise Nothing("nothing was worth reading")
         return Reply(Answer("", 0, 0, 0.0, job.branch.generator.name))
-    return _reply("answer", job, build_prompt(job.question, (*passages, *fact_passage(facts))))
+    return _reply("answer", job, build_prompt(job.question, (*passages, *_fact_passage(facts))))
 
 
 def _summarise(job: Job) -> Value:
-    read = job.last(Selection)
-    passages = () if read is None else read.passages
-    facts = (*job.known_facts, *(Fact("", note) for note in job.settings.get("notes", ())))
+    passages, facts = job.passages, job.known_facts
     if (guess := job.last(Reply)) is not None:
         facts = (*facts, Fact("A first answer to the whole question", guess.answer.text))
     if job.question.choices:
-        return _reply("summarise", job, build_prompt(job.question, (*passages, *fact_passage(facts))))
-    prompt = short_prompt("summarise", job.question, job.question.text, facts, passages)
+        return _reply("summarise", job, build_prompt(job.question, (*passages, *_fact_passage(facts))))
+    prompt = _short_prompt("summarise", job.question, job.question.text, facts, passages)
     return _reply("summarise", job, prompt)
 
 
 def _verify(job: Job) -> Value:
-    read, given = job.last(Selection), job.last(Reply)
-    passages = () if read is None else read.passages
-    prompt = short_prompt(
-        "verify", job.question, job.question.text, job.known_facts, passages, answer=given.answer.text
+    given, question = job.last(Reply), job.question
+    prompt = _short_prompt(
+        "verify", question, question.text, job.known_facts, job.passages, answer=given.answer.text
     )
     said = job.branch.generate("verify", prompt, 4).text.strip().lower()
     if said.startswith("yes") or "otherwise" not in job.settings:
         return Reply(given.answer, given.choice, given.probability if said.startswith("yes") else 0.0)
-    _, other = job.solve(job, job.settings["otherwise"], [job.question.text], serial=False)[0]
+    _, other = job.solve(job, job.settings["otherwise"], [question.text], False)[0]
     return given if other is None else other
 
 
 def _write_workflow(job: Job) -> Value:
     """Let the model write the steps; `settings["grammar"]` allows valid ones alone, None anything."""
-    prompt = short_prompt("plan", job.question, job.question.text)
+    prompt = _short_prompt("plan", job.question, job.question.text)
     return job.branch.write("plan", prompt, job.settings["grammar"], _PLAN_TOKENS).text
 
 
-TOOLS: Mapping[str, Tool] = {
-    tool.name: tool
-    for tool in (
-        Tool(
-            "rewrite",
-            "Asks the question in words that a search engine understands.",
-            {"question": (0, 1), **_FACTS},
-            "question",
-            _rewrite,
-        ),
-        Tool(
-            "decompose",
-            "Breaks the question into simpler ones.",
-            {"question": (0, 1), **_FACTS},
-            "questions",
-            _decompose,
-            settings={"order": one_of("serial", "parallel"), "most": number(1, 8, whole=True)},
-        ),
-        Tool(
-            "each",
-            "Answers every sub-question by a workflow of its own.",
-            {"questions": (1, 1)},
-            "facts",
-            _each,
-            asks=False,
-            settings={"workflow": _workflow_problem},
-            needs=("workflow",),
-            runs_others=True,
-        ),
-        Tool(
-            "retrieve",
-            "Searches for the question, or for every question that it is given.",
-            {"question": (0, _ANY), "questions": (0, _ANY)},
-            "pool",
-            _retrieve,
-            asks=False,
-            settings={
-                "mode": one_of("fused", "dense", "bm25"),
-                "pool": number(1, 10_000, whole=True),
-                "strategies": strategies_problem,
-                "deadline": number(1e-3, 1e6),
-            },
-        ),
-        Tool(
-            "select",
-            "Chooses what is read, by the exact program.",
-            {"pool": (1, _ANY)},
-            "passages",
-            _select,
-            asks=False,
-            settings={
-                "token_price": number(0, 1),
-                "share": number(0.01, 1),
-                "units": one_of("passages", "sentences", "auto"),
-            },
-        ),
-        Tool(
-            "answer",
-            "Answers from what was read and from facts, or from memory.",
-            {"passages": (0, 1), **_FACTS},
-            "answer",
-            _answer,
-        ),
-        Tool(
-            "summarise",
-            "Answers from the answers to sub-questions.",
-            {"facts": (1, _ANY), "passages": (0, 1), "answer": (0, 1)},
-            "answer",
-            _summarise,
-        ),
-        Tool(
-            "verify",
-            "Checks an answer against what was read; otherwise another workflow answers.",
-            {"answer": (1, 1), "passages": (0, 1), **_FACTS},
-            "answer",
-            _verify,
-            settings={"otherwise": _workflow_problem},
-            runs_others=True,
-        ),
-    )
-}
-
-#: Tools that deciders propose and workflows cannot name.
-INNER_TOOLS: Mapping[str, Tool] = {
-    tool.name: tool
-    for tool in (
-        Tool("search_again", "Searches with another query.", {}, "passages", _search_again, asks=False),
-        Tool("reason", "Thinks about what was read.", {}, "question", _reason),
-        Tool("draft", "Answers to see how sure the model is.", {}, "answer", _draft, asks=False),
-        Tool("stop", "Ends the search.", {}, "passages", _stop, asks=False),
-        Tool("write_workflow", "Writes the steps.", {}, "question", _write_workflow, asks=False),
-    )
-}
-
-_EVERY = {**TOOLS, **INNER_TOOLS}
+_TOOLS = (
+    Tool("rewrite", {"question": (0, 1), **_FACTS}, "question", _rewrite),
+    Tool("decompose", {"question": (0, 1), **_FACTS}, "questions", _decompose,
+         settings={"order": one_of("serial", "parallel"), "most": number(1, 8, whole=True)}),
+    Tool("each", {"questions": (1, 1)}, "facts", _each, asks=False,
+         settings={"workflow": _workflow_problem}, needs=("workflow",), runs_others=True),
+    Tool("retrieve", {"question": (0, _ANY), "questions": (0, _ANY)}, "pool", _retrieve, asks=False,
+         settings={"mode": one_of("fused", "dense", "bm25"), "pool": number(1, 10_000, whole=True),
+                   "strategies": strategies_problem, "deadline": number(1e-3, 1e6)}),
+    Tool("select", {"pool": (1, _ANY)}, "passages", _select, asks=False,
+         settings={"token_price": number(0, 1), "share": number(0.01, 1),
+                   "units": one_of("passages", "sentences", "auto")}),
+    Tool("answer", {"passages": (0, 1), **_FACTS}, "answer", _answer),
+    Tool("summarise", {"facts": (1, _ANY), "passages": (0, 1), "answer": (0, 1)}, "answer", _summarise),
+    Tool("verify", {"answer": (1, 1), "passages": (0, 1), **_FACTS}, "answer", _verify,
+         settings={"otherwise": _workflow_problem}, runs_others=True),
+)  # fmt: skip
+#: Those that deciders propose and workflows cannot name.
+_INNER = (
+    Tool("search_again", {}, "passages", _search_again, asks=False),
+    Tool("reason", {}, "question", _reason),
+    Tool("draft", {}, "answer", _draft, asks=False),
+    Tool("stop", {}, "passages", _stop, asks=False),
+    Tool("write_workflow", {}, "question", _write_workflow, asks=False),
+)
+#: Those that workflows name.
+TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _TOOLS}
+_EVERY = {**TOOLS, **{tool.name: tool for tool in _INNER}}
 
 
 def find_tool(name: str) -> Tool:

@@ -34,7 +34,7 @@ from mio_rag.session.search import needs_links
 from mio_rag.session.tools import TOOLS, asks
 from mio_rag.session.trace import Step
 from mio_rag.settings import Settings
-from mio_rag.storage import parse_json, read_text
+from mio_rag.storage import read_json
 
 #: Settings that hold another workflow.
 NESTED = ("workflow", "otherwise")
@@ -85,11 +85,8 @@ COSTS = ("tokens", "dollars")
 def dollars(steps: Iterable[Step], settings: WorkflowSettings) -> float | None:
     """What the tokens of steps cost; None where a model that was asked has no price."""
     prices = Prices(settings.prices)
-    each = [
-        prices.of(step.model or "reader", call.prompt_tokens, call.completion_tokens)
-        for step in steps
-        for call in step.calls
-    ]
+    calls = ((step.model or READER, call) for step in steps for call in step.calls)
+    each = [prices.of(model, call.prompt_tokens, call.completion_tokens) for model, call in calls]
     known = [price for price in each if price is not None]
     return sum(known) if settings.prices and len(known) == len(each) else None
 
@@ -153,11 +150,11 @@ class Workflow:
         """Names of the nodes, each after what it needs; of what could be either way, as they are written."""
         sorter = TopologicalSorter({node.id: (*node.takes, *node.after) for node in self.nodes})
         sorter.prepare()
-        places = {node.id: place for place, node in enumerate(self.nodes)}
         order: list[str] = []
         ready: list[str] = []
+        places = [node.id for node in self.nodes]
         while sorter.is_active():
-            ready = sorted([*ready, *sorter.get_ready()], key=places.__getitem__)
+            ready = sorted([*ready, *sorter.get_ready()], key=places.index)
             order.append(ready.pop(0))
             sorter.done(order[-1])
         return order
@@ -226,11 +223,8 @@ class Workflow:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "name": self.name,
-            "nodes": {node.id: node.to_dict() for node in self.nodes},
-            "answer": self.answer,
-        }
+        nodes = {node.id: node.to_dict() for node in self.nodes}
+        return {"name": self.name, "nodes": nodes, "answer": self.answer}
 
     def node(self, name: str) -> Node:
         """The node of a name."""
@@ -374,68 +368,16 @@ def read_workflow(path: str | Path) -> Workflow:
     Raises `InputError` if there is no such file, it is no JSON, or no workflow; with everything that is
     wrong.
     """
-    file = Path(path)
-    return Workflow.from_dict(parse_json(read_text(file), str(file)), file.stem)
+    return Workflow.from_dict(read_json(path), Path(path).stem)
 
 
-_PLAIN = ("retrieve", "select", "answer")
-_PRICED_SENTENCES = {"do": "select", "units": "sentences", "token_price": 0.001}
-_SERIAL = ({"do": "decompose", "order": "serial"}, {"do": "each", "workflow": "plain"})
-_PARALLEL = ({"do": "decompose", "order": "parallel"}, {"do": "each", "workflow": "plain"})
-
-
-def _dag(name: str, answer: str, /, **nodes: Mapping[str, Any]) -> Workflow:
-    return Workflow.from_dict({"name": name, "nodes": nodes, "answer": answer})
+def _named() -> dict[str, Workflow]:
+    found = read_json(Path(__file__).parents[1] / "data" / "workflows.json")
+    return {name: Workflow.from_dict(data, name) for name, data in found.items()}
 
 
 #: More than a dozen to choose from, those that ask the model once first.
-NAMED: Mapping[str, Workflow] = {
-    workflow.name: workflow
-    for workflow in (
-        chain("no-retrieval", "answer"),
-        chain("brief", "retrieve", {"do": "select", "share": 0.4}, "answer"),
-        chain("plain", *_PLAIN),
-        chain("priced", "retrieve", {"do": "select", "token_price": 0.001}, "answer"),
-        chain("brief-sentences", "retrieve", {"do": "select", "units": "sentences", "share": 0.5}, "answer"),
-        chain("priced-sentences", "retrieve", _PRICED_SENTENCES, "answer"),
-        chain("sentences", "retrieve", {"do": "select", "units": "sentences"}, "answer"),
-        chain("rewrite-first", "rewrite", *_PLAIN),
-        _dag(
-            "two-queries",
-            "answer",
-            query={"do": "rewrite"},
-            found={"do": "retrieve"},
-            also={"do": "retrieve", "from": ["query"]},
-            read={"do": "select", "from": ["found", "also"]},
-            answer={"do": "answer", "from": ["read"]},
-        ),
-        chain("search-parts", {"do": "decompose", "order": "parallel"}, *_PLAIN),
-        chain("verify-or-parts", *_PLAIN, {"do": "verify", "otherwise": "search-parts"}),
-        chain("recall-parts", {"do": "decompose", "order": "serial"},
-              {"do": "each", "workflow": "no-retrieval"}, "summarise"),
-        chain("decompose-parallel", *_PARALLEL, "summarise"),
-        chain("decompose-serial", *_SERIAL, "summarise"),
-        _dag(
-            "read-and-decompose",
-            "answer",
-            found={"do": "retrieve"},
-            read={"do": "select", "from": ["found"]},
-            parts={"do": "decompose", "order": "serial"},
-            facts={"do": "each", "from": ["parts"], "workflow": "plain"},
-            answer={"do": "summarise", "from": ["facts", "read"]},
-        ),
-        _dag(
-            "plain-then-serial",
-            "answer",
-            found={"do": "retrieve"},
-            read={"do": "select", "from": ["found"]},
-            first={"do": "answer", "from": ["read"]},
-            parts={"do": "decompose", "order": "serial", "after": ["first"]},
-            facts={"do": "each", "from": ["parts"], "workflow": "plain"},
-            answer={"do": "summarise", "from": ["facts", "read", "first"]},
-        ),
-    )
-}  # fmt: skip
+NAMED: Mapping[str, Workflow] = _named()
 
 
 def find_workflow(name: str) -> Workflow:

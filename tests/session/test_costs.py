@@ -45,23 +45,20 @@ def test_parts_add_up_and_roll_up_even_where_one_fails(failing: bool) -> None:
     assert parts["rewrite"].seconds == 4.0
     assert 0.019 <= parts["retrieve"].seconds < 4
     assert 0.019 <= parts["plan"].seconds < 4
-    assert costs.within("retrieve").tokens == {"small": (30, 5)}
-    inside = costs.within("plan")
-    assert (inside.seconds, inside.tokens) == (pytest.approx(total.seconds), total.tokens)
     assert totals(costs.calls)["retrieve"].retrieval_calls == 1
     columns = cost_columns(costs, Prices({"small": (1, 2), "large": (10, 30)}), answered=True)
     dollars = (30 + 2 * 5 + (0 if failing else 10 * 100 + 30 * 20)) / 1e6
     assert columns["dollars"] == pytest.approx(dollars)
 
 
-def test_a_branch_is_counted_where_it_belongs() -> None:
+def test_a_branch_is_counted_with_the_time_that_it_took_elsewhere() -> None:
     branch, costs = nested(False), Costs()
     with costs.part("branches"):
-        costs.include(branch, waited=0.0)
-    assert [spent.within for spent in costs.spent] == [
-        ("branches", "plan", "retrieve"), ("branches", "plan"), ("branches", "plan"), ("branches",), ()
-    ]  # fmt: skip
-    assert costs.within("branches").tokens == branch.total().tokens
+        time.sleep(0.02)
+        costs.include(branch, waited=0.02)
+    assert costs.total().tokens == branch.total().tokens
+    assert costs.by_part()["branches"].seconds < 0.02
+    assert (costs.total().peak_memory_mb or 1) > 0
 
 
 def test_money_is_not_guessed() -> None:
