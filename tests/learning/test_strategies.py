@@ -200,7 +200,7 @@ def test_nothing_is_learned_where_what_always_runs_has_failed(
     def fails(self: object, task: SearchTask) -> Found:
         raise DataError("the disk is gone")
 
-    monkeypatch.setattr("mio_rag.session.search._Raw.find", fails)
+    monkeypatch.setitem(search_module._FINDERS, "raw", fails)
     trace = session.attempt(QUESTION, ScriptedGenerator(spoken), 60).check().trace
     assert "raw: left out, the disk is gone" in trace.search["notes"]
     assert chooser_of(session).learned.questions == 0
