@@ -18,18 +18,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from mio_rag.allocation.workload import (
-    Decided,
-    PricedQuestion,
-    Told,
-    Totals,
-    Workload,
-    price_problems,
-    workload_of,
-)
+from mio_rag.allocation.workload import Decided, PricedQuestion, Told, Totals, Workload, workload_of
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
-from mio_rag.formulations.numbers import plural
+from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting, plural
 from mio_rag.formulations.rows import count_problem
 from mio_rag.pool import Candidates
 from mio_rag.selection.result import Selection
@@ -40,6 +32,9 @@ from mio_rag.solvers.many import solve_as_completed
 _CLOSE = 1e-3
 _DIGITS = 4
 _STEEPER = 1.05
+_LOWER = (0.95, 0.8, 0.5)  # prices just below the one found, as shares of it: each question's next steps
+_AGAIN = 64  # questions that are solved again for exactly what is left, in one round
+_ROUNDS = 20
 
 
 @dataclass(frozen=True)
@@ -133,17 +128,13 @@ def price_for(
     workers: threads that solve.
     progress: told one line for each price that is tried.
 
-    Returns the price has four digits, rounded up. Spending is a staircase: the next step may lie well below
-    what was asked for where questions are few.
+    The price has four digits, rounded up. Spending is a staircase: the next step may lie well below what was
+    asked for where questions are few.
 
     Raises `InputError` for settings or pools that do not fit, or mean tokens below what must be chosen;
     `SolverError` if the solver broke.
     """
-    if not (
-        isinstance(mean_tokens, (int, float))
-        and not isinstance(mean_tokens, bool)
-        and 0 < mean_tokens <= 1e12
-    ):
+    if not (is_setting(mean_tokens) and 0 < mean_tokens <= 1e12):
         raise InputError(f"mean_tokens={mean_tokens!r} must be a number above 0, at most 1e12")
     workload = workload_of(
         pools, selector or Selector(), ceilings=ceilings, counter=counter, workers=workers, told=progress
@@ -180,8 +171,10 @@ def at_prices(
 
     Raises `InputError` for a price below 0 or not finite, and as `price_for`.
     """
-    if problems := price_problems(token_prices):
-        raise InputError(problems)
+    if wrong := [price for price in token_prices if not is_setting(price)]:
+        raise InputError(
+            [f"token_price={price!r} must be a number from 0 to {LARGEST_SETTING:g}" for price in wrong]
+        )
     workload = workload_of(
         pools, selector or Selector(), ceilings=ceilings, counter=counter, workers=workers, told=progress
     )
@@ -200,13 +193,6 @@ def _rounded_up(price: float) -> float:
     digits = math.ceil(round(price / 10.0**exponent, 6))
     rounded = float(f"{digits}e{exponent}")
     return rounded if rounded >= price else float(f"{digits + 1}e{exponent}")
-
-
-#: Prices just below the one found, as shares of it: they show each question's next steps.
-_LOWER = (0.95, 0.8, 0.5)
-#: Questions that are solved again for exactly what is left, in one round.
-_AGAIN = 64
-_ROUNDS = 20
 
 
 def filled(
@@ -233,10 +219,8 @@ def filled(
     for _ in range(_ROUNDS):
         if is_over():
             break
-        gains = [
-            max((gain for gain, _ in _better(one, q)), default=0.0)
-            for q, one in zip(questions, current, strict=True)
-        ]
+        pairs = zip(questions, current, strict=True)
+        gains = [max((gain for gain, _ in _better(one, q)), default=0.0) for q, one in pairs]
         again = sorted(range(len(current)), key=lambda k: -gains[k])[:_AGAIN]
         # The best of some questions within what they have and all that is left.
         budgets = {k: min(questions[k].ceiling, current[k].tokens + left) for k in again}
@@ -393,17 +377,16 @@ def allocate(
     workers: threads that solve.
     progress: told one line for each price that is tried.
 
-    Returns value, bound and gap are recomputed from the decisions.
+    Value, bound and gap are recomputed from the decisions.
 
     Raises `InputError` for weights, floors or ceilings of the wrong length or that contradict each other,
     empty pools, settings that do not fit, floors where passages share text, or a total below the shortest
     passage or what must be chosen; `SolverError` if the solver broke.
     """
-    problem = count_problem("total_tokens", total_tokens)
-    if problem is None and total_tokens < 1:
-        problem = f"total_tokens={total_tokens} must be >= 1"
-    if problem:
+    if problem := count_problem("total_tokens", total_tokens):
         raise InputError(problem)
+    if total_tokens < 1:
+        raise InputError(f"total_tokens={total_tokens} must be >= 1")
     total, chooser = int(total_tokens), selector or Selector()
     workload = workload_of(
         pools,

@@ -31,7 +31,7 @@ from mio_rag.errors import InputError, SpentError
 from mio_rag.formulations import rows
 from mio_rag.formulations.numbers import is_setting, plural
 from mio_rag.pool import Candidates
-from mio_rag.selection.result import Selection
+from mio_rag.selection.result import Note, Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.settings import Settings
 
@@ -325,7 +325,9 @@ class Pacer:
         self.spent(reservation, made.tokens_used)
         if reservation.allowed:
             return made
-        return dataclasses.replace(made, notes=(*made.notes, "no tokens are left: nothing is read"))
+        return dataclasses.replace(
+            made, notes=(*made.notes, Note("spent", "no tokens are left: nothing is read"))
+        )
 
     def account(self) -> Account:
         """Return where the open window stands."""

@@ -10,28 +10,40 @@ import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from mio_rag.context import TokenCounter, block_tokens, in_prompt_order
-from mio_rag.errors import InputError, SolverError
-from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting, plural
+from mio_rag.errors import InputError, SolverError, collect
+from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram, with_token_price
-from mio_rag.formulations.rows import count_problem
 from mio_rag.pool import Candidates
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.solving import Choice, Solved
+from mio_rag.settings import Settings
 from mio_rag.solvers.capabilities import one_blas_thread
-from mio_rag.solvers.many import batch_problems, solve_as_completed
+from mio_rag.solvers.many import solve_as_completed
 from mio_rag.solvers.registry import solve
-from mio_rag.solvers.result import SolveOptions, SolveResult, Status, conclude, relative_gap
+from mio_rag.solvers.result import SolveResult, Status, conclude, relative_gap
+
+#: Told in words what was found at each price.
+Told = Callable[[str], None]
 
 #: Solvers to which tokens are a limit, and never a price.
 _RANKINGS = ("topk", "mmr", "density")
 #: Passages that are tried as the one less, or the one more, where side rows forbid the best.
 _FLIPS = 4
+_ROUNDS = 100
+_NAMED = 5
+_LONG = 10**12  # tokens, beyond any pool
+_SAME_PRICE = 1e-12
+_PART, _ENOUGH = 8, 64  # a price is sought among every eighth question first, where so many are left
+_PART_CLOSENESS = 0.01  # of that price
+_STEPS, _STEP = 7, 1.02  # away from it, each the square of the one before
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +145,8 @@ class PricedQuestion:
         base, shared = self._base, self._base.segments
         gains = np.maximum(-base.pairwise, 0.0).sum(axis=1) + base.linear
         costs = base.costs
-        if (
-            shared is not None
-        ):  # split among all that share it, so that no selection costs less than its parts
+        if shared is not None:
+            # Split among all that share it, so that no selection costs less than its parts.
             costs = costs + shared.needs @ (shared.costs / np.maximum(shared.needs.sum(axis=0), 1))
         paid = costs > 0
         steepest = float(np.max(gains[paid] / costs[paid], initial=0.0))
@@ -288,7 +299,20 @@ class PricedQuestion:
         selector = self.selector.replace(token_price=price)
         formulation = Formulation(selector, self.candidates, counter, self._penalty)
         program = self._with_floor(formulation.program(decided.budget))
-        result = _recomputed(program, selector.options, decided.result)
+        result = decided.result
+        if result.x is not None:  # held against the program as it is shown
+            result = conclude(
+                program,
+                selector.options,
+                result.solver,
+                x=result.x,
+                bound=result.bound,
+                limit=result.limit,
+                wall_seconds=result.wall_seconds,
+                nodes=result.nodes,
+                version=result.version,
+                message=result.message,
+            )
         allowed = decided.budget
         allotted = decided.tokens
         merge = formulation.is_merged
@@ -325,24 +349,6 @@ class PricedQuestion:
         return 0.0 if x is None else self.weight * self._base.objective(x)
 
 
-def _recomputed(program: SelectionProgram, options: SolveOptions, found: SolveResult) -> SolveResult:
-    """A result, held against the program as it is shown."""
-    if found.x is None:
-        return found
-    return conclude(
-        program,
-        options,
-        found.solver,
-        x=found.x,
-        bound=found.bound,
-        limit=found.limit,
-        wall_seconds=found.wall_seconds,
-        nodes=found.nodes,
-        version=found.version,
-        message=found.message,
-    )
-
-
 def selector_problems(selector: Selector) -> list[str]:
     """What of a selector's settings has no place in a workload under one price, in words."""
     problems = []
@@ -355,18 +361,6 @@ def selector_problems(selector: Selector) -> list[str]:
     if selector.solver in _RANKINGS:
         problems.append(f"solver '{selector.solver}' ranks without looking at a price: use auto")
     return problems
-
-
-#: Told in words what was found at each price.
-Told = Callable[[str], None]
-
-_ROUNDS = 100
-_NAMED = 5
-_LONG = 10**12  # tokens, beyond any pool
-_SAME_PRICE = 1e-12
-_PART, _ENOUGH = 8, 64  # a price is sought among every eighth question first, where so many are left
-_PART_CLOSENESS = 0.01  # of that price
-_STEPS, _STEP = 7, 1.02  # away from it, each the square of the one before
 
 
 @dataclass(frozen=True)
@@ -542,6 +536,28 @@ class Workload:
         return min(totals.bound(total_tokens) for totals in self.tried.values())
 
 
+class _Shares(Settings):
+    """What each question counts, and the tokens that it may take; one for each, or for all."""
+
+    workers: Annotated[int, Field(ge=1)]
+    weights: tuple[Annotated[float, Field(ge=1e-9, le=1e9)], ...]
+    floors: tuple[Annotated[int, Field(ge=0)], ...]
+    ceilings: tuple[Annotated[int, Field(ge=1)], ...]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        count = len(self.weights)
+        for name in ("floors", "ceilings"):
+            if (given := len(getattr(self, name))) != count:
+                raise ValueError(f"{name} has {given} values, expected one, or {count}")
+        for k, (low, high) in enumerate(zip(self.floors, self.ceilings, strict=True)):
+            if low > high:
+                raise ValueError(
+                    f"floors[{k}]={low} is above ceilings[{k}]={high}: lower the floor or raise the ceiling"
+                )
+        return self
+
+
 def workload_of(
     pools: Sequence[Candidates],
     selector: Selector,
@@ -561,31 +577,22 @@ def workload_of(
 
     Raises `InputError` with every problem found.
     """
-    problems = [*selector_problems(selector), *batch_problems(workers, "threads")]
-    if len(pools) == 0:
-        raise InputError([*problems, "there are no pools: give one for each question"])
     count = len(pools)
-    heavy = _weights(weights, count, problems)
-    least = _counts("floors", floors, count, 0, problems)
-    highest = _counts("ceilings", ceilings, count, None, problems)
-    for k, (low, high) in enumerate(zip(least, highest, strict=True)):
-        if low is not None and high is not None and low > high:
-            problems.append(
-                f"floors[{k}]={low} is above ceilings[{k}]={high}: lower the floor or raise the ceiling"
-            )
-            break
-    if problems:
-        raise InputError(problems)
-    questions = []
+    _, given = collect(lambda: _check(selector, count, weights), lambda: _Shares(
+        workers=workers,
+        weights=tuple(weights or (1.0,) * count),
+        floors=_each(0 if floors is None else floors, count),
+        ceilings=_each(_LONG if ceilings is None else ceilings, count),
+    ))  # fmt: skip
+    questions, problems = [], []
     for k, pool in enumerate(pools):
         whole = int(pool.tokens.sum()) if len(pool) else 0
         if counter is not None and pool.spans is not None:
             whole = _LONG
-        limits = [limit for limit in (highest[k], most, whole) if limit is not None]
+        ceiling = max(1, min(given.ceilings[k], _LONG if most is None else most, whole))
         try:
-            questions.append(
-                PricedQuestion(selector, pool, heavy[k], int(least[k] or 0), max(1, min(limits)), counter)
-            )
+            question = PricedQuestion(selector, pool, given.weights[k], given.floors[k], ceiling, counter)
+            questions.append(question)
         except InputError as error:
             problems += [f"question {k}: {problem}" for problem in error.problems]
     if problems:
@@ -596,43 +603,15 @@ def workload_of(
     return Workload(questions, selector, workers=workers, told=told)
 
 
-def price_problems(prices: Sequence[float]) -> list[str]:
-    """Return what is wrong with prices of a token, in words."""
-    return [
-        f"token_price={price!r} must be a number from 0 to {LARGEST_SETTING:g}"
-        for price in prices
-        if not is_setting(price)
-    ]
+def _check(selector: Selector, count: int, weights: Sequence[float] | None) -> None:
+    problems = selector_problems(selector)
+    if count == 0:
+        problems.append("there are no pools: give one for each question")
+    if weights is not None and len(weights) != count:
+        problems.append(f"weights has {len(weights)} values, expected {count}: one for each question")
+    if problems:
+        raise InputError(problems)
 
 
-def _weights(given: Sequence[float] | None, count: int, problems: list[str]) -> list[float]:
-    if given is None:
-        return [1.0] * count
-    if len(given) != count:
-        problems.append(f"weights has {len(given)} values, expected {count}: one for each question")
-        return [1.0] * count
-    wrong = [k for k, weight in enumerate(given) if not is_setting(weight) or not 1e-9 <= weight <= 1e9]
-    if wrong:
-        problems.append(
-            f"weights[{wrong[0]}]={given[wrong[0]]!r} must be a number from 1e-9 to 1e9: leave out what is "
-            "worth nothing"
-        )
-        return [1.0] * count
-    return [float(weight) for weight in given]
-
-
-def _counts(
-    name: str, given: int | Sequence[int] | None, count: int, default: int | None, problems: list[str]
-) -> Sequence[int | None]:
-    if given is None:
-        return [default] * count
-    values = [given] * count if isinstance(given, (int, float, np.number)) else list(given)
-    problem = None if len(values) == count else f"{name} has {len(values)} values, expected one, or {count}"
-    for k, value in enumerate(values):
-        problem = problem or count_problem(f"{name}[{k}]", value)
-        if problem is None and name == "ceilings" and value < 1:
-            problem = f"ceilings[{k}]={value} must be >= 1: leave the question out instead"
-    if problem:
-        problems.append(problem)
-        return [default] * count
-    return [int(value) for value in values]
+def _each(given: int | Sequence[int], count: int) -> tuple[Any, ...]:
+    return (given,) * count if isinstance(given, (int, float, np.number)) else tuple(given)

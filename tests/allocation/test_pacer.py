@@ -174,9 +174,8 @@ def test_selecting_pays_the_price_and_stops_at_the_total() -> None:
 
 def test_a_failed_selection_spends_nothing() -> None:
     pacer = Pacer(1000, horizon=8)
-    nothing = Candidates(ids=[], texts=[], relevance=np.zeros(0), tokens=np.zeros(0, dtype=int))
     with pytest.raises(InputError):
-        pacer.select(nothing, Selector.raw())
+        pacer.select(pool(), Selector.raw(redundancy_weight=0.5))  # without embeddings
     account = pacer.account()
     assert (account.spent, account.reserved, account.left, account.asked) == (0, 0, 1000, 0)
     assert account.price == FIRST_PRICE  # a failure says nothing about what tokens are worth

@@ -23,6 +23,7 @@ from mio_rag.policy import Policy
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.session import search as search_module
 from mio_rag.session.search import Found, SearchTask, search
 from mio_rag.session.trace import Trace, append_traces, read_traces, wrong_totals
 from mio_rag.types import GenerationError, Question
