@@ -39,6 +39,7 @@ from mio_rag.formulations.numbers import FEASIBILITY_TOLERANCE, row_size
 from mio_rag.formulations.program import LinearConstraint, Segments, SelectionProgram
 from mio_rag.solvers import kernel
 from mio_rag.solvers.capabilities import one_blas_thread
+from mio_rag.solvers.compiled import IS_AHEAD, VERSION, announced
 from mio_rag.solvers.presolve import FloatArray, IntArray, Problem, fixed_in, presolve
 from mio_rag.solvers.relaxation import (
     Incumbent,
@@ -250,8 +251,10 @@ def warmup() -> float:
 def _ready(shared: bool) -> None:
     """Load or compile the kernel by calling its parts; print a message if that takes seconds."""
     what = "the exact kernel for shared text" if shared else "the exact kernel"
+    if IS_AHEAD:
+        return
     # The first use of one_blas_thread looks for BLAS libraries, which is not solving either.
-    with kernel.announced(what, "8 to 12"), one_blas_thread():
+    with announced(what, "8 to 12"), one_blas_thread():
         (program, root), best = _tiny(shared), Incumbent(-math.inf, None)
         _round(program, root.problem, root.x, best, 1)
         probed(relax_root(root, best, 1e-9, SolveOptions()), math.inf, math.inf, fewest=0)
@@ -293,7 +296,7 @@ def _solve(
             limit=limit,
             wall_seconds=time.perf_counter() - start,
             nodes=nodes,
-            version=kernel.VERSION,
+            version=VERSION,
         )
         unresolved = result.status in (Status.FEASIBLE, Status.NO_SOLUTION) and limit is None
         return replace(result, message=_UNRESOLVED) if unresolved else result

@@ -26,38 +26,23 @@ of a function changes, but not when a function that it calls changes in another 
 from __future__ import annotations
 
 import math
-import sys
-import threading
-import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
-import numba
 import numpy as np
-from numba.core.runtime import rtsys
-from numpy.typing import NDArray
 
-from mio_rag.errors import Notice
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bits = NDArray[np.int8]
-Bools = NDArray[np.bool_]
-
-VERSION = f"numba {numba.__version__}"
-
-# Sums may be added in another order: their rounding is within every tolerance. Infinities and NaN keep their
-# meaning. An entry point for C, which is not used, would add to the compile time.
-_FLAGS: dict[str, Any] = {
-    "nogil": True,
-    "error_model": "numpy",
-    "fastmath": {"reassoc", "contract", "arcp", "nsz"},
-    "no_cfunc_wrapper": True,
-}
-_Function = TypeVar("_Function", bound=Callable[..., object])
+from mio_rag.solvers.compiled import (
+    Bits,
+    BoolMatrix,
+    Bools,
+    Floats,
+    IntMatrix,
+    Ints,
+    Matrix,
+    Needs,
+    Shared,
+    compiled,
+    inlined,
+)
 
 #: "No item", zero and one as arguments: for a plain number, numba would compile a second version.
 NONE = cast(int, np.int64(-1))
@@ -81,82 +66,14 @@ _SMALLEST_SHARE = 1e-3  # of a segment: less counts as nothing
 _ROUNDING = 1.0 - 1e-13  # shares add up to no more than 1, in any order of summation
 
 
-def compiled(function: _Function) -> _Function:
-    """Compile a function on first use, without the GIL, with its machine code cached on disk.
-
-    Functions whose names begin with an underscore can be called by compiled functions only. numba caches next
-    to the source, in the user's cache folder, or in NUMBA_CACHE_DIR; where it can write nowhere, every
-    process compiles.
-    """
-    inner = function.__name__.startswith("_")
-    flags = {**_FLAGS, "no_cpython_wrapper": inner}
-    try:
-        dispatcher = numba.njit(cache=not inner, **flags)(function)
-    except RuntimeError:  # numba found no place for its cache
-        dispatcher = numba.njit(**flags)(function)
-    cache = getattr(dispatcher, "_cache", None)
-    if cache is not None and hasattr(cache, "_load_overload"):
-        cache.load_overload = partial(_load, cache)
-    return cast(_Function, dispatcher)
-
-
-def _load(cache: Any, signature: Any, context: Any) -> Any:
-    """Load machine code from disk; None where there is none, or the file is damaged.
-
-    numba's own version first loads its implementations of NumPy, which finished machine code does not call
-    (0.4 s), and fails once a crash has cut a file short.
-    """
-    rtsys.initialize(context)  # memory for arrays
-    try:
-        return cache._load_overload(signature, context)
-    except Exception as error:  # a file that was cut short fails in any way there is
-        found = f"cached machine code in {cache.cache_path} is damaged ({type(error).__name__})"
-        warnings.warn(f"mio-rag: {found}: compiling again", Notice, stacklevel=3)
-        with suppress(OSError):  # in a read-only folder, the warning comes again
-            cache.flush()
-        return None
-
-
-@contextmanager
-def announced(what: str, seconds: str) -> Iterator[None]:
-    """Print a message if compiling takes more than a moment of CPU time; `seconds` is the usual time."""
-    text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag lab warmup` does it in advance)\n"
-    done, start = threading.Event(), time.process_time()
-
-    def watch() -> None:
-        while not done.wait(0.25):
-            if time.process_time() - start > 1.5:
-                sys.stderr.write(text)
-                return
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
-
-
-class Needs(NamedTuple):
-    """Segments that items share: item i needs segment[start[i] : start[i + 1]]; all None where none are.
-
-    numba compiles a version for each of the two cases, and leaves out what stands under ``if start is not
-    None``: programs without segments pay nothing for it.
-    """
-
-    start: Any = None
-    segment: Any = None
-    cost: Any = None
-    price: Any = None
-
-
 class Data(NamedTuple):
     """Items and rows of a program: own values and costs, without segments."""
 
     p: Floats
-    A: Floats
+    A: Matrix
     c: Floats
     room: float
-    W: Floats
+    W: Matrix
     w: Floats
 
 
@@ -170,23 +87,23 @@ class Tree(NamedTuple):
     of the others.
     """
 
-    ids: Ints
-    P: Floats
-    X: Floats
-    GX: Floats
+    ids: IntMatrix
+    P: Matrix
+    X: Matrix
+    GX: Matrix
     size: Ints
     room: Floats
     base: Floats
     lag: Floats
-    activity: Floats
-    chosen: Ints
+    activity: Matrix
+    chosen: IntMatrix
     length: Ints
     bound: Floats
     delta: Floats
     measured: Ints
     weight: Floats
-    paid: Bools
-    share: Floats
+    paid: BoolMatrix
+    share: Matrix
 
 
 # The relaxation.
@@ -195,7 +112,7 @@ class Tree(NamedTuple):
 @compiled
 def relax(
     q: Floats,
-    G: Floats,
+    G: Matrix,
     delta: float,
     ids: Ints,
     c: Floats,
@@ -309,7 +226,7 @@ def relax(
 
 
 @compiled
-def is_positive_definite(G: Floats, ids: Ints, m: int, delta: float, L: Floats, column: Floats) -> bool:
+def is_positive_definite(G: Matrix, ids: Ints, m: int, delta: float, L: Matrix, column: Floats) -> bool:
     """Whether G - delta I on the items has a factorization whose pivots are far from rounding.
 
     L and column are room to work in: the factor, and one over its diagonal.
@@ -336,8 +253,8 @@ def is_positive_definite(G: Floats, ids: Ints, m: int, delta: float, L: Floats, 
 
 @compiled
 def probe(
-    A: Floats,
-    G: Floats,
+    A: Matrix,
+    G: Matrix,
     q: Floats,
     c: Floats,
     cr: Floats,
@@ -402,7 +319,7 @@ def probe(
 # Shares of segments that are not paid for.
 
 
-@compiled
+@inlined
 def _size(array: Any) -> int:
     """The length of an array; 0 for None."""
     if array is None:
@@ -410,7 +327,7 @@ def _size(array: Any) -> int:
     return array.size  # type: ignore[no-any-return]
 
 
-@compiled
+@inlined
 def _pay(i: int, start: Ints, segment: Ints, paid: Bools) -> None:
     """Mark what item i needs as paid."""
     if start is not None:
@@ -453,7 +370,7 @@ def _charge(
     ids: Ints,
     m: int,
     P: Floats,
-    G: Floats,
+    G: Matrix,
     delta: float,
     c: Floats,
     start: Ints,
@@ -608,11 +525,11 @@ def _within(x: Floats, g: Floats, c: Floats, m: int, b: float) -> None:
 @compiled
 def spread(
     P: Floats,
-    G: Floats,
+    G: Matrix,
     c: Floats,
     room: float,
     base: float,
-    needs: Needs,
+    needs: Shared,
     share: Floats,
     x: Floats,
     stop: float,
@@ -675,7 +592,7 @@ def spread(
 
 
 @compiled
-def _remove(ids: Ints, P: Floats, x: Floats, g: Floats, G: Floats, m: int, t: int) -> int:
+def _remove(ids: Ints, P: Floats, x: Floats, g: Floats, G: Matrix, m: int, t: int) -> int:
     """Take item t out of a node's list (its x goes to 0); returns the new length."""
     if x[t] != 0.0:
         i = ids[t]
@@ -691,7 +608,7 @@ def _remove(ids: Ints, P: Floats, x: Floats, g: Floats, G: Floats, m: int, t: in
 
 @compiled
 def _propagate(
-    W: Floats,
+    W: Matrix,
     w: Floats,
     most: Floats,
     activity: Floats,
@@ -699,7 +616,7 @@ def _propagate(
     P: Floats,
     x: Floats,
     g: Floats,
-    G: Floats,
+    G: Matrix,
     m: int,
 ) -> tuple[int, int, bool]:
     """Drop what the rows forbid; find one item that they demand.
@@ -740,7 +657,7 @@ def _record(numbers: Floats, best: Bits, chosen: Ints, count: int, value: float,
 
 @compiled
 def _fix(
-    G: Floats,
+    G: Matrix,
     h: Floats,
     here: float,
     stop: float,
@@ -778,8 +695,8 @@ def _fix(
 
 @compiled
 def _drop_useless(
-    A: Floats,
-    G: Floats,
+    A: Matrix,
+    G: Matrix,
     c: Floats,
     start: Ints,
     segment: Ints,
@@ -818,7 +735,7 @@ def _drop_useless(
 
 @compiled
 def _best_single(
-    W: Floats,
+    W: Matrix,
     w: Floats,
     start: Ints,
     segment: Ints,
@@ -846,10 +763,10 @@ def _best_single(
 
 @compiled
 def search(
-    A: Floats,
-    G: Floats,
+    A: Matrix,
+    G: Matrix,
     c: Floats,
-    W: Floats,
+    W: Matrix,
     w: Floats,
     harmless: Bools,
     shift: Floats,
@@ -1036,8 +953,8 @@ def search(
 # Incumbents: the moves of `heuristics`, in microseconds.
 
 
-@compiled
-def _holds(W: Floats, w: Floats, activity: Floats, add: int, drop: int) -> bool:
+@inlined
+def _holds(W: Matrix, w: Floats, activity: Floats, add: int, drop: int) -> bool:
     """Whether all rows hold after adding one item and dropping another (-1: none)."""
     for r in range(w.size):
         a = activity[r]
@@ -1050,7 +967,7 @@ def _holds(W: Floats, w: Floats, activity: Floats, add: int, drop: int) -> bool:
     return True
 
 
-@compiled
+@inlined
 def _needed(i: int, start: Ints, segment: Ints, weight: Floats, users: Any, count: int) -> float:
     """Cost (or price) of the segments of item i that `count` chosen items use.
 
@@ -1059,12 +976,11 @@ def _needed(i: int, start: Ints, segment: Ints, weight: Floats, users: Any, coun
     total = 0.0
     if start is not None:
         for k in range(start[i], start[i + 1]):
-            if users[segment[k]] == count:
-                total += weight[segment[k]]
+            total += weight[segment[k]] if users[segment[k]] == count else 0.0
     return total
 
 
-@compiled
+@inlined
 def _use(i: int, by: int, start: Ints, segment: Ints, users: Ints) -> None:
     """Count item i as a user of what it needs, or no longer (`by` = -1)."""
     if start is not None:
@@ -1106,12 +1022,11 @@ def _local_search(data: Data, needs: Needs, x: Bits) -> float:
                     add = NONE
                     drop = i
             else:
-                gain[i] = g[i]
-                if g[i] > best:
-                    change = g[i] - _needed(i, start, segment, price, users, ZERO)
+                gain[i] = g[i] - _needed(i, start, segment, price, users, ZERO)
+                if gain[i] > best:
                     spend = c[i] + _needed(i, start, segment, cost, users, ZERO)
-                    if change > best and used + spend <= room and _holds(W, w, activity, i, NONE):
-                        best = change
+                    if used + spend <= room and _holds(W, w, activity, i, NONE):
+                        best = gain[i]
                         add = i
                         drop = NONE
         for j in range(n):
@@ -1122,7 +1037,7 @@ def _local_search(data: Data, needs: Needs, x: Bits) -> float:
                 for i in range(n):  # the rarest condition first: mispredicted branches are slow
                     change = gain[i] + A[j, i] - lost
                     if change > best:
-                        change -= _needed(i, start, segment, price, users, ZERO)
+                        change = g[i] - _needed(i, start, segment, price, users, ZERO) + A[j, i] - lost
                         spend = c[i] + _needed(i, start, segment, cost, users, ZERO)
                         if change > best and spend <= left and _holds(W, w, activity, i, j):
                             best = change
@@ -1182,7 +1097,9 @@ def _greedy(data: Data, needs: Needs, x: Bits, power: float, banned: Ints) -> bo
             for i in range(n):
                 spend[i] = c[i] + _needed(i, start, segment, cost, users, ZERO)
                 toll[i] = _needed(i, start, segment, price, users, ZERO)
-                weight[i] = 1.0 / max(spend[i], 1e-3) ** power
+                weight[i] = 1.0 / (1.0 if power == 0.0 else max(spend[i], 1e-3))
+                if power == 0.5:
+                    weight[i] = math.sqrt(weight[i])
         broken = False
         for r in range(w.size):
             if activity[r] > w[r]:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.mdp import FiniteMDP
+from mio_rag.solvers.compiled import IS_AHEAD, announced
 
 FloatArray = NDArray[np.float64]
 MDPMethod = Literal["auto", "one_pass", "policy_iteration", "value_iteration", "numpy", "backward_induction"]
@@ -122,9 +123,9 @@ def warmup() -> float:
 @cache
 def _ready() -> None:
     """Load or compile the kernels by solving a process of one state; say so where that takes seconds."""
-    from mio_rag.solvers import kernel
-
-    with kernel.announced("the kernels of decision processes", "2 to 4"):
+    if IS_AHEAD:
+        return
+    with announced("the kernels of decision processes", "2 to 4"):
         mdp = FiniteMDP(np.ones((1, 1, 1)), np.ones((1, 1)), 0.5)
         for method in ("one_pass", "policy_iteration"):
             values, sweeps = _fixed_point(mdp, method, np.zeros(1), 1e-6, 100)

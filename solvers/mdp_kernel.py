@@ -11,12 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mio_rag.solvers.kernel import compiled
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int32]
+from mio_rag.solvers.compiled import Floats, Matrix, Places, compiled
 
 #: Places in the array `numbers` that kernels fill.
 LOW, HIGH, SWEEPS, SCALE = range(4)
@@ -26,8 +22,8 @@ _LEAVE = 0.3  # a policy is left when its own bounds are that much closer than t
 class Process(NamedTuple):
     """A process of m actions as compressed rows."""
 
-    start: Ints
-    after: Ints
+    start: Places
+    after: Places
     chance: Floats
     reward: Floats
     factor: Floats
@@ -39,9 +35,9 @@ def sweep(
     process: Process,
     values: Floats,
     improved: Floats,
-    policy: Ints,
+    policy: Places,
     fixed: bool,
-    q: Floats,
+    q: Matrix,
     tie: float,
     numbers: Floats,
 ) -> None:
@@ -102,7 +98,7 @@ def beyond(low: float, high: float, least: float, greatest: float) -> tuple[floa
 def iterate(
     process: Process,
     values: Floats,
-    policy: Ints,
+    policy: Places,
     evaluations: int,
     least: float,
     greatest: float,

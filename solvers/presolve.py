@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations.program import SelectionProgram
-from mio_rag.solvers.kernel import Data, Needs
+from mio_rag.solvers.compiled import Needs
+from mio_rag.solvers.kernel import Data
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -32,7 +32,7 @@ Row = dict[str, Any]
 #: The solver that is measured, and the peers that ratios are taken against.
 OURS = "branch_and_bound"
 RIVALS = ("highs", "highs-glover", "cpsat-1", "cpsat-2")
-_OTHERS = {"__init__", "registry", "capabilities", "many", "paths", "mdp", "mdp_kernel", "backends"}
+_OTHERS = {"__init__", "registry", "capabilities", "many", "paths", "mdp", "mdp_kernel", "backends", "build"}
 _QUICK, _REPEATS = 0.1, 3
 
 

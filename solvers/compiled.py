@@ -1,0 +1,199 @@
+"""Compiled functions: taken from the extension that `build` makes, or compiled by numba on first use.
+
+The extension is used if it was made from the kernels' sources as they are (MIO_RAG_KERNEL=numba: never).
+Arithmetic is strict (no sums in
+another order, no fused operations), so both ways, on any processor, give the same results bit for bit.
+
+Types come from the annotations: the names below, `int`, `float`, `bool`, and named tuples of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import platform
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import Notice
+
+Floats = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Places = NDArray[np.int32]
+Bits = NDArray[np.int8]
+IntMatrix = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+BoolMatrix = NDArray[np.bool_]
+
+#: Element type and number of dimensions of the arrays above; all are contiguous.
+ARRAYS = {
+    "Floats": ("float64", 1),
+    "Matrix": ("float64", 2),
+    "Ints": ("int64", 1),
+    "IntMatrix": ("int64", 2),
+    "Places": ("int32", 1),
+    "Bits": ("int8", 1),
+    "Bools": ("bool", 1),
+    "BoolMatrix": ("bool", 2),
+}
+KERNELS = ("kernel", "mdp_kernel")
+
+FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+class Needs(NamedTuple):
+    """Segments that items share: item i needs segment[start[i] : start[i + 1]]; all None where none are.
+
+    A version of each function is compiled for each of the two cases, and leaves out what stands under ``if
+    start is not None``: programs without segments pay nothing for it.
+    """
+
+    start: Any = None
+    segment: Any = None
+    cost: Any = None
+    price: Any = None
+
+
+Shared = Needs  # of a function that is compiled for programs with segments alone
+
+#: The fields of `Needs` where there are segments.
+SEGMENTS = ("Ints", "Ints", "Floats", "Floats")
+
+
+def digest() -> int:
+    """A number that identifies the sources of all that is compiled."""
+    content = hashlib.sha256()
+    for name in (*KERNELS, "compiled"):
+        content.update(Path(__file__).with_name(f"{name}.py").read_bytes())
+    return int.from_bytes(content.digest()[:6], "big")
+
+
+#: The extension is for this level of processors, a tenth faster than for all; "" for all of other machines.
+PROCESSOR = "x86-64-v3" if platform.machine() in ("x86_64", "AMD64") else ""
+
+
+def _extension() -> Any:
+    """The extension, or None where there is none, it is of other sources, or it is not for this processor."""
+    if os.environ.get("MIO_RAG_KERNEL", "") == "numba" or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+        return None
+    # What `numpy.show_runtime` prints.
+    has = importlib.import_module("numpy._core._multiarray_umath").__cpu_features__
+    if PROCESSOR and not (has.get("AVX2") and has.get("FMA3")):
+        return None
+    try:
+        found = importlib.import_module("mio_rag.solvers._compiled")
+    except ImportError:
+        return None
+    return found if found.source() == digest() else None
+
+
+_ahead = _extension()
+IS_AHEAD = _ahead is not None
+VERSION = f"kernel {digest():012x}"
+
+
+def compiled(function: _Function) -> _Function:
+    """Compile a function, without the GIL; where its name begins with `_`, for compiled functions alone."""
+    name = function.__name__
+    if _ahead is None:
+        return cast(_Function, _by_numba(function, name.startswith("_")))
+    if not hasattr(_ahead, name) and not hasattr(_ahead, f"{name}_shared"):
+        return function
+    return cast(_Function, _checked(function, name))
+
+
+def inlined(function: _Function) -> _Function:
+    """Compile a tiny function into each of its callers: a call would pass every field of every array."""
+    return cast(_Function, _by_numba(function, True, forceinline=True)) if _ahead is None else function
+
+
+def _checked(function: Callable[..., object], name: str) -> Callable[..., object]:
+    """The extension's function, which itself does not check what arrays it gets."""
+    plain: Any = getattr(_ahead, name, None)
+    shared: Any = getattr(_ahead, f"{name}_shared", None)
+    kinds = [kind for kind in function.__annotations__.items() if kind[0] != "return"]
+    at = next((k for k, (_, kind) in enumerate(kinds) if kind in ("Needs", "Shared")), None)
+    arrays = [(k, label, *ARRAYS[kind]) for k, (label, kind) in enumerate(kinds) if kind in ARRAYS]
+    types = [(k, label, np.dtype(kind), dimensions) for k, label, kind, dimensions in arrays]
+
+    def call(*args: Any) -> Any:
+        for k, label, kind, dimensions in types:
+            given = args[k]
+            if given.dtype != kind or given.ndim != dimensions or not given.flags.c_contiguous:
+                raise TypeError(
+                    f"{name}: {label} must be a contiguous array of {kind} with {dimensions} dimensions, "
+                    f"got {given.dtype} with {given.ndim}"
+                )
+        of = plain if at is None or args[at].start is None else shared
+        return of(*args)
+
+    return call
+
+
+def _by_numba(function: Callable[..., object], inner: bool, **more: Any) -> Any:
+    """Compile on first use; entry points are cached on disk: next to the source, in the user's cache folder,
+    or in NUMBA_CACHE_DIR. Where numba can write nowhere, every process compiles.
+    """
+    import numba
+
+    flags = {**FLAGS, "no_cpython_wrapper": inner, **more}
+    try:
+        dispatcher = numba.njit(cache=not inner, **flags)(function)
+    except RuntimeError:  # numba found no place for its cache
+        dispatcher = numba.njit(**flags)(function)
+    cache = getattr(dispatcher, "_cache", None)
+    if cache is not None and hasattr(cache, "_load_overload"):
+        cache.load_overload = partial(_load, cache)
+    return dispatcher
+
+
+def _load(cache: Any, signature: Any, context: Any) -> Any:
+    """Load machine code from disk; None where there is none, or the file is damaged.
+
+    numba's own version first loads its implementations of NumPy, which finished machine code does not call
+    (0.4 s), and fails once a crash has cut a file short.
+    """
+    from numba.core.runtime import rtsys
+
+    rtsys.initialize(context)  # memory for arrays
+    try:
+        return cache._load_overload(signature, context)
+    except Exception as error:  # a file that was cut short fails in any way there is
+        found = f"cached machine code in {cache.cache_path} is damaged ({type(error).__name__})"
+        warnings.warn(f"mio-rag: {found}: compiling again", Notice, stacklevel=3)
+        with suppress(OSError):  # in a read-only folder, the warning comes again
+            cache.flush()
+        return None
+
+
+@contextmanager
+def announced(what: str, seconds: str) -> Iterator[None]:
+    """Print a message if compiling takes more than a moment of CPU time; `seconds` is the usual time."""
+    text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag lab warmup` does it in advance)\n"
+    done, start = threading.Event(), time.process_time()
+
+    def watch() -> None:
+        while not done.wait(0.25):
+            if time.process_time() - start > 1.5:
+                sys.stderr.write(text)
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
