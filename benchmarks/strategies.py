@@ -27,14 +27,12 @@ from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.generation import Generator, ScriptedGenerator, make_generator
 from mio_rag.learning.bandit import BanditSettings, Context, Learned, context_of
 from mio_rag.learning.bandit_choice import (
-    Drawn,
     Values,
     contributions,
-    draw,
     every_set,
     mixture,
     sets_to_compare,
-    worths,
+    uniform,
 )
 from mio_rag.learning.bandit_log import Event
 from mio_rag.learning.bandit_report import off_policy
@@ -239,7 +237,7 @@ class Lived:
     def __init__(self) -> None:
         self.rows: list[tuple[float, float, float]] = []
         self.actions: list[str] = []
-        self.drawn: list[Drawn] = []
+        self.propensities: list[float] = []
 
 
 def live(
@@ -254,21 +252,24 @@ def live(
     for number, place in enumerate(order):
         line = lines[place]
         context, identity = _context(line, state), f"{seed}/{number}"
-        drawn = draw(mixture(state, context.x, context.type, identity), seed, identity)
-        names = [BASE, *(n for n, inside in zip(state.strategies, drawn.members, strict=True) if inside)]
+        mixed = mixture(state, context.x, context.type, identity)
+        drawn, mode = mixed.draw(*uniform(seed, identity, "draw").random(2))
+        members = every_set(len(state.strategies))[drawn]
+        names = [BASE, *(n for n, inside in zip(state.strategies, members, strict=True) if inside)]
+        propensity = float(mixed.chances[drawn])
         cell = line["cells"][action_of(names)]
         event = {
             "strategies": names,
             "tokens": {n: int(line["cells"][n]["tokens"]) for n in names},
             "seconds": {}, "credit": {}, "regret": 0.0,
             **{key: cell[key] for key in ("own", "overlap", "base", "total")},
-            "type": context.type, "mode": drawn.mode, "propensity": drawn.propensity,
+            "type": context.type, "mode": mode, "propensity": propensity,
         }  # fmt: skip
         x = context.x.astype(np.float32).tobytes()
         state.fold(Event(state.seq + 1, "question", identity, 0.0, x, event), lambda *_: None)
         lived.rows.append(outcome(cell))
         lived.actions.append(action_of(names))
-        lived.drawn.append(drawn)
+        lived.propensities.append(propensity)
     return lived
 
 
@@ -315,9 +316,8 @@ def _estimates(
     for line in lines:
         context = _context(line, target)
         mixed = mixture(target, context.x, context.type, line["id"])
-        means = np.array([target.models[n].mean(context.x) for n in OTHERS])
-        chances.append(np.array([mixed.probability(m) for m in members]))
-        values.append(worths(means[None, :], target.overlap(means), target.costs())[0])
+        chances.append(mixed.chances)
+        values.append(mixed.expected)
     true = np.column_stack([worth[action] for action in actions])
     truth = float(np.mean([p @ row for p, row in zip(chances, true, strict=True)]))
     start, found = float(worth[BASE].mean()), dict[str, list[Any]]()
@@ -326,7 +326,7 @@ def _estimates(
         place = [actions.index(action) for action in lived.actions]
         for one in off_policy(
             np.array(lived.rows)[:, 0],
-            [drawn.propensity for drawn in lived.drawn],
+            lived.propensities,
             [chances[i][p] for i, p in zip(order, place, strict=True)],
             [start + values[i][p] for i, p in zip(order, place, strict=True)],
             [start + float(chances[i] @ values[i]) for i in order],
@@ -351,7 +351,7 @@ def _choosing(lines: Sequence[Line], order: NDArray[np.int64]) -> dict[str, floa
     for number in range(300):
         start = time.process_time()
         context = _context(lines[number % len(lines)], state)
-        draw(mixture(state, context.x, context.type, str(number)), 0, str(number))
+        mixture(state, context.x, context.type, str(number)).draw(*uniform(0, str(number), "draw").random(2))
         took.append(1e3 * (time.process_time() - start))
     return {"median": float(np.median(took)), "p95": float(np.quantile(took, 0.95))}
 

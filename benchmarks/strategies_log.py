@@ -82,9 +82,9 @@ def run(path: Path, events: int) -> dict[str, Any]:
         )
         note(f"{blocks[-1]}")
     live = hashlib.sha256(bandit.learned.dump()).hexdigest()
-    bandit.close()
+    bandit.log.close()
     start = time.process_time()
-    Strategist(path, STRATEGIES, settings, "benchmark:384").close()
+    Strategist(path, STRATEGIES, settings, "benchmark:384").log.close()
     opening = time.process_time() - start
     log = EventLog(path)
     again, names = known_settings(log, settings)

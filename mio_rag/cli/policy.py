@@ -332,17 +332,14 @@ State = Annotated[Path, arg("SQLite file of search.state.")]
 @state_app.command("show")
 def state_show(
     state: State,
-    plot: Annotated[Path | None, opt("Also draw the log into this .png, .svg or .pdf file.")] = None,
     json_output: Json = False,
 ) -> None:
     """Show how often each strategy ran, and what was learned of it."""
     from mio_rag.cli.show_control import print_stats
-    from mio_rag.learning.bandit_report import plot_log, stats_of
+    from mio_rag.learning.bandit_report import stats_of
 
     output = open_output(json_output)
     found = stats_of(state)
-    if plot is not None:
-        plot_log(state, plot)
     output.result(found, lambda: print_stats(output.console, found))
 
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import AfterValidator, Field
 
-from mio_rag.errors import DataError, InputError, choose
+from mio_rag.errors import DataError
 from mio_rag.learning.bandit_log import Event
 from mio_rag.session.search import STRATEGIES, SearchSettings, check_strategies
 from mio_rag.settings import Settings
@@ -38,10 +38,8 @@ NotNegative = Annotated[float, Field(ge=0, le=1e12)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-def _known(values: tuple[str, ...]) -> tuple[str, ...]:
-    if unknown := [name for name in values if name not in STRATEGIES]:
-        raise InputError([f"strategy '{name}' is unknown: {choose(name, STRATEGIES)}" for name in unknown])
-    return values
+def _base(names: tuple[str, ...]) -> tuple[str, ...]:
+    return check_strategies(names) if names else names
 
 
 class BanditSettings(Settings):
@@ -59,7 +57,7 @@ class BanditSettings(Settings):
     keeps nearly every strategy, and fails where scores are negative]."""
     margin: Share = 0.1
     """[.1]"""
-    base: Annotated[tuple[str, ...], AfterValidator(_known)] = ("raw",)
+    base: Annotated[tuple[str, ...], AfterValidator(_base)] = ("raw",)
     """Strategies that always run; contributions are measured against them. [none]"""
     dimensions: Annotated[int, Field(ge=32, le=512)] = 64
     """Length of the context. [64]"""
@@ -119,11 +117,7 @@ class BanditSettings(Settings):
     """Seed of everything drawn."""
 
     def share_exploring(self, questions: int, confidence: float) -> float:
-        """Return the probability that a question explores.
-
-        questions: since the last cold start.
-        confidence: in [0, 1].
-        """
+        """Return the probability that a question explores, by the questions since the last cold start."""
         share = max(self.explore_least, self.explore * self.explore_decay**questions)
         return min(1.0, 2 * share if confidence < self.unsure else share)
 
@@ -159,6 +153,7 @@ _ASKED = {"whom": "who", "whose": "who", **{word: word for word in TYPES[:7]}}
 _POLAR = re.compile("is|are|was|were|do|does|did|can|could|has|have|had|will|would|should")
 _SHOWN = 8  # numbers that the words give, the constant among them
 _FIRST = _SHOWN + len(TYPES)  # where past outcomes begin
+_PLACE = _FIRST + SLOTS  # where the embedding begins
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,13 +173,13 @@ class Context:
     def with_past(self, past: FloatArray) -> Context:
         """Return the context with what strategies added to similar questions, shape (SLOTS,)."""
         x = self.x.copy()
-        x[_FIRST : _FIRST + SLOTS] = past.astype(np.float32)
+        x[_FIRST:_PLACE] = past.astype(np.float32)
         return Context(x, self.type)
 
     @property
     def place(self) -> FloatArray:
         """The part that similar questions share: what comes of the embedding."""
-        return self.x[_FIRST + SLOTS :]
+        return self.x[_PLACE:]
 
 
 def question_type(text: str) -> str:
@@ -214,7 +209,7 @@ def context_of(text: str, embedding: NDArray[np.float32], known_names: int, dime
         float(any(map(_COMPARED.fullmatch, words))),
     ]
     types = [float(kind == known) for known in TYPES]
-    reduced = _projection(embedding.size, dimensions - _FIRST - SLOTS) @ embedding.astype(np.float64)
+    reduced = _projection(embedding.size, dimensions - _PLACE) @ embedding.astype(np.float64)
     x = np.concatenate([shown, types, np.zeros(SLOTS), reduced])
     return Context(x.astype(np.float32).astype(np.float64), kind)
 
@@ -343,36 +338,13 @@ class Ridge:
         """Return the width before anything was seen."""
         return float(np.sqrt(float((x * x / self.penalty).sum())))
 
-    def samples(self, x: FloatArray, draws: FloatArray, scale: float) -> FloatArray:
-        """Return expected rewards under draws of the posterior, given standard normal numbers."""
-        return self.mean(x) + scale * self.width(x) * draws
-
-    def arrays(self) -> dict[str, Any]:
-        """Return the whole state as arrays, for `of`."""
-        numbers = np.array([self.count, self.squares, self.refresh], dtype=np.float64)
-        return {name: getattr(self, name) for name in _MATRICES} | {"numbers": numbers}
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, Any]) -> Self:
-        """Return the model that `arrays` describes, to the last bit."""
-        count, squares, refresh = arrays["numbers"].tolist()
-        made = cls(arrays["vector"].size, arrays["penalty"], int(refresh))
-        for name in _MATRICES:
-            setattr(made, name, arrays[name].copy())
-        made.count, made.squares = int(count), squares
-        made.theta = made.inverse @ made.vector
-        return made
-
-
-_MATRICES = ("matrix", "inverse", "vector", "penalty")
-
-
-# A region is what a strategy did for one type of question: its number of questions n, and the sums of the
-# value v that it added, of its tokens t, and of v * v, t * t and v * t. What it nets at any price follows.
-
 
 def observe(region: list[float], value: float, tokens: float) -> None:
-    """Add a question to a region."""
+    """Add a question to a region: what a strategy did for one type of question.
+
+    A region is its number of questions n, and the sums of the value v that it added, of its tokens t, and of
+    v * v, t * t and v * t. What it nets at any price follows.
+    """
     for place, add in enumerate((1.0, value, tokens, value * value, tokens * tokens, value * tokens)):
         region[place] += add
 
@@ -392,8 +364,9 @@ _SETTLED = 20  # questions after which the deviation of what always runs is know
 _FADED = 50  # changes whose effect on earlier questions is known: before these next to nothing is left
 _HALF = 0.99  # weight of earlier questions after one more, in the entropy of choices
 _TALLIED = ("ran", "explored", "added", "own", "reward", "tokens", "seconds", "rated", "credit")
-_FORM = 5  # of snapshots: those of another form are replayed from the events
+_FORM = 6  # of snapshots: those of another form are replayed from the events
 _MAGIC = b"mio-rag bandit\n"
+_MATRICES = ("matrix", "inverse", "vector", "theta")
 #: Settings that the replay depends on; with others only the choices change.
 _SHAPING = (
     "dimensions", "ridge", "ridge_embedding", "refresh", "second_price", "feedback", "change_tolerance",
@@ -403,17 +376,11 @@ _PLAIN = (
     "strategies", "seq", "questions", "since", "changes", "overlaps", "regions", "forced", "tallies", "sets",
     "regret", "remembered", "level", "faded",
 )  # fmt: skip
-_DAMAGED = "the snapshot is damaged: run `mio-rag policy state rebuild`"
 
 
 def context_in(event: Event) -> FloatArray:
     """Return the context that a question's event holds."""
     return np.frombuffer(event.x, dtype=np.float32).astype(np.float64)
-
-
-def tally() -> dict[str, float]:
-    """Return the counts of a strategy at its start."""
-    return dict.fromkeys(_TALLIED, 0.0)
 
 
 def rewarded(own: float) -> float:
@@ -428,10 +395,6 @@ def _numbers(given: Any, shape: tuple[int, ...], what: str) -> FloatArray:
     return found
 
 
-def _pair(a: str, b: str) -> str:
-    return "+".join(sorted((a, b)))
-
-
 class Learned:
     """The state of a bandit.
 
@@ -442,16 +405,15 @@ class Learned:
     def __init__(self, settings: BanditSettings, strategies: Sequence[str]) -> None:
         self.settings, self.strategies = settings, list(strategies)
         self.token_price = settings.token_price
-        self.seq = self.questions = self.since = self.changes = 0
+        self.seq = self.questions = self.since = self.changes = self.remembered = 0
+        self.regret = 0.0
         self.models = {name: self._model() for name in self.strategies}
         self.overlaps: dict[str, list[float]] = {}
         self.regions: dict[str, list[float]] = {}
         self.forced: list[str] = []
-        self.tallies = {name: tally() for name in (*settings.base, *self.strategies)}
+        self.tallies = {name: dict.fromkeys(_TALLIED, 0.0) for name in (*settings.base, *self.strategies)}
         self.sets: dict[str, float] = {}
-        self.regret = 0.0
-        self.remembered = 0
-        self.places: FloatArray = np.zeros((_REMEMBERED, 0))
+        self.places: FloatArray = np.zeros((_REMEMBERED, settings.dimensions - _PLACE))
         self.past: FloatArray = np.full((_REMEMBERED, SLOTS), np.nan)
         self.faded: list[list[float]] = []  # (seq, share): what is left of questions up to there
         self._watch_anew()
@@ -466,6 +428,9 @@ class Learned:
         ridge = np.full(how.dimensions, how.ridge_embedding)
         ridge[:_FIRST] = how.ridge
         return Ridge(how.dimensions, ridge, how.refresh)
+
+    def _tally(self, name: str) -> dict[str, float]:
+        return self.tallies.setdefault(name, dict.fromkeys(_TALLIED, 0.0))
 
     # --- replay ------------------------------------------------------------------------------------------
 
@@ -512,7 +477,7 @@ class Learned:
                 if event.id not in self.strategies:
                     self.strategies.append(event.id)
                 self.models[event.id] = self._model()  # also where it was known: it has forgotten nothing
-                self.tallies.setdefault(event.id, tally())
+                self._tally(event.id)
             case "settings":
                 pass  # those of another process
             case _:
@@ -536,11 +501,26 @@ class Learned:
             region = self.regions.setdefault(f"{data['type']}/{name}", [0.0] * 6)
             observe(region, timed, data["tokens"].get(name, 0))
         for a, b, value in data["overlap"]:
-            sums = self.overlaps.setdefault(_pair(a, b), [0.0, 0.0])
+            sums = self.overlaps.setdefault("+".join(sorted((a, b))), [0.0, 0.0])
             sums[0] += value
             sums[1] += max(0.0, min(own[a], own[b]))
-        self._count(data)
-        self._remember(x, own)
+        for name in data["strategies"]:
+            kept, value = self._tally(name), own.get(name, 0.0)
+            kept["ran"] += 1
+            kept["explored"] += data["mode"] != "exploit"
+            kept["added"] += value > _ADDED
+            kept["own"] += value
+            kept["reward"] += rewarded(value)
+            for what in ("tokens", "seconds", "credit"):
+                kept[what] += data[what].get(name, 0)
+        self.sets = {known: weight * _HALF for known, weight in self.sets.items() if weight > 1e-9}
+        ran = "+".join(sorted(data["strategies"]))
+        self.sets[ran] = self.sets.get(ran, 0.0) + 1.0
+        self.regret += data.get("regret", 0.0)
+        row = self.remembered % _REMEMBERED
+        self.places[row] = x[_PLACE:]
+        self.past[row] = [own.get(name, np.nan) for name in (*self.strategies, *[""] * SLOTS)[:SLOTS]]
+        self.remembered += 1
         self.questions += 1
         changed = bool(errors) and self.watch.change(float(np.mean(errors)))
         if self._base_changed(float(data["base"])) or changed:
@@ -553,30 +533,6 @@ class Learned:
         after = mean + (value - mean) / (count + 1)
         self.level = [count + 1, after, squares + (value - mean) * (value - after)]
         return deviation > 0 and self.watch_base.change((value - mean) / deviation)
-
-    def _count(self, data: dict[str, Any]) -> None:
-        for name in data["strategies"]:
-            kept, own = self.tallies.setdefault(name, tally()), data["own"].get(name, 0.0)
-            kept["ran"] += 1
-            kept["explored"] += data["mode"] != "exploit"
-            kept["added"] += own > _ADDED
-            kept["own"] += own
-            kept["reward"] += rewarded(own)
-            for what in ("tokens", "seconds", "credit"):
-                kept[what] += data[what].get(name, 0)
-        self.sets = {known: weight * _HALF for known, weight in self.sets.items() if weight > 1e-9}
-        ran = "+".join(sorted(data["strategies"]))
-        self.sets[ran] = self.sets.get(ran, 0.0) + 1.0
-        self.regret += data.get("regret", 0.0)
-
-    def _remember(self, x: FloatArray, own: dict[str, float]) -> None:
-        place = Context(x, "").place
-        if self.places.shape[1] != place.size:
-            self.places = np.zeros((_REMEMBERED, place.size))
-        row = self.remembered % _REMEMBERED
-        self.places[row] = place
-        self.past[row] = [own.get(name, np.nan) for name in (*self.strategies, *[""] * SLOTS)[:SLOTS]]
-        self.remembered += 1
 
     def _changed(self, seq: int) -> None:
         """Keep some of what was learned of other questions, and begin again."""
@@ -592,15 +548,14 @@ class Learned:
 
     def _feedback(self, value: int, about: Event) -> None:
         """Credit a rating to the strategies that found what was read, in shares."""
-        x = context_in(about)
         left = float(np.prod([share for seq, share in self.faded if about.seq <= seq]))
         for name, share in about.data["credit"].items():
-            kept = self.tallies.setdefault(name, tally())
+            kept = self._tally(name)
             kept["rated"] += value * share
             if name in self.models and name in about.data["own"]:
                 own = about.data["own"][name]
                 change = rewarded(own + self.settings.feedback * value * share) - rewarded(own)
-                self.models[name].correct(x, left * change)
+                self.models[name].correct(context_in(about), left * change)
                 kept["reward"] += change
 
     # --- what decisions rest on --------------------------------------------------------------------------
@@ -620,11 +575,10 @@ class Learned:
 
     def overlap(self, means: FloatArray) -> FloatArray:
         """Return what every two strategies add twice, (k, k): a learned share of the smaller contribution."""
-        k = len(self.strategies)
-        found = np.zeros((k, k))
-        for i in range(k):
-            for j in range(i):
-                twice, smaller = self.overlaps.get(_pair(self.strategies[i], self.strategies[j]), (0.0, 0.0))
+        found = np.zeros((len(self.strategies),) * 2)
+        for i, a in enumerate(self.strategies):
+            for j, b in enumerate(self.strategies[:i]):
+                twice, smaller = self.overlaps.get("+".join(sorted((a, b))), (0.0, 0.0))
                 # With nothing seen they are taken to find the same: a second one must show that it adds.
                 share = (twice + _ADDED) / (smaller + _ADDED)
                 found[i, j] = found[j, i] = min(1.0, max(-1.0, share)) * max(0.0, min(means[i], means[j]))
@@ -645,10 +599,7 @@ class Learned:
 
     def similar(self, place: FloatArray) -> FloatArray:
         """Return what strategies added to the most similar past questions, shape (SLOTS,); 0: unknown."""
-        known = min(self.remembered, _REMEMBERED)
-        if not known or self.places.shape[1] != place.size:
-            return np.zeros(SLOTS)
-        near = self.places[:known] @ place
+        near = self.places[: min(self.remembered, _REMEMBERED)] @ place
         seen = self.past[np.argsort(-near, kind="stable")[: self.settings.neighbours]]
         count = np.isfinite(seen).sum(axis=0)
         return np.where(count > 0, np.nansum(seen, axis=0) / np.maximum(count, 1), 0.0)
@@ -671,20 +622,18 @@ class Learned:
 
     def dump(self) -> bytes:
         """Return the state as bytes, without pickle; equal states give equal bytes."""
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        plain |= {name: astuple(getattr(self, name)) for name in ("watch", "watch_base")}
+        plain |= {"form": _FORM, "settings": self._shaping()}
+        plain["observed"] = {name: [model.count, model.squares] for name, model in self.models.items()}
         arrays = {"places": self.places, "past": self.past}
         for name, model in self.models.items():
-            arrays |= {f"model/{name}/{key}": value for key, value in model.arrays().items()}
-        plain = {name: getattr(self, name) for name in _PLAIN}
-        plain |= {"watch": astuple(self.watch), "watch_base": astuple(self.watch_base)}
-        plain |= {"form": _FORM, "settings": self._shaping()}
-        arrays["plain"] = np.frombuffer(json.dumps(plain, sort_keys=True).encode(), dtype=np.uint8)
+            arrays |= {f"{part}/{name}": np.ascontiguousarray(getattr(model, part)) for part in _MATRICES}
+        text = json.dumps(plain, sort_keys=True).encode()
+        parts: dict[str, Any] = {"plain": np.frombuffer(text, dtype=np.uint8), **dict(sorted(arrays.items()))}
         file = io.BytesIO()
-        for name in sorted(arrays):
-            label = name.encode()
-            file.write(len(label).to_bytes(4, "little") + label)
-            np.save(file, np.ascontiguousarray(arrays[name]), allow_pickle=False)
-        content = file.getvalue()
-        return _MAGIC + sha256(content).digest() + content
+        np.savez(file, **parts)
+        return _MAGIC + sha256(file.getvalue()).digest() + file.getvalue()
 
     def load(self, kept: bytes) -> bool:
         """Become what `dump` wrote; False, and nothing is done, where other settings or releases wrote it.
@@ -695,21 +644,21 @@ class Learned:
             return False
         digest, content = kept[len(_MAGIC) : len(_MAGIC) + 32], kept[len(_MAGIC) + 32 :]
         if sha256(content).digest() != digest:
-            raise DataError(_DAMAGED)
-        file, arrays = io.BytesIO(content), {}
+            raise DataError("the snapshot is damaged: run `mio-rag policy state rebuild`")
         try:
-            while size := file.read(4):
-                name = file.read(int.from_bytes(size, "little")).decode()
-                arrays[name] = np.load(file, allow_pickle=False)
-            plain = json.loads(arrays["plain"].tobytes())
-            if plain.get("form") != _FORM or plain["settings"] != self._shaping():
-                return False
-            for name in _PLAIN:
-                setattr(self, name, plain[name])
-            self.watch, self.watch_base = (PageHinkley(*plain[name]) for name in ("watch", "watch_base"))
-            self.places, self.past = arrays["places"], arrays["past"]
-            parts = (*_MATRICES, "numbers")
-            self.models = {n: Ridge.of({p: arrays[f"model/{n}/{p}"] for p in parts}) for n in self.strategies}
-        except (KeyError, ValueError, OSError, EOFError) as error:
-            raise DataError(f"{_DAMAGED} ({error})") from error
+            arrays = dict(np.load(io.BytesIO(content), allow_pickle=False))
+        except ValueError:  # of a release that wrote it another way
+            return False
+        plain = json.loads(arrays["plain"].tobytes())
+        if plain["form"] != _FORM or plain["settings"] != self._shaping():
+            return False
+        for name in _PLAIN:
+            setattr(self, name, plain[name])
+        self.watch, self.watch_base = (PageHinkley(*plain[name]) for name in ("watch", "watch_base"))
+        self.places, self.past = arrays["places"], arrays["past"]
+        self.models = {name: self._model() for name in self.strategies}
+        for name, model in self.models.items():
+            for part in _MATRICES:
+                setattr(model, part, arrays[f"{part}/{name}"])
+            model.count, model.squares = plain["observed"][name]
         return True

@@ -1,10 +1,9 @@
-"""What a bandit chooses, by a program over sets of strategies; and what each strategy added, by the selection
-program."""
+"""What a bandit chooses among sets of strategies; and what each strategy added, by the selection program."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, product
@@ -14,17 +13,15 @@ from numpy.typing import NDArray
 
 from mio_rag.context import TokenCounter
 from mio_rag.errors import SolverError
-from mio_rag.formulations.program import SelectionProgram
 from mio_rag.learning.bandit import Learned
 from mio_rag.pool import Candidates
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.registry import solve
-from mio_rag.solvers.result import SolveOptions, Status
+from mio_rag.solvers.result import Status
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int8]
-Members = tuple[int, ...]
+BoolArray = NDArray[np.bool_]
 Names = frozenset[str]
 
 _DRAWS = 128  # of the posterior: Thompson's distribution over sets is that of so many draws
@@ -33,59 +30,21 @@ _SURE = 1e-12
 # -- choice -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Program:
-    """What each of k strategies is expected to add, and cost.
-
-    value: shape (k,); upper confidence, or mean, of the own contribution.
-    overlap: shape (k, k); what two add twice; symmetric, the diagonal is ignored.
-    cost: shape (k,); in the same units, >= 0.
-    """
-
-    value: FloatArray
-    overlap: FloatArray
-    cost: FloatArray
-
-
-def chosen_set(program: Program, allowed: Sequence[bool]) -> tuple[IntArray, str]:
-    """Return the best set of allowed strategies, shape (k,), and its certificate in words."""
-    k = program.value.size
-    if not k:
-        return np.zeros(0, dtype=np.int8), "there is nothing to choose"
-    pairwise = program.overlap.copy()
-    np.fill_diagonal(pairwise, 0.0)
-    may, net = np.asarray(allowed, dtype=bool), program.value - program.cost
-    if not (net[may] > 0).any() and not (pairwise < 0).any():
-        # No term of any set is above 0: what is usual where little pays needs no solver.
-        return np.zeros(k, dtype=np.int8), "proven optimal: none is expected to be worth its cost"
-    fixed = np.where(may, -1, 0).astype(np.int8)
-    result = solve(SelectionProgram(net, pairwise, np.zeros(k), 0.0, fixed=fixed), "auto", SolveOptions())
-    assert result.x is not None
-    return np.asarray(result.x, dtype=np.int8), result.certificate()
-
-
-def margin_set(program: Program, allowed: Sequence[bool], margin: float) -> IntArray:
-    """Return the set of the published rule: all whose net value lies within a margin of the best.
-
-    The margin is a share of the spread between best and worst, so that scores may be negative. Only net
-    values above 0 count.
-    """
-    net = program.value - program.cost
-    may = np.asarray(allowed, dtype=bool) & (net > 0)
-    least = net.max() - margin * (net.max() - net.min()) if net.size else 0.0
-    return (may & (net >= least)).astype(np.int8)
-
-
 @lru_cache(maxsize=16)
-def every_set(k: int) -> IntArray:
-    """Return all sets of k strategies, shape (2^k, k)."""
-    made = np.array(list(product((0, 1), repeat=k)), dtype=np.int8).reshape(2**k, k)
+def every_set(k: int) -> BoolArray:
+    """Return all sets of k strategies, shape (2^k, k); the empty one first."""
+    made = np.array(list(product((False, True), repeat=k)), dtype=bool).reshape(2**k, k)
     made.setflags(write=False)
     return made
 
 
 def worths(values: FloatArray, overlap: FloatArray, cost: FloatArray) -> FloatArray:
-    """Return the net value of every set under every draw, shape (draws, 2^k), for values of (draws, k)."""
+    """Return the net value of every set under every draw, shape (draws, 2^k).
+
+    values: shape (draws, k); what each strategy is expected to add.
+    overlap: shape (k, k); what two add twice; symmetric, the diagonal is ignored.
+    cost: shape (k,); in the same units.
+    """
     sets = every_set(cost.size).astype(np.float64)
     pairs = np.triu(overlap, 1)
     return np.asarray((values - cost) @ sets.T - ((sets @ pairs) * sets).sum(axis=1))
@@ -93,42 +52,38 @@ def worths(values: FloatArray, overlap: FloatArray, cost: FloatArray) -> FloatAr
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A distribution over sets of strategies, given by 0 and 1 in the order of `Learned.strategies`.
+    """A distribution over all sets of strategies, in the order of `every_set`.
 
     mode: cold, all, or mixed.
     share: probability of exploring.
-    explored: shape (k,); probability of each strategy when exploring.
-    greedy: set -> probability when not.
-    program: by which the sets were chosen.
+    explored, greedy: shape (2^k,); probability of each set when exploring, and when not.
+    expected: shape (2^k,); net value of each set.
     """
 
     mode: str
     share: float
     explored: FloatArray
-    greedy: dict[Members, float]
-    program: Program
+    greedy: FloatArray
+    expected: FloatArray
     why: str
 
-    def probability(self, members: Members) -> float:
-        """Return the probability that exactly these run."""
-        inside = np.array(members, dtype=bool)
-        free = float(np.prod(np.where(inside, self.explored, 1 - self.explored)))
-        return self.share * free + (1 - self.share) * self.greedy.get(members, 0.0)
-
     @property
-    def each(self) -> FloatArray:
-        """The probability of each strategy to run, shape (k,)."""
-        greedy = sum((p * np.array(s) for s, p in self.greedy.items()), np.zeros(self.explored.size))
-        return np.asarray(self.share * self.explored + (1 - self.share) * greedy)
+    def chances(self) -> FloatArray:
+        """The probability of each set, shape (2^k,)."""
+        return np.asarray(self.share * self.explored + (1 - self.share) * self.greedy)
+
+    def draw(self, one: float, other: float) -> tuple[int, str]:
+        """Return the place of the set that two uniform numbers in [0, 1) give, and how it was drawn."""
+        explores = one < self.share
+        reached = np.cumsum(self.explored if explores else self.greedy)
+        place = int(np.searchsorted(reached, other * reached[-1], side="right"))
+        return place, self.mode if self.mode != "mixed" else "explore" if explores else "exploit"
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A set that was drawn, its probability, and how: cold, all, explore or exploit."""
-
-    members: Members
-    propensity: float
-    mode: str
+def uniform(seed: int, *parts: str) -> np.random.Generator:
+    """Return a generator that depends on these alone."""
+    digest = hashlib.sha256("\0".join((str(seed), *parts)).encode()).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
 
 def mixture(
@@ -141,79 +96,62 @@ def mixture(
     runnable: strategies that can run here; by default all.
     """
     settings, names = learned.settings, learned.strategies
-    k, models = len(names), [learned.models[name] for name in names]
+    models, sets = [learned.models[name] for name in names], every_set(len(names))
     means = np.array([model.mean(x) for model in models])
     cost, overlap = learned.costs(), learned.overlap(means)
+    expected = worths(means[None], overlap, cost)[0]
     may = np.array([runnable is None or name in runnable for name in names], dtype=bool)
-    everyone = {tuple(int(can) for can in may): 1.0}
+
+    def alone(members: BoolArray) -> FloatArray:
+        return np.asarray((sets == members).all(axis=1), dtype=np.float64)
+
+    def apart(chances: FloatArray | float) -> FloatArray:
+        """Each strategy by itself, with its probability."""
+        return np.asarray(np.where(sets, chances * may, 1 - chances * may).prod(axis=1))
+
     begun = learned.questions - learned.since
     after = begun - settings.cold_start
-    if k and after < 0:
+    if names and after < 0:
         why = f"question {begun + 1} of {settings.cold_start} at the start"
         why += " after a change" if learned.changes else ""
-        share = 0.0 if settings.cold_share == 1.0 else 1.0
-        return Mixture("cold", share, settings.cold_share * may, everyone, Program(means, overlap, cost), why)
-    if k and settings.all_every and (after + 1) % settings.all_every == 0:
-        why = f"every {settings.all_every}th: all run"
-        return Mixture("all", 0.0, 1.0 * may, everyone, Program(means, overlap, cost), why)
-    pruned = learned.pruned(kind)
-    widths = np.array([model.width(x) for model in models])
-    noise = np.array([model.noise for model in models])
-    optimism = settings.alpha if settings.policy == "linucb" else 0.0
-    program = Program(means + optimism * noise * widths, overlap, cost)
-    widest = np.array([model.widest(x) for model in models])
-    confidence = float(1 - np.mean(widths / np.maximum(widest, _SURE))) if k else 1.0
-    share = settings.share_exploring(after, confidence)
-    greedy, why = _greedy(learned, program, may & ~pruned, x, identity)
-    explored = np.where(pruned, settings.retrial, 0.5)
+        return Mixture("cold", 1.0, apart(settings.cold_share), alone(may), expected, why)
+    if names and settings.all_every and (after + 1) % settings.all_every == 0:
+        every = f"every {settings.all_every}th: all run"
+        return Mixture("all", 0.0, alone(may), alone(may), expected, every)
     if settings.policy == "uniform":
-        share, why, explored = 1.0, "drawn at random", np.full(k, 0.5)
-    return Mixture("mixed", share, explored * may, greedy, program, why)
-
-
-def draw(found: Mixture, seed: int, identity: str) -> Drawn:
-    """Return one set, the same for the same id and seed."""
-    return drawn_by(found, _rng(seed, identity, "draw").random(found.explored.size + 2))
-
-
-def drawn_by(found: Mixture, numbers: FloatArray) -> Drawn:
-    """Return the set that k + 2 uniform numbers in [0, 1) give, each set with its probability."""
-    explore = bool(numbers[0] < found.share)
-    if explore:
-        members = tuple(int(v) for v in numbers[2:] < found.explored)
+        return Mixture("mixed", 1.0, apart(0.5), alone(may), expected, "drawn at random")
+    pruned, noise = learned.pruned(kind), np.array([model.noise for model in models])
+    widths = np.array([model.width(x) for model in models])
+    widest = np.array([model.widest(x) for model in models])
+    confidence = float(1 - np.mean(widths / np.maximum(widest, _SURE))) if names else 1.0
+    share = settings.share_exploring(after, confidence)
+    allowed = may & ~pruned
+    if settings.policy == "thompson" and names:
+        draws = uniform(settings.seed, identity, "posterior").standard_normal((len(names), _DRAWS)).T
+        values = means + settings.alpha * noise * widths * draws
     else:
-        reached = np.cumsum(list(found.greedy.values()))
-        place = int(np.searchsorted(reached, numbers[1] * reached[-1], side="right"))
-        members = list(found.greedy)[place]
-    mode = found.mode if found.mode != "mixed" else ("explore" if explore else "exploit")
-    return Drawn(members, found.probability(members), mode)
-
-
-def _greedy(
-    learned: Learned, program: Program, allowed: NDArray[np.bool_], x: FloatArray, identity: str
-) -> tuple[dict[Members, float], str]:
-    settings = learned.settings
-    if settings.policy == "thompson" and program.cost.size:
-        rng = _rng(settings.seed, identity, "posterior")
-        models = [learned.models[name] for name in learned.strategies]
-        drawn = [m.samples(x, rng.standard_normal(_DRAWS), settings.alpha * m.noise) for m in models]
-        sets = every_set(program.cost.size)
-        may = ~(sets.astype(bool) & ~allowed).any(axis=1)
-        worth = np.where(may, worths(np.stack(drawn, axis=1), program.overlap, program.cost), -np.inf)
-        best, counts = np.unique(np.argmax(worth, axis=1), return_counts=True)
-        found = {tuple(sets[i].tolist()): c / _DRAWS for i, c in zip(best, counts.tolist(), strict=True)}
-        return found, f"best in {max(counts) / _DRAWS:.0%} of the draws of what is known"
-    if settings.rule == "margin":
-        members = margin_set(program, allowed.tolist(), settings.margin)
+        values = (means + (settings.alpha * noise * widths if settings.policy == "linucb" else 0.0))[None]
+    if settings.rule == "margin" and settings.policy != "thompson":
+        greedy = alone(margin_set(values[0] - cost, allowed, settings.margin))
         why = f"within {settings.margin:g} of the best"
     else:
-        members, why = chosen_set(program, allowed.tolist())
-    return {tuple(members.tolist()): 1.0}, why
+        closed = (sets & ~allowed).any(axis=1)
+        best = np.argmax(np.where(closed, -np.inf, worths(values, overlap, cost)), axis=1)
+        greedy = np.bincount(best, minlength=len(sets)) / len(best)
+        why = f"best in {greedy.max():.0%} of the draws of what is known"
+        if len(best) == 1:
+            why = f"proven optimal: best of all {int((~closed).sum())} sets"
+    return Mixture("mixed", share, apart(np.where(pruned, settings.retrial, 0.5)), greedy, expected, why)
 
 
-def _rng(seed: int, *parts: str) -> np.random.Generator:
-    digest = hashlib.sha256("\0".join((str(seed), *parts)).encode()).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
+def margin_set(net: FloatArray, allowed: BoolArray, margin: float) -> BoolArray:
+    """Return the set of the published rule, shape (k,): all whose net value lies within a margin of the best.
+
+    The margin is a share of the spread between best and worst, so that scores may be negative. Only net
+    values above 0 count.
+    """
+    least = net.max() - margin * (net.max() - net.min()) if net.size else 0.0
+    return np.asarray(allowed & (net > 0) & (net >= least))
 
 
 # -- contributions ------------------------------------------------------------------------------------------
@@ -271,11 +209,11 @@ class Values:
             formulation = Formulation(selector, selector.valued(pool), counter)
         self._program = formulation.program(budget_tokens)
         self._items = formulation.candidates.passage_ids
-        self._known: dict[Names, float | None] = {}
+        self._known: dict[Names, float] = {}
         self.proven = True
 
-    def of(self, strategies: Collection[str]) -> float | None:
-        """Return the best value with these strategies alone; None where the constraints cannot be met."""
+    def of(self, strategies: Collection[str]) -> float:
+        """Return the best value with these strategies alone; nan where the constraints cannot be met."""
         key = frozenset(strategies)
         if key not in self._known:
             may = frozenset(self._alone[key])
@@ -286,7 +224,7 @@ class Values:
             if result.status is Status.ERROR:
                 raise SolverError(result.message)
             self.proven &= result.status in (Status.OPTIMAL, Status.INFEASIBLE)
-            self._known[key] = None if result.objective is None else float(result.objective)
+            self._known[key] = np.nan if result.objective is None else float(result.objective)
         return self._known[key]
 
 
@@ -313,8 +251,7 @@ def contributions(values: Values, ran: Iterable[str], base: Collection[str]) -> 
     others, ground = _parted(ran, base)
 
     def worth(*added: str) -> float:
-        value = values.of(ground.union(added))
-        return np.nan if value is None else value
+        return values.of(ground.union(added))
 
     start, total = worth(), worth(*others)
     own = {a: worth(a) - start for a in others}

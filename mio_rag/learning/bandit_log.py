@@ -21,9 +21,8 @@ from mio_rag.storage import SharedFile, parse_json, patiently
 _SCHEMA = 2
 _APPLICATION = 0x6D696F62  # "miob": how the file is recognised
 _ALONG = (
-    "; `mio-rag policy state export` takes what it learned along as a prior, and `mio-rag policy "
-    "state add` lets "
-    "a state choose among one strategy more"
+    "; `mio-rag policy state export` takes what it learned along as a prior, and `mio-rag policy state add` "
+    "lets a state choose among one strategy more"
 )
 _CREATE = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -71,8 +70,8 @@ class EventLog(SharedFile):
         self.about: dict[str, str] = {}
         if about is None and not path.is_file():
             raise InputError(
-                f"'{path}' does not exist: give a file of search.state; the first question that "
-                "a bandit chooses for begins one"
+                f"'{path}' does not exist: give a file of search.state; the first question that a bandit "
+                "chooses for begins one"
             )
         with self._lock:
             self._connected()
@@ -83,7 +82,7 @@ class EventLog(SharedFile):
         with self._lock:
             connection = self._connected()
             try:
-                patiently(lambda: _begun(connection, begin))
+                patiently(lambda: _begin(connection, begin))
                 try:
                     yield Events(connection)
                     connection.execute("COMMIT")
@@ -106,22 +105,16 @@ class EventLog(SharedFile):
         return f"the strategy state '{self.path}' cannot be used ({error}): choose another path"
 
     def _looked_at(self, connection: sqlite3.Connection) -> None:
-        self._is_new(connection)
-
-    def _is_new(self, connection: sqlite3.Connection) -> bool:
-        """Whether there is nothing yet in a file that may be written; others are refused."""
         application = _pragma(connection, "application_id")
-        if application == _APPLICATION:
-            return False
-        if application or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if application != _APPLICATION and (application or tables):
             raise InputError(f"'{self.path}' is a file of something else: choose another path")
-        if self._wanted is None:
+        if application != _APPLICATION and self._wanted is None:
             raise InputError(f"'{self.path}' is empty: give a file of search.state")
-        return True
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make the tables of a new file; refuse one that means something else."""
-        if self._is_new(connection):
+        if _pragma(connection, "application_id") != _APPLICATION:
             for statement in _CREATE:
                 connection.execute(statement)
             connection.executemany("INSERT INTO about VALUES (?, ?)", list((self._wanted or {}).items()))
@@ -135,8 +128,14 @@ class EventLog(SharedFile):
         other = {
             name: f"{name} {self.about.get(name, 'missing')} there, {value} here"
             for name, value in (self._wanted or {}).items()
-            if not _same(name, self.about.get(name), value, is_reopened)
+            if self.about.get(name) != value
         }
+        if "strategies" in other and self._wanted is not None:
+            # Listed in the order in which they were added. A process that opens the file again goes on where
+            # there are more by now.
+            known, wanted = (set(each["strategies"].split("+")) for each in (self.about, self._wanted))
+            if known == wanted or (is_reopened and wanted <= known):
+                del other["strategies"]
         if other:
             # What was learned of another embedder's contexts is of no use here.
             along = "" if {"embedder", "dimensions"} & other.keys() else _ALONG
@@ -164,14 +163,14 @@ class Events:
         )
         return done.rowcount == 1
 
-    def declared(self, name: str) -> str:
-        """Return what the file says that its events mean, under a name."""
-        row = self._connection.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
-        return str(row[0])
-
-    def declare(self, name: str, value: str) -> None:
-        """Change what the file says that its events mean."""
-        self._connection.execute("UPDATE about SET value = ? WHERE name = ?", (value, name))
+    def declare_strategy(self, strategy: str) -> bool:
+        """Add a strategy to those that the file chooses among; False where it is one already."""
+        known = self._one("value FROM about WHERE name = 'strategies'").split("+")
+        self._connection.execute(
+            "UPDATE about SET value = ? WHERE name = 'strategies'",
+            ("+".join(dict.fromkeys([*known, strategy])),),
+        )
+        return strategy not in known
 
     def _where(self, clause: str, *values: Any) -> Iterator[Event]:
         statement = f"SELECT seq, kind, id, at, x, data FROM events WHERE {clause}"
@@ -193,22 +192,21 @@ class Events:
         """Return the last event of a kind."""
         return next(self._where("kind = ? ORDER BY seq DESC LIMIT 1", kind), None)
 
-    def _number(self, expression: str, *values: Any) -> int | None:
-        found: int | None = self._connection.execute(f"SELECT {expression}", values).fetchone()[0]
-        return found
+    def _one(self, expression: str, *values: Any) -> Any:
+        return self._connection.execute(f"SELECT {expression}", values).fetchone()[0]
 
     def last(self) -> int:
         """Return the place of the last event; 0: there is none."""
-        return self._number("max(seq) FROM events") or 0
+        return int(self._one("max(seq) FROM events") or 0)
 
     def count(self) -> int:
         """Return how many events there are; places may be left out where an event was refused."""
-        return self._number("count(*) FROM events") or 0
+        return int(self._one("count(*) FROM events"))
 
     def first_since(self, at: float) -> int:
         """Return the place before the first question at or after a time."""
-        first = self._number("min(seq) FROM events WHERE at >= ? AND kind = 'question'", at)
-        return self.last() if first is None else first - 1
+        first = self._one("min(seq) FROM events WHERE at >= ? AND kind = 'question'", at)
+        return self.last() if first is None else int(first) - 1
 
     def snapshot(self) -> tuple[int, bytes] | None:
         """Return the snapshot: up to which event, and the state."""
@@ -228,19 +226,7 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
-def _same(name: str, there: str | None, here: str, is_reopened: bool) -> bool:
-    """Whether an entry means the same here.
-
-    Strategies are listed in the order in which they were added. A process that opens the file again goes on
-    where there are more by now.
-    """
-    if name == "strategies" and there is not None:
-        known, wanted = set(there.split("+")), set(here.split("+"))
-        return wanted <= known if is_reopened else wanted == known
-    return there == here
-
-
-def _begun(connection: sqlite3.Connection, begin: str) -> None:
+def _begin(connection: sqlite3.Connection, begin: str) -> None:
     """Begin, and take the lock: a deferred transaction takes it, or fails to, when it first reads."""
     connection.execute(begin)
     try:

@@ -1,4 +1,4 @@
-"""Reports on the log of a bandit, and changes to it: replay, recalibrate, rebuild, export, prune, plot."""
+"""Reports on the log of a bandit, and changes to it: replay, recalibrate, rebuild, export, prune."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.errors import DataError, InputError, require
+from mio_rag.errors import DataError, InputError
 from mio_rag.learning.bandit import TYPES, BanditSettings, Learned, Ridge, context_in, net, rewarded
-from mio_rag.learning.bandit_choice import every_set, mixture, worths
+from mio_rag.learning.bandit_choice import every_set, mixture
 from mio_rag.learning.bandit_log import Event, EventLog, Events
 from mio_rag.learning.strategist import admit, folded, known_settings
 from mio_rag.learning.weights import Weights, read_weights, write_weights
-from mio_rag.pictures import save_figure, set_title
 
 FloatArray = NDArray[np.float64]
 
@@ -27,8 +26,6 @@ _NORMAL = 1.959963984540054  # 97.5 % of a standard normal distribution lie belo
 _NOT_WORSE = 0.01  # of the loss: what recalibrated models may lose on the holdout, interval included
 _LEAST = 10  # questions of a type before it is reported
 _FEWEST = 20  # questions of a window
-_COLOURS = ("#3b6fb6", "#e0a030", "#4c9f70", "#c05050", "#9467bd", "#8c6d46", "#17a2b8", "#888888")
-_POINTS = 50  # of a curve, at most
 
 
 def settings_of(path: Path) -> BanditSettings:
@@ -39,6 +36,13 @@ def settings_of(path: Path) -> BanditSettings:
 def _opened(path: Path, settings: BanditSettings | None = None) -> tuple[EventLog, Learned]:
     log = EventLog(path)
     return log, Learned(*known_settings(log, settings))
+
+
+def _learned(path: Path) -> tuple[EventLog, Learned]:
+    log, learned = _opened(path)
+    with log.reading() as events:
+        folded(learned, events)
+    return log, learned
 
 
 # -- off-policy estimates -----------------------------------------------------------------------------------
@@ -59,11 +63,7 @@ class Estimate:
 
 
 def off_policy(
-    rewards: ArrayLike,
-    propensities: ArrayLike,
-    target: ArrayLike,
-    predicted: ArrayLike | None = None,
-    expected: ArrayLike | None = None,
+    rewards: ArrayLike, propensities: ArrayLike, target: ArrayLike, predicted: ArrayLike, expected: ArrayLike
 ) -> list[Estimate]:
     """Estimate what a policy would have earned per question.
 
@@ -78,45 +78,39 @@ def off_policy(
     learning" (ICML 2011). Intervals are those of the asymptotic normal distribution of the mean, for snips of
     the ratio.
 
-    rewards: shape (n,); of what was done.
+    rewards: shape (n,); of what was done; n >= 2.
     propensities: shape (n,); probability, in (0, 1], with which it was done.
     target: shape (n,); probability, in [0, 1], with which the other policy does it.
     predicted, expected: shape (n,); a model's reward of what was done, and of what the other policy does in
-        expectation; with both there is a doubly robust estimate. The model must not have learned from these
-        rewards.
+        expectation. The model must not have learned from these rewards.
 
-    Raises `InputError` with everything that is out of range, or if there is nothing to estimate from.
+    Raises `InputError` for values out of range, or shapes that differ.
     """
-    r, p, pi = (np.asarray(a, dtype=np.float64) for a in (rewards, propensities, target))
-    if not (r.ndim == 1 and r.shape == p.shape == pi.shape and r.size >= 2):
+    given = (rewards, propensities, target, predicted, expected)
+    r, p, pi, q, v = (np.asarray(a, dtype=np.float64) for a in given)
+    if r.ndim != 1 or r.size < 2 or len({a.shape for a in (r, p, pi, q, v)}) > 1:
         raise InputError(
-            f"rewards, propensities and target have shapes {r.shape}, {p.shape}, {pi.shape}: give one value "
+            f"rewards and probabilities have shapes {[a.shape for a in (r, p, pi, q, v)]}: give one value "
             "for each of at least two questions"
         )
-    wrong = {
-        "propensities must lie in (0, 1]: what was done had a probability": not ((p > 0) & (p <= 1)).all(),
-        "target must lie in [0, 1]: it holds probabilities": not ((pi >= 0) & (pi <= 1)).all(),
-        "rewards must be finite": not np.isfinite(r).all(),
-        "a doubly robust estimate needs both predicted and expected": (predicted is None)
-        != (expected is None),
-    }
-    if problems := [text for text, holds in wrong.items() if holds]:
-        raise InputError(problems)
+    in_range = (p > 0).all() and (p <= 1).all() and (pi >= 0).all() and (pi <= 1).all()
+    if not in_range or not np.isfinite([r, q, v]).all():
+        raise InputError("propensities must lie in (0, 1], target in [0, 1], and rewards must be finite")
     w = pi / p
-    values = {"ips": w * r}
+    values = {"ips": w * r, "dr": v + w * (r - q)}
     if w.sum() > 0:
         ratio = float((w * r).sum() / w.sum())
-        values["snips"] = ratio + w * (r - ratio) / w.mean()
-    if predicted is not None and expected is not None:
-        q, v = (np.asarray(a, dtype=np.float64) for a in (predicted, expected))
-        if q.shape != r.shape or v.shape != r.shape:
-            raise InputError(f"predicted and expected have shapes {q.shape}, {v.shape}: give {r.shape}")
-        values["dr"] = v + w * (r - q)
+        values = {"ips": w * r, "snips": ratio + w * (r - ratio) / w.mean(), "dr": values["dr"]}
     effective, found = float(w.sum() ** 2 / max((w**2).sum(), 1e-300)), []
     for name, each in values.items():
-        middle, half = float(each.mean()), _NORMAL * float(each.std(ddof=1)) / math.sqrt(each.size)
+        middle, half = _mean(each)
         found.append(Estimate(name, middle, middle - half, middle + half, effective))
     return found
+
+
+def _mean(values: FloatArray) -> tuple[float, float]:
+    """A mean, and half of its 95 % interval."""
+    return float(values.mean()), _NORMAL * float(values.std(ddof=1)) / math.sqrt(values.size)
 
 
 @dataclass(frozen=True)
@@ -150,8 +144,17 @@ def replay(path: Path, settings: BanditSettings) -> Replay:
     rows: list[tuple[float, ...]] = []
     with log.reading() as events:
         for event in events.after(0):
-            if event.kind == "question" and event.data["propensity"] < 1:
-                rows.append(_replayed(learned, event))
+            data = event.data
+            if event.kind == "question" and data["propensity"] < 1:
+                found = mixture(learned, context_in(event), data["type"], event.id, data["each"])
+                members = [name in data["strategies"] for name in learned.strategies]
+                place = int(np.flatnonzero((every_set(len(members)) == members).all(axis=1))[0])
+                spent = sum(
+                    learned.price(data["tokens"].get(n, 0), data["seconds"].get(n, 0.0)) for n in data["own"]
+                )
+                reward = data["total"] - data["base"] - spent  # what those besides the base added together
+                p, worth = found.chances, found.expected
+                rows.append((reward, data["propensity"], p[place], worth[place], float(p @ worth)))
             learned.fold(event, events.find)
     if len(rows) < 2:
         raise InputError(
@@ -159,24 +162,9 @@ def replay(path: Path, settings: BanditSettings) -> Replay:
             "questions after the cold start"
         )
     reward, propensity, target, predicted, expected = np.array(rows).T
-    found = off_policy(reward, propensity, target, predicted, expected)
+    estimates = off_policy(reward, propensity, target, predicted, expected)
     differs = int((np.abs(target - propensity) > 1e-9).sum())
-    return Replay(settings.policy, len(rows), float(reward.mean()), tuple(found), differs)
-
-
-def _replayed(learned: Learned, event: Event) -> tuple[float, ...]:
-    """Net value, propensity, and of the target: probability, predicted and expected value."""
-    x, data = context_in(event), event.data
-    found = mixture(learned, x, data["type"], event.id, data["each"])
-    members = tuple(int(name in data["strategies"]) for name in learned.strategies)
-    means = np.array([learned.models[name].mean(x) for name in learned.strategies])
-    worth = worths(means[None, :], learned.overlap(means), learned.costs())[0]
-    sets = every_set(means.size)
-    chances = np.array([found.probability(tuple(row)) for row in sets.tolist()])
-    place = int(np.flatnonzero((sets == np.array(members)).all(axis=1))[0])
-    spent = sum(learned.price(data["tokens"].get(n, 0), data["seconds"].get(n, 0.0)) for n in data["own"])
-    reward = data["total"] - data["base"] - spent  # what the strategies besides the base added together
-    return reward, data["propensity"], found.probability(members), worth[place], chances @ worth
+    return Replay(settings.policy, len(rows), float(reward.mean()), tuple(estimates), differs)
 
 
 # -- changes to a log ---------------------------------------------------------------------------------------
@@ -234,9 +222,7 @@ def recalibrate(
         window.seq = start
         _fit(window, events, start, border)
         old, new = _losses([learned.models, window.models], events, border)
-        difference = new - old
-        half = _NORMAL * float(difference.std(ddof=1)) / len(difference) ** 0.5
-        middle = float(difference.mean())
+        middle, half = _mean(new - old)
         good = bool(middle + half <= _NOT_WORSE * old.mean())
         if good:
             _fit(window, events, start)
@@ -247,9 +233,8 @@ def recalibrate(
             models = {n: {k: getattr(model, k) for k in names} for n, model in window.models.items()}
             data = {"from": start, "upto": events.last(), "models": models}
             events.append("recalibrated", f"{events.last() + 1}", moment, data)
-    sizes = cut, len(inside) - cut, len(difference)
-    losses = float(old.mean()), float(new.mean())
-    return Recalibration(*sizes, *losses, middle - half, middle + half, good)
+    sizes = cut, len(inside) - cut, len(old)
+    return Recalibration(*sizes, float(old.mean()), float(new.mean()), middle - half, middle + half, good)
 
 
 def _fit(window: Learned, events: Events, start: int, upto: int | None = None) -> None:
@@ -295,7 +280,7 @@ def rebuild(path: Path) -> int:
     return count
 
 
-def prune(path: Path, strategy: str, kind: str, on: bool = True, now: float | None = None) -> bool:
+def prune(path: Path, strategy: str, kind: str, on: bool = True) -> bool:
     """Put a strategy on probation for a type of question, or lift that; False where it is so already.
 
     Raises `InputError` for a strategy that the log does not choose among, or an unknown type.
@@ -315,12 +300,12 @@ def prune(path: Path, strategy: str, kind: str, on: bool = True, now: float | No
         if (f"{kind}/{strategy}" in learned.forced) == on:
             return False
         data = {"type": kind, "strategy": strategy, "on": on}
-        return events.append("pruned", str(events.last() + 1), time.time() if now is None else now, data)
+        return events.append("pruned", str(events.last() + 1), time.time(), data)
 
 
-def add_strategy(path: Path, strategy: str, now: float | None = None) -> bool:
+def add_strategy(path: Path, strategy: str) -> bool:
     """Let a log choose among one strategy more; as `admit`."""
-    return admit(EventLog(path), strategy, time.time() if now is None else now)
+    return admit(EventLog(path), strategy, time.time())
 
 
 def export(path: Path, out: Path) -> int:
@@ -328,19 +313,13 @@ def export(path: Path, out: Path) -> int:
 
     Raises `InputError` if there is nothing yet, or it cannot be written.
     """
-    log, learned = _opened(path)
-    with log.reading() as events:
-        folded(learned, events)
+    log, learned = _learned(path)
     if not learned.questions:
         raise InputError(f"'{path}' holds no questions: there is nothing to export")
     arrays = {f"theta/{name}": model.theta for name, model in learned.models.items()}
-    about = {
-        "strategies": learned.strategies,
-        "embedder": log.about["embedder"],
-        "dimensions": learned.settings.dimensions,
-    }
-    where = {"questions": learned.questions, "events": learned.seq, "date": time.strftime("%Y-%m-%d")}
-    write_weights(Weights(WEIGHTS_KIND, WEIGHTS_VERSION, arrays, about, where), out)
+    about = {name: log.about[name] for name in ("strategies", "embedder", "dimensions")}
+    origin = {"questions": learned.questions, "events": learned.seq, "date": time.strftime("%Y-%m-%d")}
+    write_weights(Weights(WEIGHTS_KIND, WEIGHTS_VERSION, arrays, about, origin), out)
     return learned.questions
 
 
@@ -356,11 +335,9 @@ def start_from(path: Path, weights: Path, weight: float) -> None:
     read = read_weights(weights, WEIGHTS_KIND, WEIGHTS_VERSION)
     log, learned = _opened(path)
     for name in ("embedder", "dimensions"):
-        if name not in read.about:
-            raise DataError(f"'{weights}' is damaged: {name} is missing; export it again")
-        if str(read.about[name]) != log.about[name]:
+        if str(read.about.get(name)) != log.about[name]:
             raise InputError(
-                f"'{weights}' was learned with {name} {read.about[name]}, and '{path}' has "
+                f"'{weights}' was learned with {name} {read.about.get(name)}, and '{path}' has "
                 f"{log.about[name]}: contexts of the two mean different things"
             )
     theta = {n: read.arrays[f"theta/{n}"] for n in learned.strategies if f"theta/{n}" in read.arrays}
@@ -370,7 +347,7 @@ def start_from(path: Path, weights: Path, weight: float) -> None:
             "give a file of a log that chose among some of them"
         )
     if any(values.shape != (learned.settings.dimensions,) for values in theta.values()):
-        raise InputError(f"'{weights}' is damaged: export it again")
+        raise DataError(f"'{weights}' is damaged: export it again")
     with log.transaction() as events:
         data = {"theta": theta, "weight": weight, "sha256": read.sha256, **dict(read.provenance)}
         if not events.append("prior", "prior", time.time(), data):
@@ -382,9 +359,7 @@ def start_from(path: Path, weights: Path, weight: float) -> None:
 
 def stats_of(path: Path) -> dict[str, Any]:
     """Return `stats` of a file; raises as `EventLog`."""
-    log, learned = _opened(path)
-    with log.reading() as events:
-        folded(learned, events)
+    log, learned = _learned(path)
     return {"about": log.about, **stats(learned)}
 
 
@@ -392,29 +367,22 @@ def stats(learned: Learned) -> dict[str, Any]:
     """Return how often each strategy ran and what it brought, and the state of the whole, as plain data."""
     n, each = learned.questions, {}
     for name in (*learned.settings.base, *learned.strategies):
-        kept = learned.tallies[name]
-        ran, always = kept["ran"], name not in learned.models
-
-        def mean(what: str, known: bool = True, kept: dict[str, float] = kept) -> float | None:
-            return kept[what] / kept["ran"] if kept["ran"] and known else None
-
+        kept, always = learned.tallies[name], name not in learned.models
+        mean = {what: total / kept["ran"] if kept["ran"] else None for what, total in kept.items()}
         each[name] = {
             "always": always,
-            "ran": int(ran),
-            "selection_rate": ran / n if n else None,
-            "share_exploring": mean("explored"),
+            "ran": int(kept["ran"]),
+            "selection_rate": kept["ran"] / n if n else None,
+            "share_exploring": mean["explored"],
             # Others are measured against those that always run: what these add is unknown.
-            "contribution_rate": mean("added", not always),
-            "contribution": mean("own", not always),
-            "reward": mean("reward", not always),
-            "tokens": mean("tokens"),
-            "seconds": mean("seconds"),
+            "contribution_rate": None if always else mean["added"],
+            "contribution": None if always else mean["own"],
+            "reward": None if always else mean["reward"],
+            "tokens": mean["tokens"],
+            "seconds": mean["seconds"],
             "rating": kept["rated"],
         }
-    probation = {
-        kind: [s for s, p in zip(learned.strategies, learned.pruned(kind), strict=True) if p]
-        for kind in TYPES
-    }
+    probation = {kind: np.array(learned.strategies)[learned.pruned(kind)].tolist() for kind in TYPES}
     return {
         "questions": n,
         "events": learned.seq,
@@ -450,47 +418,3 @@ def insights(learned: Learned) -> list[str]:
             share = min(1.0, twice / smaller)
             found.append((0.0, f"{pair.replace('+', ' and ')} find {share:.0%} of the smaller part twice"))
     return [text for _, text in sorted(found)]
-
-
-def plot_log(path: Path, out: Path) -> None:
-    """Draw a log into a .png, .svg or .pdf file.
-
-    Raises `InputError` if the file is no log or holds no questions, for another format, or if it cannot be
-    written; `MissingExtraError` without matplotlib.
-    """
-    require("matplotlib", "evaluation", "drawing a log")
-    from matplotlib.figure import Figure
-
-    log = EventLog(path)
-    _, strategies = known_settings(log)
-    with log.reading() as events:
-        rows = [event.data for event in events.after(0) if event.kind == "question"]
-    log.close()
-    if not rows:
-        raise InputError(f"'{path}' holds no questions: there is nothing to draw")
-    n = len(rows)
-    ran = np.array([[name in row["strategies"] for name in strategies] for row in rows], dtype=np.float64)
-    added = np.array([[row["own"].get(name, np.nan) for name in strategies] for row in rows])
-    regret = np.cumsum([row.get("regret", 0.0) for row in rows])
-    size = -(-n // _POINTS)
-    starts = np.arange(0, n, size)
-    counts = np.diff([*starts, n])
-    shares = np.add.reduceat(ran, starts) / counts[:, None]
-    figure = Figure(figsize=(8, 8), layout="constrained")
-    above, middle, below = figure.subplots(3, 1, sharex=True)
-    for place, name in enumerate(strategies):
-        colour = _COLOURS[place % len(_COLOURS)]
-        above.plot(starts + counts / 2, shares[:, place], color=colour, label=name, marker=".", markersize=3)
-        seen = np.flatnonzero(np.isfinite(added[:, place]))
-        mean = np.cumsum(added[seen, place]) / np.arange(1, len(seen) + 1)
-        middle.plot(seen + 1, mean, color=colour)
-    above.set_ylim(-0.02, 1.02)
-    above.set_ylabel("share of questions it ran on")
-    above.legend(frameon=False, fontsize=8)
-    middle.axhline(0.0, color="#bbbbbb", linewidth=0.8)
-    middle.set_ylabel("what a run added, mean so far")
-    below.plot(np.arange(1, n + 1), regret, color="black")
-    below.set_ylabel("expected regret, cumulative")
-    below.set_xlabel("questions")
-    set_title(figure, f"{path.name}: {n} questions")
-    save_figure(figure, out)

@@ -14,22 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError, StateError, choose
 from mio_rag.learning.bandit import BanditSettings, Context, Learned, StrategyOptions, context_of
-from mio_rag.learning.bandit_choice import (
-    Contributions,
-    Values,
-    contributions,
-    draw,
-    every_set,
-    mixture,
-    worths,
-)
+from mio_rag.learning.bandit_choice import Contributions, Values, contributions, every_set, mixture, uniform
 from mio_rag.learning.bandit_log import EventLog, Events
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
@@ -65,61 +56,17 @@ class Choice:
     about: dict[str, Any] = field(default_factory=dict)
 
 
-class Chooser(Protocol):
-    """Chooses strategies, and learns from what came of it."""
-
-    @property
-    def possible(self) -> tuple[str, ...]:
-        """Strategies that it may choose; all that these need must be there."""
-        ...
-
-    @property
-    def learns(self) -> bool:
-        """Whether it needs contributions, which take programs to solve."""
-        ...
-
-    def choose(self, question: Question, retriever: Retriever, price: float | None = None) -> Choice:
-        """Return strategies for a question, at a price of a token; None: the chooser's own price."""
-        ...
-
-    def learn(
-        self, choice: Choice, searched: Searched, read: Selection | None, added: Contributions | None
-    ) -> None:
-        """Update by what came of a choice; once for each.
-
-        read: None where nothing could be.
-        added: None where contributions cannot be computed.
-        """
-        ...
-
-
-@dataclass(frozen=True)
 class Fixed:
     """The same strategies for every question."""
 
-    strategies: tuple[str, ...]
+    learns = False
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strategies", check_strategies(self.strategies))
-
-    @property
-    def possible(self) -> tuple[str, ...]:
-        """The strategies."""
-        return self.strategies
-
-    @property
-    def learns(self) -> bool:
-        """Always False."""
-        return False
+    def __init__(self, strategies: Sequence[str]) -> None:
+        self.possible = check_strategies(strategies)
 
     def choose(self, question: Question, retriever: Retriever, price: float | None = None) -> Choice:
         """Return the strategies."""
-        return Choice("", self.strategies)
-
-    def learn(
-        self, choice: Choice, searched: Searched, read: Selection | None, added: Contributions | None
-    ) -> None:
-        """Do nothing."""
+        return Choice("", self.possible)
 
 
 class Strategist:
@@ -144,19 +91,19 @@ class Strategist:
         embedder: str,
         now: Callable[[], float] = time.time,
     ) -> None:
-        base = tuple(name for name in possible if name in settings.base)
-        others = tuple(name for name in possible if name not in settings.base)
+        self.base = tuple(name for name in possible if name in settings.base)
+        others = [name for name in possible if name not in settings.base]
         if not others:
             raise InputError("a bandit needs strategies to choose among, besides those that always run")
         about = {
             "strategies": "+".join(others),
-            "base": "+".join(base),
+            "base": "+".join(self.base),
             "embedder": embedder,
             "dimensions": str(settings.dimensions),
         }
         self.log = EventLog(path, about)
         self._others = tuple(self.log.about["strategies"].split("+"))
-        self.settings, self.base, self._now = settings, base, now
+        self.settings, self._now = settings, now
         self.learned = Learned(settings, self._others)
         with self.log.transaction() as events:  # settings are part of the log, for replays
             last = events.latest("settings")
@@ -179,7 +126,10 @@ class Strategist:
         return (*self.base, *self._others)
 
     def choose(self, question: Question, retriever: Retriever, price: float | None = None) -> Choice:
-        """Return strategies for a question, by what is known of questions like it."""
+        """Return strategies for a question, by what is known of questions like it.
+
+        price: of a token; None: that of the settings.
+        """
         index = retriever.index
         embedding = index.embedder.encode([question.text])[0]
         known = 0 if index.links is None else len(names_of(index).mentioned(question.text))
@@ -197,26 +147,26 @@ class Strategist:
 
         The price and the choice are one step: threads with other prices wait.
         """
+        identity = uuid.uuid4().hex if identity is None else identity
         with self._lock:
             self.refresh()
             learned, settings = self.learned, self.settings
             learned.token_price = settings.token_price if price is None else price
-            bare = context_of(text, embedding, known_names, settings.dimensions)
-            context = bare.with_past(learned.similar(bare.place))
-            identity = uuid.uuid4().hex if identity is None else identity
+            context = context_of(text, embedding, known_names, settings.dimensions)
+            context = context.with_past(learned.similar(context.place))
+            names = learned.strategies
             found = mixture(learned, context.x, context.type, identity, self._others)
-            drawn = draw(found, settings.seed, identity)
-            means = np.array([learned.models[name].mean(context.x) for name in learned.strategies])
-            worth = worths(means[None, :], found.program.overlap, found.program.cost)[0]
-            place = int(np.flatnonzero((every_set(means.size) == np.array(drawn.members)).all(axis=1))[0])
+            place, mode = found.draw(*uniform(settings.seed, identity, "draw").random(2))
+            sets, chances = every_set(len(names)), found.chances
+            means = np.array([learned.models[name].mean(context.x) for name in names])
             about = {
                 "type": context.type,
-                "mode": drawn.mode,
-                "propensity": drawn.propensity,
-                "each": dict(zip(learned.strategies, found.each.tolist(), strict=True)),
-                "expected": dict(zip(learned.strategies, means.tolist(), strict=True)),
-                "expected_worth": float(worth[place]),
-                "regret": float(worth.max() - worth[place]),
+                "mode": mode,
+                "propensity": float(chances[place]),
+                "each": dict(zip(names, (chances @ sets).tolist(), strict=True)),
+                "expected": dict(zip(names, means.tolist(), strict=True)),
+                "expected_worth": float(found.expected[place]),
+                "regret": float(found.expected.max() - found.expected[place]),
                 "token_price": learned.token_price,
                 "state": learned.seq,
             }
@@ -226,15 +176,17 @@ class Strategist:
             weights = {}
             if settings.weighted and means.max() > 0:
                 shares = np.clip(means / means.max(), _LEAST_WEIGHT, 1.0)
-                weights = dict(zip(learned.strategies, shares.tolist(), strict=True))
-            names = [n for n, inside in zip(learned.strategies, drawn.members, strict=True) if inside]
-        why = f"{drawn.mode}: {found.why}"
-        return Choice(identity, (*self.base, *names), weights, self.base, why, about)
+                weights = dict(zip(names, shares.tolist(), strict=True))
+            run = [name for name, inside in zip(names, sets[place], strict=True) if inside]
+        return Choice(identity, (*self.base, *run), weights, self.base, f"{mode}: {found.why}", about)
 
     def learn(
         self, choice: Choice, searched: Searched, read: Selection | None, added: Contributions | None
     ) -> None:
-        """Write what came of a choice, and learn from it; nothing without contributions."""
+        """Write what came of a choice, and learn from it; nothing without contributions.
+
+        read: None where nothing could be.
+        """
         if added is None:
             self._waiting.pop(choice.id, None)
             return
@@ -251,10 +203,8 @@ class Strategist:
             "last": dict(added.last),
             "base": added.base,
             "total": added.total,
-            "tokens": {
-                name: amount.prompt_tokens + amount.completion_tokens for name, amount in spent.items()
-            },
-            "seconds": {name: amount.seconds for name, amount in spent.items()},
+            "tokens": {name: one.prompt_tokens + one.completion_tokens for name, one in spent.items()},
+            "seconds": {name: one.seconds for name, one in spent.items()},
             "credit": credit,
             "read": ids,
         }
@@ -264,14 +214,13 @@ class Strategist:
         """Add the event of a question that is finished; False where it is in the log already."""
         with self._lock:
             waited = self._waiting.pop(choice.id, None)
-        if waited is None:
-            return False
-        context, about = waited
-        data = {**about, "strategies": list(choice.strategies), **outcome}
-        x = context.x.astype(np.float32).tobytes()
-        with self._lock:
+            if waited is None:
+                return False
+            context, about = waited
+            data = {**about, "strategies": list(choice.strategies), **outcome}
             before = self.learned.seq
             with self.log.transaction() as events:
+                x = context.x.astype(np.float32).tobytes()
                 is_new = events.append("question", choice.id, self._now(), data, x)
             self.refresh()  # only what is written for good is learned from
             if self.learned.seq // _SNAPSHOT_EVERY > before // _SNAPSHOT_EVERY:
@@ -283,18 +232,6 @@ class Strategist:
         """Rate the answer to a question; as `rate`."""
         is_new = rate(self.log, identity, value, self._now())
         self.refresh()
-        return is_new
-
-    def add_strategy(self, strategy: str) -> bool:
-        """Choose among one strategy more; as `admit`.
-
-        What was learned of the others stays. Nothing is known of the new one: it is tried where nothing else
-        is sure, and when exploring. Other processes that have the file open go on with what they have.
-        """
-        is_new = admit(self.log, strategy, self._now())
-        with self._lock:
-            self.refresh()
-            self._others = tuple(dict.fromkeys((*self._others, strategy)))
         return is_new
 
     def refresh(self) -> None:
@@ -309,9 +246,8 @@ class Strategist:
             self.refresh()
             yield self.learned
 
-    def close(self) -> None:
-        """Close the file."""
-        self.log.close()
+
+Chooser = Fixed | Strategist
 
 
 def open_strategist(options: StrategyOptions, index: CorpusIndex) -> Strategist:
@@ -322,7 +258,7 @@ def open_strategist(options: StrategyOptions, index: CorpusIndex) -> Strategist:
     return Strategist(path, options.possible, options.bandit, index.embedder.fingerprint)
 
 
-# -- changes to a log ---------------------------------------------------------------------------------------
+# -- the log ------------------------------------------------------------------------------------------------
 
 
 def rate(log: EventLog, identity: str, value: int, now: float) -> bool:
@@ -346,6 +282,9 @@ def rate(log: EventLog, identity: str, value: int, now: float) -> bool:
 def admit(log: EventLog, strategy: str, now: float) -> bool:
     """Let a log choose among one strategy more; False where it is so already.
 
+    What was learned of the others stays. Nothing is known of the new one: it is tried where nothing else is
+    sure, and when exploring. Processes that have the file open go on with what they have.
+
     Raises `InputError` for an unknown strategy, or one that always runs there.
     """
     if strategy not in STRATEGIES:
@@ -353,11 +292,7 @@ def admit(log: EventLog, strategy: str, now: float) -> bool:
     if strategy in log.about["base"].split("+"):
         raise InputError(f"'{strategy}' always runs there: it is not chosen")
     with log.transaction() as events:
-        known = events.declared("strategies").split("+")  # another process may have added some
-        if strategy in known:
-            return False
-        events.declare("strategies", "+".join([*known, strategy]))
-        return events.append("strategy", strategy, now, {})
+        return events.declare_strategy(strategy) and events.append("strategy", strategy, now, {})
 
 
 def folded(learned: Learned, events: Events, *, afresh: bool = False) -> Learned:
@@ -391,28 +326,14 @@ def known_settings(log: EventLog, settings: BanditSettings | None = None) -> tup
 # -- search and selection -----------------------------------------------------------------------------------
 
 
-def measured(
-    selector: Selector,
-    searched: Searched,
-    choice: Choice,
-    budget_tokens: int,
-    counter: TokenCounter | None = None,
-) -> Contributions | None:
-    """Return what each strategy of a choice added; None where one that always runs has failed."""
-    if any(one.failed and one.strategy in choice.base for one in searched.tried):
-        return None
-    pool = searched.pool if searched.every is None else searched.every
-    values = Values(selector, pool, searched.alone, budget_tokens, counter)
-    return contributions(values, choice.strategies, choice.base)
-
-
 def searched_json(outcome: Outcome) -> dict[str, Any]:
-    """What each strategy did, and who found what is read, as plain data; empty without strategies."""
+    """Return what each strategy did, and who found what is read, as plain data; empty without strategies."""
     result = next((one for one in outcome.results.values() if "searched" in one.facts), None)
     if result is None:
         return {}
     searched: Searched = result.facts["searched"]
     read = () if outcome.selection is None else outcome.selection.ids
+    spent = ("prompt_tokens", "completion_tokens", "lm_calls", "retrieval_calls", "seconds")
     return {
         "strategies": [
             {
@@ -422,11 +343,7 @@ def searched_json(outcome: Outcome) -> dict[str, Any]:
                 "dropped_names": one.found.dropped,
                 "note": one.found.note,
                 "failed": one.failed,
-                "prompt_tokens": one.amount.prompt_tokens,
-                "completion_tokens": one.amount.completion_tokens,
-                "lm_calls": one.amount.lm_calls,
-                "retrieval_calls": one.amount.retrieval_calls,
-                "seconds": one.amount.seconds,
+                **{name: getattr(one.amount, name) for name in spent},
             }
             for one in searched.tried
         ],
@@ -440,7 +357,7 @@ def searched_json(outcome: Outcome) -> dict[str, Any]:
 class StrategyLearner:
     """Reports to a bandit what came of its choices; a `mio_rag.session.state.Learner`."""
 
-    chooser: Chooser
+    chooser: Strategist
     selector: Selector
 
     def learn(self, state: State) -> None:
@@ -451,12 +368,15 @@ class StrategyLearner:
             return
         choice: Choice = state.once("search", lambda: Choice("", ()))
         searched: Searched = found.facts["searched"]
-        counter = None if state.retriever is None else state.retriever.counter
-        program = self.selector.replace(token_price=max(state.price, self.selector.token_price))
-        added = measured(program, searched, choice, state.budget, counter)
+        added = None
+        if not any(one.failed and one.strategy in choice.base for one in searched.tried):
+            counter = None if state.retriever is None else state.retriever.counter
+            program = self.selector.replace(token_price=max(state.price, self.selector.token_price))
+            pool = searched.pool if searched.every is None else searched.every
+            values = Values(program, pool, searched.alone, state.budget, counter)
+            added = contributions(values, choice.strategies, choice.base)
         self.chooser.learn(choice, searched, read, added)
 
     def close(self) -> None:
         """Close the log of the bandit."""
-        if isinstance(self.chooser, Strategist):
-            self.chooser.close()
+        self.chooser.log.close()

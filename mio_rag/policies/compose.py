@@ -18,7 +18,7 @@ from mio_rag.learning.bandit import BanditSettings, StrategyOptions
 from mio_rag.learning.mdp import model_of
 from mio_rag.learning.router_model import Deciding
 from mio_rag.learning.rules import make_policy
-from mio_rag.learning.strategist import Chooser, Fixed, StrategyLearner, open_strategist
+from mio_rag.learning.strategist import Chooser, Fixed, Strategist, StrategyLearner, open_strategist
 from mio_rag.policies.setup import ControlSettings, Kind, Setup
 from mio_rag.policy import READER, Policy
 from mio_rag.policy_files import Resolved, alpha_of, read_policy, resolve
@@ -101,7 +101,7 @@ def compose(
         None,
         Models(specs_of(policy)) if models is None else models,
         pacer_of(policy) if pacer is None else pacer,
-        StrategyLearner(chooser, program) if chooser is not None and chooser.learns else None,
+        StrategyLearner(chooser, program) if isinstance(chooser, Strategist) else None,
         settings={"policy": policy.to_dict(), "sha256": found.sha256, "seed": int(setup.seed)},
         always_asks=_asks_more(policy, found, chooser),
     )

@@ -37,7 +37,7 @@ from mio_rag.learning.planner import read_planner
 from mio_rag.learning.router import answer_worked, labels
 from mio_rag.learning.router_model import Correction, Deciding, Router, RouterSettings, read_router
 from mio_rag.learning.rules import POLICIES, make_policy, split_name
-from mio_rag.learning.strategist import Chooser, Fixed, StrategyLearner, open_strategist
+from mio_rag.learning.strategist import Chooser, Fixed, Strategist, StrategyLearner, open_strategist
 from mio_rag.policies.compose import KIND as POLICY_KIND
 from mio_rag.policies.setup import Controller, ControlSettings, Kind, Setup
 from mio_rag.selection.selector import Selector
@@ -291,7 +291,7 @@ def _make_strategies(name: str, setup: Setup) -> Session:
     names, options = _strategies(name), options_of(setup.settings.kinds)
     chooser: Chooser = open_strategist(options, setup.retriever.index) if names is None else Fixed(names)
     kit = Equipment(setup.retriever, setup.selector, search=options.search)
-    learner = StrategyLearner(chooser, setup.selector) if chooser.learns else None
+    learner = StrategyLearner(chooser, setup.selector) if isinstance(chooser, Strategist) else None
     settings = {"max_tokens": setup.max_tokens, **options.to_dict()}
     plan = Order(NAMED["plain"])
     return _session(name, setup, plan, Search(chooser), settings=settings, kit=kit, learner=learner)

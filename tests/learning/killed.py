@@ -36,11 +36,11 @@ def _drained(read: int) -> bytes:
 
 def main(path: Path) -> None:
     rng = random.Random(1)
-    strategist(path).close()
+    strategist(path).log.close()
     # What is loaded at the first question is loaded here, once, and not in each of the sixty.
     first = strategist(path.with_name("first.sqlite"))
     first.record(choice := asked(first, 0), outcome(choice, TRUTH))
-    first.close()
+    first.log.close()
     # Looking for garbage among all that is loaded would make each of the sixty copy it.
     gc.freeze()
     read, write = os.pipe()
