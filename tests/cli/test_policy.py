@@ -147,7 +147,7 @@ def test_a_log_is_replayed_with_its_own_settings(tmp_path: Path) -> None:
     truth = {"hyde": 0.2, "query2doc": 0.01, "grounded": 0.1}
     bandit = strategist(path, policy="uniform", token_price=0.01, ridge=20.0)
     lived(bandit, 60, truth)
-    bandit.close()
+    bandit.log.close()
     own = settings_of(path)
     told = only_object(here("policy", "replay", path, "--json"))
     assert told["earned"] == replay(path, own.replace(policy="linucb")).earned
