@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import time
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,17 +25,12 @@ from benchmarks.runner import Measured, figure, note, numbers, text_table
 from mio_rag.context import TokenCounter, render_passage
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, require
+from mio_rag.measures import coverage
 from mio_rag.pool import Pool
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.types import Passage
 
-_RUN = 4  # words that must stand together to count as read
-_ALONE = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
-_WORD = re.compile(r"\w+")
-_TAG = re.compile(r"</?[a-zA-Z][^<>\n]{0,300}>")
-_LINK = re.compile(r"\]\([^()\s]*\)")
-_JOIN = re.compile(r"(?<=\w)[-\u00ad\u2010\u2011]\s*(?=\w)|(?<=\d)[,.](?=\d)|['\u2019]")
 _SMALLER = (32, 64, 128)  # tokens
 RANKINGS = ("dense", "bm25", "rrf", "minmax")
 
@@ -68,36 +61,6 @@ class Tiktoken:
         """The first tokens of a text."""
         found: str = self._encoding.decode(self._encoding.encode(text, disallowed_special=())[:tokens])
         return found.rstrip("\ufffd")
-
-
-# -- coverage -----------------------------------------------------------------------------------------------
-
-
-def words_of(text: str) -> list[str]:
-    """Words of a text, characters where a script has no spaces; markup and punctuation play no part."""
-    text = _LINK.sub("] ", _TAG.sub(" ", text))
-    text = _JOIN.sub("", unicodedata.normalize("NFKC", text).casefold()).replace("_", " ")
-    return _WORD.findall(_ALONE.sub(lambda found: f" {found[0]} ", text))
-
-
-def _runs(words: Sequence[str], length: int) -> Iterable[tuple[str, ...]]:
-    return zip(*(words[k:] for k in range(length)), strict=False)
-
-
-def coverage(evidence: Sequence[str], texts: Sequence[str]) -> float:
-    """Share of the words of the evidence that texts hold, in runs of four; of all, where there are fewer."""
-    read = [words_of(text) for text in texts]
-    covered = total = 0
-    for text in evidence:
-        words = words_of(text)
-        length = min(_RUN, len(words))
-        known = {run for part in read for run in _runs(part, length)} if length else set()
-        marks = np.zeros(len(words), dtype=bool)
-        for k, run in enumerate(_runs(words, length)):
-            if run in known:
-                marks[k : k + length] = True
-        covered, total = covered + int(marks.sum()), total + len(words)
-    return covered / total if total else 0.0
 
 
 # -- sets ---------------------------------------------------------------------------------------------------

@@ -52,7 +52,6 @@ def measure(given: argparse.Namespace) -> Measured:
     report = {
         "rows": summary,
         "comparisons": found.comparisons,
-        "matched": found.matched,
         "run": found.run["settings"],
     }
     table = rows_table(summary, {"tokens_used": 0, **dict.fromkeys(qualities, 3)})

@@ -220,6 +220,7 @@ class Question:
     gold_ids, gold_sources: ids of the passages, or sources (documents), that hold the evidence; empty when
         not labelled so.
     choices: options of a multiple-choice question.
+    evidence: texts that answer it, quoted from the documents.
     """
 
     id: str
@@ -229,6 +230,7 @@ class Question:
     gold_sources: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     type: str = ""
+    evidence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.text.strip():

@@ -294,7 +294,7 @@ def _print_result(output: Output, result: EvaluationResult, refused: dict[Any, A
         print_sets,
         print_summary,
     )
-    from mio_rag.evaluation.statistics import by_twins, part_read
+    from mio_rag.evaluation.statistics import by_twins, part_read, reading_nothing
 
     console = output.console
     if output.as_json:
@@ -303,7 +303,7 @@ def _print_result(output: Output, result: EvaluationResult, refused: dict[Any, A
         return
     print_run(console, result.run)
     print_summary(console, result.summary, result.comparisons, result.run["baseline"], details=details)
-    for note in filter(None, (part_read(result.run), by_twins(result.rows))):
+    for note in filter(None, (reading_nothing(result.rows), part_read(result.run), by_twins(result.rows))):
         console.print(f"\nnote: {note}", style="yellow", soft_wrap=True)
     print_sets(console, result.by_set)
     if refused:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from mio_rag.cli.terminal import Terminal, printable, styled
 from mio_rag.evaluation.rows import reading_column
-from mio_rag.evaluation.statistics import proven_yet_behind, too_few
+from mio_rag.evaluation.statistics import behind, lead_measures, lead_table, proven_yet_behind, too_few
 from mio_rag.formulations.numbers import plural
 from mio_rag.frontier.summary import deciding_measures
 from mio_rag.measures import (
@@ -26,7 +26,6 @@ from mio_rag.measures import (
     find_measure,
     frontier_measures,
 )
-from mio_rag.methods import FITTING
 from mio_rag.refusal.fitting import Scores
 
 if TYPE_CHECKING:
@@ -301,8 +300,7 @@ def print_measures(console: Terminal, found: Sequence[Measure]) -> None:
 
 Record = Mapping[str, Any]
 _NONE = "\u2013"
-_ALL = "all_gold"
-_OURS = "exact"  # whose name says how it chooses, not whose choice it is
+_SIGNS = {-1: "red", 0: "", 1: "green"}
 
 
 def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
@@ -334,16 +332,15 @@ def print_sets(console: Terminal, by_set: Sequence[Record]) -> None:
     if not by_set:
         return
     entries = sorted(by_set, key=lambda entry: entry["budget_tokens"])
-    evidence, reading = evidence_measure(entries), reading_column(entries)
     keys = [Field("set", [entry["dataset"] for entry in entries], "left")]
     keys.append(Field("method", [entry["method"] for entry in entries], "left"))
     if len({entry["budget_tokens"] for entry in entries}) > 1:
         keys.append(Field("budget", [str(entry["budget_tokens"]) for entry in entries]))
     fields = [Field("questions", [str(entry["n"]) for entry in entries])]
-    if evidence is not None:
-        form = _percent if evidence.kind == "rate" else evidence.form.format
-        fields.append(Field("evidence\nfound", _means(entries, evidence.name, form)))
-    fields.append(Field("tokens\nread", _means(entries, reading, _count)))
+    for measure in lead_measures(entries):
+        form = _percent if measure.kind == "rate" else measure.form.format
+        fields.append(Field(heading(measure.label.lower()), _means(entries, measure.name, form)))
+    fields.append(Field("tokens\nread", _means(entries, reading_column(entries), _count)))
     console.print("\nby question set", style="bold")
     print_fields(console, keys, fields)
 
@@ -365,63 +362,32 @@ def print_summary(
     *,
     details: bool = False,
 ) -> None:
-    """What each method found and read beside the baseline; below it everything else.
+    """What each method found and read, against the baseline; below it everything else.
 
     Summary and comparisons are those of `mio_rag.evaluation.statistics`. With ``details`` the second table
     shows every measure, with 95 % intervals.
     """
     entries = sorted(summary, key=lambda entry: entry["budget_tokens"])
-    keys = [Field("method", [entry["method"] for entry in entries], "left")]
-    if len({entry["budget_tokens"] for entry in entries}) > 1:
-        keys.append(Field("budget", [str(entry["budget_tokens"]) for entry in entries]))
-    _print_first(console, keys, entries, comparisons, baseline)
+    columns = []
+    for one in lead_table(entries, comparisons, baseline):
+        styles = [_SIGNS[sign] for sign in one.signs] or [""] * len(one.cells)
+        cells = [Text(cell, style) for cell, style in zip(one.cells, styles, strict=True)]
+        columns.append(Field(one.title, cells, "left" if one.left else "right"))
+    keys = columns[: 1 + (columns[1].title == "budget")]
+    rivals = baseline is not None and len({entry["method"] for entry in entries}) > 1
+    console.print(f"{_at(entries)}{f'; the baseline is {baseline}' * rivals}.")
+    if not lead_measures(entries):
+        console.print("The questions have no answers and name no evidence, so nothing found can be counted.")
+    if reading_column(entries) == "prompt_tokens":
+        console.print("Prompt tokens: of all calls, since controllers ask more than once.")
+    console.print()
+    print_fields(console, keys, columns[len(keys) :])
     for warning in [*too_few(entries, comparisons), *proven_yet_behind(entries, comparisons)]:
         console.print(styled(("\nnote:", "yellow"), f" {warning}"))
-    shown = _others(entries, details)
+    shown = _others(entries, comparisons, details)
     if shown:
         console.print("\nanswers, proofs and costs", style="bold")
         print_fields(console, keys, shown)
-
-
-def _print_first(
-    console: Terminal,
-    keys: Sequence[Field],
-    entries: Sequence[Record],
-    comparisons: Sequence[Record],
-    baseline: str | None,
-) -> None:
-    evidence, reading = evidence_measure(entries), reading_column(entries)
-    methods = {entry["method"] for entry in entries}
-    rivals = baseline is not None and len(methods) > 1
-    said = _at(entries) + (f"; the baseline is {baseline}" if rivals else "")
-    if rivals and _OURS in methods - {baseline}:
-        said += f", and {_OURS} is the choice of mio-rag's program"
-        if FITTING in methods:
-            said += f" among whole passages, {FITTING} the one that select and ask make"
-    fields = []
-    if evidence is not None:
-        what = "gold documents" if evidence.name == "source_recall" else "gold passages"
-        asked = max((c["n"] for c in comparisons if c["measure"] == evidence.name), default=0)
-        few = f" ({asked} questions name them)" if 0 < asked < _count_of(entries) else ""
-        said += f". Evidence: the {what} of a question{few}"
-        form = _percent if evidence.kind == "rate" else evidence.form.format
-        fields.append(Field("evidence\nfound", _means(entries, evidence.name, form)))
-        if any(entry.get(_ALL) for entry in entries):
-            fields.append(Field("all\nevidence\nfound", _means(entries, _ALL, _percent)))
-    else:
-        said += ". The questions name no evidence, so that none can be counted"
-    read = "prompts" if reading == "prompt_tokens" else "tokens"
-    title = "tokens\nread" if read == "tokens" else "prompt\ntokens"
-    fields.append(Field(title, _means(entries, reading, _count)))
-    if baseline is not None and rivals:
-        fields.append(Field("tokens\nsaved", _saved(entries, reading, baseline)))
-        if evidence is not None:
-            fields.append(_difference(entries, comparisons, evidence, baseline))
-    console.print(f"{said}.")
-    if read == "prompts":
-        console.print("Prompt tokens: of all calls, since controllers ask more than once.")
-    console.print()
-    print_fields(console, keys, fields)
 
 
 def _at(entries: Sequence[Record]) -> str:
@@ -447,44 +413,8 @@ def _means(entries: Sequence[Record], name: str, form: Callable[[float], str]) -
     return [_NONE if (value := entry.get(name)) is None else form(value["mean"]) for entry in entries]
 
 
-def _saved(entries: Sequence[Record], reading: str, baseline: str) -> list[str]:
-    """Tokens that each method reads less than the baseline at the same budget."""
-    spent = {(e["method"], e["budget_tokens"]): e[reading]["mean"] for e in entries if e.get(reading)}
-    cells = []
-    for entry in entries:
-        own = spent.get((entry["method"], entry["budget_tokens"]))
-        reference = spent.get((baseline, entry["budget_tokens"]))
-        if entry["method"] == baseline or own is None or reference is None:
-            cells.append("" if entry["method"] == baseline else _NONE)
-            continue
-        saved = round(reference) - round(own)  # as the column beside it is rounded
-        cells.append(f"{saved} ({round(100 * saved / reference) if reference else 0} %)")
-    return cells
-
-
-def _difference(
-    entries: Sequence[Record], comparisons: Sequence[Record], evidence: Measure, baseline: str
-) -> Field:
-    """The paired difference in the evidence found, with its interval; coloured where it excludes zero."""
-    found = {(c["method"], c["budget_tokens"]): c for c in comparisons if c["measure"] == evidence.name}
-    rate = evidence.kind == "rate"
-    cells: list[str | Text] = []
-    for entry in entries:
-        own = found.get((entry["method"], entry["budget_tokens"]))
-        if own is None:
-            cells.append("baseline" if entry["method"] == baseline else _NONE)
-            continue
-        mean, low, high = (
-            f"{100 * own[end]:+.1f}" if rate else f"{own[end]:+.3g}" for end in ("difference", "low", "high")
-        )
-        style = "green" if own["low"] > 0 else "red" if own["high"] < 0 else ""
-        cells.append(Text(f"{mean} ({low} to {high})", style))
-    return Field(f"evidence beside {baseline}\n({'points, ' * rate}95 % interval)", cells)
-
-
-def _others(entries: Sequence[Record], details: bool) -> list[Field]:
-    evidence, reading = evidence_measure(entries), reading_column(entries)
-    first = () if details else ((evidence.name if evidence else ""), _ALL, reading)
+def _others(entries: Sequence[Record], comparisons: Sequence[Record], details: bool) -> list[Field]:
+    first = () if details else (*(one.name for one in lead_measures(entries)), reading_column(entries))
     own = {measure.name for measure in added_measures()}
     fields = []
     for measure in console_measures():
@@ -494,7 +424,12 @@ def _others(entries: Sequence[Record], details: bool) -> list[Field]:
             fields.append(Field(heading(measure.title), _cells(entries, measure, details)))
     proofs = [entry.get("optimal_share") for entry in entries]
     if any(share is not None for share in proofs):
-        fields.append(Field("proven", [_NONE if share is None else f"{share:.0%}" for share in proofs]))
+        below = behind(entries, comparisons)
+        cells = []
+        for entry, share in zip(entries, proofs, strict=True):
+            less = ", finds less" * ((entry["method"], entry["budget_tokens"]) in below)
+            cells.append(_NONE if share is None else f"{share:.0%}{less}")
+        fields.append(Field("proven", cells))
     if any(share is not None and share < 1 for share in proofs):
         gap = find_measure("gap")
         assert gap is not None

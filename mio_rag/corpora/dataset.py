@@ -88,7 +88,7 @@ class Dataset:
                 json.dumps([p.id, p.title, p.text, p.source, *known, *filter(None, [p.date])]).encode()
             )
         for q in self.questions:
-            labels = [q.answers, q.gold_ids, q.gold_sources, q.choices, q.type]
+            labels = [q.answers, q.gold_ids, q.gold_sources, q.choices, q.type, *q.evidence]
             digest.update(json.dumps([q.id, q.text, *labels]).encode())
         return digest.hexdigest()
 

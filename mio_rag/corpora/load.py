@@ -7,7 +7,8 @@ Question sets and corpora: one layout on disk, and the ways into it.
 Layout: a folder with
 
     corpus.jsonl[.gz]      one object a line: {"id", "text", "title"?, "source"?, "start"?, "end"?, "date"?}
-    questions.jsonl[.gz]   {"id", "question", "answers"?, "gold_ids"?, "gold_sources"?, "choices"?, "type"?}
+    questions.jsonl[.gz]   {"id", "question", "answers"?, "gold_ids"?, "gold_sources"?, "choices"?, "type"?,
+                           "evidence"?}; the last are quotes
 
 Without corpus.jsonl, the documents of the folder (.pdf, .docx, .md, .html, .txt and more) are the corpus,
 with the questions that lie beside them or without any. `load_dataset` also takes ``"demo"`` (bundled),
@@ -411,7 +412,7 @@ def _strings(row: Mapping[str, Any], key: str, numbers: bool = False) -> tuple[s
 
 
 _PASSAGE = ("id", "text", "title", "source", "start", "end", "date")
-_QUESTION = ("id", "question", "answers", "gold_ids", "gold_sources", "choices", "type")
+_QUESTION = ("id", "question", "answers", "gold_ids", "gold_sources", "choices", "type", "evidence")
 
 
 def _check_misspelt(row: Mapping[str, Any], fields: Sequence[str]) -> None:
@@ -445,13 +446,22 @@ def _question(row: Mapping[str, Any]) -> Question:
         gold_sources=_strings(row, "gold_sources"),
         choices=_strings(row, "choices"),
         type=_string(row, "type"),
+        evidence=_quoted(row),
     )
+
+
+def _quoted(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The texts of "evidence": strings, or objects with a "text"."""
+    given = row.get("evidence")
+    if isinstance(given, list):
+        given = [one.get("text") if isinstance(one, Mapping) else one for one in given]
+    return _strings({"evidence": given}, "evidence")
 
 
 def closed_book(source: str | Path) -> Dataset:
     """The questions of a source, without its corpus; gold passages are forgotten with it."""
     asked, left_out = _asked(source)
-    questions = tuple(dataclasses.replace(q, gold_ids=(), gold_sources=()) for q in asked)
+    questions = tuple(dataclasses.replace(q, gold_ids=(), gold_sources=(), evidence=()) for q in asked)
     return Dataset(source_name(source), (), questions, closed_book=True, left_out=left_out)
 
 

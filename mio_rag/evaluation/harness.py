@@ -27,7 +27,7 @@ from mio_rag.evaluation.contenders import (
 from mio_rag.evaluation.ledger import TRACES, Ledger, environment, now, opened_run, record_of
 from mio_rag.evaluation.report import render_report
 from mio_rag.evaluation.rows import Pipeline, warm_up
-from mio_rag.evaluation.statistics import compare_rows, matched_rows, summarize, summarize_sets
+from mio_rag.evaluation.statistics import compare_rows, summarize, summarize_sets
 from mio_rag.generation import Generator
 from mio_rag.measures import Instruments
 from mio_rag.methods import digests
@@ -132,7 +132,6 @@ class EvaluationResult:
     summary: list[dict[str, Any]]
     comparisons: list[dict[str, Any]]
     run: dict[str, Any]
-    matched: list[dict[str, Any]] = field(default_factory=list)
     by_set: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -149,9 +148,8 @@ def evaluate(
 ) -> EvaluationResult:
     """Run every method on every question; write ledger.parquet and the JSON files.
 
-    summary.json (means), comparisons.json (paired, at equal budgets), matched.json (tokens for equal gold
-    recall, where there are several budgets) and run.json (settings); for several sets also by_set.json (means
-    of each).
+    summary.json (means), comparisons.json (paired, at equal budgets) and run.json (settings); for several
+    sets also by_set.json (means of each).
 
     dataset: several are mixed evenly into one stream, over which a total of tokens is shared. Question ids
         then begin with the name of the set, which is also the column "dataset" of the ledger.
@@ -231,11 +229,10 @@ def evaluate(
         seed, baseline = settings.seed, settings.reference
         summary, by_set = summarize(rows, seed), summarize_sets(rows, seed)
         comparisons = compare_rows(rows, baseline, seed)
-        matched = matched_rows(rows, baseline, seed=seed)
-        files = {"summary": summary, "comparisons": comparisons, "matched": matched, "run": run}
+        files = {"summary": summary, "comparisons": comparisons, "run": run}
         for name, content in (files | ({"by_set": by_set} if by_set else {})).items():
             write_atomically(folder / f"{name}.json", json.dumps(content, indent=1, allow_nan=False))
-        return EvaluationResult(folder, rows, summary, comparisons, run, matched, by_set)
+        return EvaluationResult(folder, rows, summary, comparisons, run, by_set)
 
 
 def evaluate_and_report(

@@ -28,12 +28,14 @@ from mio_rag.evaluation.markup import (
     plural,
     script_json,
 )
-from mio_rag.evaluation.rows import PARTED, RANKING_SOLVERS, reading_column
+from mio_rag.evaluation.rows import RANKING_SOLVERS, reading_column
 from mio_rag.evaluation.statistics import (
     FEW_QUESTIONS,
     by_twins,
+    lead_measures,
     part_read,
     proven_yet_behind,
+    reading_nothing,
     summarize_sets,
 )
 from mio_rag.measures import Measure, evidence_measure, find_measure, page_measures, right
@@ -264,6 +266,7 @@ def _headlines(report: _Report) -> list[str]:
         _best(report),
         part_read(report.run),
         by_twins(report.rows),
+        reading_nothing(report.rows),
         _tally(report),
         _proven(report),
         *proven_yet_behind(report.summary, report.comparisons),
@@ -282,8 +285,6 @@ def _best(report: _Report) -> str:
     if measure is None:
         return "No quality measure is defined for this run, so methods are not ranked."
     means = report.means[measure.name]
-    if measure == evidence_measure(report.summary):  # which does not compare, of sentences
-        means = {key: mean for key, mean in means.items() if key[0] not in PARTED} or means
     best = max(means, key=lambda key: (means[key], -(report.mean(key, report.reading) or 0)))
     method, budget = best
     spread = between(report.points[best][measure.name])
@@ -465,10 +466,7 @@ def _set_table(report: _Report) -> str:
     entries = summarize_sets(report.rows, int(report.run.get("seed") or 0))
     if not entries:
         return ""
-    wanted = (report.evidence, find_measure("all_gold"), report.primary if report.answered else None)
-    held = {name for entry in entries for name in entry}
-    shown = list({m.name: m for m in wanted if m is not None and m.name in held}.values())
-    shown.append(_measure_of(report.reading))
+    shown = [*lead_measures(entries), _measure_of(report.reading)]
     columns = [("Set", "name"), ("Budget", "num"), ("Method", "name"), ("n", "num")]
     columns += [(measure.label, "num") for measure in shown]
     names = list(dict.fromkeys(entry["dataset"] for entry in entries))

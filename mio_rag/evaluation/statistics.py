@@ -1,4 +1,4 @@
-"""Statistics of ledger rows: means with intervals, paired comparisons, tokens at matched quality, warnings.
+"""Statistics of ledger rows: means with intervals, paired comparisons, the first table of a run, warnings.
 
 Intervals are 95 % percentile bootstrap over questions; a comparison resamples the *differences* of the same
 questions. p-values come from sign-flip permutation tests and are corrected for the number of comparisons by
@@ -10,20 +10,21 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy  # loads scipy.stats, which takes a second, on first use
 from numpy.typing import NDArray
 
-from mio_rag.errors import InputError
 from mio_rag.evaluation.rows import PARTED, RANKING_SOLVERS, reading_column
 from mio_rag.formulations.numbers import plural
-from mio_rag.measures import compared_measures, evidence_measure, measures, right
+from mio_rag.measures import Measure, compared_measures, evidence_measure, find_measure, measures, right
 
 RESAMPLES = 2000
-_RESAMPLES_MATCHED = 1000
 _FEW = 500  # questions whose resamples are cached: 8 MB
+
+_NONE = "\u2013"
 
 FloatArray = NDArray[np.float64]
 Rows = Sequence[Mapping[str, Any]]
@@ -134,8 +135,9 @@ def summarize_sets(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
 def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any]]:
     """Compare every method with the baseline; see `compare`.
 
-    Compared are the measures that say so, the evidence found, and the tokens read (`reading_column`).
-    Evidence is not compared where single sentences may have been read, since it is labelled by passages.
+    Compared are the measures that say so, the evidence found, and the tokens read (`reading_column`). Tokens
+    of a question that a method read nothing for are left out, unless nothing answers it: that saves nothing.
+    The evidence found is not compared where single sentences may have been read: it counts passages.
     """
     reading = reading_column(rows)
     evidence = evidence_measure([name for name in row if row[name] is not None] for row in rows)
@@ -145,11 +147,21 @@ def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any
     for key, group in _groups(rows).items():
         values[key] = {}
         for name in names:
-            found = {row["question_id"]: float(row[name]) for row in group if row.get(name) is not None}
-            parted = key[0] in PARTED and evidence is not None and name == evidence.name
-            if found and not parted:
+            if key[0] in PARTED and evidence is not None and name == evidence.name:
+                continue
+            found = {
+                row["question_id"]: float(row[name])
+                for row in group
+                if row.get(name) is not None and not (name == reading and is_unread(row))
+            }
+            if found:
                 values[key][name] = found
     return compare(values, baseline, seed)
+
+
+def is_unread(row: Mapping[str, Any]) -> bool:
+    """Whether nothing was read for a question that may have an answer."""
+    return row.get("tokens_used") == 0 and row.get("question_type") != "unanswerable"
 
 
 def compare(
@@ -210,128 +222,96 @@ def _sign_flip(difference: FloatArray, seed: int) -> float:
     return float(outcome.pvalue)
 
 
-# Tokens at matched quality ----------------------------------------------------------------------------------
+# The first table of a run -----------------------------------------------------------------------------------
 
 
-def tokens_to_reach(tokens: FloatArray, quality: FloatArray, target: FloatArray) -> FloatArray:
-    """Return the tokens at which curves reach their targets, by linear interpolation.
+@dataclass(frozen=True)
+class Column:
+    """A column of the first table: its title, in lines; its cells; and 1 or -1 where a cell is clearly better
+    or worse than the baseline."""
 
-    Curves are made non-decreasing first: a budget that costs more tokens for less quality is never needed.
-    Below the smallest budget, the tokens used there are an upper bound.
+    title: str
+    cells: tuple[str, ...]
+    signs: tuple[int, ...] = ()
+    left: bool = False
 
-    tokens, quality: shape (r, b); r curves of b points each, in order of the budget.
-    target: shape (r,)
 
-    NaN where a curve stays below its target.
+def lead_measures(summary: Rows) -> list[Measure]:
+    """Return what is compared first: answers in the context, and the text of the evidence.
+
+    Without labelled passages or quotes, the evidence found, which are documents.
     """
-    reached = np.maximum.accumulate(quality, axis=1)
-    spent = np.maximum.accumulate(tokens, axis=1)
-    enough = reached >= target[:, None] - 1e-12
-    at = enough.argmax(axis=1)
-    rows, before = np.arange(len(target)), np.maximum(at - 1, 0)
-    high, low = reached[rows, at], reached[rows, before]
-    rise = np.where(high > low, high - low, 1.0)
-    share = np.where(at > 0, np.clip((target - low) / rise, 0.0, 1.0), 1.0)
-    found = spent[rows, before] + share * (spent[rows, at] - spent[rows, before])
-    return np.where(enough.any(axis=1), found, np.nan)
+    found = {name for entry in summary for name in entry}
+    known = [one for name in ("answer_in_context", "evidence_covered") if (one := find_measure(name))]
+    leading = [measure for measure in known if measure.name in found]
+    evidence = evidence_measure(summary)
+    if evidence is not None and "evidence_covered" not in found:
+        leading.append(evidence)
+    return leading
 
 
-def matched_tokens(
-    curves: Mapping[str, tuple[FloatArray, FloatArray]], baseline: str, at: int, seed: int = 0
-) -> list[dict[str, Any]]:
-    """Return the tokens that each method needs for the quality of the baseline at one of its budgets.
+def lead_table(summary: Rows, comparisons: Rows, baseline: str | None) -> list[Column]:
+    """Return the columns that compare methods: what was found and read, and differences with intervals.
 
-    Intervals resample questions, the same for all methods, with the target recomputed in each resample.
-
-    curves: each of shape (questions, budgets), the same questions for every method; budgets ascending.
-    at: which budget of the baseline, counted from 0.
-
-    Keys: method, target (quality), tokens {mean, low, high} and share {mean, low, high} of the baseline's
-    tokens, or None where the target is not reached; `reached`, the share of resamples that reach it;
-    `at_most`, whether the smallest budget reaches it already. An end of an interval is None where it is
-    beyond the curve, and a share where the baseline reads nothing and the method reads something.
-
-    Raises `InputError` for an unknown baseline or curves over different questions.
+    Rows are those of the summary, in its order.
     """
-    if baseline not in curves:
-        raise InputError(f"baseline '{baseline}' is not among {', '.join(curves)}")
-    sizes = {quality.shape[0] for pair in curves.values() for quality in pair}
-    if len(sizes) != 1 or 0 in sizes:
-        raise InputError("every method needs the same questions, at least one")
-    count = sizes.pop()
-    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=_RESAMPLES_MATCHED)
-    weights = np.vstack([np.full(count, 1.0), draws]) / count  # the first row is the data itself
-    reference, target = ((weights @ values[:, [at]])[:, 0] for values in curves[baseline])
-    entries = []
-    for method, (tokens, quality) in curves.items():
-        mean_quality = weights @ quality
-        needed = reference  # the baseline's own budget, whatever a smaller one reaches
-        if method != baseline:
-            needed = tokens_to_reach(weights @ tokens, mean_quality, target)
-        shares = np.where(needed > 0, np.inf, 1.0)
-        shares[np.isnan(needed)] = np.nan
-        np.divide(needed, reference, out=shares, where=reference > 0)
-        entries.append(
-            {
-                "method": method,
-                "baseline": baseline,
-                "target": float(target[0]),
-                "tokens": _interval(needed),
-                "share": _interval(shares),
-                "reached": float(np.mean(~np.isnan(needed[1:]))),
-                "at_most": bool(method != baseline and mean_quality[0, 0] >= target[0] - 1e-12),
-            }
+    reading = reading_column(summary)
+    rivals = baseline is not None and len({entry["method"] for entry in summary}) > 1
+    found = {(c["method"], c["budget_tokens"], c["measure"]): c for c in comparisons}
+    columns = [Column("method", tuple(entry["method"] for entry in summary), left=True)]
+    if len({entry["budget_tokens"] for entry in summary}) > 1:
+        columns.append(Column("budget", tuple(f"{entry['budget_tokens']}" for entry in summary)))
+
+    def means(measure: str, form: str, scale: float) -> tuple[str, ...]:
+        return tuple(
+            form.format(scale * entry[measure]["mean"]) if entry.get(measure) else _NONE for entry in summary
         )
-    return entries
+
+    def difference(title: str, measure: str, form: str, scale: float) -> Column:
+        cells, signs = [], []
+        for entry in summary:
+            one = found.get((entry["method"], entry["budget_tokens"], measure))
+            cell, sign = ("baseline" if entry["method"] == baseline else _NONE), 0
+            if one is not None:
+                ends = sorted(scale * one[end] for end in ("low", "high"))
+                shown = (_signless(form, value) for value in (scale * one["difference"], *ends))
+                cell = "{} ({} to {})".format(*shown)
+                sign = (ends[0] > 0) - (ends[1] < 0)
+            cells.append(cell)
+            signs.append(sign)
+        return Column(title, tuple(cells), tuple(signs))
+
+    for measure in lead_measures(summary):
+        rate, name = measure.kind == "rate", measure.name
+        form, scale = ("{:.1f} %", 100) if rate else (measure.form, 1)
+        columns.append(Column(_split(measure.label.lower()), means(name, form, scale)))
+        if rivals:
+            title = f"against {baseline}\n({'points, ' * rate}95 % interval)"
+            columns.append(difference(title, name, "{:+.1f}" if rate else "{:+.3g}", scale))
+    what = "tokens\nread" if reading == "tokens_used" else "prompt\ntokens"
+    columns.append(Column(what, means(reading, "{:.0f}", 1)))
+    if rivals:
+        columns.append(difference("tokens saved\n(95 % interval)", reading, "{:.0f}", -1))
+    return columns
 
 
-def _interval(values: FloatArray) -> dict[str, float | None] | None:
-    """Interval of the data (the first value) and its resamples."""
-    if not np.isfinite(values[0]):
-        return None
-    resampled = np.where(np.isnan(values[1:]), np.inf, values[1:])
-    low, high = map(float, np.quantile(resampled, [0.025, 0.975], method="inverted_cdf"))
-    ends = {"low": low if math.isfinite(low) else None, "high": high if math.isfinite(high) else None}
-    return {"mean": float(values[0]), **ends}
+def _signless(form: str, value: float) -> str:
+    """Format a number; none that rounds to zero has a minus."""
+    shown = form.format(value)
+    return shown if any(digit in shown for digit in "123456789") else shown.replace("-", "+" * ("+" in form))
 
 
-def matched_rows(
-    rows: Rows, baseline: str, measure: str = "gold_recall", seed: int = 0
-) -> list[dict[str, Any]]:
-    """Return `matched_tokens` of ledger rows at every budget of the baseline; empty if nothing matches.
-
-    Tokens are those of `reading_column`, which each entry names as `tokens_measure`. A question without the
-    measure or without tokens in some row is left out of all.
-    """
-    reading = reading_column(rows)
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    budgets = sorted({int(row["budget_tokens"]) for row in rows})
-    table = {
-        (row["method"], int(row["budget_tokens"]), row["question_id"]): row
-        for row in rows
-        if row.get(measure) is not None and row.get(reading) is not None
-    }
-    questions = dict.fromkeys(row["question_id"] for row in rows)
-    known = [q for q in questions if all((m, b, q) in table for m in methods for b in budgets)]
-    if not known or len(budgets) < 2 or len(methods) < 2:
-        return []
-
-    def column(method: str, name: str) -> FloatArray:
-        return np.array([[float(table[method, b, q][name]) for b in budgets] for q in known])
-
-    curves = {m: (column(m, reading), column(m, measure)) for m in methods}
-    return [
-        {**entry, "measure": measure, "tokens_measure": reading, "budget_tokens": budget, "n": len(known)}
-        for k, budget in enumerate(budgets)
-        for entry in matched_tokens(curves, baseline, k, seed)
-    ]
+def _split(label: str) -> str:
+    """Break a label in the middle."""
+    words = label.split()
+    half = (len(words) + 1) // 2
+    return "\n".join(filter(None, (" ".join(words[:half]), " ".join(words[half:]))))
 
 
 # Warnings ---------------------------------------------------------------------------------------------------
 
 #: With fewer questions, one moves a mean by more than most methods differ, and intervals are rough.
 FEW_QUESTIONS = 30
-_COUNTED = 300  # passages of an index whose tokens are counted for a mean
 
 
 def part_read(run: Mapping[str, Any]) -> str:
@@ -341,8 +321,21 @@ def part_read(run: Mapping[str, Any]) -> str:
         return ""
     named = f" (by {' and '.join(parted)})" if parted else ""
     return (
-        f"Where sentences are read{named}, a gold passage counts as found if any of it is read: compare with "
-        "whole passages by whether the answer is in the context, and by answers."
+        f'Where sentences are read{named}, "evidence found" counts a gold passage if any of it is read; '
+        '"evidence text covered" counts how much of it is read.'
+    )
+
+
+def reading_nothing(rows: Rows) -> str:
+    """Return a note with the questions that a method read nothing for; else ""."""
+    counts = {key: sum(map(is_unread, group)) for key, group in _groups(rows).items()}
+    named = [f"{method} at {count} ({budget} tokens)" for (method, budget), count in counts.items() if count]
+    if not named:
+        return ""
+    asked = len({row["question_id"] for row in rows})
+    return (
+        f"Nothing was read for some of {plural(asked, 'question')}: {', '.join(named)}. That counts as "
+        "nothing found, and not as tokens saved."
     )
 
 
@@ -363,42 +356,47 @@ def by_twins(rows: Rows) -> str:
     )
 
 
-def proven_yet_behind(summary: Rows, comparisons: Rows) -> list[str]:
-    """Return a sentence for every method that is proven optimal and finds clearly less evidence.
+def behind(summary: Rows, comparisons: Rows) -> dict[tuple[str, int], list[Mapping[str, Any]]]:
+    """Return the comparisons in which a method is clearly below the baseline in what leads, by its setting.
 
-    Clearly: the paired 95 % interval of the difference from the baseline lies below 0.
+    Clearly: the paired 95 % interval of the difference lies below 0.
     """
-    measure = evidence_measure(summary)
-    if measure is None:
-        return []
-    scale, unit = (100, " points") if measure.kind == "rate" else (1, "")
-    differences = {
-        (c["method"], c.get("budget_tokens")): c for c in comparisons if c["measure"] == measure.name
-    }
-    behind: dict[tuple[str, str], list[str]] = {}
+    leading = {measure.name for measure in lead_measures(summary)}
+    found: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for one in comparisons:
+        if one["measure"] in leading and one.get("high") is not None and one["high"] < 0:
+            found.setdefault((one["method"], one["budget_tokens"]), []).append(one)
+    return found
+
+
+def proven_yet_behind(summary: Rows, comparisons: Rows) -> list[str]:
+    """Return a sentence for every method that is proven optimal and clearly below the baseline."""
+    below = behind(summary, comparisons)
+    parts: dict[tuple[str, str, str], list[str]] = {}
     for entry in summary:
-        budget, share = entry.get("budget_tokens"), entry.get("optimal_share")
-        found = differences.get((entry["method"], budget))
-        if share and found is not None and found.get("high") is not None and found["high"] < 0:
-            less, low, high = (abs(scale * found[end]) for end in ("difference", "high", "low"))
-            behind.setdefault((entry["method"], found["baseline"]), []).append(
-                f"{less:.1f}{unit} less ({low:.1f} to {high:.1f}) at {budget} tokens, with {share:.0%} of "
-                "its selections proven optimal"
+        proven = entry.get("optimal_share")
+        for one in below.get((entry["method"], entry["budget_tokens"]), ()) if proven else ():
+            measure = find_measure(one["measure"])
+            scale, unit = (100, " points") if measure is not None and measure.kind == "rate" else (1, "")
+            less, low, high = (abs(scale * one[end]) for end in ("difference", "high", "low"))
+            label = one["measure"] if measure is None else measure.label.lower()
+            parts.setdefault((entry["method"], label, one["baseline"]), []).append(
+                f"{less:.1f}{unit} less ({low:.1f} to {high:.1f}) at {entry['budget_tokens']} tokens, with "
+                f"{proven:.0%} of its selections proven optimal"
             )
     return [
-        f"{method} finds clearly less evidence than {baseline}: {'; '.join(parts)}. The proof is about the "
+        f"{method} is clearly below {baseline} in {label}: {'; '.join(texts)}. The proof is about the "
         "program, not about the evidence: nothing scores higher by these settings, yet they ask for other "
-        "passages than the questions need. Try another preset or policy, relevance fitted on your "
-        "questions (mio-rag policy fit relevance), or a larger budget."
-        for (method, baseline), parts in behind.items()
+        "passages than the questions need. Try another preset or policy, relevance fitted on your questions "
+        "(mio-rag policy fit relevance), or a larger budget."
+        for (method, label, baseline), texts in parts.items()
     ]
 
 
 def too_few(summary: Rows, comparisons: Rows) -> list[str]:
-    """Return a warning where too few questions name their evidence to compare methods."""
-    measure = evidence_measure(summary)
-    counts = [int(c["n"]) for c in comparisons if measure is not None and c["measure"] == measure.name]
-    asked = max(counts, default=0)
+    """Return a warning where too few questions are labelled to compare methods."""
+    leading = {measure.name for measure in lead_measures(summary)}
+    asked = max((int(c["n"]) for c in comparisons if c["measure"] in leading), default=0)
     if not 0 < asked < FEW_QUESTIONS:
         return []
     return [

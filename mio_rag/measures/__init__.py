@@ -28,11 +28,11 @@ from mio_rag.measures.registry import (
     selection_measures,
     unregister,
 )
-from mio_rag.measures.selections import diversity, evidence_found
+from mio_rag.measures.selections import coverage, diversity, evidence_found
 
 __all__ = [
     "LAST", "RESERVED", "Column", "Frontier", "Instruments", "Measure", "Page", "Reading", "Use",
-    "added_measures", "answer_measures", "compared_measures", "console_measures", "diversity",
+    "added_measures", "answer_measures", "compared_measures", "console_measures", "coverage", "diversity",
     "evidence_found", "evidence_measure", "exact_match", "failed_measures", "find_measure",
     "frontier_measures", "measures", "normalize_answer", "page_measures", "quick_measures",
     "reading_measures", "register", "right", "selection_measures", "token_f1", "unregister",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,37 +14,90 @@ import numpy as np
 from mio_rag.errors import InputError, require
 from mio_rag.measures.answers import normalize_answer
 from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use, has_gold
-from mio_rag.pool import Candidates
+from mio_rag.pool import Pool
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question, moment
 
+# Twins -----------------------------------------------------------------------------------------------------
 
-def credited(question: Question, pool: Candidates, ids: Sequence[str]) -> list[str]:
-    """Names of passages that were read, those of twins replaced by the gold passage that each stands for.
 
-    A twin is a near-duplicate (`Pool.duplicates`) of a gold passage that is not read itself, unless the gold
-    one is known to be the newer version.
-    """
+def _twins(pool: Pool, row: int) -> list[int]:
+    """Near-duplicates of a passage that may stand for it: all but older versions."""
+    if pool.duplicates is None:
+        return []
+    dates = pool.dates or [""] * len(pool)
+    near = np.flatnonzero(pool.duplicates[row] > 0).tolist()
+    return [k for k in near if not dates[row] or not dates[k] or moment(dates[k]) >= moment(dates[row])]
+
+
+def credited(question: Question, pool: Pool, ids: Sequence[str]) -> list[str]:
+    """Names of passages that were read, those of twins replaced by the gold passage that each stands for."""
     names, missing = list(ids), set(question.gold_ids) - set(ids)
     if pool.duplicates is None or not missing:
         return names
-    dates = pool.dates or [""] * len(pool)
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(pool.passage_ids):
-        rows.setdefault(name, []).append(row)
-    for gold in sorted(missing & set(rows)):
-        for k, name in enumerate(names):
-            pairs = ((a, b) for a in rows[gold] for b in rows.get(name, ()))
-            if name not in question.gold_ids and any(
-                pool.duplicates[a, b] > 0 and (not dates[b] or moment(dates[b]) >= moment(dates[a]))
-                for a, b in pairs
-            ):
+    for row, gold in enumerate(pool.passage_ids):
+        if gold in missing:
+            twins = {pool.passage_ids[k] for k in _twins(pool, row)} - set(question.gold_ids)
+            if (k := next((k for k, name in enumerate(names) if name in twins), None)) is not None:
                 names[k] = gold
-                break
+                missing.discard(gold)
     return names
 
 
-def evidence_found(question: Question, pool: Candidates, chosen: Sequence[int]) -> float:
+# Text of the evidence ---------------------------------------------------------------------------------------
+
+_RUN = 4  # words that must stand together to count as read
+_ALONE = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+_WORD = re.compile(r"\w+")
+_TAG = re.compile(r"</?[a-zA-Z][^<>\n]{0,300}>")
+_LINK = re.compile(r"\]\([^()\s]*\)")
+_JOIN = re.compile(r"(?<=\w)[-\u00ad\u2010\u2011]\s*(?=\w)|(?<=\d)[,.](?=\d)|['\u2019]")
+
+
+@lru_cache(maxsize=4096)
+def words_of(text: str) -> tuple[str, ...]:
+    """Words of a text, characters where a script has no spaces; markup and punctuation play no part."""
+    text = _LINK.sub("] ", _TAG.sub(" ", text))
+    text = _JOIN.sub("", unicodedata.normalize("NFKC", text).casefold()).replace("_", " ")
+    return tuple(_WORD.findall(_ALONE.sub(lambda found: f" {found[0]} ", text)))
+
+
+def _runs(words: Sequence[str], length: int) -> Iterable[tuple[str, ...]]:
+    return zip(*(words[k:] for k in range(length)), strict=False)
+
+
+def coverage(evidence: Sequence[str], texts: Sequence[str]) -> float:
+    """Share of the words of the evidence that texts hold, in runs of four; of all, where there are fewer."""
+    read = [words_of(text) for text in texts]
+    covered = total = 0
+    for text in evidence:
+        words = words_of(text)
+        length = min(_RUN, len(words))
+        known = {run for part in read for run in _runs(part, length)} if length else set()
+        marks = np.zeros(len(words), dtype=bool)
+        for k, run in enumerate(_runs(words, length)):
+            if run in known:
+                marks[k : k + length] = True
+        covered, total = covered + int(marks.sum()), total + len(words)
+    return covered / total if total else 0.0
+
+
+def _evidence_covered(question: Question, selection: Selection) -> float:
+    read = [f"{p.title} {p.text}" for p in selection.passages]
+    if question.evidence:
+        return coverage(question.evidence, read)
+    pool, shares = selection.pool, dict.fromkeys(question.gold_ids, 0.0)  # what was not retrieved counts as 0
+    for row, name in enumerate(pool.passage_ids):
+        if name in shares:
+            same = (row, *_twins(pool, row))
+            shares[name] = max(shares[name], *(coverage([pool.texts[k]], read) for k in same))
+    return float(np.mean(list(shares.values())))
+
+
+# Of the selection -------------------------------------------------------------------------------------------
+
+
+def evidence_found(question: Question, pool: Pool, chosen: Sequence[int]) -> float:
     """Recall of the gold passages, or twins of them; of the gold documents where only these are known.
 
     In [0, 1].
@@ -62,7 +117,7 @@ def evidence_found(question: Question, pool: Candidates, chosen: Sequence[int]) 
     return len(gold & set(credited(question, pool, read) if question.gold_ids else read)) / len(gold)
 
 
-def diversity(pool: Candidates, chosen: Sequence[int]) -> float | None:
+def diversity(pool: Pool, chosen: Sequence[int]) -> float | None:
     """1 - mean pairwise cosine of the chosen passages; None for fewer than two, or without embeddings."""
     if pool.embeddings is None or len(chosen) < 2:
         return None
@@ -173,15 +228,30 @@ _ranking = partial(_gold, compared=False, console=None, frontier=_NONE)
 
 #: In the order of the ledger. All methods share the retrieved ranking: it is neither compared nor judged.
 SELECTIONS = (
+    _share(
+        "answer_in_context", "Answer in context", "a gold answer occurs in the selected text",
+        source="Karpukhin et al., EMNLP 2020 (retrieval accuracy); by whole normalised words",
+        compute=_answer_in_context, labelled=_has_words, place=5,
+        console=Column(interval=True, always=True), page=Page(5, core=True, headline=0, card=False),
+        frontier=_NONE,
+    ),
+    _share(
+        "evidence_covered", "Evidence text covered",
+        "share of the words of the gold passages, or of the quoted evidence, in the selected text",
+        source="words in runs of four; of a gold passage or a near-duplicate that is no older",
+        compute=_evidence_covered, labelled=lambda question: bool(question.gold_ids or question.evidence),
+        place=7, console=Column(interval=True, always=True), page=Page(7, core=True, headline=1),
+        frontier=_NONE,
+    ),
     _gold(
         "gold_recall", "Evidence found", "share of the gold passages that were selected (gold recall)",
         source=_BOOK, compute=_gold_recall, place=10, console=Column(interval=True, always=True),
-        page=Page(10, core=True, headline=1), frontier=Frontier(Use.EVIDENCE, place=10),
+        page=Page(10, headline=2), frontier=Frontier(Use.EVIDENCE, place=10),
     ),
     _gold(
         "all_gold", "All evidence found", "every gold passage was selected",
         source="evidence found of 1; for questions that need all of their evidence", compute=_all_gold,
-        place=20, console=Column(interval=True), page=Page(20, core=True, headline=2, card=False),
+        place=20, console=Column(interval=True), page=Page(20, headline=3, card=False),
         frontier=Frontier(Use.POINT, place=20),
     ),
     _gold(
@@ -219,14 +289,7 @@ SELECTIONS = (
         "share of the gold documents that passages were selected from",
         source=f"{_BOOK}; for data labelled by document", compute=_source_recall,
         labelled=lambda question: bool(question.gold_sources), compared=False, console=None,
-        page=Page(30, headline=3, card=False), frontier=Frontier(Use.EVIDENCE, place=30),
-    ),
-    _share(
-        "answer_in_context", "Answer in context", "a gold answer occurs in the selected text",
-        source="Karpukhin et al., EMNLP 2020 (retrieval accuracy); by whole normalised words",
-        compute=_answer_in_context, labelled=_has_words, compared=False,
-        console=Column("answer in context", interval=True, always=True), page=Page(60, card=False),
-        frontier=_NONE,
+        page=Page(30, headline=4, card=False), frontier=Frontier(Use.EVIDENCE, place=30),
     ),
     _measure(
         "diversity", "Diversity", "1 minus the mean pairwise cosine of the selected passages",

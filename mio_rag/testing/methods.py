@@ -76,8 +76,9 @@ def _pool(rng: np.random.Generator, case: int, method: Method) -> Pool:
     texts = [f"passage {k} " + "word " * int(rng.integers(1, 40)) for k in range(n)]
     names = {"dense", "bm25", "fused", method.score, *method.needs} - {"", *Pool.__dataclass_fields__}
     scores = {one: relevance if one == "dense" else rng.random(n) for one in sorted(names)}
+    arrays: Any = (relevance, RegexCounter().count(texts), vectors, query)
     pool = Pool(
-        [f"p{k}" for k in range(n)], texts, relevance, RegexCounter().count(texts), vectors, query,
+        [f"p{k}" for k in range(n)], texts, *arrays,
         titles=[f"Title {k}" for k in range(n)], sources=[f"s{k % 3}" for k in range(n)], scores=scores,
         dates=["2026-01-01"] * n, question="Which passage?", links=np.zeros((n, n), np.float32),
         duplicates=np.zeros((n, n), np.float32),

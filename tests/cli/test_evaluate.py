@@ -167,7 +167,7 @@ def test_passages_and_sentences_side_by_side(index: Path, tmp_path: Path) -> Non
     asked = ("evaluate", index, "--questions", "demo", "--limit", 6, "--budget")
     done = here(*asked, "100,3000", "--methods", "fused,exact,mio,exact:sentences", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    assert "a gold passage counts as found if any of it is read" in " ".join(done.stdout.split())
+    assert '"evidence found" counts a gold passage if any of it is read' in " ".join(done.stdout.split())
     read = {
         (r["method"], r["budget_tokens"], r["question_id"]): (r["objective"], r["tokens_used"])
         for r in pq.read_table(tmp_path / "run" / "ledger.parquet").to_pylist()

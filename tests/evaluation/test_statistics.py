@@ -1,4 +1,4 @@
-"""Intervals, permutation tests, corrections, matched budgets, warnings: by hand and by enumeration."""
+"""Intervals, permutation tests, corrections, the first table, warnings: by hand and by enumeration."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from mio_rag.errors import InputError
 from mio_rag.evaluation.rows import reading_column
 from mio_rag.evaluation.statistics import (
     RESAMPLES,
     compare,
     compare_rows,
-    matched_rows,
-    matched_tokens,
+    lead_table,
     mean_interval,
     proven_yet_behind,
     ratio_interval,
+    reading_nothing,
     summarize,
-    tokens_to_reach,
     too_few,
 )
 
@@ -151,10 +149,43 @@ def test_with_controllers_all_are_counted_by_all_prompts() -> None:
     assert reading_column([*method, *controller]) == "prompt_tokens"
     found = {row["measure"]: row["difference"] for row in compare_rows([*method, *controller], "topk")}
     assert found == {"gold_recall": 0.0, "prompt_tokens": 750.0}
-    larger = [row | {"budget_tokens": 200} for row in (*method, *controller)]
-    matched = matched_rows([*method, *controller, *larger], "topk")
-    assert {entry["tokens_measure"] for entry in matched} == {"prompt_tokens"}
-    assert {entry["tokens"]["mean"] for entry in matched if entry["method"] == "mdp"} == {900.0}
+
+
+def test_what_is_not_read_is_not_saved() -> None:
+    read = {"tokens_used": 90, "evidence_covered": 1.0, "answer_in_context": 1.0}
+    blank = {"tokens_used": 0, "evidence_covered": 0.0, "answer_in_context": 0.0}
+    nothing = {"tokens_used": 0, "question_type": "unanswerable"}
+    short = {"tokens_used": 60, "evidence_covered": 1.0, "answer_in_context": 1.0}
+    both = [
+        *rows("fused", [read, read, {"tokens_used": 90, "question_type": "unanswerable"}]),
+        *rows("mio", [short, blank, nothing]),
+    ]
+    found = {row["measure"]: row for row in compare_rows(both, "fused")}
+    assert (found["tokens_used"]["n"], found["tokens_used"]["difference"]) == (2, -60.0)  # -30 and -90
+    assert found["evidence_covered"]["difference"] == -0.5
+    assert "mio at 1 (100 tokens). That counts as nothing found" in reading_nothing(both)
+    assert reading_nothing(rows("mio", [read, nothing])) == ""
+    table = {one.title: one for one in lead_table(summarize(both), compare_rows(both, "fused"), "fused")}
+    assert list(table) == [
+        "method", "answer in\ncontext", "against fused\n(points, 95 % interval)",
+        "evidence text\ncovered", "tokens\nread", "tokens saved\n(95 % interval)",
+    ]  # fmt: skip
+    assert table["tokens saved\n(95 % interval)"].cells == ("baseline", "60 (30 to 90)")
+    assert table["tokens\nread"].cells == ("90", "20")
+
+
+def test_every_row_of_the_first_table_has_intervals() -> None:
+    covered = [{"evidence_covered": 0.25 * (k % 2), "tokens_used": 10} for k in range(20)]
+    more = [one | {"evidence_covered": one["evidence_covered"] + 0.5} for one in covered]
+    both = [*rows("fused", more), *rows("mio", covered), *rows("exact:auto", more)]
+    *_, covered_by, points, read, saved = lead_table(summarize(both), compare_rows(both, "fused"), "fused")
+    assert covered_by.cells == ("62.5 %", "12.5 %", "62.5 %")
+    assert points.cells == ("baseline", "-50.0 (-50.0 to -50.0)", "+0.0 (+0.0 to +0.0)")
+    assert points.signs == (0, -1, 0)
+    assert (read.cells, saved.cells[1:]) == (("10", "10", "10"), ("0 (0 to 0)", "0 (0 to 0)"))
+    documents = [*rows("fused", [{"source_recall": 0.5}]), *rows("mio", [{"source_recall": 0.5}])]
+    titles = [one.title for one in lead_table(summarize(documents), [], "fused")]
+    assert titles[1] == "documents\nfound"
 
 
 def test_a_proof_is_not_taken_for_evidence() -> None:
@@ -163,10 +194,10 @@ def test_a_proof_is_not_taken_for_evidence() -> None:
         summary, comparisons = summarize(both), compare_rows(both, "fused")
         return proven_yet_behind(summary, comparisons), too_few(summary, comparisons)
 
-    low = [{"gold_recall": 0.25 * (k % 2)} for k in range(20)]
-    high = [{"gold_recall": 0.5 + 0.25 * (k % 2)} for k in range(20)]
-    (behind,), (few,) = said(rows("fused", high), rows("exact", low))
-    assert behind.startswith("exact finds clearly less evidence than fused: 50.0 points less")
+    low = [{"evidence_covered": 0.25 * (k % 2)} for k in range(20)]
+    high = [{"evidence_covered": 0.5 + 0.25 * (k % 2)} for k in range(20)]
+    (behind,), (few,) = said(rows("fused", high), rows("mio", low))
+    assert behind.startswith("mio is clearly below fused in evidence text covered: 50.0 points less")
     assert "at 100 tokens, with 100% of its selections proven optimal" in behind
     assert "about the program, not about the evidence" in behind
     assert few.startswith(
@@ -177,80 +208,5 @@ def test_a_proof_is_not_taken_for_evidence() -> None:
     for solver, status in (("topk", "optimal"), ("branch_and_bound", "feasible")):
         other = [row | {"solver": solver, "status": status} for row in rows("exact", low)]
         assert said(rows("fused", high), other)[0] == []
-    mixed = rows("exact", [{"gold_recall": 0.5 + (k % 3 - 1) / 2} for k in range(20)])
+    mixed = rows("exact", [{"evidence_covered": 0.5 + (k % 3 - 1) / 2} for k in range(20)])
     assert said(rows("fused", high), mixed)[0] == []
-
-
-# Tokens at matched quality
-
-
-def test_interpolation_by_hand() -> None:
-    tokens, quality = np.array([[100.0, 200.0, 400.0]] * 5), np.array([[0.2, 0.4, 0.8]] * 5)
-    found = tokens_to_reach(tokens, quality, np.array([0.3, 0.8, 0.5, 0.1, 0.9]))
-    np.testing.assert_allclose(found, [150, 400, 250, 100, np.nan])
-    tokens, quality = (
-        np.array([[100.0, 200.0, 300.0]]),
-        np.array([[0.5, 0.4, 0.9]]),
-    )  # the dip is never needed
-    assert tokens_to_reach(tokens, quality, np.array([0.5]))[0] == 100
-    assert tokens_to_reach(tokens, quality, np.array([0.7]))[0] == pytest.approx(250)
-
-
-def curve(recall: list[float], tokens: list[float], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return np.tile(tokens, (200, 1)), (rng.random((200, 1)) < np.array(recall)).astype(float)
-
-
-def test_tokens_for_the_quality_of_the_baseline() -> None:
-    curves = {
-        "base": curve([0.3, 0.6, 0.9], [100, 200, 400]),
-        "half": curve([0.3, 0.6, 0.9], [50, 100, 200]),
-        "worse": curve([0.1, 0.2, 0.3], [100, 200, 400]),
-        "other": curve([0.35, 0.65, 0.95], [100, 200, 400], seed=2),
-    }
-    base, half, worse, other = matched_tokens(curves, "base", 1)
-    assert base["tokens"] == {"mean": 200, "low": 200, "high": 200}
-    # The same questions are right at the same budgets: the ratio is exact in every resample.
-    assert half["share"] == pytest.approx(dict.fromkeys(("mean", "low", "high"), 0.5))
-    assert worse["tokens"] is None
-    assert worse["reached"] < 0.5
-    assert other["tokens"]["low"] < other["tokens"]["mean"] < (other["tokens"]["high"] or np.inf)
-    assert matched_tokens(curves, "base", 0)[1]["at_most"]
-    with pytest.raises(InputError, match="'none' is not among"):
-        matched_tokens(curves, "none", 0)
-
-
-@pytest.mark.filterwarnings("error")
-def test_shares_of_a_baseline_that_reads_nothing() -> None:
-    """At its smallest budget no passage fits, as where budgets are small and passages long."""
-    recall = [0.0, 0.5]
-    curves = {
-        "base": curve(recall, [0, 200]),
-        "same": curve(recall, [0, 100]),
-        "more": curve(recall, [30, 200]),
-    }
-    base, same, more = matched_tokens(curves, "base", 0)
-    for entry in (base, same):
-        assert entry["tokens"] == {"mean": 0, "low": 0, "high": 0}
-        assert entry["share"] == {"mean": 1, "low": 1, "high": 1}
-    assert (more["tokens"]["mean"], more["share"]) == (pytest.approx(30), None)
-    # One question in 40 reads: a third of the resamples are without it, and there is no upper end.
-    tokens, quality = np.zeros((40, 2)), np.zeros((40, 2))
-    tokens[0], tokens[:, 1], quality[:, 1] = 200, 200, 1
-    rarely = {"base": (tokens, quality), "other": (np.maximum(tokens, 10), quality)}
-    entry = matched_tokens(rarely, "base", 0)[1]
-    assert entry["tokens"]["high"] is not None
-    assert (entry["share"]["mean"], entry["share"]["high"]) == (pytest.approx((200 + 390) / 200), None)
-
-
-def test_matched_rows_of_a_ledger() -> None:
-    ledger = []
-    for method, shift in (("topk", 0.0), ("exact", 0.2)):
-        for budget, recall in ((100, 0.3 + shift), (200, 0.5 + shift)):
-            values = [{"gold_recall": one, "tokens_used": budget - 10} for one in (*[recall] * 3, None)]
-            ledger += rows(method, values, budget)
-    found = {e["budget_tokens"]: e for e in matched_rows(ledger, "topk") if e["method"] == "exact"}
-    assert (found[200]["n"], found[200]["tokens"]["mean"]) == (3, 90)  # .5 at the smallest budget already
-    assert found[200]["at_most"]
-    assert found[200]["share"]["mean"] == pytest.approx(90 / 190)
-    assert matched_rows([r for r in ledger if r["budget_tokens"] == 100], "topk") == []

@@ -174,8 +174,8 @@ def test_the_command_writes_a_policy(demo_index: CorpusIndex, tmp_path: Path) ->
     assert found["trials"] <= 6
     assert "outer_recall" in out.read_text()
     select = ("select", index, "Which tower is taller, Bell Rock Lighthouse or Skerryvore?", "--policy", out)
-    assert only_object(here(*select, "--json"))["budget_tokens"] == 200
-    assert only_object(here(*select, "--budget", 90, "--json"))["budget_tokens"] == 90
+    assert only_object(here(*select, "--json"))["budget"] == 200
+    assert only_object(here(*select, "--budget", 90, "--json"))["budget"] == 90
     evaluate = ("evaluate", index, "--questions", "demo", "--out", tmp_path / "e", "--policy", out)
     run = only_object(here(*evaluate, "--methods", "topk,exact", "--limit", 2, "--json"))["run"]
     assert run["settings"]["link_benefit"] == found["policy"]["selection"]["link_benefit"]

@@ -9,6 +9,7 @@ import pytest
 from mio_rag.errors import InputError
 from mio_rag.measures import (
     answer_measures,
+    coverage,
     evidence_found,
     exact_match,
     failed_measures,
@@ -25,8 +26,9 @@ from mio_rag.types import Question
 
 #: In the order of the ledger.
 OF_SELECTIONS = [
+    "answer_in_context", "evidence_covered",
     "gold_recall", "all_gold", "gold_precision", "reciprocal_rank", "ndcg", "context_precision",
-    "pool_recall", "source_recall", "answer_in_context", "diversity", "source_entropy",
+    "pool_recall", "source_recall", "diversity", "source_entropy",
     "retrieved_precision_5", "retrieved_precision_10", "retrieved_recall_5", "retrieved_recall_10",
     "retrieved_reciprocal_rank",
 ]  # fmt: skip
@@ -142,6 +144,7 @@ def test_selection_measures_by_hand() -> None:
     assert set(measured) == set(OF_SELECTIONS)
     ideal = 1 + 1 / math.log2(3) + 1 / math.log2(4) + 1 / math.log2(5)
     assert measured == {
+        "evidence_covered": 2 / 4,
         "gold_recall": 2 / 4,
         "all_gold": 0.0,
         "gold_precision": pytest.approx(2 / 3),
@@ -162,6 +165,22 @@ def test_selection_measures_by_hand() -> None:
         "retrieved_recall_10": 3 / 4,
         "retrieved_reciprocal_rank": 1.0,
     }
+
+
+def test_what_is_read_of_the_evidence_counts_by_its_words() -> None:
+    text = "One two three four five. Six seven eight nine ten."
+    assert coverage([text], ["ONE two, three <b>four</b> five"]) == 0.5
+    assert coverage([text], [text[:24]]) == 0.5
+    assert coverage([text, "one two"], ["one two three"]) == pytest.approx(2 / 12)  # a run of four, or all
+    assert coverage(["銀行営業時間"], ["本店の銀行営業時間"]) == 1.0
+    assert coverage([], [text]) == coverage([text], []) == 0.0
+    pool = Candidates(["a", "b"], [text, "Something else"], [0.9, 0.1], [10, 2])
+    whole = Selector.raw(redundancy_weight=0, must_include=["a"], must_exclude=["b"]).select(pool, 20)
+    for labels, share in (
+        ({"gold_ids": ("a", "b")}, 0.5), ({"gold_ids": ("a", "absent")}, 0.5), ({}, None),
+        ({"gold_ids": ("b",), "evidence": ("six seven eight nine", "not there at all")}, 0.5),
+    ):  # fmt: skip
+        assert selection_measures(Question("q", "?", **labels), whole)["evidence_covered"] == share
 
 
 def test_the_ranking_that_was_retrieved_is_cut_at_its_depth() -> None:
