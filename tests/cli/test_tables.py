@@ -46,8 +46,8 @@ def entry(method: str, budget: int, recall: float, tokens: float, **more: Any) -
 
 def difference(method: str, budget: int, mean: float, air: float) -> dict[str, Any]:
     return {
-        "method": method, "baseline": "fused", "budget_tokens": budget, "measure": "evidence_covered", "n": 40,
-        "difference": mean, "low": mean - air, "high": mean + air, "p_value": 0.01, "q_value": 0.01,
+        "method": method, "baseline": "fused", "budget_tokens": budget, "measure": "evidence_covered",
+        "n": 40, "difference": mean, "low": mean - air, "high": mean + air, "p_value": 0.01, "q_value": 0.01,
     }  # fmt: skip
 
 
