@@ -311,12 +311,14 @@ def joined(before: str, after: str, words: Collection[str]) -> str:
     return before[:-1] + after
 
 
-_WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+_NO_LETTERS = str.maketrans(
+    dict.fromkeys((*range(45), *range(46, 65), *range(91, 97), *range(123, 192), *range(0x2000, 0x2070)), " ")
+)
 
 
 def words_of(text: str) -> set[str]:
     """Words as `joined` looks for them."""
-    return set(_WORDS.findall(text.lower()))
+    return {word.strip("-") for word in set(text.lower().translate(_NO_LETTERS).split())}
 
 
 def unwrapped(lines: Sequence[str], words: Collection[str] = ()) -> str:

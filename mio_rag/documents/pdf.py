@@ -157,6 +157,7 @@ class _Layout:
         cut = any(line.cut or line.text[-1] == "-" for _, lines in pages for line in lines)
         self.words = words_of(" ".join(line.text for _, lines in pages for line in lines)) if cut else set()
         self.waiting: list[PageLine] = []  # of the paragraph here
+        self.rows: dict[int, bool] = {}  # of the page here: whether its lines are rows of tables
 
     def read(self) -> None:
         """Append the blocks of all pages."""
@@ -167,6 +168,7 @@ class _Layout:
             self._carry_over(first)
 
     def _page(self, lines: list[PageLine]) -> None:
+        self.rows.clear()
         gaps = [a.bottom - b.bottom for a, b in pairwise(lines) if 0 < a.bottom - b.bottom < 4 * self.body]
         leading = median(gaps) if gaps else 1.3 * self.body
         k = 0
@@ -218,27 +220,25 @@ class _Layout:
             return False
         if abs(line.size - before.size) > 0.12 * before.size:
             return True
-        if _ENTRY.search(before.text):
+        if ".." in before.text[-40:].replace(" ", "") and _ENTRY.search(before.text):
             return True
         ended = before.text[-1] in '.:;!?\u3002\uff01\uff1f\u201d"'
-        if ITEM.match(line.text) and (
-            ended
-            or before.right < 0.75 * self._right(lines, k)
-            or before.text.lower().endswith((" and", " or", ","))
-        ):
+        item = ITEM.match(line.text)
+        if item and (ended or before.text.lower().endswith((" and", " or", ","))):
             return True
-        indented = line.left > before.left + 0.8 * self.body and (len(self.waiting) > 1)
-        early = before.right < before.left + 0.8 * (self._right(lines, k) - before.left)
+        right = self._right(lines, k)
+        if item and before.right < 0.75 * right:
+            return True
         if line.text[:1].islower():
             return False
-        return (
-            early and (ended or before.right < before.left + 0.6 * (self._right(lines, k) - before.left))
-        ) or (indented and ended)
+        early = before.right < before.left + (0.8 if ended else 0.6) * (right - before.left)
+        indented = line.left > before.left + 0.8 * self.body and len(self.waiting) > 1
+        return early or (indented and ended)
 
     def _right(self, lines: list[PageLine], k: int) -> float:
         """Where the column ends."""
-        left = lines[k].left
-        return max([x.right for x in lines[max(0, k - 6) : k + 7] if -60 < x.left - left < 60])
+        low, high = lines[k].left - 60, lines[k].left + 60
+        return max([x.right for x in lines[max(0, k - 6) : k + 7] if low < x.left < high])
 
     def _flush(self, lines: list[PageLine]) -> None:
         """What waits is a paragraph, or an item."""
@@ -387,23 +387,9 @@ class _Layout:
 
     def _row(self, lines: list[PageLine], k: int) -> bool:
         """Whether a line is of a table: numbers behind its first cell, or cells below or above others."""
-        line = lines[k]
-        numbers = sum(is_number(said) for *_, said in line.cells[1:])
-        if numbers and all(re.fullmatch(r"\(\d\)", said) for *_, said in line.cells[1:] if is_number(said)):
-            numbers = 0  # of a list within a sentence
-        if numbers and 3 * numbers >= len(line.cells) - 1:
-            longest = max(len(said.split()) for *_, said in line.cells)
-            return longest <= 25
-        if len(line.cells) < 2 or line.words > 40 or (len(line.cells) == 2 and ITEM.match(line.text)):
-            return False
-        for other in (*lines[max(0, k - 1) : k], *lines[k + 1 : k + 2]):
-            same = sum(
-                any(abs(x[0] - y[0]) < 3 for y in other.cells[1:]) and x[0] - before[1] > 1.6 * line.size
-                for before, x in pairwise(line.cells)
-            )
-            if same >= 1 and len(other.cells) >= 2 and same >= len(line.cells) - 2:
-                return True
-        return False
+        if k not in self.rows:
+            self.rows[k] = len(lines[k].cells) > 1 and _is_row(lines, k)
+        return self.rows[k]
 
     def _heads(self, lines: list[PageLine], k: int) -> bool:
         """Whether a line names columns of numbers that stand below it, perhaps after some labels."""
@@ -439,7 +425,7 @@ class _Layout:
     def _add_table(self, lines: list[PageLine], headers: int) -> None:
         """Append rows, with cells in the columns above which they stand."""
         lines = [line for line in lines if line.cells]
-        rows_of = [k for k in range(len(lines)) if self._row(lines, k)]
+        rows_of = [k for k in range(len(lines)) if _is_row(lines, k)]
         full = [k for k in rows_of if any(is_number(said) for *_, said in lines[k].cells[1:])]
         rows_of = full if len(full) > 1 else rows_of
         spans = sorted((a, b) for k in rows_of for a, b, _ in lines[k].cells[1:])
@@ -460,7 +446,8 @@ class _Layout:
                 best = 0 if label or not near else 1 + max(range(len(near)), key=near.__getitem__)
                 if a == line.cells[0][0] and a < first - 1 and len(line.cells) > 1:
                     best = 0
-                row[best] = f"{row[best]} {_LEADERS.sub('', said)}".strip()
+                clean = _LEADERS.sub("", said) if "." in said or "_" in said or "\u2026" in said else said
+                row[best] = f"{row[best]} {clean}".strip()
             alone = sum(map(bool, row)) == 1 and bool(row[0])
             # A label goes on in the next line.
             goes_on = rows and whole[-1] and len(rows) > headers and rows[-1][0][-1:] not in ":."
@@ -500,3 +487,23 @@ class _Layout:
             after.text = rest
         else:
             del blocks[first]
+
+
+def _is_row(lines: Sequence[PageLine], k: int) -> bool:
+    line = lines[k]
+    numbers = sum(is_number(said) for *_, said in line.cells[1:])
+    if numbers and all(re.fullmatch(r"\(\d\)", said) for *_, said in line.cells[1:] if is_number(said)):
+        numbers = 0  # of a list within a sentence
+    if numbers and 3 * numbers >= len(line.cells) - 1:
+        longest = max(len(said.split()) for *_, said in line.cells)
+        return longest <= 25
+    if len(line.cells) < 2 or line.words > 40 or (len(line.cells) == 2 and ITEM.match(line.text)):
+        return False
+    for other in (*lines[max(0, k - 1) : k], *lines[k + 1 : k + 2]):
+        same = sum(
+            any(abs(x[0] - y[0]) < 3 for y in other.cells[1:]) and x[0] - before[1] > 1.6 * line.size
+            for before, x in pairwise(line.cells)
+        )
+        if same >= 1 and len(other.cells) >= 2 and same >= len(line.cells) - 2:
+            return True
+    return False

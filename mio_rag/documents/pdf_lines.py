@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate
 from statistics import median
 from typing import Any
@@ -63,51 +64,68 @@ def page_lines(library: Any, page: Any) -> tuple[float, list[PageLine]]:
     return height, [line for line in lines if not _MARKS.fullmatch(line.text)] if len(lines) > 9 else lines
 
 
+@cache
+def _functions(raw: Any) -> tuple[Any, ...]:
+    """Functions of the library that take addresses as numbers, in half the time of its own."""
+    pointer = ctypes.c_void_p
+    kinds = (
+        ("FPDFText_GetCharBox", ctypes.c_int, pointer, ctypes.c_int, pointer, pointer, pointer, pointer),
+        ("FPDFText_GetFontSize", ctypes.c_double, pointer, ctypes.c_int),
+        ("FPDFText_GetMatrix", ctypes.c_int, pointer, ctypes.c_int, pointer),
+        ("FPDFText_GetTextObject", pointer, pointer, ctypes.c_int),
+        ("FPDFTextObj_GetFont", pointer, pointer),
+    )
+    return tuple(
+        ctypes.CFUNCTYPE(*kind)(ctypes.cast(getattr(raw, name), pointer).value or 0) for name, *kind in kinds
+    )
+
+
 class _Place:
     """Where characters of a page stand."""
 
     def __init__(self, raw: Any, page: Any) -> None:
-        self.raw, self.page = raw, page.raw
-        self.box = [ctypes.c_double() for _ in range(4)]
-        self.refs = [ctypes.byref(value) for value in self.box]
+        self.raw = raw
+        self.page = ctypes.cast(page.raw, ctypes.c_void_p).value
+        self.char_box, self.font_size, self.get_matrix, self.text_object, self.font_of = _functions(raw)
+        self.box = (ctypes.c_double * 4)()
+        self.places = [ctypes.addressof(self.box) + 8 * k for k in range(4)]
         self.fonts: dict[Any, tuple[bool, bool]] = {}
-        self.matrix = raw.FS_MATRIX()
-        self.matrix_ref = ctypes.byref(self.matrix)
+        self.matrix = (ctypes.c_float * 6)()
+        self.matrix_place = ctypes.addressof(self.matrix)
 
     def of(self, k: int) -> tuple[float, float, float, float]:
         """Left, right, bottom, top of a character."""
-        a, b, c, d = self.box
-        self.raw.FPDFText_GetCharBox(self.page, k, *self.refs)
-        return a.value, b.value, c.value, d.value
+        self.char_box(self.page, k, *self.places)
+        left, right, bottom, top = self.box
+        return left, right, bottom, top
 
     def words(self, text: str, first: int, end: int) -> Iterator[tuple[float, float, str]]:
         """Left, right and text of each word."""
-        box, page, refs = self.raw.FPDFText_GetCharBox, self.page, self.refs
-        left, right = self.box[:2]
+        char_box, page, box, (left, right, low, high) = self.char_box, self.page, self.box, self.places
         for word in _WORD.finditer(text, first, end):
             a, b = word.span()
-            box(page, a, *refs)
-            begun = left.value
+            char_box(page, a, left, right, low, high)
+            begun = box[0]
             if b - a > 1:
-                box(page, b - 1, *refs)
+                char_box(page, b - 1, left, right, low, high)
             said = word[0]
-            yield begun, right.value, said if said.isascii() else tidy(said)
+            yield begun, box[1], said if said.isascii() else tidy(said)
 
     def size(self, k: int) -> float:
         """Height of a letter's font, as it is shown."""
-        said = float(self.raw.FPDFText_GetFontSize(self.page, k))
-        if self.raw.FPDFText_GetMatrix(self.page, k, self.matrix_ref):
-            return said * (math.hypot(self.matrix.c, self.matrix.d) or 1.0)
+        said = float(self.font_size(self.page, k))
+        if self.get_matrix(self.page, k, self.matrix_place):
+            return said * (math.hypot(self.matrix[2], self.matrix[3]) or 1.0)
         return said
 
     def font(self, k: int) -> tuple[bool, bool]:
         """Whether a character is of a bold font, and of one whose letters are all of one width."""
-        thing = self.raw.FPDFText_GetTextObject(self.page, k)
-        font = self.raw.FPDFTextObj_GetFont(thing) if thing else None
-        if not font:
+        thing = self.text_object(self.page, k)
+        key = self.font_of(thing) if thing else None
+        if not key:
             return False, False
-        key = ctypes.addressof(font.contents)
         if key not in self.fonts:
+            font = ctypes.cast(key, self.raw.FPDF_FONT)
             name = ctypes.create_string_buffer(200)
             self.raw.FPDFFont_GetBaseFontName(font, name, 200)
             said = name.value.lower()
@@ -296,13 +314,12 @@ def drop_repeated(pages: list[tuple[float, list[PageLine]]]) -> None:
     heading with a number of its own ("Chapter 2") stays, though other pages begin alike.
     """
     often = max(3, 0.2 * len(pages))
-    edges = [list(_edge(height, lines)) for height, lines in pages]
+    few = len(pages) < 5
+    edges = [list(_edge(height, lines, few)) for height, lines in pages]
     seen = Counter(key for edge in edges for key in {_DIGITS_OF.sub("#", x.text.lower()) for x, *_ in edge})
     wordings = Counter(_DIGITS_OF.sub("#", text) for text in {x.text.lower() for e in edges for x, *_ in e})
     texts = Counter(text for edge in edges for text in {_unnumbered(x.text) for x, *_ in edge})
-    places = Counter(
-        place for edge in edges for place in {_spot(x) for x, _, apart in edge if apart and len(pages) < 5}
-    )
+    places = Counter(place for edge in edges for place in {_spot(x) for x, _, apart in edge if apart})
     # Numbers that count with the pages: running heads of chapters.
     shifts = Counter(
         shift
@@ -311,8 +328,10 @@ def drop_repeated(pages: list[tuple[float, list[PageLine]]]) -> None:
     )
     for number, ((_, lines), edge) in enumerate(zip(pages, edges, strict=True)):
         gone = set[int]()
-        sizes = Counter(x.size for x in lines for _ in range(x.words))
-        body = sizes.most_common(1)[0][0] if sizes else 0.0
+        sizes = defaultdict[float, int](int)
+        for line in lines:
+            sizes[line.size] += line.words
+        body = max(sizes, key=sizes.__getitem__, default=0.0)
         for line, outside, _ in edge:
             text = line.text
             key = _DIGITS_OF.sub("#", text.lower())
@@ -337,20 +356,23 @@ _DIGITS_OF = re.compile(r"\d+")
 _OWN_NUMBER = re.compile(r"^\d{1,4}\b(?![.):]?\d)(?![.)])|\b\d{1,4}$")
 
 
-def _edge(height: float, lines: Sequence[PageLine]) -> Iterator[tuple[PageLine, bool, bool]]:
-    """Lines at the ends of a page, whether each lies outside of the text's usual place, and stands apart."""
+def _edge(height: float, lines: Sequence[PageLine], few: bool) -> Iterator[tuple[PageLine, bool, bool]]:
+    """Lines at the ends of a page, whether each lies outside of the text's usual place, and stands apart.
+
+    Parameters
+    ----------
+    few : bool
+        Whether it is looked for what stands apart.
+    """
     tops, bottoms = sorted((x.top for x in lines), reverse=True)[:2], sorted(x.bottom for x in lines)[:2]
     low, high = max([_EDGE * height, *bottoms]), min([(1 - _EDGE) * height, *tops])
     for line in lines:
         if line.top <= _EDGE * height or line.bottom <= low or line.top >= high:
             outside = line.top < _EDGE * height or line.bottom > (1 - _EDGE) * height
-            gaps = [
-                line.bottom - x.top if x.bottom < line.bottom else x.bottom - line.top
-                for x in lines
-                if x is not line
-            ]
-            nearest = min((gap for gap in gaps if gap > -line.size), default=99.0)
-            yield line, outside, outside and nearest > 1.2 * line.size
+            others = [x for x in lines if x is not line] if few and outside else []
+            gaps = [line.bottom - x.top if x.bottom < line.bottom else x.bottom - line.top for x in others]
+            nearest = min((gap for gap in gaps if gap > -line.size), default=0.0)
+            yield line, outside, nearest > 1.2 * line.size
 
 
 def _spot(line: PageLine) -> tuple[str, int, int]:
