@@ -53,15 +53,9 @@ class Condition(NamedTuple):
 class Filter:
     """Conditions on passages; without any, every passage meets them.
 
-    Parameters
-    ----------
-    where : mapping, or sequence of str, or str, or None
-        Key -> value, or key -> {operator: value}; or expressions as on the command line.
+    where: key -> value, or key -> {operator: value}; or expressions as on the command line.
 
-    Raises
-    ------
-    InputError
-        With every condition that is none.
+    Raises `InputError` with every condition that is none.
     """
 
     def __init__(self, where: Mapping[str, Any] | Sequence[str] | str | None = None) -> None:
@@ -109,10 +103,7 @@ class Filter:
     def rows(self, passages: Iterable[Passage]) -> NDArray[np.int64]:
         """Return the places of the passages that meet all conditions.
 
-        Raises
-        ------
-        InputError
-            If a condition names a key that no passage has: a misspelt one would find nothing.
+        Raises `InputError` if a condition names a key that no passage has: a misspelt one would find nothing.
         """
         return self.applied(passages)[0]
 
@@ -143,10 +134,7 @@ class Filter:
 class Lacking(NamedTuple):
     """Documents that a filter leaves out since they lack its key.
 
-    Parameters
-    ----------
-    documents, of : int
-        How many, among how many.
+    documents, of: how many, among how many.
     """
 
     key: str

@@ -24,22 +24,13 @@ NEEDS_QUESTIONS = (
 class Dataset:
     """A corpus and its questions.
 
-    Parameters
-    ----------
-    name : str
-    passages : tuple of Passage
-        Unique ids, at least one.
-    questions : tuple of Question
-        May be empty; gold ids refer to passages of the corpus, gold sources to their sources.
-    closed_book : bool
-        There is no corpus: the questions are asked of what a model knows by itself.
-    left_out : tuple of LeftOut
-        Files of a folder of documents that are not in the corpus, and why.
+    passages: unique ids, at least one.
+    questions: may be empty; gold ids refer to passages of the corpus, gold sources to their sources.
+    closed_book: there is no corpus: the questions are asked of what a model knows by itself.
+    left_out: files of a folder of documents that are not in the corpus, and why.
 
-    Raises
-    ------
-    DataError
-        For an empty corpus, repeated ids, or gold passages or documents that are not in the corpus.
+    Raises `DataError` for an empty corpus, repeated ids, or gold passages or documents that are not in the
+    corpus.
     """
 
     name: str

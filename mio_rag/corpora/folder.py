@@ -29,25 +29,15 @@ def load_folder(
     document: its headings, paragraphs, items, rows and lines of code, a line each. Ids are "relative/path#k",
     sources the relative paths, titles what the documents call themselves, otherwise their file names.
 
-    Parameters
-    ----------
-    max_words : int
-        Words of a passage, about, >= 1; in scripts without blanks 1.7 characters are a word.
-    follow_links : bool
-        Read what symbolic links out of the folder lead to. A file is read once, however many links there are.
-    max_bytes : int
-        Largest file that is read, >= 1.
-    progress : callable, optional
-        Told how many files are done, of how many.
-    known : mapping of str to Read, optional
-        What was read of unchanged files, by their paths below the folder: they are not read again.
+    max_words: words of a passage, about, >= 1; in scripts without blanks 1.7 characters are a word.
+    follow_links: read what symbolic links out of the folder lead to. A file is read once, however many links
+        there are.
+    max_bytes: largest file that is read, >= 1.
+    progress: told how many files are done, of how many.
+    known: what was read of unchanged files, by their paths below the folder: they are not read again.
 
-    Raises
-    ------
-    DataError
-        If nothing can be read, with the reasons.
-    MissingExtraError
-        If there are files that need a package which is not installed.
+    Raises `DataError` if nothing can be read, with the reasons.
+    Raises `MissingExtraError` if there are files that need a package which is not installed.
     """
     read = read_folder(
         folder, max_words, follow_links=follow_links, max_bytes=max_bytes, progress=progress, known=known

@@ -71,10 +71,7 @@ def check_name(name: str) -> None:
 def load_named(name: str, limit: int | None = None) -> Dataset:
     """A public data set of `NAMED_DATASETS`, fetched by the `datasets` package.
 
-    Parameters
-    ----------
-    limit : int, optional
-        Only the first so many questions (for sets that bring their own paragraphs, also only those
+    limit: only the first so many questions (for sets that bring their own paragraphs, also only those
         paragraphs).
     """
     check_name(name)
@@ -95,12 +92,8 @@ def convert_rows(
 ) -> Dataset:
     """Rows in the published format of a named data set -> the layout's types.
 
-    Parameters
-    ----------
-    name : str
-        A key of `NAMED_DATASETS`; it decides the format.
-    corpus, questions : iterables of mappings
-        Rows as the `datasets` package yields them.
+    name: a key of `NAMED_DATASETS`; it decides the format.
+    corpus, questions: rows as the `datasets` package yields them.
     """
     if name not in NAMED_DATASETS:
         raise DataError(f"data set '{name}' is unknown: choose one of {', '.join(NAMED_DATASETS)}")
@@ -203,20 +196,13 @@ def load_dataset(
 ) -> Dataset:
     """The data set at a path or of a name.
 
-    Parameters
-    ----------
-    source : str or Path
-        "demo", a folder in the layout above, a folder of documents, "FORMAT:PATH", or "hf:NAME". What of a
-        folder of documents, or of a published set, is not in the corpus is in `Dataset.left_out`. Gold
+    source: "demo", a folder in the layout above, a folder of documents, "FORMAT:PATH", or "hf:NAME". What of
+        a folder of documents, or of a published set, is not in the corpus is in `Dataset.left_out`. Gold
         documents of questions beside documents are their paths below the folder ("guides/rivers.md").
-    follow_links, max_bytes, known : bool, int, mapping, optional
-        As in `load_folder`, for folders of documents alone.
+    follow_links, max_bytes, known: as in `load_folder`, for folders of documents alone.
 
-    Raises
-    ------
-    DataError
-        With every malformed line (file and line number), or what was not found; for a folder of documents,
-        if nothing in it can be read.
+    Raises `DataError` with every malformed line (file and line number), or what was not found; for a folder
+    of documents, if nothing in it can be read.
     """
     check_source(source)
     folder = Path(source)
@@ -245,10 +231,7 @@ def load_dataset(
 def check_source(source: str | Path) -> None:
     """Raise `DataError` where a source plainly names no data set; nothing is read.
 
-    Parameters
-    ----------
-    source : str or Path
-        As `load_dataset` takes it.
+    source: as `load_dataset` takes it.
     """
     name = str(source)
     if name.startswith("hf:"):
@@ -266,10 +249,7 @@ def check_source(source: str | Path) -> None:
 def load_passages(path: str | Path) -> Dataset:
     """The passages of a JSONL file, as in ``corpus.jsonl``; ids may be missing.
 
-    Raises
-    ------
-    DataError
-        With every malformed line.
+    Raises `DataError` with every malformed line.
     """
     path, problems, count = Path(path), list[str](), 0
     stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
@@ -288,15 +268,9 @@ def load_passages(path: str | Path) -> Dataset:
 def load_questions(source: str | Path) -> tuple[Question, ...]:
     """The questions at a path or of a name, whether or not there is a corpus beside them.
 
-    Parameters
-    ----------
-    source : str or Path
-        A folder with questions.jsonl[.gz], or what `load_dataset` takes.
+    source: a folder with questions.jsonl[.gz], or what `load_dataset` takes.
 
-    Raises
-    ------
-    DataError
-        With every malformed line, or if there are no questions.
+    Raises `DataError` with every malformed line, or if there are no questions.
     """
     folder = Path(source)
     path = _find(folder, "questions") if folder.is_dir() else None
@@ -468,10 +442,7 @@ def closed_book(source: str | Path) -> Dataset:
 def with_corpus(source: str | Path, corpus: str | Path) -> Dataset:
     """The questions of one source with the passages of another.
 
-    Raises
-    ------
-    DataError
-        Also if the questions name gold passages that the corpus does not have.
+    Raises `DataError` also if the questions name gold passages that the corpus does not have.
     """
     found = load_dataset(corpus)
     name = f"{source_name(source)} with {source_name(corpus)}"

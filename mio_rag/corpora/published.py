@@ -60,12 +60,8 @@ Row = tuple[str, Any]
 class Found:
     """What a published file holds.
 
-    Parameters
-    ----------
-    passages : tuple of Passage
-        Empty where the set comes without any.
-    left_out : tuple of LeftOut
-        Rows and files that the set itself has damaged, and why each is missing.
+    passages: empty where the set comes without any.
+    left_out: rows and files that the set itself has damaged, and why each is missing.
     """
 
     passages: tuple[Passage, ...]
@@ -76,10 +72,7 @@ class Found:
 class Paragraphs:
     """Paragraphs that questions bring with them, each once.
 
-    Parameters
-    ----------
-    name : str
-        Of the set: ids begin with it.
+    name: of the set: ids begin with it.
     """
 
     def __init__(self, name: str) -> None:
@@ -103,10 +96,7 @@ class Paragraphs:
 def text_of(path: Path) -> str:
     """The text of a file, which may be packed with gzip.
 
-    Raises
-    ------
-    DataError
-        If it cannot be read as UTF-8.
+    Raises `DataError` if it cannot be read as UTF-8.
     """
     try:
         data = path.read_bytes()
@@ -139,10 +129,7 @@ def json_lines(path: Path) -> Iterator[Row]:
 def table_rows(path: Path, delimiter: str, needed: Collection[str]) -> Iterator[Row]:
     """The rows of a table with a head, by the names of its columns.
 
-    Raises
-    ------
-    DataError
-        If columns are missing that the set has, or it is no table.
+    Raises `DataError` if columns are missing that the set has, or it is no table.
     """
     reader = csv.DictReader(io.StringIO(text_of(path), newline=""), delimiter=delimiter, strict=True)
     try:
@@ -160,15 +147,9 @@ def table_rows(path: Path, delimiter: str, needed: Collection[str]) -> Iterator[
 def converted(rows: Iterable[Row], convert: Callable[[Mapping[str, Any]], _Made], layout: str) -> list[_Made]:
     """What the rows become.
 
-    Parameters
-    ----------
-    layout : str
-        What a row looks like, for the message about rows that look otherwise.
+    layout: what a row looks like, for the message about rows that look otherwise.
 
-    Raises
-    ------
-    DataError
-        With every row that does not fit; or if there are none.
+    Raises `DataError` with every row that does not fit; or if there are none.
     """
     made: list[_Made] = []
     problems: list[str] = []
@@ -194,10 +175,7 @@ def converted(rows: Iterable[Row], convert: Callable[[Mapping[str, Any]], _Made]
 def take(row: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
     """The value under a key.
 
-    Raises
-    ------
-    InputError
-        If there is none, or it is of another kind.
+    Raises `InputError` if there is none, or it is of another kind.
     """
     value = row.get(key)
     if not isinstance(value, kind):
@@ -522,15 +500,9 @@ def check_published(source: str | Path) -> None:
 def read_published(source: str | Path) -> Found:
     """Passages, if the set has any, and questions.
 
-    Parameters
-    ----------
-    source : str or Path
-        FORMAT:PATH; see the head of this module.
+    source: FORMAT:PATH; see the head of this module.
 
-    Raises
-    ------
-    DataError
-        With every row that does not have the published layout.
+    Raises `DataError` with every row that does not have the published layout.
     """
     check_published(source)
     name, _, path = str(source).partition(":")
@@ -540,10 +512,7 @@ def read_published(source: str | Path) -> Found:
 def load_published(source: str | Path) -> Dataset:
     """A published set with its passages, as the layout's types.
 
-    Raises
-    ------
-    DataError
-        As `read_published`; and for a set that comes without passages.
+    Raises `DataError` as `read_published`; and for a set that comes without passages.
     """
     found = read_published(source)
     if not found.passages:

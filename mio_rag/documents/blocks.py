@@ -22,20 +22,12 @@ _LONG_CELL = 12  # words of a merged cell that every row may repeat
 class Block:
     """One line of a document, or the lines of a paragraph or of code.
 
-    Parameters
-    ----------
-    text : str
-        Not blank. White space matters in code alone.
-    level : int
-        Of a heading from 1, outermost; of an item how deep it is nested, from 0.
-    page : int, optional
-        From 1.
-    table : int
-        Rows of one number are of one table.
-    header : bool
-        Whether a row says what the others of its table hold.
-    looks : bool
-        Whether a heading is one by its looks alone.
+    text: not blank. White space matters in code alone.
+    level: of a heading from 1, outermost; of an item how deep it is nested, from 0.
+    page: from 1.
+    table: rows of one number are of one table.
+    header: whether a row says what the others of its table hold.
+    looks: whether a heading is one by its looks alone.
     """
 
     kind: Literal["heading", "paragraph", "item", "row", "code"]
@@ -51,14 +43,9 @@ class Block:
 class Document:
     """The blocks of a file, and what it says of itself.
 
-    Parameters
-    ----------
-    title : str
-        Blank where it names none.
-    date : str
-        ISO 8601; blank where it states none.
-    left_out : list of (str, str)
-        Parts that could not be read ("page 3"), and why.
+    title: blank where it names none.
+    date: ISO 8601; blank where it states none.
+    left_out: parts that could not be read ("page 3"), and why.
     """
 
     blocks: list[Block] = field(default_factory=list)
@@ -111,12 +98,8 @@ class Document:
     ) -> None:
         """Append the rows of a table; blank ones are dropped.
 
-        Parameters
-        ----------
-        headers : int, optional
-            How many rows at the head say what the columns hold; None: guess.
-        usual : bool, optional
-            What to guess where the cells do not decide; None: a header above three columns or more.
+        headers: how many rows at the head say what the columns hold; None: guess.
+        usual: what to guess where the cells do not decide; None: a header above three columns or more.
         """
         kept = [[tidy(cell) for cell in row] for row in rows]
         dropped = sum(not any(row) for row in kept[:headers]) if headers else 0
@@ -292,10 +275,7 @@ _BEHIND = frozenset((
 def joined(before: str, after: str, words: Collection[str]) -> str:
     """Two lines as one, where the first ends in a hyphen that may be of the word or of the line.
 
-    Parameters
-    ----------
-    words : collection of str
-        Of the document, lower case, with their hyphens: what it writes in one word elsewhere is one.
+    words: of the document, lower case, with their hyphens: what it writes in one word elsewhere is one.
     """
     left = re.search(r"[^\W_][\w-]*$", before[-60:-1])
     right = re.match(r"[^\W_]+", after)
@@ -454,10 +434,7 @@ _STATED = re.compile(
 def day_in(text: str, at: int = 0, *, whole: bool = False) -> str:
     """The day or month that a text names from a place on, ISO 8601; blank if it names none there.
 
-    Parameters
-    ----------
-    whole : bool
-        Look for it anywhere behind that place.
+    whole: look for it anywhere behind that place.
     """
     found = _DAY.search(text, at) if whole else _DAY.match(text, at)
     if found is None:

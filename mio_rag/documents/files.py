@@ -61,12 +61,8 @@ _MANY, _MUCH = 20, 5_000_000  # files, bytes: from here on they are read side by
 class LeftOut:
     """A file, or a part of one, that is missing from a corpus.
 
-    Parameters
-    ----------
-    path : str
-        Where it stands in its folder, for instance "reports/may.pdf" or "reports/may.pdf, page 3".
-    reason : str
-        Why it was left out.
+    path: where it stands in its folder, for instance "reports/may.pdf" or "reports/may.pdf, page 3".
+    reason: why it was left out.
     """
 
     path: str
@@ -87,17 +83,10 @@ def read_document(path: Path, max_bytes: int = MAX_BYTES) -> Document:
     Text is UTF-8, or what a byte order mark says; an HTML file may declare another encoding. Nothing is
     guessed.
 
-    Parameters
-    ----------
-    max_bytes : int
-        Largest size of the file, and of what a packed file (DOCX, XLSX, PPTX) unpacks to.
+    max_bytes: largest size of the file, and of what a packed file (DOCX, XLSX, PPTX) unpacks to.
 
-    Raises
-    ------
-    DataError
-        With why it cannot be read, without its name.
-    MissingExtraError
-        If the package that reads files of this kind is not installed.
+    Raises `DataError` with why it cannot be read, without its name.
+    Raises `MissingExtraError` if the package that reads files of this kind is not installed.
     """
     try:
         size = path.stat().st_size
@@ -203,12 +192,8 @@ def read_file(
 ) -> Read:
     """The passages of one file.
 
-    Parameters
-    ----------
-    max_words : int
-        Words of a passage, about, >= 1.
-    name : str
-        What passages name as their source; the name of the file if blank.
+    max_words: words of a passage, about, >= 1.
+    name: what passages name as their source; the name of the file if blank.
     """
     path = Path(path)
     name = name or path.name
@@ -236,25 +221,15 @@ def read_folder(
 
     Many files are read in several processes.
 
-    Parameters
-    ----------
-    max_words : int
-        Words of a passage, about, >= 1.
-    follow_links : bool
-        Read what symbolic links out of the folder lead to. A file is read once, however many links there are.
-    max_bytes : int
-        Largest file that is read, >= 1.
-    progress : callable, optional
-        Told how many files are done, of how many.
-    known : mapping of str to Read, optional
-        What was read of unchanged files, by their paths below the folder: they are not read again.
+    max_words: words of a passage, about, >= 1.
+    follow_links: read what symbolic links out of the folder lead to. A file is read once, however many links
+        there are.
+    max_bytes: largest file that is read, >= 1.
+    progress: told how many files are done, of how many.
+    known: what was read of unchanged files, by their paths below the folder: they are not read again.
 
-    Raises
-    ------
-    InputError
-        For limits below 1.
-    MissingExtraError
-        If there are files that need a package which is not installed.
+    Raises `InputError` for limits below 1.
+    Raises `MissingExtraError` if there are files that need a package which is not installed.
     """
     if max_bytes < 1 or max_words < 1:
         raise InputError(f"max_bytes={max_bytes} and max_words={max_words} must be >= 1")
@@ -348,10 +323,7 @@ _HIDING = threading.Lock()
 class _Tree:
     """The files of a folder by the names they go by, each once; links come after what they may lead to.
 
-    Parameters
-    ----------
-    follow : bool
-        Also go where links out of the folder lead.
+    follow: also go where links out of the folder lead.
     """
 
     def __init__(self, root: Path, follow: bool) -> None:

@@ -66,7 +66,7 @@ _CONSENT = ", ".join(
     )
 )  # fmt: skip
 _NO_SCRIPT = re.compile(r"</?noscript\b[^>]*>", re.IGNORECASE)
-_MOST_ROWS, _MOST_MAINS = 20_000, 9
+_MOST_ROWS, _MOST_MAINS, _MOST_LOOKS = 20_000, 9, 2_000
 
 
 def read_html(text: str) -> Document:
@@ -118,7 +118,7 @@ def _aside(tree: Any) -> frozenset[int]:
 
     A main part that holds less than a third of the words is not believed.
     """
-    mains = [node for node in tree.css("main, [role=main]")[:_MOST_MAINS] if not _hidden(node)]
+    mains = [node for node in tree.css("main, [role=main]")[:_MOST_MAINS] if not _Visibility().hides(node)]
     words = sum(len(node.text(separator=" ").split()) for node in mains)
     if not words or 3 * words < len(tree.body.text(separator=" ").split()):
         chosen = tree.css(_CONSENT)
@@ -145,33 +145,37 @@ def _without_noscript(text: str) -> str:
     return "".join(kept) + ("" if inside else text[at:])
 
 
-def _hidden(node: Any) -> bool:
-    given = node.attributes
-    if not given:
-        return False
-    if given.get("role") in ("navigation", "menu", "menubar", "search", "dialog"):
-        return True
-    closed = "hidden" in given or _HIDDEN.search(given.get("style") or "") is not None
-    closed = closed or (
-        given.get("aria-hidden") == "true" and node.tag not in ("div", "section", "main", "body")
-    )
-    return closed and not _unfolds(node)
+class _Visibility:
+    """Says what of a page is hidden, but for long prose, which pages fold away until a reader opens it."""
 
+    def __init__(self) -> None:
+        self.looked = 0  # how often it was looked for prose: each time reads all that is below
 
-def _unfolds(node: Any) -> bool:
-    """Whether hidden text is long prose: pages fold whole sections away until a reader opens them."""
-    if node.tag not in _FOLDED:
-        return False
-    return len(node.text().split()) >= _LONG_PROSE and ". " in node.text()
+    def hides(self, node: Any) -> bool:
+        """Whether a node is hidden."""
+        given = node.attributes
+        if not given:
+            return False
+        if given.get("role") in ("navigation", "menu", "menubar", "search", "dialog"):
+            return True
+        closed = "hidden" in given or _HIDDEN.search(given.get("style") or "") is not None
+        closed = closed or (
+            given.get("aria-hidden") == "true" and node.tag not in ("div", "section", "main", "body")
+        )
+        return closed and not self._unfolds(node)
+
+    def _unfolds(self, node: Any) -> bool:
+        self.looked += 1
+        if node.tag not in _FOLDED or self.looked > _MOST_LOOKS:
+            return False
+        text = node.text()
+        return len(text.split()) >= _LONG_PROSE and ". " in text
 
 
 def _walk(root: Any, enter: Callable[[Any], bool], leave: Callable[[Any], None]) -> None:
     """Enter and leave every node below one, without recursion, however deep they are nested.
 
-    Parameters
-    ----------
-    enter : callable
-        Returns whether what is below the node is done with; such a node is not left.
+    enter: returns whether what is below the node is done with; such a node is not left.
     """
     node, opened = root.child, list[Any]()
     while node is not None or opened:
@@ -194,6 +198,7 @@ class _Blocks:
 
     def __init__(self, document: Document, aside: Collection[int] = ()) -> None:
         self.document, self.aside = document, aside
+        self.hides = _Visibility().hides
         self.text: list[tuple[str, bool]] = []  # and whether it is bold
         self.inside = 0  # elements that are bold
         self.lists: list[list[Any]] = []  # [kind, next number, type] of each list that is open
@@ -214,7 +219,7 @@ class _Blocks:
         if tag == "-text":
             self.text.append((node.text_content or "", self.inside > 0))
             return True
-        if tag in _NOT_TEXT or tag.startswith(("-", "_", "!")) or _hidden(node):
+        if tag in _NOT_TEXT or tag.startswith(("-", "_", "!")) or self.hides(node):
             return True
         if tag == "br":
             self.text.append(("\0", True))
@@ -230,17 +235,17 @@ class _Blocks:
                 self.text.append((" \u2612 " if "checked" in node.attributes else " \u2610 ", False))
         elif tag in _HEADINGS:
             self.flush()
-            self.document.add("heading", tidy(_text(node)), int(tag[1]))
+            self.document.add("heading", tidy(_text(node, self.hides)), int(tag[1]))
             return True
         elif tag == "pre":
             self.flush()
-            self.document.add("code", plain(_text(node, breaks="\n")).strip("\n"))
+            self.document.add("code", plain(_text(node, self.hides, breaks="\n")).strip("\n"))
             return True
-        elif tag == "table" and (rows := _rows(node)) is not None:
+        elif tag == "table" and (rows := _rows(node, self.hides)) is not None:
             self.flush()
             caption = node.css_first("caption")
             if caption is not None:
-                self.document.add("paragraph", tidy(_text(caption)))
+                self.document.add("paragraph", tidy(_text(caption, self.hides)))
             self.document.add_table(*rows)
             return True
         elif tag in _BLOCKS:
@@ -317,7 +322,7 @@ def _raised(node: Any) -> bool:
     return bool(node.tag == "sup" and POWER.match(node.text()))
 
 
-def _text(root: Any, breaks: str = " ") -> str:
+def _text(root: Any, hides: Callable[[Any], bool], breaks: str = " ") -> str:
     """The text below a node, of what is shown."""
     out: list[str] = []
 
@@ -329,7 +334,7 @@ def _text(root: Any, breaks: str = " ") -> str:
             out.append(breaks)
         elif _raised(node):
             out.append("^")
-        return tag == "-text" or tag in _NOT_TEXT or _hidden(node)
+        return tag == "-text" or tag in _NOT_TEXT or hides(node)
 
     def leave(node: Any) -> None:
         if node.tag in _BLOCKS:
@@ -339,7 +344,7 @@ def _text(root: Any, breaks: str = " ") -> str:
     return "".join(out)
 
 
-def _rows(table: Any) -> tuple[list[list[str]], int | None] | None:
+def _rows(table: Any, hides: Callable[[Any], bool]) -> tuple[list[list[str]], int | None] | None:
     """The rows of a table and how many are its header; None if it only lays out a page."""
     if (
         table.attributes.get("role") in ("presentation", "none")
@@ -354,10 +359,10 @@ def _rows(table: Any) -> tuple[list[list[str]], int | None] | None:
     named = 0  # rows whose first cell says what the others are
     below: dict[int, tuple[int, str]] = {}  # column -> how many rows on a merged cell goes, and its text
     for tr in found:
-        if _hidden(tr):
+        if hides(tr):
             continue
         row: list[str] = []
-        cells = [cell for cell in tr.css("td, th") if not _hidden(cell)]
+        cells = [cell for cell in tr.css("td, th") if not hides(cell)]
         kinds = {cell.tag for cell in cells}
         heads.append(kinds == {"th"} or (tr.parent is not None and tr.parent.tag == "thead"))
         named += kinds == {"th", "td"} and cells[0].tag == "th"
@@ -369,7 +374,7 @@ def _rows(table: Any) -> tuple[list[list[str]], int | None] | None:
                 row.append(said)
             if cell is None:
                 break
-            said = tidy(_text(cell))
+            said = tidy(_text(cell, hides))
             if len(said.split()) > _LONG_CELL:
                 return None
             wide, deep = (_span(cell, name) for name in ("colspan", "rowspan"))

@@ -78,12 +78,8 @@ def document_text(document: Document) -> tuple[str, list[int]]:
 def passages_of(document: Document, source: str, max_words: int = MAX_WORDS) -> list[Passage]:
     """Passages of a document, in order.
 
-    Parameters
-    ----------
-    source : str
-        Its name, which passages and their ids carry.
-    max_words : int
-        Words of a passage, about; a longer unit is one by itself.
+    source: its name, which passages and their ids carry.
+    max_words: words of a passage, about; a longer unit is one by itself.
     """
     _settle(document)
     text, starts = document_text(document)

@@ -40,10 +40,7 @@ _UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff]")
 def read_pdf(data: bytes) -> Document:
     """Pages of a PDF.
 
-    Raises
-    ------
-    DataError
-        Where it is locked, damaged, or holds pictures alone.
+    Raises `DataError` where it is locked, damaged, or holds pictures alone.
     """
     library = require("pypdfium2", "documents", "reading PDF files")
     document = Document()

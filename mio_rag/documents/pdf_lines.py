@@ -266,10 +266,7 @@ def _is_row(text: str) -> bool:
 def _cells(line: PageLine, counts: Sequence[int]) -> list[tuple[float, float, str]]:
     """Words of a row together where little white space is between them.
 
-    Parameters
-    ----------
-    counts : sequence of int
-        Words of each piece that the library gave.
+    counts: words of each piece that the library gave.
     """
     cells: list[tuple[float, float, str]] = []
     scale = max(min(line.size, 1.6 * max(line.top - line.bottom, 4.0)), 4.0)
@@ -359,10 +356,7 @@ _OWN_NUMBER = re.compile(r"^\d{1,4}\b(?![.):]?\d)(?![.)])|\b\d{1,4}$")
 def _edge(height: float, lines: Sequence[PageLine], few: bool) -> Iterator[tuple[PageLine, bool, bool]]:
     """Lines at the ends of a page, whether each lies outside of the text's usual place, and stands apart.
 
-    Parameters
-    ----------
-    few : bool
-        Whether it is looked for what stands apart.
+    few: whether it is looked for what stands apart.
     """
     tops, bottoms = sorted((x.top for x in lines), reverse=True)[:2], sorted(x.bottom for x in lines)[:2]
     low, high = max([_EDGE * height, *bottoms]), min([(1 - _EDGE) * height, *tops])

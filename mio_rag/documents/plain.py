@@ -68,10 +68,7 @@ def read_log(text: str) -> Document:
 def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
     """Append the blocks of a plain text.
 
-    Parameters
-    ----------
-    headings : bool
-        Whether a short line that stands alone may be a heading.
+    headings: whether a short line that stands alone may be a heading.
     """
     words = words_of(text) if "-\n" in text else ()
     paragraphs = [

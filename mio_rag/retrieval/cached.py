@@ -37,12 +37,8 @@ def _key(fingerprint: str, text: str) -> bytes:
 class EmbeddingCache:
     """Vectors by (model fingerprint, text).
 
-    Parameters
-    ----------
-    path : Path, optional
-        The SQLite file; ``embeddings.sqlite`` in `cache_folder()` by default.
-    holds : str
-        What the vectors are, for warnings.
+    path: the SQLite file; ``embeddings.sqlite`` in `cache_folder()` by default.
+    holds: what the vectors are, for warnings.
     """
 
     def __init__(self, path: Path | None = None, holds: str = "embedding") -> None:
@@ -103,13 +99,8 @@ def unit(matrix: NDArray[Any]) -> Vectors:
 class CachedEmbedder(ABC):
     """An embedder that learns nothing from a corpus, with its vectors kept on disk by content.
 
-    Parameters
-    ----------
-    name : str
-        How the index names it.
-    cache : bool
-        Keep embeddings on disk by content, so that no text is embedded twice by the same model.
-    batch_size : int
+    name: how the index names it.
+    cache: keep embeddings on disk by content, so that no text is embedded twice by the same model.
     """
 
     def __init__(self, name: str, *, cache: bool, batch_size: int) -> None:

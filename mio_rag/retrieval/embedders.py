@@ -38,12 +38,8 @@ _TERM = re.compile(r"\b\w\w+\b")
 class TermWeights:
     """A vocabulary with its inverse document frequencies.
 
-    Parameters
-    ----------
-    vocabulary : dict
-        Term -> its column. Terms are lower case and without accents.
-    idf : ndarray, shape (terms,)
-        Inverse document frequencies.
+    vocabulary: term -> its column. Terms are lower case and without accents.
+    idf (terms,): inverse document frequencies.
     """
 
     def __init__(self, vocabulary: dict[str, int], idf: NDArray[np.float64]) -> None:
@@ -119,20 +115,11 @@ def sampled_digest(model: Any, settings: str) -> str:
 class SentenceTransformerEmbedder(CachedEmbedder):
     """A sentence-transformers model, by hub id or local folder.
 
-    Parameters
-    ----------
-    model : str
-        Hub id ("sentence-transformers/all-MiniLM-L6-v2") or folder.
-    name : str, optional
-        How the index names it; the model by default.
-    cache : bool
-        Keep embeddings on disk by content, so that no text is embedded twice by the same model.
-    batch_size : int
+    model: Hub id ("sentence-transformers/all-MiniLM-L6-v2") or folder.
+    name: how the index names it; the model by default.
+    cache: keep embeddings on disk by content, so that no text is embedded twice by the same model.
 
-    Raises
-    ------
-    InputError
-        If the model cannot be loaded.
+    Raises `InputError` if the model cannot be loaded.
     """
 
     def __init__(
@@ -181,15 +168,9 @@ class SentenceTransformerEmbedder(CachedEmbedder):
 class TfidfEmbedder:
     """TF-IDF with sublinear counts, reduced by truncated SVD (latent semantic analysis).
 
-    Parameters
-    ----------
-    dimensions : int
-        >= 1; fewer where the corpus has fewer terms or passages.
-    seed : int
-        For the randomised SVD.
+    dimensions: >= 1; fewer where the corpus has fewer terms or passages.
+    seed: for the randomised SVD.
 
-    Notes
-    -----
     Deerwester et al. (1990). Saved as JSON and plain arrays, never as a pickle. Fitting needs scikit-learn;
     what is fitted embeds without it, since loading it takes a second.
     """
@@ -288,12 +269,8 @@ def check_embedder(name: str) -> None:
 def make_embedder(name: str, folder: Path | None = None) -> Embedder:
     """The embedder of a name.
 
-    Parameters
-    ----------
-    name : str
-        "minilm", "tfidf", or a sentence-transformers hub id or folder.
-    folder : Path, optional
-        Folder of an index whose fitted embedder is wanted back.
+    name: "minilm", "tfidf", or a sentence-transformers hub id or folder.
+    folder: folder of an index whose fitted embedder is wanted back.
     """
     check_embedder(name)
     if name == "tfidf":

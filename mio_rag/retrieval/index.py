@@ -86,32 +86,19 @@ class CorpusIndex:
     ) -> CorpusIndex:
         """Index passages.
 
-        Parameters
-        ----------
-        passages : sequence of Passage
-            At least one, with unique ids.
-        embedder : Embedder or str
-            See `make_embedder`.
-        progress : callable, optional
-            Called with the number of passages, and of sentences, just embedded.
-        name_of : callable, optional
-            What a passage is about, for its evidence links: see `mio_rag.retrieval.links`. By default
+        passages: at least one, with unique ids.
+        embedder: see `make_embedder`.
+        progress: called with the number of passages, and of sentences, just embedded.
+        name_of: what a passage is about, for its evidence links: see `mio_rag.retrieval.links`. By default
             titles, or the names that texts open with; of documents there are then no links.
-        vectors : {"exact", "8bit", "pq"}
-            How they are held; see `mio_rag.retrieval.vectors`.
-        sentences : bool, optional
-            Embed every unit, too, which takes about as long again as the passages. By default those of
+        vectors ("exact", "8bit", "pq"): how they are held; see `mio_rag.retrieval.vectors`.
+        sentences: embed every unit, too, which takes about as long again as the passages. By default those of
             documents, whose passages bring units; False: documents are then searched as other passages are.
-        old : CorpusIndex, optional
-            An earlier state. What it has of passages that are the very same objects as its own is used again;
-            what is built answers as one that is built from nothing.
+        old: an earlier state. What it has of passages that are the very same objects as its own is used
+            again; what is built answers as one that is built from nothing.
 
-        Raises
-        ------
-        DataError
-            For an empty corpus or repeated ids.
-        InputError
-            If the embedder returns vectors of a wrong shape, or NaN.
+        Raises `DataError` for an empty corpus or repeated ids.
+        Raises `InputError` if the embedder returns vectors of a wrong shape, or NaN.
         """
         checked = Dataset(name, tuple(passages), ()).passages
         if isinstance(embedder, str):
@@ -223,16 +210,11 @@ class CorpusIndex:
     def only(self, where: Filter | Mapping[str, Any] | Sequence[str] | str | None) -> CorpusIndex:
         """Return the index for questions that may be answered from some passages alone.
 
-        Parameters
-        ----------
-        where : Filter, mapping, or str
-            See `mio_rag.filters`. What an index was restricted to before stays so. Documents that lack a key
-            are counted in `lacking`, and in a `Notice`.
+        where: see `mio_rag.filters`. What an index was restricted to before stays so. Documents that lack a
+            key are counted in `lacking`, and in a `Notice`.
 
-        Raises
-        ------
-        InputError
-            For a condition that is none, a key that no passage has, or if no passage meets all.
+        Raises `InputError` for a condition that is none, a key that no passage has, or if no passage meets
+        all.
         """
         conditions = where if isinstance(where, Filter) else Filter(where)
         if not conditions:
@@ -283,10 +265,7 @@ class CorpusIndex:
     def save(self, folder: str | Path, overwrite: bool = False) -> Path:
         """Write the index as one folder, all or nothing.
 
-        Raises
-        ------
-        InputError
-            If the folder exists and is not to be replaced, or cannot be written.
+        Raises `InputError` if the folder exists and is not to be replaced, or cannot be written.
         """
         target = Path(folder)
         check_target(target, overwrite)
@@ -331,19 +310,13 @@ class CorpusIndex:
     ) -> CorpusIndex:
         """Read an index that `save` wrote.
 
-        Parameters
-        ----------
-        embedder : Embedder, optional
-            A loaded embedder to reuse; it must be the one that built the index.
-        mapped : bool
-            Leave vectors, texts and the lexical index on disk, and read of them what a question needs: all
-            vectors, piece by piece, and a few texts. Product codes, which are small, stay in memory. The
+        embedder: a loaded embedder to reuse; it must be the one that built the index.
+        mapped: leave vectors, texts and the lexical index on disk, and read of them what a question needs:
+            all vectors, piece by piece, and a few texts. Product codes, which are small, stay in memory. The
             folder must not be replaced meanwhile.
 
-        Raises
-        ------
-        IndexFormatError
-            If the folder is not an index, of another version, damaged, or built by another embedder.
+        Raises `IndexFormatError` if the folder is not an index, of another version, damaged, or built by
+        another embedder.
         """
         path = Path(folder)
         manifest = _checked_manifest(path)
@@ -408,10 +381,7 @@ class CorpusIndex:
     def required_links(self) -> LinkIndex:
         """The evidence links.
 
-        Raises
-        ------
-        InputError
-            If it has none, as those of documents.
+        Raises `InputError` if it has none, as those of documents.
         """
         if self.links is None:
             raise InputError(

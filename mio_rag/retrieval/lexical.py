@@ -72,19 +72,12 @@ class _Columns(Protocol):
 class LexicalIndex:
     """BM25 over the passages of a corpus.
 
-    Parameters
-    ----------
-    data : array, shape (k,)
-        Score of a word in a passage, column after column.
-    indices : array of int, shape (k,)
-        The passages of these scores; no passage twice in a column.
-    indptr : array of int, shape (words + 1,)
-        Where the columns begin.
-    columns : mapping of str to int
-        Word -> its column.
-    parameters : mapping
-        As bm25s writes them; ``num_docs`` is the number of passages. ``languages``: those of `Words`; absent
-        where `words_of` finds the words.
+    data (k,): score of a word in a passage, column after column.
+    indices (k,): the passages of these scores; no passage twice in a column.
+    indptr (words + 1,): where the columns begin.
+    columns: Word -> its column.
+    parameters: as bm25s writes them; ``num_docs`` is the number of passages. ``languages``: those of `Words`;
+        absent where `words_of` finds the words.
     """
 
     def __init__(
@@ -105,10 +98,7 @@ class LexicalIndex:
     def build(cls, texts: Sequence[str]) -> LexicalIndex:
         """Index texts; at least one. Those in other languages than English are cut and stemmed by `Words`.
 
-        Raises
-        ------
-        MissingExtraError
-            Without bm25s.
+        Raises `MissingExtraError` without bm25s.
         """
         bm25 = require("bm25s", "retrieval", "BM25 retrieval").BM25()
         foreign = Words.foreign(texts)
@@ -158,15 +148,9 @@ class LexicalIndex:
     def load(cls, folder: Path, *, mapped: bool = False) -> LexicalIndex:
         """Read what `save` or bm25s wrote.
 
-        Parameters
-        ----------
-        mapped : bool
-            Leave scores on disk, and words too where the folder has their hashes.
+        mapped: leave scores on disk, and words too where the folder has their hashes.
 
-        Raises
-        ------
-        OSError, ValueError, KeyError, TypeError
-            If it cannot be read, or does not fit together.
+        Raises `OSError, ValueError, KeyError, TypeError` if it cannot be read, or does not fit together.
         """
         mode: Literal["r"] | None = "r" if mapped else None
         data, indices, indptr = (np.load(folder / file, mmap_mode=mode) for file in _ARRAYS.values())

@@ -41,18 +41,11 @@ _READ = 400  # characters: what a passage is about is named where it begins
 def entity_names(model: Any) -> Callable[[Passage], str]:
     """For `CorpusIndex.build` and `LinkIndex.build`: the first named entity of a passage, else its title.
 
-    Parameters
-    ----------
-    model : str or spacy.Language
-        "spacy:MODEL" with the name of an installed pipeline or its folder, or a pipeline itself; an entity
+    model: "spacy:MODEL" with the name of an installed pipeline or its folder, or a pipeline itself; an entity
         ruler will do.
 
-    Raises
-    ------
-    InputError
-        For another form, a pipeline that cannot be loaded, or one that finds no entities.
-    MissingExtraError
-        Without spaCy.
+    Raises `InputError` for another form, a pipeline that cannot be loaded, or one that finds no entities.
+    Raises `MissingExtraError` without spaCy.
     """
     pipeline = _loaded(model) if isinstance(model, str) else model
     if not {"ner", "entity_ruler"} & set(pipeline.pipe_names):
@@ -105,10 +98,7 @@ def passage_names(
     opens with (and the title where there is no such name): twenty titles shared by thousands of passages name
     documents, not passages.
 
-    Parameters
-    ----------
-    name_of : callable, optional
-        Another way to name a passage, a named-entity model for instance.
+    name_of: another way to name a passage, a named-entity model for instance.
     """
     if name_of is not None:
         return [name_of(p) for p in passages], "entities"
@@ -121,15 +111,10 @@ def passage_names(
 class LinkIndex:
     """The links of a corpus, as one sparse matrix.
 
-    Parameters
-    ----------
-    matrix : csr_array of float32, shape (n, n)
-        Entry (i, j) in (0, 1] where passage i mentions passage j; never on the diagonal. Columns ascend
-        within a row.
-    kind : {"titles", "entities"}
-        What the names are.
-    names : int
-        Different names in the dictionary.
+    matrix (n, n): entry (i, j) in (0, 1] where passage i mentions passage j; never on the diagonal. Columns
+        ascend within a row.
+    kind ("titles", "entities"): what the names are.
+    names: different names in the dictionary.
     """
 
     matrix: scipy.sparse.csr_array
@@ -196,10 +181,7 @@ class LinkIndex:
     def reached(self, rows: Sequence[int], hops: int = 1) -> dict[int, float]:
         """What passages lead to: row -> weight of the best path (the product along it), without themselves.
 
-        Parameters
-        ----------
-        hops : int
-            Longest path, >= 1.
+        hops: longest path, >= 1.
         """
         if hops < 1:
             raise InputError(f"hops={hops} must be >= 1: how many links in a row are followed")
@@ -231,15 +213,9 @@ class LinkIndex:
     def load(cls, folder: Path, passages: int, *, mapped: bool = False) -> LinkIndex | None:
         """The links in a folder; None where it was written without them.
 
-        Parameters
-        ----------
-        mapped : bool
-            Leave them on disk, where the file is not compressed, as older ones are.
+        mapped: leave them on disk, where the file is not compressed, as older ones are.
 
-        Raises
-        ------
-        IndexFormatError
-            If they belong to another number of passages, or cannot be read.
+        Raises `IndexFormatError` if they belong to another number of passages, or cannot be read.
         """
         path = folder / LINKS_FILE
         if not path.is_file():

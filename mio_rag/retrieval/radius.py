@@ -53,13 +53,8 @@ _MEANINGS = {
 class MeasuredRadius:
     """Errors of single embeddings.
 
-    Parameters
-    ----------
-    method : str
-    errors : ndarray, shape (k,)
-        l2 norms.
-    ids : tuple of str, length k
-        Whose errors they are: passages, or lines of the paraphrase file.
+    errors (k,): l2 norms.
+    ids: whose errors they are: passages, or lines of the paraphrase file.
     """
 
     method: str
@@ -138,21 +133,12 @@ def measure_radius(
 ) -> MeasuredRadius:
     """Errors of an index's embeddings by one method; see the module.
 
-    Parameters
-    ----------
-    other : str or Embedder
-        The second encoder of "encoder".
-    file : Path
-        Texts of "paraphrases".
-    limit : int
-        Passages that "chunks" and "encoder" sample.
-    progress : callable, optional
-        Called with the number of texts just embedded.
+    other: the second encoder of "encoder".
+    file: texts of "paraphrases".
+    limit: passages that "chunks" and "encoder" sample.
+    progress: called with the number of texts just embedded.
 
-    Raises
-    ------
-    InputError
-        If the method cannot be used with this index.
+    Raises `InputError` if the method cannot be used with this index.
     """
     if method == "sq8" or _product(method):
         return _compressed(index, method)
@@ -294,22 +280,11 @@ def _paraphrases(index: CorpusIndex, file: Path, progress: Progress | None) -> M
 def write_radii(path: Path, found: MeasuredRadius, ids: Sequence[str], default: float) -> int:
     """Write a radius for every passage, all or nothing.
 
-    Parameters
-    ----------
-    ids : sequence of str
-        The passages of the index, in order.
-    default : float
-        Radius of those that were not measured.
+    ids: the passages of the index, in order.
+    default: radius of those that were not measured.
 
-    Returns
-    -------
-    int
-        How many got it.
-
-    Raises
-    ------
-    InputError
-        If the errors are not those of passages, or the file cannot be written.
+    Returns how many got it.
+    Raises `InputError` if the errors are not those of passages, or the file cannot be written.
     """
     known = dict(zip(found.ids, found.errors.tolist(), strict=True))
     if not known.keys() <= set(ids):
@@ -326,10 +301,7 @@ def write_radii(path: Path, found: MeasuredRadius, ids: Sequence[str], default: 
 def read_radii(path: Path) -> dict[str, float]:
     """Id -> radius, as `write_radii` wrote them.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be read, or holds something else.
+    Raises `DataError` if the file cannot be read, or holds something else.
     """
     how = f"write one with mio-rag lab radius INDEX --out {path.with_suffix('.npz').name}"
     try:

@@ -39,16 +39,11 @@ _AT_ONCE = 4096  # passages that are sketched together
 class Repetition:
     """Places and near-duplicates of the passages of an index.
 
-    Parameters
-    ----------
-    spans : ndarray of shape (n, 2)
-        Characters [start, end) of each passage in its source; (-1, -1) where unknown.
-    groups : ndarray of shape (n,)
-        Row of the passage that each one is nearly a copy of; its own where it is the first of its kind.
-    jaccard : ndarray of shape (n,)
-        How alike the two are; 1 with itself.
-    sketches : ndarray of uint32, shape (n, 25)
-        See `sketched`; without rows where the index is older.
+    spans (n, 2): characters [start, end) of each passage in its source; (-1, -1) where unknown.
+    groups (n,): row of the passage that each one is nearly a copy of; its own where it is the first of its
+        kind.
+    jaccard (n,): how alike the two are; 1 with itself.
+    sketches (n, 25): see `sketched`; without rows where the index is older.
     """
 
     spans: NDArray[np.int64]
@@ -65,10 +60,8 @@ class Repetition:
     ) -> Repetition:
         """Find what a corpus repeats; see `find_spans` and `find_groups`.
 
-        Parameters
-        ----------
-        old, kept : Repetition, ndarray of shape (n,), optional
-            Of an earlier state of the corpus: the row that each passage had there, -1 for new ones.
+        old, kept (n,): of an earlier state of the corpus: the row that each passage had there, -1 for new
+            ones.
         """
         sketches = np.zeros((len(passages), _BANDS), dtype=np.uint32)
         fresh = np.arange(len(passages))
@@ -105,10 +98,7 @@ class Repetition:
         those whose numbers or names differ, unless dates tell which of them holds; nor those of which the
         question names one, as by a month or a version.
 
-        Parameters
-        ----------
-        passages : sequence of Passage
-            Those of the rows.
+        passages: those of the rows.
         """
         chosen = np.asarray(rows, dtype=np.int64)
         members: dict[int, list[int]] = {}
@@ -144,10 +134,7 @@ class Repetition:
     def load(cls, folder: Path, passages: int) -> Repetition | None:
         """What `save` wrote; None where the index was built before there was any.
 
-        Raises
-        ------
-        IndexFormatError
-            If it belongs to another number of passages, or cannot be read.
+        Raises `IndexFormatError` if it belongs to another number of passages, or cannot be read.
         """
         path = folder / REPETITION_FILE
         if not path.is_file():
@@ -244,10 +231,7 @@ def find_groups(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Near-duplicates: for each passage the first one that it is nearly a copy of, and how alike they are.
 
-    Parameters
-    ----------
-    sketches : ndarray of uint32, shape (n, 25)
-        Those of the passages.
+    sketches (n, 25): those of the passages.
     """
     groups = np.arange(len(passages), dtype=np.int64)
     jaccard = np.ones(len(passages), dtype=np.float32)

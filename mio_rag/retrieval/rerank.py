@@ -84,14 +84,9 @@ def load_sentence_model(kind: str, library: Any, model: str) -> Any:
 class MaxSim:
     """Late interaction: the mean over the question's tokens of the best cosine with a token of the passage.
 
-    Parameters
-    ----------
-    model : str or None
-        A sentence-transformers model by hub id or folder; None: the packaged MiniLM. Its token embeddings
+    model: a sentence-transformers model by hub id or folder; None: the packaged MiniLM. Its token embeddings
         serve as they are; a model trained for late interaction is better at it.
 
-    Notes
-    -----
     Khattab and Zaharia (ColBERT, SIGIR 2020), with the mean in place of the sum, so that scores of long and
     short questions are alike. Special tokens do not take part. In [-1, 1].
     """
@@ -146,15 +141,9 @@ class MaxSim:
 class CrossEncoderReranker:
     """A sentence-transformers CrossEncoder with one output; its raw score (a logit, for most models).
 
-    Parameters
-    ----------
-    model : str
-        Hub id ("cross-encoder/ms-marco-MiniLM-L6-v2") or folder.
+    model: Hub id ("cross-encoder/ms-marco-MiniLM-L6-v2") or folder.
 
-    Raises
-    ------
-    InputError
-        If it cannot be loaded, or has several outputs.
+    Raises `InputError` if it cannot be loaded, or has several outputs.
     """
 
     name = "cross-encoder"
@@ -190,18 +179,9 @@ class CrossEncoderReranker:
 class YesNo:
     """A language model is asked whether the passage helps to answer; log-odds of Yes against No.
 
-    Parameters
-    ----------
-    generator : Generator
-        One that can weigh options (`ChoiceWeigher`): gguf and hf.
+    generator: one that can weigh options (`ChoiceWeigher`): gguf and hf.
 
-    Raises
-    ------
-    InputError
-        If it cannot.
-
-    Notes
-    -----
+    Raises `InputError` if it cannot.
     Nogueira et al. (2020) rank by such a probability.
     """
 
@@ -245,10 +225,7 @@ def scored_pairs(
 ) -> FloatArray:
     """Scores of pairs, from the cache where they are there.
 
-    Raises
-    ------
-    InputError
-        If the re-ranker gives another number of scores, or one that is not finite.
+    Raises `InputError` if the re-ranker gives another number of scores, or one that is not finite.
     """
     store = EmbeddingCache(cache_folder() / "rerank.sqlite", "score") if cache else None
     keys = {pair: f"{len(pair[0])}\0{pair[0]}{pair[1]}" for pair in pairs}
@@ -277,10 +254,7 @@ def rescored(
 ) -> list[Candidates]:
     """The pools with the scores of a re-ranker; all pairs at once, so that a passage is read once for all.
 
-    Raises
-    ------
-    InputError
-        If candidates do not know their question.
+    Raises `InputError` if candidates do not know their question.
     """
     if any(len(pool) and not pool.question.strip() for pool in pools):
         raise InputError(
@@ -313,12 +287,8 @@ def spec_problems(specs: Sequence[str]) -> list[str]:
 def make_reranker(spec: str) -> Reranker:
     """The re-ranker of a specification; see the head of this module.
 
-    Raises
-    ------
-    InputError
-        For another form, or a model that cannot be loaded.
-    MissingExtraError
-        Without the packages that it needs.
+    Raises `InputError` for another form, or a model that cannot be loaded.
+    Raises `MissingExtraError` without the packages that it needs.
     """
     if problems := spec_problems([spec]):
         raise InputError(problems)
@@ -336,10 +306,7 @@ def make_reranker(spec: str) -> Reranker:
 def make_rerankers(given: Sequence[str | Reranker]) -> tuple[Reranker, ...]:
     """The re-rankers of specifications, in order; what is one already stays.
 
-    Raises
-    ------
-    InputError
-        As `make_reranker`, and where two would write the same scores.
+    Raises `InputError` as `make_reranker`, and where two would write the same scores.
     """
     made = tuple(make_reranker(one) if isinstance(one, str) else one for one in given)
     names = [one.name for one in made]

@@ -33,13 +33,7 @@ _TOGETHER, _ALONE, _UNITS = 1.2, 0.6, 0.8
 def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> dict[int, float]:
     """Fuse rankings: each gives a row 1 / (k + rank), ranks from 1.
 
-    Parameters
-    ----------
-    rankings : sequences of row numbers, best first
-    k : int
-        >= 0. Small: the first places decide; large: all rankings weigh alike.
-
-    Source: Cormack, Clarke and Buettcher (SIGIR 2009).
+    k: >= 0. Small: the first places decide; large: all rankings weigh alike.
     """
     if k < 0:
         raise InputError(f"k={k} must be >= 0")
@@ -51,12 +45,7 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> di
 
 
 def score_fusion(best: Sequence[tuple[Sequence[int], Sequence[float]]]) -> dict[int, float]:
-    """Fuse lists by their scores: each gives its best row 1, the last one 0, and those between in proportion.
-
-    Parameters
-    ----------
-    best : sequence of (rows, scores), best first
-    """
+    """Fuse lists of rows, best first, by their scores: 1 for the best of each, 0 for its last."""
     fused: dict[int, float] = {}
     for rows, scores in best:
         if len(rows):
@@ -70,16 +59,10 @@ def score_fusion(best: Sequence[tuple[Sequence[int], Sequence[float]]]) -> dict[
 class _Asked:
     """A question, and what search knows of it before there is a pool.
 
-    Parameters
-    ----------
-    lexical : ndarray of shape (n,)
-        BM25 of every passage.
-    scope : ndarray of shape (documents,), optional
-        See `mio_rag.retrieval.scope.Scope`; of an index of documents.
-    rest : str or None
-        What is asked of the one document that it names.
-    rest_query : ndarray, optional
-        Embedding of the rest.
+    lexical (n,): BM25 of every passage.
+    scope (documents,): see `mio_rag.retrieval.scope.Scope`; of an index of documents.
+    rest: what is asked of the one document that it names.
+    rest_query: embedding of the rest.
     """
 
     text: str
@@ -93,27 +76,17 @@ class _Asked:
 class Retriever:
     """Finds the pool that selection chooses from.
 
-    Parameters
-    ----------
-    index : CorpusIndex
-    pool : int
-        Candidates per question, >= 1. In documents, whose passages are short, about half as many again.
-    mode : {"fused", "dense", "bm25"}
-        What ranks the pool. "fused" takes the best of dense and BM25 by reciprocal rank, in documents by
-        their scores, between the best and that of rank 50.
-    counter : TokenCounter, optional
-        The reader's tokenizer; an approximation (`RegexCounter`) where no reader is known.
-    link_hops : int, optional
-        Links in a row that are followed from the best passages of the pool to passages that retrieval missed.
-        0: the pool is not expanded. None: one where the index has links.
-    rerankers : sequence of str or Reranker
-        Their scores are added to every pool; see `mio_rag.retrieval.rerank` for what the strings say. The
-        order of the pool stays.
+    pool: candidates per question, >= 1. In documents, whose passages are short, about half as many again.
+    mode ("fused", "dense", "bm25"): what ranks the pool. "fused" takes the best of dense and BM25 by
+        reciprocal rank, in documents by their scores, between the best and that of rank 50.
+    counter: the reader's tokenizer; an approximation (`RegexCounter`) where no reader is known.
+    link_hops: links in a row that are followed from the best passages of the pool to passages that retrieval
+        missed. 0: the pool is not expanded. None: one where the index has links.
+    rerankers: their scores are added to every pool; see `mio_rag.retrieval.rerank` for what the strings say.
+        The order of the pool stays.
 
-    Raises
-    ------
-    InputError
-        For settings out of range, links asked of an index without them, or a re-ranker that cannot be had.
+    Raises `InputError` for settings out of range, links asked of an index without them, or a re-ranker that
+    cannot be had.
     """
 
     def __init__(
@@ -166,10 +139,7 @@ class Retriever:
     ) -> list[Candidates]:
         """`retrieve` for each question; re-rankers then read every passage once for all of them.
 
-        Parameters
-        ----------
-        progress : callable, optional
-            Called with 1 as each pool is found; re-ranking, if any, comes after that.
+        progress: called with 1 as each pool is found; re-ranking, if any, comes after that.
         """
         pools = []
         for question in questions:
@@ -183,12 +153,8 @@ class Retriever:
     def ranked(self, text: str, words: str | None = None) -> list[int]:
         """Rows of the index for any text, best first; more than a pool has, so that they can be fused.
 
-        Parameters
-        ----------
-        text : str
-            What is embedded.
-        words : str, optional
-            What BM25 looks for; the same text by default.
+        text: what is embedded.
+        words: what BM25 looks for; the same text by default.
         """
         index = self.index.hits(_checked(text), self.pool)
         if index is None:
@@ -202,12 +168,8 @@ class Retriever:
     def pool_of(self, question: str, ranking: Sequence[int], fused: Mapping[int, float]) -> Candidates:
         """The pool for a question from rows that were found elsewhere; otherwise as `retrieve` makes it.
 
-        Parameters
-        ----------
-        ranking : sequence of int
-            Rows of the index, best first; what goes beyond the pool is left out.
-        fused : mapping of int to float
-            What ranked them, larger is better: the scores "fused".
+        ranking: rows of the index, best first; what goes beyond the pool is left out.
+        fused: what ranked them, larger is better: the scores "fused".
         """
         return self.pools_of(question, [ranking], fused)[0]
 
@@ -216,19 +178,11 @@ class Retriever:
     ) -> tuple[Candidates, Candidates, list[list[str]]]:
         """The pool of the first of several rankings, and the pools that the others would have given.
 
-        Parameters
-        ----------
-        rankings : sequence of sequences of int
-            As in `pool_of`.
-        fused : mapping of int to float
-            What ranked the first.
+        rankings: as in `pool_of`.
+        fused: what ranked the first.
 
-        Returns
-        -------
-        pool, all : Candidates
-            The pool of the first ranking; that pool and behind it whatever the others' hold besides.
-        ids : list of lists of str
-            Of each ranking's own pool.
+        pool, all: the pool of the first ranking; that pool and behind it whatever the others' hold besides.
+        ids: of each ranking's own pool.
         """
         index, place = self.index.among([row for ranking in rankings for row in ranking])
         if index is not self.index:

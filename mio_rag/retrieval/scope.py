@@ -39,12 +39,8 @@ _LEFT_OVER = re.compile(r"^\W*(?:in|for|according to|of|on)?\W+", re.IGNORECASE)
 class Scope(NamedTuple):
     """What a question says about where to look.
 
-    Parameters
-    ----------
-    documents : ndarray of shape (documents,)
-        How far each document is meant, 0 to 1; 1 for all where the question names none.
-    rest : str or None
-        What is asked of the one document that is clearly named; None where there is none.
+    documents (documents,): how far each document is meant, 0 to 1; 1 for all where the question names none.
+    rest: what is asked of the one document that is clearly named; None where there is none.
     """
 
     documents: NDArray[np.float64]
@@ -55,22 +51,13 @@ class Scope(NamedTuple):
 class Identities:
     """The words by which the documents of an index are named.
 
-    Parameters
-    ----------
-    documents : ndarray of int32, shape (n,)
-        Number of the document of each passage.
-    hashes : ndarray of uint64, shape (t,)
-        Of the words that stand in an identity, ascending.
-    spread : ndarray of int32, shape (t,)
-        In how many documents each word stands.
-    first : ndarray of int64, shape (t + 1,)
-        Where the documents of each word begin in `holders`.
-    holders : ndarray of int32
-        Documents whose identity has the word.
-    titled : ndarray of bool
-        Whether it stands in the title or the file's name of that document.
-    numbers : ndarray of bool, shape (t,)
-        Whether a word is a number.
+    documents (n,): number of the document of each passage.
+    hashes (t,): of the words that stand in an identity, ascending.
+    spread (t,): in how many documents each word stands.
+    first (t + 1,): where the documents of each word begin in `holders`.
+    holders: documents whose identity has the word.
+    titled: whether it stands in the title or the file's name of that document.
+    numbers (t,): whether a word is a number.
     """
 
     documents: NDArray[np.int32]
@@ -130,10 +117,7 @@ class Identities:
     def of(self, question: str, words: Words) -> Scope:
         """The scope of a question.
 
-        Parameters
-        ----------
-        words : Words
-            Those that cut the documents.
+        words: those that cut the documents.
         """
         n = len(self)
         if n < _FEWEST:
@@ -205,10 +189,7 @@ class Identities:
     def load(cls, folder: Path, passages: int) -> Identities | None:
         """What `save` wrote; None where the index is of no documents.
 
-        Raises
-        ------
-        IndexFormatError
-            If it belongs to another number of passages, or cannot be read.
+        Raises `IndexFormatError` if it belongs to another number of passages, or cannot be read.
         """
         path = folder / SCOPE_FILE
         if not path.is_file():

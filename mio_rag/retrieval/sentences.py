@@ -31,15 +31,10 @@ _AT_ONCE = 1 << 15  # texts whose vectors are in memory in full precision
 class SentenceIndex:
     """The units of the passages of an index.
 
-    Parameters
-    ----------
-    first : ndarray of int64, shape (n + 1,)
-        Row of the first unit of each passage, and the number of all.
-    spans : ndarray of int32, shape (m, 2)
-        Characters [start, end) in the passage's text.
-    codes : ndarray of int8, shape (m, d)
-        A vector is its codes times its scale.
-    scales : ndarray of float32, shape (m,)
+    first (n + 1,): row of the first unit of each passage, and the number of all.
+    spans (m, 2): characters [start, end) in the passage's text.
+    codes (m, d): a vector is its codes times its scale.
+    scales (m,)
     """
 
     first: NDArray[np.int64]
@@ -58,20 +53,12 @@ class SentenceIndex:
     ) -> SentenceIndex:
         """Find and embed the units of passages.
 
-        Parameters
-        ----------
-        embedder : Embedder
-            That of the passages, fitted.
-        progress : callable, optional
-            Called with the number of units just embedded.
-        old, kept : SentenceIndex, ndarray of shape (n,), optional
-            By the same embedder, of an earlier state of the corpus: the row that each passage had there, -1
-            for new ones.
+        embedder: that of the passages, fitted.
+        progress: called with the number of units just embedded.
+        old, kept (n,): by the same embedder, of an earlier state of the corpus: the row that each passage had
+            there, -1 for new ones.
 
-        Raises
-        ------
-        InputError
-            If the embedder returns vectors of a wrong shape, or NaN.
+        Raises `InputError` if the embedder returns vectors of a wrong shape, or NaN.
         """
         if old is not None and kept is not None:
             fresh = cls.build([passages[k] for k in np.flatnonzero(kept < 0).tolist()], embedder, progress)
@@ -148,15 +135,9 @@ class SentenceIndex:
     ) -> SentenceIndex | None:
         """What `save` wrote; None where the index was built without units.
 
-        Parameters
-        ----------
-        mapped : bool
-            Leave the vectors on disk. Windows then lets nobody replace the folder.
+        mapped: leave the vectors on disk. Windows then lets nobody replace the folder.
 
-        Raises
-        ------
-        IndexFormatError
-            If it belongs to other passages, or cannot be read.
+        Raises `IndexFormatError` if it belongs to other passages, or cannot be read.
         """
         path = folder / SENTENCES_FILE
         if not path.is_file():
@@ -185,12 +166,8 @@ def gathered(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows of the units of kept and new passages, the new ones counted on, and where each passage begins.
 
-    Parameters
-    ----------
-    first, fresh : ndarray
-        Row of the first unit of each passage, and the number of all, before and of the new ones.
-    kept : ndarray of shape (n,)
-        Row of each passage before, -1 for new ones.
+    first, fresh: row of the first unit of each passage, and the number of all, before and of the new ones.
+    kept (n,): row of each passage before, -1 for new ones.
     """
     new = kept < 0
     place = np.where(new, np.cumsum(new) - 1, kept)

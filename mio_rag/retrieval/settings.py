@@ -18,22 +18,13 @@ _MOST_HOPS = 3
 class RetrievalSettings:
     """Settings of a `Retriever`, as plain data.
 
-    Parameters
-    ----------
-    pool : int
-        Candidates per question, >= 1.
-    mode : {"fused", "dense", "bm25"}
-        What ranks the pool.
-    link_hops : int or None
-        Links in a row that are followed out of the pool, from 0 (none) to 3. None: one where the index has
-        links.
-    rerankers : sequence of str
-        Specifications; see `mio_rag.retrieval.rerank`. No model is loaded here.
+    pool: candidates per question, >= 1.
+    mode ("fused", "dense", "bm25"): what ranks the pool.
+    link_hops: links in a row that are followed out of the pool, from 0 (none) to 3. None: one where the index
+        has links.
+    rerankers: specifications; see `mio_rag.retrieval.rerank`. No model is loaded here.
 
-    Raises
-    ------
-    InputError
-        With every problem found.
+    Raises `InputError` with every problem found.
     """
 
     pool: int = 50

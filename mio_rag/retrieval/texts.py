@@ -56,12 +56,8 @@ def unit_text(passage: Passage, unit: Unit) -> str:
 def context_of(passage: Passage, needs: Sequence[int], outside: bool = False) -> str:
     """Title and headings on one line, and below them the lines of a passage that are no such heading.
 
-    Parameters
-    ----------
-    needs : sequence of int
-        Which of the passage's lines.
-    outside : bool
-        Leave out those that lie in the passage's text.
+    needs: which of the passage's lines.
+    outside: leave out those that lie in the passage's text.
     """
     path = headings_of(passage)
     lines = [passage.lines[k] for k in needs]

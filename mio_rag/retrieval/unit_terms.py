@@ -36,21 +36,14 @@ _ARRAYS = (
 class UnitTerms:
     """The words of documents, and what BM25 gives their passages and units for a question.
 
-    Parameters
-    ----------
-    words : Words
-        Of the corpus; questions are cut by the same.
-    arrays : mapping of str to ndarray
-        "words": hash and column of each word, by hash. "indptr", "rows", "counts": for each column the rows
-        that have the word, ascending, and how often. Rows are the m units, then the n passages (what stands
-        between their units), then the contexts. "owners" (m,): passages of the units. "lengths": words of
-        each row. "unit_contexts" (m,), "passage_contexts" (n,): their contexts, from 0. "df_...": in how many
-        units and passages each word stands, with their contexts and ("bare") without.
+    words: of the corpus; questions are cut by the same.
+    arrays: "words": hash and column of each word, by hash. "indptr", "rows", "counts": for each column the
+        rows that have the word, ascending, and how often. Rows are the m units, then the n passages (what
+        stands between their units), then the contexts. "owners" (m,): passages of the units. "lengths": words
+        of each row. "unit_contexts" (m,), "passage_contexts" (n,): their contexts, from 0. "df_...": in how
+        many units and passages each word stands, with their contexts and ("bare") without.
 
-    Raises
-    ------
-    ValueError
-        If the arrays do not fit together.
+    Raises `ValueError` if the arrays do not fit together.
     """
 
     def __init__(self, words: Words, arrays: dict[str, NDArray[Any]]) -> None:
@@ -80,13 +73,9 @@ class UnitTerms:
     ) -> UnitTerms:
         """Count the words of passages; at least one.
 
-        Parameters
-        ----------
-        words : Words, optional
-            Those for the languages of the passages by default.
-        old, kept : UnitTerms, ndarray of shape (n,), optional
-            Of an earlier state of the corpus: the row that each passage had there, -1 for new ones. Counted
-            anew where the corpus is in other languages now.
+        words: those for the languages of the passages by default.
+        old, kept (n,): of an earlier state of the corpus: the row that each passage had there, -1 for new
+            ones. Counted anew where the corpus is in other languages now.
         """
         words = words or Words.of([passage.text for passage in passages])
         if old is not None and kept is not None and old.words.languages == words.languages:
@@ -202,10 +191,7 @@ class UnitTerms:
     def spread(self, groups: NDArray[np.int64]) -> NDArray[np.int64]:
         """In how many groups of passages each word stands, headings above them aside.
 
-        Parameters
-        ----------
-        groups : ndarray of int, shape (n,)
-            Number of each passage's group, from 0.
+        groups (n,): number of each passage's group, from 0.
         """
         inside = np.flatnonzero(self._rows < self._m + self._n)
         rows = self._rows[inside]
@@ -217,10 +203,7 @@ class UnitTerms:
     def scores(self, question: str, *, bare: bool = False) -> NDArray[np.float64]:
         """The score of every passage, shape (n,), >= 0; all 0 where no passage shares a word.
 
-        Parameters
-        ----------
-        bare : bool
-            Without the headings and lines above passages.
+        bare: without the headings and lines above passages.
         """
         found = np.zeros(self._n)
         damping = self._passages[0 if bare else 1]
@@ -238,10 +221,7 @@ class UnitTerms:
     def of_units(self, question: str, units: NDArray[np.int64], *, bare: bool = False) -> NDArray[np.float64]:
         """The score of some units, by their places among all.
 
-        Parameters
-        ----------
-        bare : bool
-            Without the headings and lines above units.
+        bare: without the headings and lines above units.
         """
         found = np.zeros(len(units))
         damping = self._units[0 if bare else 1]
@@ -295,15 +275,9 @@ class UnitTerms:
     def load(cls, folder: Path, *, mapped: bool = False) -> UnitTerms:
         """Read what `save` wrote.
 
-        Parameters
-        ----------
-        mapped : bool
-            Leave words and counts on disk.
+        mapped: leave words and counts on disk.
 
-        Raises
-        ------
-        OSError, ValueError, KeyError, TypeError
-            If it cannot be read, or does not fit together.
+        Raises `OSError, ValueError, KeyError, TypeError` if it cannot be read, or does not fit together.
         """
         told = json.loads((folder / PARAMETERS_FILE).read_text(encoding="utf-8"))
         with np.load(folder / TERMS_FILE, allow_pickle=False) as data:

@@ -49,10 +49,7 @@ _LEVELS = 255.0
 def open_vectors(path: Path) -> MappedVectors | None:
     """The vectors of an index file; None where it holds them in a form that only FAISS reads.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
+    Raises `OSError` if the file cannot be read.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -94,10 +91,7 @@ def _size(told: bytes) -> int:
 def stored_array(path: Path, name: str) -> NDArray[Any] | None:
     """An array of an .npz file, left on disk; None where it is compressed there.
 
-    Raises
-    ------
-    OSError, ValueError, KeyError
-        If the file cannot be read, or has no such array.
+    Raises `OSError, ValueError, KeyError` if the file cannot be read, or has no such array.
     """
     with zipfile.ZipFile(path) as archive:
         member = archive.getinfo(f"{name}.npy")
@@ -127,16 +121,11 @@ def forget(*arrays: NDArray[Any]) -> None:
 class MappedVectors:
     """Rows of a file, in the place of the FAISS index that wrote them.
 
-    Parameters
-    ----------
-    path : Path
-        It must not change while it is open.
-    start : int
-        Where the rows begin.
-    shape : (int, int)
-        Rows and dimensions.
-    low, span : arrays, shape (d,), or None
-        Of codes of a byte: a code c stands for low + span * (c + 1/2) / 255. None: rows are float32.
+    path: it must not change while it is open.
+    start: where the rows begin.
+    shape: rows and dimensions.
+    low, span (d,): of codes of a byte: a code c stands for low + span * (c + 1/2) / 255. None: rows are
+        float32.
     """
 
     def __init__(
@@ -227,18 +216,11 @@ def why_not(kind: str, count: int, width: int) -> str:
 def make_dense(vectors: NDArray[np.float32], kind: str = "exact") -> Any:
     """A FAISS inner-product index that holds the vectors.
 
-    Parameters
-    ----------
-    vectors : ndarray, shape (n, d)
-    kind : {"exact", "8bit", "pq"}
+    vectors (n, d)
+    kind ("exact", "8bit", "pq")
 
-    Raises
-    ------
-    InputError
-        For another kind; for "pq" also with fewer than 256 vectors, or dimensions that are no multiple of 4.
-
-    Notes
-    -----
+    Raises `InputError` for another kind; for "pq" also with fewer than 256 vectors, or dimensions that are no
+    multiple of 4.
     Jégou, Douze and Schmid, Product Quantization for Nearest Neighbor Search, IEEE TPAMI 33(1), 2011.
     """
     check_vectors(kind)
@@ -271,13 +253,8 @@ def vectors_kind(dense: Any) -> str:
 class MappedPassages(Sequence[Passage]):
     """Passages of a file in the layout of an index, read when they are asked for.
 
-    Parameters
-    ----------
-    path : Path
-        One JSON object a line. It must not change while it is open.
+    path: one JSON object a line. It must not change while it is open.
 
-    Notes
-    -----
     In memory are places alone: 8 bytes a passage.
     """
 

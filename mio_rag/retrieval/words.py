@@ -65,15 +65,9 @@ _MOST_KNOWN = 500_000  # words whose stems are remembered
 class Words:
     """Finds the words of a text.
 
-    Parameters
-    ----------
-    languages : sequence of str
-        At most one of each script, by its name in Snowball. Words of other scripts are not stemmed.
+    languages: at most one of each script, by its name in Snowball. Words of other scripts are not stemmed.
 
-    Raises
-    ------
-    InputError
-        For a language that is not known here.
+    Raises `InputError` for a language that is not known here.
     """
 
     def __init__(self, languages: Sequence[str] = ("english",)) -> None:
