@@ -186,6 +186,8 @@ def _from_text(text: str, problems: list[str]) -> list[Condition]:
         problems.append(f"'{text}' is no condition: write KEY=VALUE, KEY>=VALUE or KEY=in=A,B")
         return []
     key, operator, value = match[1], match[2], match[3].strip()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
     if operator == "=in=":
         return [Condition(key, "in", tuple(part.strip() for part in value.split(",")))]
     return [Condition(key, operator, value)]

@@ -5,17 +5,14 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mio_rag.allocation.pacer import Pacer
 from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.service.page import Curve
-from mio_rag.service.settings import Strategies
 
 __all__ = ["layout_problems", "served", "started_browser"]
 
@@ -36,30 +33,13 @@ def started_browser() -> Iterator[Any]:
             browser.close()
 
 
-def served(
-    index: CorpusIndex,
-    api_key: str | None = None,
-    examples: Sequence[str] = (),
-    pacer: Pacer | None = None,
-    curve: Curve | None = None,
-    strategies: Strategies | None = None,
-    routing: Mapping[str, Any] | None = None,
-) -> Iterator[str]:
+def served(index: CorpusIndex, api_key: str | None = None, examples: Sequence[str] = ()) -> Iterator[str]:
     """The address of an index that is served until the iterator goes on or is closed."""
     uvicorn: Any = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     from mio_rag.service.app import create_app
 
-    app = create_app(
-        index,
-        make_generator("extractive"),
-        api_key=api_key,
-        examples=examples,
-        pacer=pacer,
-        curve=curve,
-        strategies=strategies,
-        routing=routing,
-    )
+    app = create_app(index, make_generator("extractive"), api_key=api_key, examples=examples)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()

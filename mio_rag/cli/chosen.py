@@ -98,9 +98,6 @@ def keys() -> dict[str, Key]:
     add("models.NAME", Model)
     for part in (ServiceLimits, ConnectionLimits):
         add("server", part)
-    for name, text in (("start_price", "Price of a token to begin with."),
-                       ("mean_tokens", "Tokens that requests take on average at start_price.")):  # fmt: skip
-        found[f"server.{name}"] = Key(f"server.{name}", text, None, float)
     return found
 
 
@@ -441,7 +438,6 @@ def settings_table(policy: Policy, names: Iterable[type[Settings]]) -> list[Any]
     for one in names:
         own = {key: given.pop(key) for key in list(given) if key in one.model_fields}
         made.append(one.from_dict(own, "server"))
-    extra = {key: given.pop(key, None) for key in ("start_price", "mean_tokens")}
     if given:
         raise InputError([f"server.{key} is not a key: see `mio-rag policy show --keys`" for key in given])
-    return [*made, extra]
+    return made

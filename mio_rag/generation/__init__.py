@@ -137,6 +137,14 @@ def check_generator(spec: str) -> None:
         make(*arguments)  # reads a short file
 
 
+def model_name(spec: str) -> str:
+    """What a model is called in requests: the last part of its specification, without options."""
+    make, arguments, *_ = _resolved(spec, {})
+    if not arguments:
+        return make.__name__.removesuffix("Generator").lower()
+    return arguments[1] if len(arguments) > 1 else Path(arguments[0]).name
+
+
 def file_of(spec: str) -> Path:
     """The file of ``gguf:PATH[?OPTIONS]``, which may not be there."""
     _, (path, *_), *_ = _resolved(spec, {})

@@ -23,7 +23,7 @@ from typing import Self, TypeVar
 import numpy as np
 
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt
+from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt, chat_prompt
 from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, Generator
 from mio_rag.types import Answer, GenerationError, Passage, Question, clean
 
@@ -176,6 +176,36 @@ def allowance(allowed: Callable[[int, int], bool]) -> Iterator[None]:
         _ALLOWED.reset(token)
 
 
+_TELL: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=None)
+_OPENINGS = ("<think", "<thought", "<reasoning", "[THINK", "◁think", "<|channel|>")
+
+
+def told_pieces() -> Callable[[str], None] | None:
+    """What a back end that streams reports its pieces to; None: nobody wants them."""
+    return _TELL.get()
+
+
+class Spoken:
+    """Passes on the pieces of a reply, without what the model thinks before it answers."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self._waiting, self._speaks = tell, "", False
+
+    def hear(self, piece: str) -> None:
+        """Take a piece."""
+        if self._speaks:
+            self._tell(piece)
+            return
+        text = self._waiting = self._waiting + piece
+        while (match := _THOUGHT.match(text)) and match.end() < len(text):
+            text = text[match.end() :]
+        text = text.lstrip()
+        opens = any(text.startswith(mark) or mark.startswith(text) for mark in _OPENINGS)
+        if text and not opens:
+            self._speaks = True
+            self._tell(text)
+
+
 def may_repeat(spent: Answer) -> bool:
     """Whether the account, if there is one, allows an attempt more like one that may have been charged."""
     allowed = _ALLOWED.get()
@@ -187,7 +217,7 @@ def most_tokens(generator: Generator, prompt: Prompt) -> int:
     try:
         return generator.prompt_tokens(prompt)
     except MioRagError:
-        return len((prompt.system + prompt.user).encode("utf-8", "replace")) + _FRAME_TOKENS
+        return len("".join(prompt.texts).encode("utf-8", "replace")) + _FRAME_TOKENS
 
 
 def charged(
@@ -337,7 +367,7 @@ class BaseGenerator(ABC):
 
     def prompt_tokens(self, prompt: Prompt) -> int:
         """Tokens of the whole prompt, chat template included."""
-        return sum(self.count([prompt.system, prompt.user]))
+        return sum(self.count(prompt.texts))
 
     def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
         """Answer one prompt.
@@ -356,6 +386,18 @@ class BaseGenerator(ABC):
             except GenerationError as error:
                 error.spent = charged(error, self, prompt, max_tokens, time.perf_counter() - start)
                 raise
+
+    def stream(self, prompt: Prompt, tell: Callable[[str], None], *, max_tokens: int = 64) -> Answer:
+        """Answer one prompt as `generate`, and call `tell` with each piece of the answer as it is written.
+
+        A back end that cannot stream tells nothing. The pieces may lack what the answer has, never the other
+        way around; thinking is not told.
+        """
+        token = _TELL.set(Spoken(tell).hear)
+        try:
+            return self.generate(prompt, max_tokens=max_tokens)
+        finally:
+            _TELL.reset(token)
 
     def generate_many(
         self, prompts: Sequence[Prompt], *, max_tokens: int = 64
@@ -532,3 +574,101 @@ class WrappedGenerator:
 
     def __exit__(self, *failure: object) -> None:
         self.close()
+
+
+class Alone(WrappedGenerator):
+    """A generator that may not be safe in threads, which gets one call at a time."""
+
+    concurrency = 1
+
+    def __init__(self, inner: Generator) -> None:
+        super().__init__(inner)
+        self._alone = RLock()
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text."""
+        with self._alone:
+            return super().count(texts)
+
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        """Tokens of the whole prompt."""
+        with self._alone:
+            return super().prompt_tokens(prompt)
+
+    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
+        """Tokens that the window leaves for the context block."""
+        with self._alone:
+            return super().context_allowance(question, max_tokens=max_tokens)
+
+    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
+        """Answer one prompt."""
+        with self._alone:
+            return super().generate(prompt, max_tokens=max_tokens)
+
+    def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
+        """The option, how probable it is among all, and what it cost to choose."""
+        with self._alone:
+            return super().choose_scored(prompt, choices)
+
+
+class Streamed(WrappedGenerator):
+    """A generator whose answers are reported piece by piece, where it can stream.
+
+    tell: called with each piece.
+    """
+
+    def __init__(self, inner: Generator, tell: Callable[[str], None]) -> None:
+        super().__init__(inner)
+        self._tell = tell
+
+    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
+        """Answer one prompt."""
+        stream = getattr(self._inner, "stream", None)
+        if stream is None:
+            return self._inner.generate(prompt, max_tokens=max_tokens)
+        answer: Answer = stream(prompt, self._tell, max_tokens=max_tokens)
+        return answer
+
+    def stream(self, prompt: Prompt, tell: Callable[[str], None], *, max_tokens: int = 64) -> Answer:
+        """Answer one prompt, and report it piece by piece."""
+        return Streamed(self._inner, tell).generate(prompt, max_tokens=max_tokens)
+
+
+class Conversation(WrappedGenerator):
+    """A generator that gets its questions within a conversation.
+
+    system: the caller's own instructions; may be empty.
+    history: role and text of the messages before the question.
+    """
+
+    def __init__(self, inner: Generator, system: str, history: Sequence[tuple[str, str]]) -> None:
+        super().__init__(inner)
+        self._system, self._history = system, tuple(history)
+
+    @property
+    def identity(self) -> None:
+        """Replies depend on the conversation."""
+        return
+
+    def _told(self, prompt: Prompt) -> Prompt:
+        return chat_prompt(prompt, self._system, self._history)
+
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        """Tokens of the whole conversation."""
+        return self._inner.prompt_tokens(self._told(prompt))
+
+    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
+        """Answer within the conversation."""
+        return self._inner.generate(self._told(prompt), max_tokens=max_tokens)
+
+    def stream(self, prompt: Prompt, tell: Callable[[str], None], *, max_tokens: int = 64) -> Answer:
+        """Answer within the conversation, piece by piece."""
+        return Streamed(self._inner, tell).generate(self._told(prompt), max_tokens=max_tokens)
+
+    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
+        """Tokens that the window leaves for the context block next to the conversation."""
+        left = self._inner.context_allowance(question, max_tokens=max_tokens)
+        if left is None:
+            return None
+        plain = build_prompt(question, [_PROBE])
+        return max(0, left - self.prompt_tokens(plain) + self._inner.prompt_tokens(plain))

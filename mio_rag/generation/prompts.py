@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -28,18 +28,26 @@ class Prompt:
 
     question: what is asked.
     passages: what the model may read, in the order in which it reads it; may be empty.
-    system, user: the two messages, without any chat template.
+    system, user: the first and the last message, without any chat template.
+    history: role and text of the messages between them.
     """
 
     question: Question
     passages: tuple[Passage, ...]
     system: str
     user: str
+    history: tuple[tuple[str, str], ...] = ()
 
     @property
     def messages(self) -> list[dict[str, str]]:
         """As chat templates and endpoints take them."""
-        return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
+        told = (("system", self.system), *self.history, ("user", self.user))
+        return [{"role": role, "content": text} for role, text in told]
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of all messages."""
+        return [self.system, *(text for _, text in self.history), self.user]
 
     @property
     def context(self) -> str:
@@ -111,3 +119,20 @@ def question_prompt(answer: str, passages: Sequence[Passage] = ()) -> Prompt:
     context = _fill(_template("context"), passages=render_context(passages)) + SEPARATOR if passages else ""
     user = _fill(_template("asked_user"), context=context, answer=clean(answer).strip())
     return Prompt(Question("answer", answer), tuple(passages), _template("asked_system"), user)
+
+
+def chat_prompt(prompt: Prompt, system: str, history: Sequence[tuple[str, str]]) -> Prompt:
+    """Put an open question into a conversation; other prompts stay as they are.
+
+    system: the caller's own instructions; may be empty.
+    history: role and text of the messages before the question.
+    """
+    if prompt.question.choices or prompt.system != _template("open_system"):
+        return prompt
+    context = _fill(_template("context"), passages=prompt.context) + SEPARATOR if prompt.passages else ""
+    return replace(
+        prompt,
+        system="\n\n".join(filter(None, (clean(system).strip(), _template("chat_system")))),
+        user=_fill(_template("chat_user"), context=context, question=clean(prompt.question.text).strip()),
+        history=tuple((role, clean(text)) for role, text in history),
+    )

@@ -145,7 +145,7 @@ class RememberingGenerator(WrappedGenerator):
 
     def _key(self, kind: str, prompt: Prompt, max_tokens: int, options: Sequence[str] | None = None) -> bytes:
         among = list(prompt.question.choices if options is None else options)
-        asked = [self._identity, kind, prompt.system, prompt.user, among, max_tokens]
+        asked = [self._identity, kind, *prompt.texts, among, max_tokens]
         return hashlib.sha256(json.dumps(asked).encode()).digest()
 
     def _answer(self, kept: Any) -> Answer | None:

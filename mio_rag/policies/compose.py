@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,18 +159,6 @@ def _check_links(policy: Policy, retriever: Retriever) -> None:
             f"search: {', '.join(linked)} needs an index with evidence links: build it again with `mio-rag "
             "index DATA --out INDEX --overwrite`, or leave it out"
         )
-
-
-def with_limits(session: Session, seconds: float, base: Any, policy: Policy) -> Session:
-    """The session for one request: less time, and the solver and time limit of another selector."""
-    limits = session.limits.replace(seconds=min(session.limits.seconds, max(0.01, seconds)))
-    program = policy.selector(session.price, base)
-    return replace(
-        session,
-        limits=limits,
-        kit=replace(session.kit, selector=program),
-        priced=lambda selector, price: policy.selector(price, base),
-    )
 
 
 def _check(name: str, settings: ControlSettings, closed_book: bool) -> None:

@@ -2,247 +2,231 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any
 
 from mio_rag.allocation.money import Rate
-from mio_rag.allocation.pacer import Pacer
 from mio_rag.context import TokenCounter
 from mio_rag.deciders.order import Order
+from mio_rag.deciders.price import Price
 from mio_rag.deciders.search import Search
+from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError, MioRagError
-from mio_rag.generation import Generator, build_prompt
+from mio_rag.filters import Filter
+from mio_rag.generation import Generator
+from mio_rag.generation.base import Alone, Streamed
 from mio_rag.generation.protocol import content_of, context_budget
 from mio_rag.learning.bandit_report import stats
-from mio_rag.learning.router_model import KEY
 from mio_rag.learning.strategist import Strategist, StrategyLearner
-from mio_rag.policies.make import in_force, make_controller
-from mio_rag.policies.setup import ControlSettings, Setup
-from mio_rag.pool import Candidates
+from mio_rag.policy import PRESETS as POLICIES
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
-from mio_rag.selection.selector import Selector, Units
-from mio_rag.service.governed import Governed, policy_report, search_report
-from mio_rag.service.requests import Asked, Held, held_tokens
-from mio_rag.service.settings import Planning, Strategies
-from mio_rag.session.budget import Limits
+from mio_rag.selection.selector import PRESETS, Selector, Units
+from mio_rag.service.documents import Documents
+from mio_rag.service.governed import Governed, Serving, policy_report, search_report
+from mio_rag.service.keys import FREE, Caller
 from mio_rag.session.cache import AnswerCache, digest_of
 from mio_rag.session.loop import Session
-from mio_rag.session.search import check_search, make_strategies
-from mio_rag.session.state import Action, Result
-from mio_rag.session.tools import Equipment
-from mio_rag.session.trace import Outcome, Trace
+from mio_rag.session.state import Result
+from mio_rag.session.trace import Outcome
 from mio_rag.session.workflow import NAMED
-from mio_rag.types import Answer, Passage, Question, is_text
+from mio_rag.solvers.result import SolveOptions
+from mio_rag.types import Answer, Question, is_text
 
 _POOLS = 64  # cached, so that moving a slider does not search again
-_SEAM_TOKENS = 8  # that a tokenizer may count more where prompt and passages meet
-_PROBE = Passage(id="probe", text="x")  # so that headings and separators are counted
-_MOST = 1_000_000_000  # tokens: nothing but the request and the total limits them
-_STEP_SHARE = 0.7  # of the time that a request has left, after which a planner begins no step
+_MOST = 1_000_000_000  # tokens: only the request and the key limit them
+_LEAST_SECONDS = 0.01  # for a program, even past the deadline: enough for a selection and a bound
+_RESERVED = 0.1  # share of the remaining time that is kept for explanations and the response
 _PLAN = Order(NAMED["plain"])
+_SELECTOR = (
+    *("redundancy_weight", "passage_penalty", "radius", "max_passages", "max_per_source", "merge", "units"),
+)
 
 
-class _OneAtATime:
-    """A counter for several threads, of a generator that may not be safe in them."""
+@dataclass(frozen=True)
+class Asked:
+    """A checked request.
 
-    def __init__(self, counter: TokenCounter) -> None:
-        self._counter, self.lock = counter, threading.RLock()
-        self.name = counter.name
+    changes: settings of the selection program that the request brings.
+    deadline: by `time.monotonic`.
+    budget_tokens, pool, max_tokens: None: as the policy says.
+    wrapped: what the reader is asked through, such as a conversation.
+    tell: called with each piece of the answer as it is written.
+    """
 
-    def count(self, texts: Sequence[str]) -> list[int]:
-        """As the counter counts."""
-        with self.lock:
-            return self._counter.count(texts)
+    question: str
+    deadline: float
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    budget_tokens: int | None = None
+    pool: int | None = None
+    token_price: float = 0.0
+    more_tokens: int | None = None
+    max_tokens: int | None = None
+    where: Filter = field(default_factory=Filter)
+    model: str = ""
+    why: bool = False
+    proof: bool = False
+    caller: Caller = FREE
+    wrapped: Callable[[Generator], Generator] | None = None
+    tell: Callable[[str], None] | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], began: float, caller: Caller = FREE, **more: Any) -> Asked:
+        """Return the request of a checked body; its filter holds next to that of the caller's key."""
+        own = {name: given[name] for name in _SELECTOR if given.get(name) is not None}
+        names = ("budget_tokens", "pool", "more_tokens", "max_tokens", "model", "why", "proof")
+        return cls(
+            given["question"],
+            began + given["deadline_seconds"],
+            {**PRESETS[given["preset"]], **own},
+            token_price=given["token_price"] or 0.0,
+            where=caller.where & Filter(given.get("where")),
+            caller=caller,
+            **{name: given[name] for name in names if given.get(name) is not None},
+            **more,
+        )
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the deadline, at least 10 ms."""
+        return max(_LEAST_SECONDS, self.deadline - time.monotonic())
+
+    def ends_at(self) -> float:
+        """Return when programs must end, by `time.monotonic`: the rest is for the response."""
+        return self.deadline - _RESERVED * (self.deadline - time.monotonic())
 
 
 class Answering:
-    """Answers requests over an index with a generator; caches the pools of recent questions.
+    """Answers requests over documents with one or more readers; caches the pools of recent questions.
 
     Requests run at the same time. A generator that states its `concurrency` is asked by all of them; another
-    one gets one request at a time.
+    one gets one request at a time. Parameters as `mio_rag.service.app.create_app`. Of answers in the cache,
+    only those whose selection is proven optimal are stored, so that no answer made in haste is given to
+    somebody who has time.
 
-    Parameters as `mio_rag.service.app.create_app`. Of answers in the cache, only those whose selection is
-    proven optimal are stored, so that no answer made in haste is given to somebody who has time.
-
-    Raises `InputError` if the router, the planner, or what the policy has learned is for another embedder
-    than the index has, the refusal model for another embedder or reader, or two of them exclude each other.
+    Raises `InputError` if the policy, the refusal model or what was learned is for another embedder or
+    reader, or two of them exclude each other.
     """
 
     def __init__(
         self,
-        index: CorpusIndex,
-        generator: Generator,
-        pacer: Pacer | None = None,
-        rate: Rate | None = None,
-        cache: AnswerCache | None = None,
-        routing: Mapping[str, Any] | None = None,
-        strategies: Strategies | None = None,
+        documents: Documents,
+        readers: Mapping[str, Generator],
         policy: str | None = None,
+        rates: Mapping[str, Rate] | None = None,
+        cache: AnswerCache | None = None,
         refusing: Refusal | None = None,
-        planning: Planning | None = None,
     ) -> None:
-        if cache is not None and policy is not None:
-            raise InputError("a cache and a policy exclude each other: leave one of them out")
-        if refusing is not None:
-            for name, given in {"router": routing, "policy": policy, "planner": planning}.items():
-                if given is not None:
-                    raise InputError(
-                        f"a refusal model and a {name} exclude each other: leave one of them out"
-                    )
-            refusing.check_fits(index.embedder.fingerprint, generator.name)
-        self.index, self.generator, self.pacer, self.rate = index, generator, pacer, rate
-        self.cache, self._refusing = cache, refusing
-        self.counter: TokenCounter = generator
-        self._turn: Any = nullcontext()
-        if not hasattr(generator, "concurrency"):
-            self.counter = counter = _OneAtATime(generator)
-            self._turn = counter.lock
-        kit = Equipment(Retriever(index, counter=self.counter), Selector())
-        self._plain = Session("service", (_PLAN,), _PLAN, kit, limits=Limits(tokens=_MOST), always_asks=False)
-        self._by_strategies: Session | None = None
-        if strategies is not None:
-            made = self._made(strategies.controller, strategies.kinds)
-            chooser = _chooser(made)
-            if chooser is not None:
-                check_search(make_strategies(chooser.possible), Retriever(index), generator)
-            self._by_strategies = replace(made, limits=Limits(tokens=_MOST))
-        self.governed = None if policy is None else Governed(policy, index, generator)
-        self._decided: Session | None = None
-        if routing is not None:
-            self._decided = self._made("routed", {KEY: dict(routing)})
-        elif planning is not None and policy is None:
-            self._decided = self._made("planner", planning.kinds)
-        self._pools: OrderedDict[tuple[str, int, str], Result] = OrderedDict()
-        self._lock = threading.Lock()
-        # Parts of the scope of a stored answer; files of routers and planners are named by their hash.
-        self._scope = {
-            "price": None if rate is None else rate.token_price,
-            "model": "" if cache is None else content_of(generator),
-            "routing": None if routing is None else dict(routing),
-            "refusal": None if refusing is None else refusing.digest,
-            "planning": None if planning is None else planning.kinds,
+        for name, given in {"cache": cache, "refusal model": refusing}.items():
+            if given is not None and policy is not None:
+                raise InputError(f"a {name} and a policy exclude each other: leave one of them out")
+        self.documents, self.rates, self._refusing = documents, dict(rates or {}), refusing
+        self.readers = {
+            name: one if hasattr(one, "concurrency") else Alone(one) for name, one in readers.items()
         }
-        # What decides how much is read, or judges it, was measured with whole passages.
-        alone = all(each is None for each in (pacer, routing, strategies, policy, refusing, planning))
-        #: Default of `units`.
-        self.units: Literal["passages", "auto"] = "auto" if alone else "passages"
+        index = documents.index()
+        if refusing is not None:
+            for reader in self.readers.values():
+                refusing.check_fits(index.embedder.fingerprint, reader.name)
+        self.policy = policy or DEFAULTS.policy
+        self._governed = {self.policy: Governed(self.policy, index)}
+        self._cache = cache
+        self._corpus: tuple[CorpusIndex, AnswerCache] | None = None if cache is None else (index, cache)
+        self._pools: OrderedDict[tuple[Any, ...], tuple[CorpusIndex, Result]] = OrderedDict()
+        self._lock = Lock()
 
-    def _made(self, name: str, kinds: Mapping[str, Any]) -> Session:
-        made = make_controller(name, Setup(ControlSettings(kinds=kinds), Retriever(self.index)))
-        assert isinstance(made, Session)
-        return made
+    @property
+    def units(self) -> Units:
+        """What is selected where neither request nor policy says it: a refusal model judges passages."""
+        return "auto" if self._refusing is None else "passages"
+
+    @property
+    def caches(self) -> bool:
+        """Whether answers are stored."""
+        return self._cache is not None
 
     def close(self) -> None:
-        """Close generator, pacer, state files and models."""
-        for each in (self.generator, self.pacer, self._by_strategies, self.governed, self._decided):
-            if each is not None:
-                each.close()
+        """Close readers, state files and models."""
+        for each in (*self.readers.values(), *self._governed.values()):
+            each.close()
+
+    # -- models: a reader, by a policy
+
+    def models(self) -> list[str]:
+        """Return the names that `model` of a request may have, the default first."""
+        others = [name for name in (self.policy, *POLICIES) if name != self.policy]
+        return [*self.readers, *(f"{policy}/{reader}" for policy in others for reader in self.readers)]
+
+    def _chosen(self, model: str) -> tuple[Governed, str]:
+        """Return policy and reader of the name of a model."""
+        policy, reader = self.policy, model or next(iter(self.readers))
+        if reader not in self.readers:
+            policy, _, reader = reader.partition("/")
+            if reader not in self.readers or policy not in POLICIES:
+                raise UnknownModelError(f"the model '{model}' is unknown: choose {', '.join(self.models())}")
+        with self._lock:
+            if policy not in self._governed:
+                self._governed[policy] = Governed(policy, self.documents.index())
+            return self._governed[policy], reader
+
+    def governed(self) -> Governed:
+        """Return the policy that serves where a request names none."""
+        return self._governed[self.policy]
 
     # -- what a bandit learned
 
-    @property
-    def learns(self) -> bool:
-        """Whether ratings are of use; a policy that does not learn may be replaced by one that does."""
-        return self.governed is not None or self._bandit() is not None
-
-    def _bandit(self) -> Strategist | None:
-        chooser = None if self._by_strategies is None else _chooser(self._by_strategies)
-        return chooser if isinstance(chooser, Strategist) else None
-
-    def rate_answer(self, identity: str, helpful: bool) -> bool:
-        """Record a rating; False if the question was rated before, `InputError` if it is not known."""
-        if self.governed is not None:
-            return self.governed.rate(identity, helpful)
-        bandit = self._bandit()
-        assert bandit is not None
-        return bandit.feedback(identity, 1 if helpful else -1)
-
     def stats(self) -> dict[str, Any] | None:
         """What was learned, as `mio_rag.learning.bandit_report.stats`; None if nothing is learned."""
-        with self._searching() as (session, _):
-            chooser = _chooser(session)
-            if not isinstance(chooser, Strategist):
+        with self.governed().using() as serving:
+            if not isinstance(serving.chooser, Strategist):
                 return None
-            with chooser.settled() as learned:
+            with serving.chooser.settled() as learned:
                 return stats(learned)
 
-    # -- search and selection
+    # -- sessions
 
-    @contextmanager
-    def _searching(self) -> Iterator[tuple[Session, str]]:
-        """What searches: strategies, the policy in force, or the index alone; and a key for its pools."""
-        if self.governed is None:
-            yield self._by_strategies or self._plain, ""
-            return
-        with self.governed.using() as serving:
-            if serving.chooser is None:
-                yield self._plain, serving.sha256
-                return
-            own = serving.session
-            session = Session(
-                own.name,
-                (_PLAN, Search(serving.chooser)),
-                _PLAN,
-                self._plain.kit,
-                own.price,
-                limits=own.limits.replace(seconds=Limits().seconds),
-                account=own.account,
-                learner=own.learner,
-            )
-            # A policy's hash does not depend on the log of its bandit, which is used here.
-            yield session, f"{serving.sha256} {serving.policy.search.state or ''}"
-
-    def _found(self, asked: Asked) -> Result:
-        """The search for a question, from the cache if it was asked recently."""
-        if not is_text(asked.question):
-            raise InputError("the question is not valid text: send it as UTF-8")
-        with self._searching() as (session, owner):
-            key = (asked.question, asked.pool, owner)
-            with self._lock:
-                if key in self._pools:
-                    self._pools.move_to_end(key)
-                    return self._pools[key]
-            if _chooser(session) is None or not asked.question.strip():
-                pool = Retriever(self.index, pool=asked.pool, counter=self.counter).retrieve(asked.question)
-                result = Result(Action("retrieve", "retrieve"), pool)
-            else:
-                with self._turn:
-                    outcome = self._timed(session, asked).select(
-                        Question("question", asked.question), self.generator, asked.budget_tokens
-                    )
-                result = outcome.results["retrieve"]
-                if result.value is None:
-                    _raise(outcome)
-        with self._lock:
-            self._pools[key] = result
-            while len(self._pools) > _POOLS:
-                self._pools.popitem(last=False)
-        return result
-
-    def _timed(self, session: Session, asked: Asked) -> Session:
-        """The session with the settings of a request, and with no more time than it has left."""
-        retriever = Retriever(self.index, pool=asked.pool, counter=self.counter)
-        kit = replace(session.kit, retriever=retriever, selector=asked.selector, deadline=asked.ends_at())
-        learner = session.learner
+    def _session(self, serving: Serving, asked: Asked, reader: Generator, rate: Rate | None) -> Session:
+        """The session of a policy for one request: its settings, its filter, and the time that it has."""
+        own, policy = serving.session, serving.policy
+        retriever = copy(own.kit.retriever)
+        assert retriever is not None
+        retriever.index = index = self.documents.index(asked.where)
+        retriever.pool = asked.pool or retriever.pool
+        retriever.link_hops = retriever.link_hops if index.links is not None else 0
+        retriever.counter = reader
+        price = max(own.price, asked.token_price, 0.0 if rate is None else rate.token_price)
+        given = {"units": self.units, **asked.changes} if self._refusing is not None else asked.changes
+        program = policy.selector(price, Selector(options=SolveOptions(time_limit_seconds=None)))
+        program = program.replace(**given) if given else program
+        learner = own.learner
         if isinstance(learner, StrategyLearner):  # measured by what the request would read
-            learner = replace(learner, selector=asked.selector)
-        return replace(session, kit=kit, learner=learner, max_tokens=asked.max_tokens)
+            learner = replace(learner, selector=program)
+        limits = own.limits.replace(seconds=min(own.limits.seconds, asked.seconds_left()))
+        budget = min(filter(None, (own.budget, asked.budget_tokens)))
+        longest = min(filter(None, (own.max_tokens, asked.max_tokens)))
+        if serving.is_default:  # only the request and the limits of the service bound it
+            limits = own.limits.replace(tokens=_MOST)
+            budget, longest = asked.budget_tokens or budget, asked.max_tokens or longest
+        budget = max(1, int(budget * asked.caller.share()))
+        return replace(
+            own,
+            kit=replace(own.kit, retriever=retriever, selector=program, deadline=asked.ends_at()),
+            price=price,
+            priced=lambda selector, price: program.replace(token_price=max(price, program.token_price)),
+            limits=limits,
+            budget=budget,
+            max_tokens=longest,
+            longest=None if serving.is_default else own.longest,
+            learner=learner,
+            falls_back=own.falls_back and not serving.is_default and asked.tell is None,
+        )
 
-    def _selected(self, asked: Asked, found: Result) -> tuple[Outcome, Selection]:
-        """What is read of a pool; the selection may be infeasible."""
-        session = self._timed(self._plain, asked)
-        outcome = session.select(Question("question", asked.question), None, asked.budget_tokens, [found])
-        if outcome.selection is None:
-            _raise(outcome)
-        assert outcome.selection is not None
-        return outcome, outcome.selection
+    # -- selections
 
     def select(self, asked: Asked) -> dict[str, Any]:
         """Return the response of POST /select.
@@ -250,241 +234,210 @@ class Answering:
         Raises `InputError` if the question is empty; `SolverError` if the solver broke; `SpentError` if no
         tokens are left.
         """
-        found = self._found(asked)
-        pool = _pool(found)
-        with held_tokens(self.pacer, asked.budget_tokens, _least(pool, asked.budget_tokens)) as held:
-            asked = self._held_to(asked, held, asked.budget_tokens)
-            _, made = self._selected(asked, found)
-            held.used = made.tokens_used
-        data = {**described(asked, made), **held.report, **self._dollars(made.tokens_used)}
-        data |= search_report(found)
-        if asked.more_tokens is not None:
-            data["more"] = with_more(asked, pool, made, asked.more_tokens, self.counter)
+        governed, name = self._chosen(asked.model)
+        reader, rate = self.readers[name], self.rates.get(name)
+        with governed.using() as serving:
+            session = self._session(serving, asked, reader, rate)
+            chooser = serving.chooser
+            deciders = (_PLAN, *([] if chooser is None else [Search(chooser)]), Price())
+            key = (asked.question, session.kit.retriever.pool, serving.identity, name)  # type: ignore[union-attr]
+            known = self._known(key, session)
+            session = replace(session, deciders=deciders, plan=_PLAN)
+            if chooser is None or known:  # nothing is asked, and the question is told once
+                session = replace(session, account=None, learner=None)
+            budget = session.budget or 1
+            into = budget + (0 if chooser is None or known else session.limits.tokens)
+            with asked.caller.held((into, 0), 1, rate) as held:
+                session, budget = _within(session, held.allowed), min(budget, held.allowed)
+                outcome = session.select(_question(asked), reader, budget, known)
+                made, total = outcome.selection, outcome.costs.total()
+                read = 0 if made is None else made.tokens_used
+                held.settle(read + total.prompt_tokens + total.completion_tokens, _cost(rate, total))
+            if made is None:
+                _raise(outcome)
+            assert made is not None
+            found = outcome.results["retrieve"]
+            self._keep(key, session, found)
+            data = _shown(asked, made) | search_report(found)
+            if rate is not None:
+                data["dollars"] = rate.cost(made.tokens_used)
+            if asked.more_tokens is not None:
+                data["more"] = with_more(asked, session.kit.selector, budget, made, reader)
         return data
+
+    def _known(self, key: tuple[Any, ...], session: Session) -> list[Result]:
+        index = session.kit.retriever.index  # type: ignore[union-attr]
+        with self._lock:
+            of, found = self._pools.get(key, (None, None))
+            if of is not index or found is None:
+                return []
+            self._pools.move_to_end(key)
+            return [found]
+
+    def _keep(self, key: tuple[Any, ...], session: Session, found: Result) -> None:
+        with self._lock:
+            self._pools[key] = session.kit.retriever.index, found  # type: ignore[union-attr]
+            while len(self._pools) > _POOLS:
+                self._pools.popitem(last=False)
 
     # -- answers
 
     def ask(self, asked: Asked) -> dict[str, Any]:
         """Return the response of POST /ask; an answer that was given before costs no tokens."""
-        if self.cache is None:
+        if self._cache is None or asked.wrapped is not None:
             return self._answer(asked)
+        governed, name = self._chosen(asked.model)
+        rate, cache = self.rates.get(name), self._cache_now()
         scope = digest_of(
             {
-                "selector": asked.selector.to_dict(),
-                "pool": asked.pool,
-                "tokens": [asked.budget_tokens, asked.max_tokens],
-                **self._scope,
+                "program": asked.changes,
+                "shown": [asked.why, asked.proof],
+                "numbers": [asked.pool, asked.budget_tokens, asked.max_tokens, asked.token_price],
+                "where": asked.where.to_dict(),
+                "policy": governed.state()["sha256"],
+                "price": None if rate is None else rate.token_price,
+                "model": content_of(self.readers[name]),
+                "refusal": None if self._refusing is None else self._refusing.digest,
             }
         )
-        hit = self.cache.get(asked.question, scope)
+        hit = cache.get(asked.question, scope)
         if hit is not None:
-            return {**hit.answer, "question": asked.question, **self._dollars(0), "cached": hit.to_dict()}
+            usage = {**hit.answer["usage"], **({} if rate is None else {"dollars": 0.0})}
+            return {**hit.answer, "question": asked.question, "usage": usage, "cached": hit.to_dict()}
         data = self._answer(asked)
-        if data["status"] == "optimal" and self.pacer is None:  # not what a total's price or rest has shaped
-            passing = ("pacing", "dollars")
-            self.cache.put(asked.question, scope, {k: v for k, v in data.items() if k not in passing})
+        if data["status"] == "optimal" and asked.caller.share() == 1:  # not what a budget has shaped
+            cache.put(asked.question, scope, data)
         return {**data, "cached": None}
+
+    def _cache_now(self) -> AnswerCache:
+        """The file of answers, for the documents as they are."""
+        index, kept = self.documents.index(), self._corpus
+        assert kept is not None
+        if kept[0] is not index:
+            kept = self._corpus = (
+                index,
+                AnswerCache.of(kept[1].path, index, kept[1].settings),
+            )
+        return kept[1]
 
     def _answer(self, asked: Asked) -> dict[str, Any]:
         """Return a new answer."""
-        question = Question("question", asked.question)
-        if self.governed is not None or self._decided is not None:
-            return self._by_policy(question, asked)
-        with self._turn:
-            allowed = context_budget(
-                self.generator, question, asked.budget_tokens, max_tokens=asked.max_tokens, error=InputError
-            )
-            around = self._around(question, asked.max_tokens)
-        found = self._found(asked)
-        least = around + _least(_pool(found), allowed)
-        with held_tokens(self.pacer, around + allowed, least) as held:
-            asked = self._held_to(asked, held, allowed, around)
-            selected, made = self._selected(asked, found)
-            if made.result.x is None:
-                raise InfeasibleError(made.explain())
-            session = replace(self._timed(self._plain, asked), falls_back=False)
-            if held.reservation is not None:
-                session = replace(session, limits=Limits(tokens=held.reservation.allowed))
-            with self._turn:
-                outcome = session.attempt(
-                    question, self.generator, asked.budget_tokens, known=list(selected.results.values())
-                )
-            total = outcome.costs.total()
-            used = total.prompt_tokens + total.completion_tokens
-            held.used = used if used or outcome.reply is not None else None
+        question = _question(asked)
+        governed, name = self._chosen(asked.model)
+        reader, rate = self.readers[name], self.rates.get(name)
+        if asked.wrapped is not None:
+            reader = asked.wrapped(reader)
+        with governed.using() as serving:
+            session = self._session(serving, asked, reader, rate)
+            tell = asked.tell
+            if tell is not None and not session.always_asks and self._refusing is None:
+                reader = Streamed(reader, tell)
+            most = session.budget or 1
+            allowed = context_budget(reader, question, most, max_tokens=session.max_tokens, error=InputError)
+            session = replace(session, budget=allowed)
+            key = (asked.question, session.kit.retriever.pool, serving.identity, name)  # type: ignore[union-attr]
+            known = self._known(key, session) if serving.is_default else []
+            least = session.least_tokens(question, reader) or 1
+            with asked.caller.held(session.most_tokens(question, reader), least, rate) as held:
+                outcome = _within(session, held.allowed).attempt(question, reader, allowed, known=known)
+                total = outcome.costs.total()
+                held.settle(total.prompt_tokens + total.completion_tokens, _cost(rate, total))
+            selection = outcome.selection
+            if selection is not None and selection.result.x is None:
+                raise InfeasibleError(selection.explain())
             _raise(outcome)
         assert outcome.reply is not None
         answer = outcome.reply.answer
-        return {
-            **described(asked, made),
-            **held.report,
-            **self._dollars(answer.prompt_tokens, answer.completion_tokens),
-            **search_report(found),
-            **self._judged(asked.question, made, answer),
-            "generator": answer.generator,
-            "prompt_tokens": answer.prompt_tokens,
-            "completion_tokens": answer.completion_tokens,
-        }
-
-    def _by_policy(self, question: Question, asked: Asked) -> dict[str, Any]:
-        """As `_answer`; a policy, a router or a planner decides in place of the request's settings."""
-        with self._turn:
-            if self.governed is not None:
-                outcome = self.governed.attempt(question, asked)
-                _raise(outcome)
-                report = policy_report(outcome)
-            else:
-                outcome, report = self._by_decided(question, asked)
-        assert outcome.reply is not None
-        total, selection = outcome.costs.total(), outcome.selection
-        return {
-            **(nothing_read(asked) if selection is None else described(asked, selection)),
-            **self._dollars(total.prompt_tokens, total.completion_tokens),
-            "answer": outcome.reply.answer.text,
-            "generator": self.generator.name,
+        if serving.is_default and "retrieve" in outcome.results:
+            self._keep(key, session, outcome.results["retrieve"])
+        usage: dict[str, Any] = {
             "prompt_tokens": total.prompt_tokens,
             "completion_tokens": total.completion_tokens,
-            **report,
+            "seconds": outcome.trace.seconds,
+        }
+        if rate is not None:
+            usage["dollars"] = _cost(rate, total)
+        return {
+            **(nothing_read(asked) if selection is None else _shown(asked, selection)),
+            **self._judged(asked.question, selection, answer),
+            "model": answer.generator or reader.name,
+            "usage": usage,
+            **({} if serving.is_default else policy_report(outcome)),
         }
 
-    def _by_decided(self, question: Question, asked: Asked) -> tuple[Outcome, dict[str, Any]]:
-        """Answer at the tier of a router, or by the workflow of a planner."""
-        session = self._decided
-        assert session is not None
-        kit = replace(session.kit, selector=asked.selector, deadline=asked.ends_at())
-        if session.name == "routed":
-            outcome = replace(session, kit=kit).attempt(question, self.generator, _MOST)
-            _raise(outcome)
-            if outcome.selection is None:
-                raise InfeasibleError("no time was left to read anything: give a later deadline")
-            return outcome, in_force(outcome, asked.selector)
-        left, limits = max(0.05, _STEP_SHARE * asked.seconds_left()), Limits()
-        planned = replace(
-            session,
-            kit=replace(kit, retriever=Retriever(self.index, pool=asked.pool, counter=self.generator)),
-            limits=limits.replace(seconds=min(limits.seconds, left)),
-            max_tokens=asked.max_tokens,
-        )
-        outcome = planned.attempt(question, self.generator, asked.budget_tokens)
-        _raise(outcome)
-        return outcome, {"plan": _plan(outcome.trace)}
-
-    def _judged(self, question: str, made: Selection, answer: Answer) -> dict[str, Any]:
+    def _judged(self, question: str, made: Selection | None, answer: Answer) -> dict[str, Any]:
         """Return the answer, blank if a refusal model refuses it, with the verdict."""
-        if self._refusing is None:
-            return {"answer": answer.text}
-        verdict = self._refusing.judge(question, made, answer)
-        reply = {"said": answer.text} if verdict.refused else {}
-        return {"answer": "" if verdict.refused else answer.text, "refusal": verdict.to_dict(), **reply}
-
-    def _held_to(self, asked: Asked, held: Held, budget: int, around: int = 0) -> Asked:
-        """Return the request with a budget, at the highest of the prices that apply to it."""
-        prices = [asked.selector.token_price, 0.0 if self.rate is None else self.rate.token_price]
-        if held.reservation is not None:
-            budget = min(budget, held.reservation.allowed - around)
-            prices.append(held.reservation.price)
-        return replace(asked, budget_tokens=budget, selector=asked.selector.replace(token_price=max(prices)))
-
-    def _dollars(self, prompt_tokens: int, completion_tokens: int = 0) -> dict[str, float]:
-        return {} if self.rate is None else {"dollars": self.rate.cost(prompt_tokens, completion_tokens)}
-
-    def _around(self, question: Question, max_tokens: int) -> int:
-        """Return the tokens of a prompt without its passages, and of the longest answer."""
-        if self.pacer is None:
-            return 0
-        return self.generator.prompt_tokens(build_prompt(question, [_PROBE])) + _SEAM_TOKENS + max_tokens
+        data: dict[str, Any] = {
+            "answer": answer.text,
+            "citations": [] if made is None else made.cited(answer.text),
+        }
+        if self._refusing is not None and made is not None:
+            verdict = self._refusing.judge(question, made, answer)
+            data["refusal"] = verdict.to_dict()
+            if verdict.refused:
+                data |= {"said": answer.text, "answer": "", "citations": []}
+        return data
 
 
-def _chooser(session: Session) -> Any:
-    """What chooses strategies in a session; None: it searches by the question alone."""
-    return next((one.chooser for one in session.deciders if isinstance(one, Search)), None)
+class UnknownModelError(InputError):
+    """A request names a model that is not served."""
 
 
-def _pool(found: Result) -> Candidates:
-    assert isinstance(found.value, Candidates)
-    return found.value
+def _question(asked: Asked) -> Question:
+    if not is_text(asked.question):
+        raise InputError("the question is not valid text: send it as UTF-8")
+    if not asked.question.strip():
+        raise InputError("the question is empty: send a text")
+    return Question("question", asked.question)
+
+
+def _within(session: Session, tokens: int) -> Session:
+    """The session with no more tokens than are reserved."""
+    limits = session.limits
+    return session if tokens >= limits.tokens else replace(session, limits=limits.replace(tokens=tokens))
 
 
 def _raise(outcome: Outcome) -> None:
-    """Raise the error of an outcome, or the unforeseen one behind it: its text may tell of this machine."""
-    broken = [r.error for r in outcome.results.values() if r.error and not isinstance(r.error, MioRagError)]
-    if outcome.error is not None and broken:
-        raise broken[-1]
-    outcome.check()
+    """Raise the error of an outcome; an unforeseen one behind it first, then one of search or selection."""
+    if outcome.error is None:
+        return
+    behind = [r.error for r in outcome.results.values() if r.error is not None and not r.failed]
+    unforeseen = [error for error in behind if not isinstance(error, MioRagError)]
+    raise next(iter([*unforeseen, *behind]), outcome.error)
 
 
-def _least(pool: Candidates, budget: int) -> int:
-    """Return the tokens of the smallest passage: with fewer left, nothing could be read."""
-    return max(1, min([budget, *map(int, pool.tokens)]))
+def _cost(rate: Rate | None, total: Any) -> float:
+    return 0.0 if rate is None else rate.cost(total.prompt_tokens, total.completion_tokens)
+
+
+def _shown(asked: Asked, made: Selection) -> dict[str, Any]:
+    return made.to_dict(question=asked.question, why=asked.why, proof=asked.proof)
 
 
 # -- what responses report --------------------------------------------------------------------------------
 
 
-def _plan(trace: Trace) -> dict[str, Any]:
-    costs = trace.by_step()
-    return {
-        "workflow": str(trace.workflow.get("name", "")),
-        "worth": dict(trace.scores),
-        "fallback": trace.fallback,
-        "steps": [
-            {
-                "node": step.id,
-                "executor": step.do,
-                "gave": step.output,
-                "note": step.note,
-                "tokens": costs[step.id].prompt_tokens + costs[step.id].completion_tokens,
-                "dropped": step.dropped,
-            }
-            for step in trace.steps
-        ],
-    }
-
-
-def described(asked: Asked, made: Selection) -> dict[str, Any]:
-    """Return a selection as plain data, with the price that a passage had."""
-    return {
-        "question": asked.question,
-        "redundancy_weight": asked.selector.redundancy_weight,
-        "passage_penalty": _decided(asked.selector, made).penalty(made.pool, made.budget_tokens),
-        **made.details(),
-    }
-
-
 def nothing_read(asked: Asked) -> dict[str, Any]:
-    """Return the same where a workflow answered from memory: no program was solved."""
-    why = "the workflow searches for nothing"
-    unknown = (
-        *("objective", "bound", "gap", "limit", "nodes", "worst_case", "conflict", "budget_tokens"),
-        *("certified_tokens", "certified_budget", "redundancy_weight", "passage_penalty"),
-    )
+    """Return the response where a workflow answered from memory: no program was solved."""
+    note = {"code": "nothing_read", "text": "Nothing was read: the workflow searches for nothing."}
     return {
-        "question": asked.question,
-        "status": "none",
-        **dict.fromkeys(unknown),
-        "solver": "none",
-        "version": "",
-        "wall_seconds": 0.0,
-        "message": "",
-        "unit": "passage",
-        "tokens_used": 0,
-        "selected_ids": [],
-        "relevance_source": {"kind": "given", "why": why},
-        "notes": [f"Nothing was read: {why}."],
-        "passages": [],
-        "read": [],
-    }
+        "version": 1, "question": asked.question, "context": "", "tokens": 0, "budget": None,
+        "counter": "given", "parts": [], "answerable": None, "units": "passages", "method": None,
+        "status": "none", "gap": None, "seconds": 0.0, "left_out": 0, "notes": [note],
+    }  # fmt: skip
 
 
 def with_more(
-    asked: Asked, pool: Candidates, now: Selection, more_tokens: int, counter: TokenCounter
+    asked: Asked, program: Selector, budget: int, now: Selection, counter: TokenCounter
 ) -> dict[str, Any]:
     """Return what a larger budget would select of the units selected now, and bounds on its gain."""
     # A price of a passage that adapts to the budget would make two programs of it.
-    decided = _decided(asked.selector, now)
-    penalty = decided.penalty(now.pool, now.budget_tokens)
-    priced = asked.timed().replace(passage_penalty=penalty, units=decided.units)
-    then = priced.choose(pool, asked.budget_tokens + more_tokens, counter)
+    decided, pool = _decided(program, now), now.pool
+    left = max(_LEAST_SECONDS, asked.ends_at() - time.monotonic())
+    timed = program.replace(options=replace(program.options, time_limit_seconds=left))
+    penalty = decided.penalty(pool, now.budget_tokens)
+    then_tokens = budget + (asked.more_tokens or 0)
+    then = timed.replace(passage_penalty=penalty, units=decided.units).choose(pool, then_tokens, counter)
     before, after = now.result, then.result
     gain = low = high = None
     if before.objective is not None and after.objective is not None:
@@ -494,10 +447,10 @@ def with_more(
     ids = [then.formulation.candidates.ids[i] for i in then.chosen]
     here = [now.candidates.ids[i] for i in now.chosen]
     units: Units = decided.units
-    if asked.selector.units == "auto":  # passages and their sentences have different values
-        units = asked.timed().choose(pool, then.budget_tokens, counter).formulation.settings.units
+    if program.units == "auto":  # passages and their sentences have different values
+        units = timed.choose(pool, then.budget_tokens, counter).formulation.settings.units
     return {
-        "more_tokens": more_tokens,
+        "more_tokens": asked.more_tokens,
         "unit_then": "sentence" if units == "sentences" else "passage",
         "tokens_used": then.used,
         "gain": gain,

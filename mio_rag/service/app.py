@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
+from asyncio import Queue, create_task, get_running_loop
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from mio_rag import __version__
 from mio_rag.allocation.money import Rate
-from mio_rag.allocation.pacer import Pacer
+from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, SpentError
 from mio_rag.evaluation.markup import plain
 from mio_rag.generation import Generator
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.service import messages
-from mio_rag.service.answering import Answering
+from mio_rag.service.answering import Answering, Asked, UnknownModelError
+from mio_rag.service.chat import Chat, ChatCompletion, ChatRequest
+from mio_rag.service.documents import Documents
 from mio_rag.service.edge import (
     CONNECTION_GUARD,
     BodyLimit,
@@ -38,15 +42,14 @@ from mio_rag.service.edge import (
     UnusableBody,
     is_loopback_host,
     json_body,
-    key_matches,
+    key_of,
     refusal,
 )
+from mio_rag.service.keys import FREE, BudgetSpentError, Caller, Keys, resets
 from mio_rag.service.metrics import Metrics
-from mio_rag.service.page import EXAMPLE_PRICE, HOW, Curve, example_of, example_questions, render_reference
-from mio_rag.service.requests import Asked, standing
-from mio_rag.service.settings import ConnectionLimits, Planning, ServiceLimits, Strategies
+from mio_rag.service.page import example_questions, render_reference
+from mio_rag.service.settings import ConnectionLimits, ServiceLimits
 from mio_rag.session.cache import AnswerCache
-from mio_rag.settings import Settings
 from mio_rag.types import clean
 
 _FILES = {
@@ -55,7 +58,15 @@ _FILES = {
     "/page.js": ("page.js", "text/javascript"),
 }
 _OPEN = {*_FILES, "/health", "/docs", "/openapi.json"}  # need no key: they show nothing of the index
-_ASKED = {"/select", "/ask", "/feedback", "/examples", "/price", "/metrics"}  # by name in the metrics
+_ASKED = {
+    "/select",
+    "/ask",
+    "/feedback",
+    "/v1/chat/completions",
+    "/v1/models",
+    "/examples",
+    "/metrics",
+}  # by name
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -71,76 +82,74 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         408: "The body took too long to arrive.",
         413: "The body is too large.",
         422: "The body does not fit the schema, or its values are out of range.",
-        429: "The tokens of this day or hour are spent; Retry-After states when there are more.",
+        429: "A budget of the key is spent; Retry-After states when the window that blocks ends.",
         500: "The service failed unexpectedly; its log has the details.",
         502: "The solver or the generator failed.",
         503: "Too many requests are waiting; Retry-After states when to try again.",
     }.items()
 }
+_UNFORESEEN = "the service failed unexpectedly: its log has the details"
 _KEY_REFUSED: dict[int | str, dict[str, Any]] = {401: _REFUSALS[401]}
 
 
 def create_app(
-    index: CorpusIndex,
-    generator: Generator,
+    documents: Documents | CorpusIndex,
+    readers: Generator | Mapping[str, Generator],
     limits: ServiceLimits | None = None,
     *,
     connections: ConnectionLimits | None = None,
+    keys: Keys | None = None,
     api_key: str | None = None,
     loopback: bool = True,
     examples: Sequence[str] = (),
-    pacer: Pacer | None = None,
-    rate: Rate | None = None,
-    curve: Curve | None = None,
+    rates: Mapping[str, Rate] | None = None,
     cache: AnswerCache | None = None,
-    routing: Mapping[str, Any] | None = None,
-    strategies: Strategies | None = None,
     policy: str | None = None,
     refusing: Refusal | None = None,
-    planning: Planning | None = None,
 ) -> FastAPI:
-    """Return the application over an index.
+    """Return the application over documents.
 
-    generator: answers in /ask; its tokenizer counts what passages cost. Closed when the application ends.
-        Several requests use it at the same time if it has an attribute `concurrency`, as those of this
-        package do.
+    documents: an index is served as it is.
+    readers: name -> what answers in /ask; its tokenizer counts what passages cost. Closed when the
+        application ends. Several requests use it at the same time if it has an attribute `concurrency`, as
+        those of this package do. One reader alone is named after its model.
     connections: apply if the server uses `mio_rag.service.edge.GuardedProtocol`; the time limit of a body
         always applies.
-    api_key: required for everything but the page, /health and the documentation.
+    keys: required for everything but the page, /health and the documentation; None: no key is asked for.
+    api_key: one key without limits, in place of `keys`.
     loopback: answer only requests whose Host header names this machine. This prevents DNS rebinding: a
         foreign page cannot reach the service through its own name.
-    examples: questions that the page proposes; without them they are taken from the index.
-    pacer: sets the token price of every request, and limits what all of them spend. Closed when the
-        application ends.
-    rate: what the reader's tokens cost: responses then report dollars, and the token price is at least what
-        follows from the value of an answer.
-    curve: what the operator's questions spend and find at each price, for the page.
+    examples: questions that the page proposes; without them they are taken from the documents.
+    rates: name of a reader -> what its tokens cost: responses then report dollars, and the token price is at
+        least what follows from the value of an answer.
     cache: stores answers of /ask, and gives them again.
-    routing: `RouterSettings` as plain data: /ask answers at the tier that its router chooses, whatever budget
-        and longest answer a request sets.
-    strategies: search strategies; with a bandit among them answers can be rated.
-    policy: preset or file: /ask answers as the policy decides, whatever a request sets; a changed file is put
-        in force while the service runs.
+    policy: preset or file: it decides, and its limits hold whatever a request sets; a changed file is put in
+        force while the service runs. None: requests decide.
     refusing: decides when /ask reports that the passages do not answer.
-    planning: /ask answers by the workflow that its planner chooses.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
-    answering = Answering(
-        index, generator, pacer, rate, cache, routing, strategies, policy, refusing, planning
-    )
+    if isinstance(documents, CorpusIndex):
+        documents = Documents(None, index=documents)
+    if not isinstance(readers, Mapping):
+        readers = {readers.name.partition(":")[2] or readers.name: readers}
+    if api_key is not None:
+        keys = Keys(single=api_key)
+    answering = Answering(documents, readers, policy, rates, cache, refusing)
     metrics = Metrics()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        app.state.gate = Gate(bounds)
+        app.state.gate, app.state.tasks = Gate(bounds), set()
         seldom = SeldomLogged()
-        loggers = [logging.getLogger(name) for name in ("asyncio", "uvicorn.error")]
+        loggers = [logging.getLogger(name) for name in ("asyncio", "uvicorn.error", "mio_rag.service")]
         for logger in loggers:
             logger.addFilter(seldom)
         yield {CONNECTION_GUARD: ConnectionGuard(clients, metrics)}
         for logger in loggers:
             logger.removeFilter(seldom)
         answering.close()
+        if keys is not None:
+            keys.close()
 
     app = FastAPI(
         title="mio-rag",
@@ -150,32 +159,35 @@ def create_app(
         redoc_url=None,
         lifespan=life,
     )
-    _guard(app, metrics, api_key, loopback)
+    _guard(app, metrics, keys, loopback)
     _explain_errors(app)
     app.add_middleware(HeadAsGet)
     app.add_middleware(
         BodyLimit, max_bytes=bounds.max_body_bytes, seconds=clients.body_seconds, metrics=metrics
     )
     _add_questions(app, answering, metrics, bounds)
-    _add_state(app, answering, metrics, bounds)
-    _add_pages(app, answering, example_questions(index, examples), curve)
+    _add_chat(app, answering, metrics, bounds)
+    _add_state(app, answering, metrics, bounds, keys)
+    _add_pages(app, example_questions(documents.index(), examples))
     return app
 
 
-def _guard(app: FastAPI, metrics: Metrics, api_key: str | None, loopback: bool) -> None:
+def _guard(app: FastAPI, metrics: Metrics, keys: Keys | None, loopback: bool) -> None:
     @app.middleware("http")
     async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         began, path = time.monotonic(), request.url.path
-        request.state.began = began
+        request.state.began, request.state.caller = began, FREE
         known = path if path in _OPEN | _ASKED else "other"
         metrics.active.inc()
         try:
             if loopback and not is_loopback_host(request):
                 problem = "the Host header names another machine: send localhost or 127.0.0.1"
                 response = refusal(400, "InvalidHost", problem)
-            elif api_key is not None and path not in _OPEN and not key_matches(request, api_key):
+            elif keys is not None and path not in _OPEN and (caller := keys.caller(key_of(request))) is None:
                 response = refusal(401, "Unauthorized", "send the key as 'Authorization: Bearer KEY'")
             else:
+                if keys is not None and path not in _OPEN and caller is not None:
+                    request.state.caller = caller
                 response = await call_next(request)
         except Exception:  # becomes a 500 in an outer layer
             metrics.observe(known, 500, time.monotonic() - began)
@@ -188,6 +200,27 @@ def _guard(app: FastAPI, metrics: Metrics, api_key: str | None, loopback: bool) 
             response.headers["Connection"] = "close"
         metrics.observe(known, response.status_code, time.monotonic() - began)
         return response
+
+
+def _refused(error: MioRagError | Full) -> Response:
+    """Return the response for a request that fails."""
+    if isinstance(error, Full):
+        problem = f"the service is busy: try again in {error.retry_after} s"
+        return refusal(503, "Busy", problem, retry_after=error.retry_after)
+    if isinstance(error, UnusableBody):
+        return refusal(422, "InputError", *(clean(problem) for problem in error.problems[:20]))
+    if isinstance(error, UnknownModelError):
+        return refusal(404, "UnknownModel", str(error), code="model_not_found")
+    if isinstance(error, InputError):
+        return refusal(400, type(error).__name__, *(clean(problem) for problem in error.problems))
+    if isinstance(error, SpentError):
+        wait = None if error.retry_after is None else max(1, math.ceil(error.retry_after))
+        more: dict[str, Any] = {"code": "budget_spent"}
+        if isinstance(error, BudgetSpentError):
+            more |= {"window": error.window, "resets_at": resets(error)}
+        return refusal(429, "SpentError", str(error), retry_after=wait, **more)
+    status = 400 if isinstance(error, InfeasibleError) else 502
+    return refusal(status, type(error).__name__, clean(str(error)))
 
 
 def _explain_errors(app: FastAPI) -> None:
@@ -203,99 +236,187 @@ def _explain_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Full)
     async def full(request: Request, error: Full) -> Response:
-        problem = f"the service is busy: try again in {error.retry_after} s"
-        return refusal(503, "Busy", problem, retry_after=error.retry_after)
+        return _refused(error)
 
     @app.exception_handler(MioRagError)
     async def failed(request: Request, error: MioRagError) -> Response:
-        if isinstance(error, UnusableBody):
-            return refusal(422, "InputError", *(clean(problem) for problem in error.problems[:20]))
-        if isinstance(error, InputError):
-            return refusal(400, type(error).__name__, *(clean(problem) for problem in error.problems))
-        if isinstance(error, SpentError):
-            wait = None if error.retry_after is None else max(1, math.ceil(error.retry_after))
-            return refusal(429, "SpentError", str(error), retry_after=wait)
-        status = 400 if isinstance(error, InfeasibleError) else 502
-        return refusal(status, type(error).__name__, clean(str(error)))
+        return _refused(error)
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
-        return refusal(500, "InternalError", "the service failed unexpectedly: its log has the details")
+        return refusal(500, "InternalError", _UNFORESEEN)
+
+
+async def _streamed(
+    app: FastAPI,
+    work: Callable[[Callable[[str], None]], dict[str, Any]],
+    piece: Callable[[str, bool], str],
+    last: Callable[[dict[str, Any]], str],
+    whole: Callable[[dict[str, Any]], str],
+) -> Response:
+    """Send an answer as server-sent events while it is written.
+
+    An error before the first piece is an ordinary response; a later one is an event of the name error.
+
+    work: answers, and calls its argument with each piece.
+    piece: the event of a piece, and whether it is the first.
+    last: the events that end the stream.
+    whole: the text of an answer of which no piece was told.
+    """
+    loop, told = get_running_loop(), Queue[str | None]()
+    gate: Gate = app.state.gate
+
+    def tell(text: str) -> None:
+        loop.call_soon_threadsafe(told.put_nowait, text)
+
+    task = create_task(gate.run(lambda: work(tell)))
+    app.state.tasks.add(task)  # a client that leaves ends the stream, not the work that is paid for
+    task.add_done_callback(app.state.tasks.discard)
+    task.add_done_callback(lambda _: told.put_nowait(None))
+    first = await told.get()
+    if first is None:
+        await task  # its error is an ordinary response
+
+    async def events() -> AsyncIterator[str]:
+        text, begins = first, True
+        while text is not None:
+            yield piece(text, begins)
+            text, begins = await told.get(), False
+        try:
+            data = await task
+        except (MioRagError, Full) as error:
+            yield f"event: error\ndata: {bytes(_refused(error).body).decode()}\n\n"
+            return
+        except Exception as error:
+            logging.getLogger("mio_rag.service").error("an answer failed while it was sent", exc_info=error)
+            body = refusal(500, "InternalError", _UNFORESEEN).body
+            yield f"event: error\ndata: {bytes(body).decode()}\n\n"
+            return
+        if begins and whole(data):
+            yield piece(whole(data), True)
+        yield last(data)
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+def _schema(body: type[BaseModel]) -> dict[str, Any]:
+    shown = {"content": {"application/json": {"schema": body.model_json_schema()}}, "required": True}
+    return {"requestBody": shown}
 
 
 def _add_questions(app: FastAPI, answering: Answering, metrics: Metrics, bounds: ServiceLimits) -> None:
-    """Add the routes that take a body: /select, /ask and, where something learns, /feedback."""
+    """Add the routes that take a question: /select, /ask and, where something learns, /feedback."""
 
-    def add(
-        path: str,
-        body: type[Settings],
-        response: type[BaseModel],
-        description: str,
-        work: Callable[[dict[str, Any], float], dict[str, Any]],
-    ) -> None:
-        async def answer(request: Request) -> Response:
-            given = dict(body.from_dict(await json_body(request), kind=UnusableBody))
-            data = await request.app.state.gate.run(lambda: work(given, request.state.began))
-            if "cached" in data:
-                metrics.looked_up(data["cached"])
-            if data.get("cached") is None and data.get("status", "none") != "none":
-                metrics.certified(data["status"], data["gap"])  # a stored one was counted before
-            return JSONResponse(plain(data))
-
-        schema = {"content": {"application/json": {"schema": body.model_json_schema()}}, "required": True}
-        app.post(
-            path,
-            response_model=response,
-            responses=_REFUSALS,
-            description=description,
-            name=path[1:],
-            openapi_extra={"requestBody": schema},
-        )(answer)
+    def counted(data: dict[str, Any]) -> dict[str, Any]:
+        if "cached" in data:
+            metrics.looked_up(data["cached"])
+        if data.get("cached") is None and data.get("status", "none") != "none":
+            metrics.certified(data["status"], data["gap"])  # a stored one was counted before
+        shown: dict[str, Any] = plain(data)
+        return shown
 
     models = messages.request_models(bounds)
-    units = answering.units
-    add(
-        "/select",
-        models["/select"],
-        messages.Selected,
-        "Choose passages for a question, with a certificate.",
-        lambda given, began: answering.select(Asked.of(given, began, units)),
-    )
-    add(
-        "/ask",
-        models["/ask"],
-        messages.Answered,
-        "Choose passages and answer from them.",
-        lambda given, began: answering.ask(Asked.of(given, began, units)),
-    )
-    if answering.learns:
-        about = "Rate an answer; the strategies that found what was read are credited."
-        add(
-            "/feedback",
-            messages.Rating,
-            messages.Rated,
-            about,
-            lambda given, began: {"noted": answering.rate_answer(given["id"], given["helpful"])},
+
+    async def select(request: Request) -> Response:
+        """Choose passages for a question, with a certificate."""
+        given = dict(models["/select"].from_dict(await json_body(request), kind=UnusableBody))
+        asked = Asked.of(given, request.state.began, _caller(request))
+        return JSONResponse(counted(await app.state.gate.run(lambda: answering.select(asked))))
+
+    async def ask(request: Request) -> Response:
+        """Choose passages and answer from them; with `stream`, as server-sent events text and done."""
+        given = dict(models["/ask"].from_dict(await json_body(request), kind=UnusableBody))
+        asked = Asked.of(given, request.state.began, _caller(request))
+        if not given["stream"]:
+            return JSONResponse(counted(await app.state.gate.run(lambda: answering.ask(asked))))
+        return await _streamed(
+            app,
+            lambda tell: answering.ask(replace(asked, tell=tell)),
+            lambda text, _: f"event: text\ndata: {json.dumps({'text': text})}\n\n",
+            lambda data: f"event: done\ndata: {json.dumps(counted(data))}\n\n",
+            lambda data: str(data["answer"]),
         )
 
+    async def feedback(request: Request) -> Response:
+        """Rate an answer; the strategies that found what was read are credited."""
+        rating = messages.Rating.from_dict(await json_body(request), kind=UnusableBody)
+        work = answering.governed().rate
+        return JSONResponse({"noted": await app.state.gate.run(lambda: work(rating.id, rating.helpful))})
 
-def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, bounds: ServiceLimits) -> None:
+    routes: list[tuple[Any, type[BaseModel], type[BaseModel]]] = [
+        (select, models["/select"], messages.Selected),
+        (ask, models["/ask"], messages.Answered),
+    ]
+    if answering.policy != DEFAULTS.policy:  # a policy that does not learn may be replaced by one that does
+        routes.append((feedback, messages.Rating, messages.Rated))
+    for answer, body, response in routes:
+        app.post(
+            f"/{answer.__name__}", response_model=response, responses=_REFUSALS, openapi_extra=_schema(body)
+        )(answer)
+
+
+def _caller(request: Request, user: str | None = None) -> Caller:
+    """Return who asks; `InputError` where the key needs a user, and none is named."""
+    caller: Caller = request.state.caller
+    return caller.of_user(user or request.headers.get("x-user", ""))
+
+
+def _add_chat(app: FastAPI, answering: Answering, metrics: Metrics, bounds: ServiceLimits) -> None:
+    """Add what OpenAI's clients call."""
+
+    @app.post(
+        "/v1/chat/completions",
+        response_model=ChatCompletion,
+        responses=_REFUSALS,
+        openapi_extra=_schema(ChatRequest),
+    )
+    async def completions(request: Request) -> Response:
+        """Answer the last message of a conversation, as OpenAI's chat completions do."""
+        chat = Chat(await json_body(request), bounds)
+        caller = _caller(request, chat.request.user)
+        asked = Asked.of(chat.given(bounds), request.state.began, caller, wrapped=chat.wrapped)
+        if not chat.request.stream:
+            data = await app.state.gate.run(lambda: answering.ask(asked))
+            return JSONResponse(plain(chat.completion(data)))
+        return await _streamed(
+            app,
+            lambda tell: answering.ask(replace(asked, tell=tell)),
+            chat.chunk,
+            lambda data: chat.last(plain(data)),
+            lambda data: data["answer"] or chat.nothing,
+        )
+
+    @app.get("/v1/models", responses=_KEY_REFUSED)
+    def models() -> dict[str, Any]:
+        """What `model` may be: a reader by the policy of the service, or POLICY/READER."""
+        told = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "mio-rag"}
+            for name in answering.models()
+        ]
+        return {"object": "list", "data": told}
+
+
+def _add_state(
+    app: FastAPI, answering: Answering, metrics: Metrics, bounds: ServiceLimits, keys: Keys | None
+) -> None:
     # In threads: a policy, or what was learned, may have to be read from files.
     @app.get("/health", response_model=messages.Health)
     def health() -> messages.Health:
         """Whether the service is up, and what it serves."""
-        index, governed = answering.index, answering.governed
+        served, index = answering.documents.state(), answering.documents.index()
+        own = answering.policy != DEFAULTS.policy
         return messages.Health(
             status="ok",
             version=app.version,
-            index=clean(index.name),
-            passages=len(index),
+            index=clean(served["index"]),
+            passages=served["passages"],
+            problem=served["problem"],
             embedder=clean(index.embedder.name),
             sentences=index.sentences is not None,
             units=answering.units,
-            generator=clean(answering.generator.name),
+            generator=clean(next(iter(answering.readers.values())).name),
             limits=messages.Limits(**bounds.to_dict()),
-            policy=None if governed is None else messages.PolicyState(**governed.state()),
+            policy=messages.PolicyState(**answering.governed().state()) if own else None,
         )
 
     @app.get(
@@ -305,31 +426,14 @@ def _add_state(app: FastAPI, answering: Answering, metrics: Metrics, bounds: Ser
     )
     def show_metrics() -> Response:
         """Requests, latencies, certificates and gaps in Prometheus' text format."""
-        text = metrics.text(standing(answering.pacer), answering.stats())
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+        return Response(metrics.text(keys, answering.stats()), media_type=CONTENT_TYPE_LATEST)
 
 
-def _add_pages(app: FastAPI, answering: Answering, questions: tuple[str, ...], curve: Curve | None) -> None:
+def _add_pages(app: FastAPI, questions: tuple[str, ...]) -> None:
     @app.get("/examples", response_model=messages.Examples, responses=_KEY_REFUSED)
     async def examples() -> messages.Examples:
         """Questions to begin with."""
         return messages.Examples(questions=list(questions))
-
-    @app.get("/price", response_model=messages.Price, responses=_KEY_REFUSED)
-    def price() -> messages.Price:
-        """What a token price means, by example, and the operator's own curve."""
-        if (account := standing(answering.pacer)) is not None:
-            now, which = account.price, "At the present price"
-        elif answering.rate is not None and answering.rate.token_price > 0:
-            now, which = answering.rate.token_price, "At the price"
-        else:
-            now, which = EXAMPLE_PRICE, "At a price"
-        return messages.Price(
-            example=f"{which} of {example_of(now)}",
-            questions=None if curve is None else curve.questions,
-            curve=[] if curve is None else [messages.CurvePoint(**asdict(one)) for one in curve.points],
-            how=HOW if curve is None else None,
-        )
 
     here = resources.files("mio_rag.service")
 

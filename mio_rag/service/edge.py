@@ -10,8 +10,6 @@ a request is being received or answered.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import ipaddress
 import json
 import logging
@@ -47,7 +45,12 @@ T = TypeVar("T")
 
 
 def refusal(
-    status: int, kind: str, *problems: str, retry_after: int | None = None, close: bool = False
+    status: int,
+    kind: str,
+    *problems: str,
+    retry_after: int | None = None,
+    close: bool = False,
+    **more: Any,
 ) -> Response:
     """Return an error response in the form that `Problems` documents; `close` ends the connection."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
@@ -55,14 +58,14 @@ def refusal(
         headers["WWW-Authenticate"] = "Bearer"
     if close:
         headers["Connection"] = "close"
-    return JSONResponse(
-        {"error": {"kind": kind, "problems": list(problems)}}, status_code=status, headers=headers
-    )
+    error = {"kind": kind, "message": "; ".join(problems), "problems": list(problems), **more}
+    return JSONResponse({"error": error}, status_code=status, headers=headers)
 
 
 def _raw_refusal(status: str, kind: str, problem: str, *headers: str) -> bytes:
     """Return a whole error response as bytes, for connections that have no request."""
-    body = json.dumps({"error": {"kind": kind, "problems": [problem]}}, separators=(",", ":"))
+    error = {"kind": kind, "message": problem, "problems": [problem]}
+    body = json.dumps({"error": error}, separators=(",", ":"))
     lines = [f"HTTP/1.1 {status}", *headers, "Connection: close", "Content-Type: application/json"]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", body]).encode()
 
@@ -80,14 +83,11 @@ def is_loopback_host(request: Request) -> bool:
     return host is not None and host[1].lower() in _LOOPBACK
 
 
-def key_matches(request: Request, key: str) -> bool:
-    """Return whether a request carries the key, in time that does not depend on the key."""
+def key_of(request: Request) -> str:
+    """Return the key that a request carries; empty without one."""
     given = request.headers.get("x-api-key", "")
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if not given and scheme.lower() == "bearer":
-        given = token.strip()
-    digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (given, key)]
-    return hmac.compare_digest(*digests)
+    return token.strip() if not given and scheme.lower() == "bearer" else given
 
 
 class UnusableBody(InputError):

@@ -1,4 +1,4 @@
-"""A service under a policy, which may be changed while it serves: no request is lost.
+"""The policy of a service, which may be changed while it serves: no request is lost.
 
 Before a request is answered, the policy's files are looked at. When they have changed, the policy is read
 again, whole and checked, and is in force from then on; requests in progress end under the one that they began
@@ -14,31 +14,27 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from mio_rag.deciders.search import Search
+from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, MioRagError, StateError
-from mio_rag.generation import Generator
 from mio_rag.learning.bandit_log import EventLog
 from mio_rag.learning.strategist import Strategist, rate
-from mio_rag.policies.compose import compose, with_limits
+from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import Setup
 from mio_rag.policy import PRESETS, Policy
 from mio_rag.policy_files import read_policy, resolve
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.service.requests import Asked
 from mio_rag.session.loop import Session
 from mio_rag.session.state import Result
 from mio_rag.session.trace import Outcome
 from mio_rag.storage import write_atomically
-from mio_rag.types import Question
 
-_MOST = 1_000_000  # tokens: the policy's own limit applies
-_LEAST_SECONDS = 0.01
 _LOG = logging.getLogger("mio_rag.service")
 _SHARED = "PROMETHEUS_MULTIPROC_DIR"  # a folder of all workers, as long as the service runs
 _NOTE = "strategy-log-"
@@ -63,12 +59,13 @@ def policy_problems(name: str, workers: int) -> list[str]:
 
 
 @dataclass(eq=False)
-class _Serving:
-    """A policy in force, and how many requests use it."""
+class Serving:
+    """A policy in force, and how many requests use it; under the default, requests decide."""
 
     session: Session
     policy: Policy
     seen: _Seen
+    is_default: bool = False
     users: int = 0
     retired: bool = False
 
@@ -78,21 +75,26 @@ class _Serving:
         return str(self.session.settings["sha256"])
 
     @property
+    def identity(self) -> str:
+        """What a search depends on; the hash does not depend on the log of the bandit."""
+        return f"{self.sha256} {self.policy.search.state or ''}"
+
+    @property
     def chooser(self) -> Any:
         """What chooses strategies; None: it searches by the question alone."""
         return next((one.chooser for one in self.session.deciders if isinstance(one, Search)), None)
 
 
 class Governed:
-    """Answers requests under a policy.
+    """A policy, read again when its files change.
 
     name: preset or file.
 
     Raises `InputError` if the policy cannot be used with this index.
     """
 
-    def __init__(self, name: str, index: CorpusIndex, generator: Generator) -> None:
-        self._name, self._index, self._generator = name, index, generator
+    def __init__(self, name: str, index: CorpusIndex) -> None:
+        self._name, self._index = name, index
         self._logs, self._lock = Logs(), threading.Lock()
         self._problem: str | None = None
         self._tried: Policy | None = None
@@ -107,7 +109,7 @@ class Governed:
             return {"name": serving.policy.name, "sha256": serving.sha256, "problem": self._problem}
 
     @contextmanager
-    def using(self) -> Iterator[_Serving]:
+    def using(self) -> Iterator[Serving]:
         """Context with the policy in force, which stays open until the block ends."""
         with self._lock:
             self._refresh()
@@ -120,14 +122,6 @@ class Governed:
                 serving.users -= 1
                 self._close_if_done(serving)
 
-    def attempt(self, question: Question, asked: Asked) -> Outcome:
-        """Answer a question before the deadline."""
-        with self.using() as serving:
-            left = max(_LEAST_SECONDS, asked.seconds_left())
-            timed = with_limits(serving.session, left, asked.selector, serving.policy)
-            kit = replace(timed.kit, deadline=asked.ends_at())
-            return replace(timed, kit=kit).attempt(question, self._generator, _MOST)
-
     def rate(self, identity: str, helpful: bool) -> bool:
         """Record a rating, for the bandit that gave the id; as `Logs.rate`."""
         with self.using():  # so that the log of the policy in force is known
@@ -139,10 +133,10 @@ class Governed:
             self._serving.retired = True
             self._close_if_done(self._serving)
 
-    def _opened(self, policy: Policy, seen: _Seen) -> _Serving:
-        session = compose(policy, Setup(retriever=Retriever(self._index, counter=self._generator)))
+    def _opened(self, policy: Policy, seen: _Seen) -> Serving:
+        session = compose(policy, Setup(retriever=Retriever(self._index)))
         try:
-            serving = _Serving(session, policy, seen)
+            serving = Serving(session, policy, seen, self._name == DEFAULTS.policy)
             if isinstance(serving.chooser, Strategist):
                 self._logs.add(serving.chooser.log.path)
         except BaseException:
@@ -176,7 +170,7 @@ class Governed:
         self._close_if_done(old)
 
     @staticmethod
-    def _close_if_done(serving: _Serving) -> None:
+    def _close_if_done(serving: Serving) -> None:
         if serving.retired and not serving.users:
             serving.session.close()
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
+from mio_rag.defaults import DEFAULTS
 from mio_rag.service.settings import ServiceLimits
 from mio_rag.settings import Settings
 
@@ -60,13 +61,20 @@ def request_models(limits: ServiceLimits) -> dict[str, type[Settings]]:
             Field(description="the question"),
         ),
         "budget_tokens": (
-            budget,
-            Field(min(256, limits.max_budget_tokens), description="largest size of the context block"),
+            budget | None,
+            Field(None, description=f"largest context; null: {DEFAULTS.budget}, or as the policy says"),
         ),
         "pool": (
-            Annotated[int, Field(ge=1, le=limits.max_pool)],
-            Field(min(50, limits.max_pool), description="number of candidates to retrieve"),
+            Annotated[int, Field(ge=1, le=limits.max_pool)] | None,
+            Field(None, description="number of candidates to retrieve; null: as the policy says"),
         ),
+        "where": (
+            str | tuple[str, ...] | dict[str, Any] | None,
+            Field(None, description="only passages that meet this: 'date>=2026-01-01', or key -> value"),
+        ),
+        "model": (str, Field("", description="POLICY/READER, or a reader; see /v1/models")),
+        "why": (bool, Field(False, description="also the reasons for every candidate")),
+        "proof": (bool, Field(False, description="also the certificate")),
         "deadline_seconds": (
             Annotated[float, Field(gt=0, le=limits.max_deadline_seconds)],
             Field(
@@ -78,10 +86,11 @@ def request_models(limits: ServiceLimits) -> dict[str, type[Settings]]:
     }
     more = Field(None, description="also report the gain from this many more tokens")
     longest = Annotated[int, Field(ge=1, le=limits.max_answer_tokens)]
-    length = Field(min(64, limits.max_answer_tokens), description="longest answer")
+    length = Field(None, description=f"longest answer; null: {DEFAULTS.answer}, or as the policy says")
+    stream = Field(False, description="answer as server-sent events: text while it is written, then done")
     own: dict[str, dict[str, Any]] = {
         "select": {"more_tokens": (budget | None, more)},
-        "ask": {"max_tokens": (longest, length)},
+        "ask": {"max_tokens": (longest | None, length), "stream": (bool, stream)},
     }
     return {
         f"/{path}": create_model(f"{path.title()}Request", __base__=_Request, **common, **fields)
@@ -98,38 +107,38 @@ class Response(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Passage(Response):
+class Reason(Response):
     """A candidate, selected or not, and why."""
 
     id: str
     title: str
     source: str
+    selected: bool
     tokens: int = Field(description="what it costs in a prompt")
     relevance: float
     value: float = Field(description="what it adds to the others selected, or would add")
-    selected: bool
     reason: str = Field(description="why it is selected or not, in a sentence")
     redundant_with: str | None = Field(description="id of the selected passage that it repeats most")
     text: str
 
 
 class Part(Response):
-    """A passage in a text that is read: characters [start, end) of it, and where its document has it."""
+    """A text that is read, and where it comes from."""
 
-    id: str
-    start: int
-    end: int
-    page: int | None = None
-    section: list[str] = []
-
-
-class Read(Response):
-    """A text as the reader gets it: passages of one document that overlap or touch as one."""
-
-    title: str
+    n: int = Field(description="its number, from 1, in the order in which it is read")
     source: str
+    section: list[str] = Field(description="title and headings above it")
+    page: int | None
+    ids: list[str] = Field(description="passages that it is made of")
+    tokens: int = Field(description="its share of all tokens")
+    probability: float | None = Field(description="that it is needed; null: unknown")
+
+
+class Note(Response):
+    """Something that a user should know."""
+
+    code: str
     text: str
-    parts: list[Part]
 
 
 class More(Response):
@@ -144,39 +153,6 @@ class More(Response):
     removed: list[str]
     unit_then: Literal["passage", "sentence"] = Field(description="what a request would select by itself")
     certified: bool
-
-
-class WorstCase(Response):
-    """The value for the worst embeddings within the radius, between `lower` and `upper`."""
-
-    counterpart: Literal["termwise", "joint"]
-    lower: float
-    upper: float | None
-    programs: int
-
-
-class Conflict(Response):
-    """Requirements that cannot hold together."""
-
-    parts: list[str]
-    smallest_budget: float | None
-
-
-class RelevanceSource(Response):
-    """Where relevance comes from."""
-
-    kind: Literal["given", "model", "fitted weights", "ranks", "scores"]
-    why: str
-
-
-class Pacing(Response):
-    """What this request paid for a token, and what is left for others."""
-
-    token_price: float = Field(description="minimum value of a token")
-    total: int = Field(description="tokens of a window")
-    spent: int = Field(description="tokens spent in this window")
-    left: int = Field(description="tokens neither spent nor reserved")
-    ends_in: float | None = Field(description="seconds until the next window")
 
 
 class Search(Response):
@@ -223,26 +199,6 @@ class Refused(Response):
     refused: bool
 
 
-class PlanStep(Response):
-    """One node of a workflow."""
-
-    node: str = Field(description="its path in the workflow")
-    executor: str
-    gave: str
-    note: str
-    tokens: int = Field(description="with everything inside it")
-    dropped: str | None = Field(description="why nothing of it was used")
-
-
-class Plan(Response):
-    """The workflow that a planner chose, and its steps."""
-
-    workflow: str
-    worth: dict[str, float] = Field(description="score of each workflow to choose from")
-    fallback: str | None = Field(description="why the workflow itself gave no answer, if it gave none")
-    steps: list[PlanStep]
-
-
 class Cached(Response):
     """An answer that was given before."""
 
@@ -254,65 +210,56 @@ class Cached(Response):
 
 
 class Selected(Response):
-    """A selection and its certificate; the selected passages first, in prompt order."""
+    """What is read, and a proof that no other choice is worth more."""
 
+    version: int = Field(description="of this form")
     question: str
-    status: Literal["optimal", "feasible", "infeasible", "no_solution", "none"] = Field(
+    context: str = Field(description="what is read, as it stands in a prompt")
+    tokens: int
+    budget: int | None = Field(description="null where a tier counts otherwise")
+    counter: str = Field(description="what counted the tokens")
+    parts: list[Part] = Field(description="in prompt order; what passages share is read once")
+    answerable: float | None = Field(
+        description="probability that the documents have an answer at all; null: unknown"
+    )
+    units: Literal["passages", "sentences"] = Field(description="what was selected")
+    method: str | None
+    status: Literal["optimal", "feasible", "infeasible", "no_solution", "ranked", "none"] = Field(
         description="of the program; none: none was solved, since nothing was to be read"
     )
-    objective: float | None = Field(description="value of the selection")
-    bound: float | None = Field(description="proven: no selection is worth more")
-    gap: float | None = Field(description="(bound - objective) / |objective|")
-    limit: str | None = Field(description="what stopped the search before a proof")
-    solver: str
-    version: str = Field(description="of the solver")
-    wall_seconds: float = Field(description="that the solver took")
-    nodes: int | None = Field(description="of the search, if the solver counts them")
-    message: str = Field(description="of the solver; mostly empty")
-    unit: Literal["passage", "sentence"] = Field(description="what was selected, and what `passages` are")
-    tokens_used: int
-    budget_tokens: int | None = Field(description="null where a tier counts otherwise")
-    certified_tokens: int | None = Field(description="as the program counts them: the parts, one by one")
-    certified_budget: int | None = Field(description="by that count, no choice within it is worth more")
-    redundancy_weight: float | None = Field(description="as charged; null if no program chose")
-    passage_penalty: float | None = Field(
-        description="as charged, where the pool decides it; null if no program chose"
-    )
-    selected_ids: list[str] = Field(description="in prompt order; of sentences, the passages they are of")
-    worst_case: WorstCase | None = Field(description="where the radius is above 0")
-    relevance_source: RelevanceSource = Field(description="where relevance comes from, and why from there")
-    answerable: float | None = Field(
-        None, description="probability that the collection has an answer at all; null: unknown"
-    )
-    notes: list[str] = Field(description="for people, such as why nothing is selected")
-    conflict: Conflict | None = Field(description="where nothing is feasible")
-    passages: list[Passage]
-    read: list[Read] = Field(description="in prompt order; what passages share is in it once")
+    gap: float | None = Field(description="proven: no selection is worth more than by this share")
+    seconds: float = Field(description="that the solver took")
+    left_out: int = Field(description="passages that were found and are not read")
+    notes: list[Note]
+    reasons: list[Reason] | None = Field(None, description="with `why`: every candidate, chosen ones first")
+    certificate: dict[str, Any] | None = Field(None, description="with `proof`: of the program")
     more: More | None = Field(None, description="with more_tokens")
-    dollars: float | None = Field(
-        None, description="cost of the tokens that were read, and in /ask of the answer; with prices"
-    )
-    pacing: Pacing | None = Field(None, description="where tokens a day or an hour are limited")
+    dollars: float | None = Field(None, description="in /select: price of the tokens that are read")
     search: Search | None = Field(None, description="where strategies search")
+
+
+class Usage(Response):
+    """What the reader took."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+    dollars: float | None = Field(None, description="where the reader has a price")
 
 
 class Answered(Selected):
     """An answer and what it was read from."""
 
     answer: str = Field(description="blank if it is refused")
+    citations: list[int] = Field(description="numbers of `parts` that the answer cites or repeats")
+    model: str = Field(description="reader that answered")
+    usage: Usage
     refusal: Refused | None = Field(None, description="where a refusal model judges answers")
     said: str | None = Field(None, description="the reply of the reader, if it is refused")
-    generator: str
-    prompt_tokens: int
-    completion_tokens: int
     cached: Cached | None = Field(
-        None, description="where answers are stored: null for a new one; tokens are those of its making"
+        None, description="where answers are stored: null for a new one; usage is that of its making"
     )
-    tier: str | None = Field(None, description="at which it was answered, where a router chooses")
-    context: int | None = Field(None, description="most that the tier reads, in context_unit")
-    context_unit: Literal["characters", "tokens"] | None = None
     policy: PolicyReport | None = Field(None, description="where a policy decides")
-    plan: Plan | None = Field(None, description="how it was answered, where a planner chooses")
 
 
 class Rated(Response):
@@ -325,23 +272,6 @@ class Examples(Response):
     """Questions to begin with."""
 
     questions: list[str]
-
-
-class CurvePoint(Response):
-    """What the operator's questions spend and find at a token price."""
-
-    token_price: float
-    mean_tokens: float
-    evidence: float | None = Field(None, description="mean share of the evidence found, if it is labelled")
-
-
-class Price(Response):
-    """What a token price means."""
-
-    example: str
-    questions: int | None = Field(None, description="that the curve was measured on")
-    curve: list[CurvePoint]
-    how: str | None = Field(None, description="how to get a curve, if there is none")
 
 
 class Limits(Response):
@@ -373,11 +303,11 @@ class Health(Response):
     version: str
     index: str
     passages: int
+    problem: str | None = Field(None, description="why changed documents are not served")
     embedder: str
     sentences: bool = Field(description="whether the index has vectors of its sentences")
     units: Literal["passages", "auto"] = Field(
-        description="default of `units`: auto; passages where tokens are paced, or a router, strategies, a "
-        "policy, a planner or a refusal model decides"
+        description="default of `units`: auto; passages where a refusal model judges answers"
     )
     generator: str
     limits: Limits
@@ -388,7 +318,11 @@ class Problem(Response):
     """What went wrong, in words."""
 
     kind: str
+    message: str = Field(description="the problems as one text")
     problems: list[str]
+    code: str | None = Field(None, description="budget_spent or model_not_found")
+    window: Literal["day", "week", "month"] | None = Field(None, description="that is spent")
+    resets_at: str | None = Field(None, description="when the window that blocks ends, in UTC")
 
 
 class Problems(Response):

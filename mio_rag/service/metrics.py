@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from mio_rag.allocation.pacer import Account
+from mio_rag.errors import StateError
+from mio_rag.service.keys import Keys
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 #: Why a connection is closed: its headers or its body took too long, it left a response unread, it was idle,
@@ -19,17 +21,6 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 CLOSED = ("headers", "body", "unread", "idle", "crowded", "refused")
 _GAPS = (0.0, 0.001, 0.01, 0.05, 0.1, 0.25, 1.0)
 
-#: Fields of `Account`.
-_PACER = {
-    "total": "Tokens of this window.",
-    "spent": "Tokens that were spent in this window.",
-    "reserved": "Tokens that requests in progress may still spend.",
-    "left": "Tokens that are left in this window.",
-    "lost": "Tokens of requests that never reported what they spent; part of the spent ones.",
-    "price": "Minimum value of a token, in units of relevance.",
-    "asked": "Requests of this window that got tokens.",
-    "refused": "Requests of this window that were refused for lack of tokens.",
-}
 #: Statistics of a bandit, and of each of its strategies.
 _BANDIT = {
     "questions": "Questions that the bandit has learned from.",
@@ -88,14 +79,14 @@ class Metrics:
         """Count a question where answers are stored, by what was found."""
         self.answers.labels("new" if cached is None else "same").inc()
 
-    def text(self, account: Account | None = None, learned: Mapping[str, Any] | None = None) -> bytes:
+    def text(self, keys: Keys | None = None, learned: Mapping[str, Any] | None = None) -> bytes:
         """Return all metrics in Prometheus' text format.
 
-        account: the tokens of this day or hour, for all processes.
+        keys: their budgets, for all processes.
         learned: what a bandit learned, for all processes; see `mio_rag.learning.bandit_report`.
         """
         read = CollectorRegistry()
-        read.register(_Read(account, learned))
+        read.register(_Read(keys, learned))
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return generate_latest(self._registry) + generate_latest(read)
         everyone = CollectorRegistry()
@@ -107,15 +98,24 @@ class Metrics:
 class _Read:
     """Read for all processes at once: a gauge would also stay in the files of each process."""
 
-    def __init__(self, account: Account | None, learned: Mapping[str, Any] | None) -> None:
-        self._account, self._learned = account, learned
+    def __init__(self, keys: Keys | None, learned: Mapping[str, Any] | None) -> None:
+        self._keys, self._learned = keys, learned
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """As the client's collectors."""
         if self._learned is not None:
             yield from _learned(self._learned)
-        for name, about in _PACER.items() if self._account is not None else ():
-            yield GaugeMetricFamily(f"mio_rag_pacer_{name}", about, getattr(self._account, name))
+        if self._keys is not None and self._keys.accounts is not None:
+            labels = ["key", "unit", "window"]
+            spent = GaugeMetricFamily("mio_rag_key_spent", "Spent or reserved in this window.", labels=labels)
+            limit = GaugeMetricFamily("mio_rag_key_limit", "Limit of this window.", labels=labels)
+            for name, key in self._keys:
+                with suppress(StateError):
+                    for which, (used, most) in self._keys.accounts.spent(key).items():
+                        spent.add_metric([name, *which], used)
+                        limit.add_metric([name, *which], most)
+            yield spent
+            yield limit
 
 
 def _learned(learned: Mapping[str, Any]) -> Iterator[GaugeMetricFamily]:

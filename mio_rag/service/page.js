@@ -37,8 +37,8 @@ function say(text, error = false) {
 }
 function values() {
   $("budget-value").textContent = $("budget").value;
-  $("redundancy-value").textContent = number(Number($("redundancy").value), 2);
-  $("penalty-value").textContent = state.data || state.moved.has("penalty") ? number(Number($("penalty").value), 3) : "by preset";
+  $("redundancy-value").textContent = state.moved.has("redundancy") ? number(Number($("redundancy").value), 2) : "by preset";
+  $("penalty-value").textContent = state.moved.has("penalty") ? number(Number($("penalty").value), 3) : "by preset";
   $("radius-value").textContent = number(Number($("radius").value), 2);
 }
 function own(name) { return state.moved.has(name) ? Number($(name).value) : null; }
@@ -46,7 +46,7 @@ function settings() {
   return {
     question: state.asked, preset: $("preset").value, units: state.said ? $("units").value : null, budget_tokens: Number($("budget").value),
     redundancy_weight: own("redundancy"), passage_penalty: own("penalty"), radius: Number($("radius").value),
-    deadline_seconds: DEADLINE,
+    deadline_seconds: DEADLINE, why: true, proof: true,
   };
 }
 
@@ -102,17 +102,15 @@ function later() {
 }
 
 function show(data, took) {
-  const before = state.chosen, first = state.first || (state.data && state.data.unit !== data.unit);
-  const chosen = data.passages.filter(p => p.selected).map(p => p.id);
+  const before = state.chosen, first = state.first || (state.data && state.data.units !== data.units);
+  data.reasons = data.reasons || [];  // a workflow that reads nothing weighs nothing
+  const chosen = data.reasons.filter(p => p.selected).map(p => p.id);
   state.data = data;
   state.chosen = new Set(chosen);
   const entered = first ? [] : chosen.filter(id => !before.has(id));
   const left = first ? [] : [...before].filter(id => !state.chosen.has(id));
   state.first = false;
   if (state.reveal) reveal();
-  const free = data.budget_tokens === null;  // a tier says how much is read
-  if (!free && !state.moved.has("penalty")) $("penalty").value = data.passage_penalty;
-  if (!free && !state.moved.has("redundancy")) $("redundancy").value = data.redundancy_weight;
   values();
   proof(data);
   noted(data);
@@ -121,12 +119,13 @@ function show(data, took) {
   $("answer-title").textContent = chosen.join("\n") === state.answered ? "Answer" : "Answer, from other passages";
   lists(data, new Set(entered), new Set(left));
   $("ask").disabled = chosen.length === 0;
-  const change = entered.length + left.length ? `${plural(entered.length, data.unit)} added, ${left.length} removed. ` : first ? "" : `The same ${data.unit}s. `;
-  if (chosen.length) say(`${change}${plural(chosen.length, data.unit)}, ${data.tokens_used} tokens, ${Math.round(took)} ms.`);
-  else say(data.message || "Nothing is chosen; the notes say why.", !["optimal", "none"].includes(data.status));
+  const change = entered.length + left.length ? `${plural(entered.length, unit(data))} added, ${left.length} removed. ` : first ? "" : `The same ${data.units}. `;
+  if (chosen.length) say(`${change}${plural(chosen.length, unit(data))}, ${data.tokens} tokens, ${Math.round(took)} ms.`);
+  else say("Nothing is chosen; the notes say why.", !["optimal", "none"].includes(data.status));
 }
+const unit = data => data.units.slice(0, -1);
 function noted(data) {  // above all why nothing is chosen, and where no passage stands out
-  $("notes").replaceChildren(...data.notes.map(note => el("li", {}, note[0].toUpperCase() + note.slice(1))));
+  $("notes").replaceChildren(...data.notes.map(note => el("li", {}, note.text[0].toUpperCase() + note.text.slice(1))));
   $("notes").hidden = data.notes.length === 0;
 }
 function reveal() {  // on a small screen the passages lie below the settings
@@ -134,32 +133,28 @@ function reveal() {  // on a small screen the passages lie below the settings
   if ($("selection").getBoundingClientRect().top > innerHeight) $("selection").scrollIntoView({behavior: still.matches ? "auto" : "smooth"});
 }
 function proof(data) {
-  const names = {optimal: "Optimal", feasible: "Feasible", infeasible: "Infeasible", no_solution: "No solution", none: "Nothing read"};
+  const names = {optimal: "Optimal", feasible: "Feasible", infeasible: "Infeasible", no_solution: "No solution", none: "Nothing read", ranked: "Ranked"};
+  const found = data.certificate || {objective: null};
   $("proof").textContent = data.status === "feasible" ? `Gap ${gap(data.gap)}` : names[data.status];
   $("proof").className = "big " + (data.status === "optimal" ? "optimal" : data.status === "feasible" ? "feasible" : "none");
   $("proof-detail").textContent = data.status === "none" ? "no program was solved"
-    : data.objective === null ? "no selection satisfies all constraints"
-    : `objective ${number(data.objective, 4)}; proven bound ${number(data.bound, 4)} (gap ${gap(data.gap)})`;
-  const free = data.budget_tokens === null;
-  $("tokens").textContent = free ? data.tier ? `${data.tokens_used}, at the tier ${data.tier}` : `${data.tokens_used}` : `${data.tokens_used} of ${data.budget_tokens}`;
-  paced(data.pacing);
-  $("bar").style.width = `${free ? 100 : Math.min(100, 100 * data.tokens_used / data.budget_tokens)}%`;
-}
-function paced(found) {  // only where the operator limits the tokens of a day or an hour
-  $("pacing").hidden = !found;
-  if (found) $("pacing").textContent = `${found.left.toLocaleString("en")} of ${found.total.toLocaleString("en")} tokens left in this window; a token must be worth ${found.token_price.toPrecision(2)}`;
+    : found.objective === null ? "no selection satisfies all constraints"
+    : `objective ${number(found.objective, 4)}; proven bound ${number(found.bound, 4)} (gap ${gap(data.gap)})`;
+  const free = data.budget === null;
+  $("tokens").textContent = free ? `${data.tokens}` : `${data.tokens} of ${data.budget}`;
+  $("bar").style.width = `${free ? 100 : Math.min(100, 100 * data.tokens / data.budget)}%`;
 }
 function more(found) {
   if (!found || found.gain === null) { $("more").textContent = "–"; $("more-detail").textContent = ""; return; }
   const same = !found.added.length && !found.removed.length;
   $("more").textContent = same ? "no gain" : `gain ${signed(found.gain)}`;
   const proven = found.certified ? "" : ` (proven: ${number(found.low)} to ${number(found.high)})`;
-  $("more-detail").textContent = same ? `the same ${state.data.unit}s would be chosen`
+  $("more-detail").textContent = same ? `the same ${state.data.units} would be chosen`
     : `${names(found.added, "adds")}${found.removed.length ? "; " + names(found.removed, "drops") : ""}${proven}`;
-  if (found.unit_then !== state.data.unit) $("more-detail").textContent += `; there is room for whole ${found.unit_then}s then`;
+  if (found.unit_then !== unit(state.data)) $("more-detail").textContent += `; there is room for whole ${found.unit_then}s then`;
 }
 function names(ids, verb) {
-  const found = ids.map(id => { const p = state.data.passages.find(p => p.id === id); return p && p.title || id; });
+  const found = ids.map(id => { const p = state.data.reasons.find(p => p.id === id); return p && p.title || id; });
   const titles = [...new Set(found)].map(title => { const n = found.filter(other => other === title).length; return n > 1 ? `${title} (${n})` : title; });
   return titles.length ? `${verb} ${titles.slice(0, 2).join(", ")}${titles.length > 2 ? ` and ${titles.length - 2} more` : ""}` : "";
 }
@@ -184,42 +179,19 @@ function item(p, mark) {
   details.addEventListener("toggle", () => { if (details.open) state.open.add(p.id); else state.open.delete(p.id); });
   return el("li", {"data-id": p.id, class: mark === "entered" ? "fresh" : mark === "left" ? "gone" : null}, details);
 }
-function pieces(read) {  // the text of a block, cut where one of its parts begins or ends
-  const text = [...read.text];  // places count characters, as Python does
-  const borders = [...new Set([0, text.length, ...read.parts.flatMap(part => [part.start, part.end])])].sort((a, b) => a - b);
-  return borders.slice(0, -1).map((low, k) => {
-    const high = borders[k + 1], inside = read.parts.filter(part => part.start <= low && high <= part.end);
-    return el("span", {class: inside.length > 1 ? "shared" : inside.length ? "part" : "between", title: inside.map(part => part.id).join(", ")}, text.slice(low, high).join(""));
-  });
-}
-function block(read, byId, entered) {
-  const parts = read.parts.map(part => byId.get(part.id)), name = parts.map(p => p.id).join("+"), fresh = parts.some(p => entered.has(p.id));
-  const badge = fresh ? el("span", {class: "badge entered"}, "added") : "";
-  const details = el("details", {open: state.open.has(name) ? "open" : null},
-    el("summary", {}, el("span", {}, el("span", {class: "title"}, read.title || parts[0].id), badge),
-      el("span", {class: "cost"}, `${plural(parts.length, state.data.unit)} as one`), finders(parts.map(p => p.id)), el("span", {class: "text merged"}, ...pieces(read))),
-    ...parts.flatMap(p => [el("p", {class: "why"}, p.reason), el("p", {class: "fine"}, `${p.id}${p.source ? " · " + p.source : ""} · ${p.tokens} tokens apart · relevance ${number(p.relevance)}`)]));
-  details.addEventListener("toggle", () => { if (details.open) state.open.add(name); else state.open.delete(name); });
-  return el("li", {"data-id": name, class: fresh ? "fresh" : null}, details);
-}
 function places() {
   return new Map([...document.querySelectorAll(".passages > li[data-id]")].map(node => [node.dataset.id, node.getBoundingClientRect().top]));
 }
 function lists(data, entered, left) {
   const before = places(), focused = document.activeElement && document.activeElement.closest("li[data-id]");
-  const chosen = data.passages.filter(p => p.selected);
-  const out = data.passages.filter(p => !p.selected).sort((a, b) => left.has(b.id) - left.has(a.id) || b.value - a.value);
+  const chosen = data.reasons.filter(p => p.selected);
+  const out = data.reasons.filter(p => !p.selected).sort((a, b) => left.has(b.id) - left.has(a.id) || b.value - a.value);
   const shown = state.all ? out : out.slice(0, Math.max(SHOWN, left.size));
-  const byId = new Map(chosen.map(p => [p.id, p]));
-  const texts = data.read.map(read => read.parts.length > 1 ? block(read, byId, entered) : item(byId.get(read.parts[0].id), entered.has(read.parts[0].id) ? "entered" : ""));
-  const together = data.read.filter(read => read.parts.length > 1);
-  $("legend").hidden = together.length === 0;
-  $("legend-units").textContent = `${data.unit}s`;
-  $("legend-shared").hidden = !together.some(read => read.parts.some((part, k) => k > 0 && read.parts.slice(0, k).some(other => other.end > part.start)));
+  const texts = chosen.map(p => item(p, entered.has(p.id) ? "entered" : ""));
   $("in").replaceChildren(...(chosen.length ? texts : [el("li", {class: "empty"}, "Nothing is chosen.")]));
   $("out").replaceChildren(...shown.map(p => item(p, left.has(p.id) ? "left" : "")));
-  $("read-count").textContent = `${plural(chosen.length, data.unit)}${texts.length < chosen.length ? ` as ${plural(texts.length, "text")}` : ""}, in this order`;
-  $("out-count").textContent = `${out.length} of ${data.passages.length}, closest to being chosen first`;
+  $("read-count").textContent = `${plural(chosen.length, unit(data))}${data.parts.length < chosen.length ? ` as ${plural(data.parts.length, "text")}` : ""}, in this order`;
+  $("out-count").textContent = `${out.length} of ${data.reasons.length}, closest to being chosen first`;
   $("all").hidden = shown.length === out.length;
   $("all").textContent = `Show all ${out.length}`;
   if (focused) { const again = document.querySelector(`li[data-id="${CSS.escape(focused.dataset.id)}"] summary`); if (again) again.focus({preventScroll: true}); }
@@ -234,10 +206,15 @@ function lists(data, entered, left) {
   }
 }
 function answered(data, took) {
-  state.answered = data.passages.filter(p => p.selected).map(p => p.id).join("\n");
   show(data, took);
+  state.answered = [...state.chosen].join("\n");
+  $("answer-title").textContent = "Answer";
   $("answer-text").textContent = data.answer || (data.refusal && data.refusal.refused ? "Not in these passages." : "(no answer)");
-  $("answer-detail").textContent = `${data.generator}: ${data.prompt_tokens} prompt and ${data.completion_tokens} answer tokens${"dollars" in data ? `, $${data.dollars.toPrecision(3)}` : ""}${data.refusal ? `; probability ${data.refusal.probability.toFixed(2)} that the passages do not answer${data.refusal.refused ? `, so “${data.said}” is not given` : ""}` : ""}`;
+  const cited = data.citations.map(n => `[${n}] ${data.parts[n - 1].source || data.parts[n - 1].ids[0]}`).join(", ");
+  const refused = data.refusal && data.refusal.refused ? `, so “${data.said}” is not given` : "";
+  const dollars = data.usage.dollars === undefined || data.usage.dollars === null ? "" : `, $${data.usage.dollars.toPrecision(3)}`;
+  $("answer-detail").textContent = `${cited ? cited + "; " : ""}${data.model}: ${data.usage.prompt_tokens} prompt and ${data.usage.completion_tokens} answer tokens${dollars}`
+    + (data.refusal ? `; probability ${data.refusal.probability.toFixed(2)} that the passages do not answer${refused}` : "");
   way(data.policy);
   $("answer").hidden = false;
 }
@@ -260,23 +237,6 @@ async function propose() {  // a service without examples, or with a key that is
     return el("li", {}, button);
   }));
 }
-async function tellPrice() {  // what a price means, and the curve of the operator's own questions
-  const headers = state.key ? {Authorization: `Bearer ${state.key}`} : {};
-  const found = await fetch("price", {headers}).then(response => response.ok ? response.json() : null).catch(() => null);
-  $("price").hidden = !found;
-  if (!found) return;
-  const labelled = found.curve.some(point => point.evidence !== null);
-  $("price-example").textContent = found.example;
-  $("price-how").hidden = !found.how;
-  $("price-how").textContent = found.how || "";
-  $("price-curve").hidden = found.curve.length === 0;
-  $("price-evidence").hidden = !labelled;
-  $("price-caption").textContent = `Measured on ${found.questions} questions of this service's operator`;
-  $("price-curve").querySelector("tbody").replaceChildren(...found.curve.map(point => el("tr", {},
-    el("td", {}, String(Number(point.token_price.toPrecision(3)))), el("td", {}, point.token_price >= .01 ? "never" : `${Number((1e4 * point.token_price).toPrecision(3))} %`),
-    el("td", {}, Math.round(point.mean_tokens).toLocaleString("en")),
-    labelled ? el("td", {}, point.evidence === null ? "–" : `${Math.round(100 * point.evidence)} %`) : "")));
-}
 function taken() {  // the question that stands in the box is asked, whichever button is pressed
   const question = $("question").value.trim();
   if (!question) { say("The question is empty.", true); return false; }
@@ -295,7 +255,6 @@ $("key-form").addEventListener("submit", event => {
   $("key-form").hidden = true;
   choose();
   propose();
-  tellPrice();
 });
 $("all").addEventListener("click", () => { state.all = true; lists(state.data, new Set(), new Set()); });
 for (const name of SLIDERS) $(name).addEventListener("input", later);
@@ -317,7 +276,6 @@ document.addEventListener("keydown", event => {
 preset();
 units();
 propose();
-tellPrice();
 fetch("health").then(response => response.json()).then(data => {
   $("serving").textContent = `${data.index}: ${plural(data.passages, "passage")}, ${data.embedder}`;
   $("budget").max = Math.min(1024, data.limits.max_budget_tokens - MORE);

@@ -10,24 +10,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from mio_rag.errors import InputError, require
+from mio_rag.filters import Filter
 from mio_rag.refusal.model import Refusal
-from mio_rag.service.page import read_curve
-from mio_rag.service.settings import KEY, ServiceSettings, example_problems, excluded, fitted
+from mio_rag.service.keys import Keys, key_problem, read_keys
+from mio_rag.service.settings import KEY, ServiceSettings, example_problems, fitted
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from mio_rag.generation import Generator
-    from mio_rag.retrieval.index import CorpusIndex
+    from mio_rag.service.documents import Documents
 
 #: Environment variable with the settings of worker processes.
 SETTINGS = "MIO_RAG_SERVICE"
-_LEAST_KEY = 16
 _WATCH_SECONDS, _WATCH_PATIENCE_SECONDS = 0.1, 2.0
 _START_SECONDS = 600  # a worker that loads models does not answer its supervisor all the while
 
@@ -59,14 +58,16 @@ def serve(
         settings = replace(settings, connections=fitted(settings.connections))
         options = _options(settings)
         if settings.refusal is not None:
-            Refusal.load(settings.refusal).check_fits(loaded[0].embedder.fingerprint, loaded[1].name)
+            for reader in loaded[1].values():
+                Refusal.load(settings.refusal).check_fits(loaded[0].index().embedder.fingerprint, reader.name)
         if settings.workers == 1:
             app = _application(settings, loaded, api_key)
             # The interrupt that ended the server is raised again once it has ended.
             with _announced(settings, ready), suppress(KeyboardInterrupt):
                 uvicorn.Server(uvicorn.Config(app, **options)).run(sockets=[listener])
             return
-        loaded[1].close()
+        for reader in loaded[1].values():
+            reader.close()
         with _environment(settings, api_key), _announced(settings, ready):
             uvicorn.run(
                 "mio_rag.service.run:app_from_environment",
@@ -77,8 +78,11 @@ def serve(
             )
 
 
-def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> None:
-    """Raise `InputError` with everything that is wrong with these settings."""
+def check(settings: ServiceSettings, api_key: str | None, without_key: bool, rates: bool = True) -> None:
+    """Raise `InputError` with everything that is wrong with these settings.
+
+    rates: whether readers and their prices are known already.
+    """
     problems, workers = [], settings.workers
     if not 1 <= settings.port <= 65535:
         problems.append(f"port={settings.port} must be between 1 and 65535")
@@ -86,30 +90,35 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool) -> 
         problems.append(f"workers={workers} must be >= 1")
     if workers > 1 and not hasattr(socket, "AF_UNIX"):
         problems.append(f"workers={workers}: on this system a service is one process; leave it at 1")
-    if api_key is not None and len(api_key) < _LEAST_KEY:
-        problems.append(f"the API key has {len(api_key)} characters: make it {_LEAST_KEY} or more")
-    if api_key is None and not without_key and not is_loopback(settings.host):
+    if (problem := key_problem(api_key)) is not None:
+        problems.append(problem)
+    if api_key is None and settings.keys is None and not without_key and not is_loopback(settings.host):
         problems.append(
-            f"{settings.host} can be reached from other machines, and no key is set: set {KEY} or "
-            "--api-key-file, or allow access without a key with --without-key"
+            f"{settings.host} can be reached from other machines, and no key is set: give --keys FILE or set "
+            f"{KEY}, or allow access without a key with --without-key"
         )
-    if workers > 1 and settings.pacing is not None and settings.pacing.path is None:
-        problems.append(f"{workers} workers must share the count of tokens: give its file a path")
-    deciding = {
-        "--policy": settings.policy,
-        "order.file": settings.planning,
-        "depth.file": settings.routing,
-        "search.strategies": settings.strategies,
-        "price.total": settings.pacing,
-        "models.reader": settings.rate,
-        "answers.cache": settings.cache,
-        "answers.refusal": settings.refusal,
-    }
-    problems += excluded([name for name, value in deciding.items() if value is not None])
     if settings.policy is not None:
+        given = {"answers.cache": settings.cache, "answers.refusal": settings.refusal}
+        problems += [
+            f"{name} does not go with a policy of its own: leave one of them out"
+            for name, value in given.items()
+            if value is not None
+        ]
         from mio_rag.service.governed import policy_problems
 
         problems += policy_problems(settings.policy, workers)
+    if settings.keys is not None:
+        try:
+            found = read_keys(settings.keys)
+            problems += [
+                f"'{settings.keys}': keys.{name} limits dollars, and the reader '{reader}' has no price: set "
+                "models.reader.input and models.reader.output"
+                for name, key in found.keys.items()
+                for reader in settings.readers
+                if rates and key.needs_rates and reader not in settings.rates
+            ]
+        except InputError as error:
+            problems += error.problems
     problems += example_problems(settings.examples, settings.limits.max_question)
     if problems:
         raise InputError(problems)
@@ -148,42 +157,37 @@ def _environment(settings: ServiceSettings, api_key: str | None) -> Iterator[Non
 
 
 def _application(
-    settings: ServiceSettings, loaded: tuple[CorpusIndex, Generator], api_key: str | None
+    settings: ServiceSettings, loaded: tuple[Documents, dict[str, Generator]], api_key: str | None
 ) -> FastAPI:
-    """Raises `InputError` where the reader has no price."""
     from mio_rag.service.app import create_app
 
+    documents, readers = loaded
     return create_app(
-        *loaded,
+        documents,
+        readers,
         settings.limits,
         connections=settings.connections,
-        api_key=api_key,
+        keys=None if api_key is None and settings.keys is None else Keys(settings.keys, api_key),
         loopback=is_loopback(settings.host),
         examples=settings.examples,
-        pacer=None if settings.pacing is None else settings.pacing.opened(),
-        rate=settings.rate,
-        curve=None if settings.curve is None else read_curve(Path(settings.curve)),
-        cache=None if settings.cache is None else settings.cache.opened(loaded[0]),
-        routing=settings.routing,
-        strategies=settings.strategies,
+        rates=settings.rates,
+        cache=None if settings.cache is None else settings.cache.opened(documents.index()),
         policy=settings.policy,
         refusing=None if settings.refusal is None else Refusal.load(settings.refusal),
-        planning=settings.planning,
     )
 
 
-def _loaded(settings: ServiceSettings) -> tuple[CorpusIndex, Generator]:
+def _loaded(settings: ServiceSettings) -> tuple[Documents, dict[str, Generator]]:
     from mio_rag.generation import make_generator
-    from mio_rag.retrieval.cached import CachedEmbedder
-    from mio_rag.retrieval.index import CorpusIndex
+    from mio_rag.service.documents import Documents
     from mio_rag.solvers.branch_and_bound import warmup
 
-    index = CorpusIndex.load(settings.index, mapped=settings.mapped)
-    if isinstance(index.embedder, CachedEmbedder):
-        index.embedder.stop_caching()
-    generator = make_generator(settings.generator)
+    documents = Documents(
+        settings.source, settings.building, mapped=settings.mapped, where=Filter(settings.where)
+    )
+    readers = {name: make_generator(spec) for name, spec in settings.readers.items()}
     warmup()
-    return index, generator
+    return documents, readers
 
 
 def _options(settings: ServiceSettings) -> dict[str, Any]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import ipaddress
 import os
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, TypeAdapter, field_validator
 
 from mio_rag.allocation.money import Rate
-from mio_rag.allocation.pacer import Pacer, Window
+from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, Notice
 from mio_rag.settings import Settings
+from mio_rag.sources import Building
 from mio_rag.types import is_text
 
 if TYPE_CHECKING:
@@ -157,137 +157,38 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Pacing:
-    """A total of tokens for every window.
-
-    path: file of the state, shared by worker processes; None: in memory.
-    price, mean_tokens: as in `Pacer`: the first price, and the tokens that requests take on average at it.
-    """
-
-    tokens: int
-    window: Window
-    path: str | None = None
-    price: float | None = None
-    mean_tokens: float | None = None
-
-    def opened(self) -> Pacer:
-        """Open the pacer; raises `InputError` as `Pacer`."""
-        return Pacer(self.tokens, None, self.window, self.price, self.path, mean_tokens=self.mean_tokens)
-
-    def explain(self) -> str:
-        """Return one line for the operator."""
-        where = "in memory: a restart begins anew" if self.path is None else f"in '{self.path}'"
-        line = f"at most {self.tokens} tokens each {self.window} (UTC), their count {where}"
-        if self.mean_tokens is None:
-            return line
-        return f"{line}; expected are {self.mean_tokens:g} tokens a request at a price of {self.price:g}"
-
-
-def make_pacing(
-    per_day: int | None,
-    per_hour: int | None,
-    folder: Path | None,
-    index: Path,
-    workers: int = 1,
-    price: float | None = None,
-    mean_tokens: float | None = None,
-) -> Pacing | None:
-    """Return the pacing that an operator asks for; None if no total is given.
-
-    folder: for the state; by default next to the index, or in memory if that folder is not writable.
-
-    Raises `InputError` for two totals, anything else without a total, a state that cannot be used, or several
-    workers without a file to share.
-    """
-    if per_day is not None and per_hour is not None:
-        raise InputError("a total for every day and one for every hour exclude each other: give one of them")
-    if per_day is None and per_hour is None:
-        given = {"price.state": folder, "server.start_price": price, "server.mean_tokens": mean_tokens}
-        if named := [name for name, value in given.items() if value is not None]:
-            needs = "needs" if len(named) == 1 else "need"
-            raise InputError(f"{' and '.join(named)} {needs} price.total and price.per: give them")
-        return None
-    window: Window = "day" if per_day is not None else "hour"
-    tokens = per_day if per_day is not None else per_hour
-    assert tokens is not None
-    place = index.resolve().parent if folder is None else folder
-    path: str | None = str(place / f"{index.resolve().name}.tokens-per-{window}.sqlite")
-    if folder is None and not os.access(place, os.W_OK):
-        if workers > 1:
-            raise InputError(
-                f"'{place}' cannot be written, and {workers} workers must share the count of tokens: name a "
-                "folder with price.state"
-            )
-        path = None
-    made = Pacing(tokens, window, path, price, mean_tokens)
-    try:
-        made.opened().close()
-    except InputError as error:
-        raise InputError([_by_options(problem, window) for problem in error.problems]) from error
-    return made
-
-
-def _by_options(problem: str, window: Window) -> str:
-    """Replace names of the pacer's parameters by those of the options."""
-    for name, option in (
-        ("total_tokens", "price.total"),
-        ("mean_tokens", "server.mean_tokens"),
-        ("price must", "server.start_price must"),
-        ("give price", "give server.start_price"),
-        ("another path", "another price.state"),
-    ):
-        problem = problem.replace(name, option)
-    return problem
-
-
-@dataclass(frozen=True)
-class Strategies:
-    """Search strategies: the name of a controller, and `kinds` of `ControlSettings`."""
-
-    controller: str
-    kinds: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Planning:
-    """A planner; `kinds` of `ControlSettings`: its file and price, and the models that workflows may ask."""
-
-    kinds: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class ServiceSettings:
     """What is served, and where.
 
-    generator: as `make_generator` takes it.
+    source: as `mio_rag.sources.open_source` takes it.
+    building: how it is indexed; None: it is an index.
+    readers: name -> generator, as `make_generator` takes it; the first one answers by default.
+    rates: name of a reader -> what its tokens cost.
     workers: processes; each loads index and models by itself.
-    examples: questions that the page proposes; without them they are taken from the index.
-    rate: what tokens of the model that answers cost.
-    curve: file with the curve over prices; see `mio_rag.service.page`.
-    routing: `RouterSettings` as plain data: a router chooses how much is read.
-    policy: preset or file of the policy that answers.
+    examples: questions that the page proposes; without them they are taken from the documents.
+    policy: preset or file of the policy that answers; None: requests decide.
+    keys: file of API keys and their budgets.
+    where: condition on everything that is served.
     mapped: vectors, texts and the lexical index stay on disk.
     refusal: file of a refusal model.
     """
 
-    index: str
-    generator: str = "extractive"
+    source: str
+    readers: dict[str, str] = field(default_factory=lambda: {DEFAULTS.model: DEFAULTS.model})
+    building: Building | None = None
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     examples: tuple[str, ...] = ()
-    pacing: Pacing | None = None
-    rate: Rate | None = None
-    curve: str | None = None
+    rates: dict[str, Rate] = field(default_factory=dict)
     cache: Kept | None = None
-    routing: dict[str, Any] | None = None
-    strategies: Strategies | None = None
     policy: str | None = None
+    keys: str | None = None
+    where: tuple[str, ...] = ()
     mapped: bool = False
     refusal: str | None = None
-    planning: Planning | None = None
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -314,49 +215,6 @@ def example_problems(examples: Sequence[str], max_question: int) -> list[str]:
     return problems
 
 
-#: What decides something -> what it excludes, and why.
-_EXCLUDES = {
-    "--policy": (
-        ("depth.file", "order.file", "search.strategies", "price.total", "models.reader", "answers.cache",
-         "answers.refusal"),
-        "the policy file sets all of this, and the price",
-    ),
-    "order.file": (
-        ("depth.file", "search.strategies", "price.total", "models.reader", "answers.refusal"),
-        "its workflows decide how to search and what to read, and no total counts what they ask models",
-    ),
-    "depth.file": (
-        ("search.strategies", "price.total", "answers.refusal"),
-        "its tiers decide how to search, and what a question takes",
-    ),
-    "search.strategies": (
-        ("price.total", "models.reader", "answers.cache"),
-        "no total counts what they ask the model, and stored answers do not depend on what was found",
-    ),
-}  # fmt: skip
-
-
-def excluded(given: Collection[str]) -> list[str]:
-    """Return what is wrong with options that are given together, one problem for each that decides."""
-    problems = []
-    for name, (others, why) in _EXCLUDES.items():
-        both = [other for other in others if other in given]
-        if name in given and both:
-            problems.append(f"{name} excludes {', '.join(both)}: {why}; leave one of them out")
-    return problems
-
-
-def read_key(file: Path | None) -> str | None:
-    """Return the key in a file, or in the environment; None if there is none.
-
-    Raises `InputError` if the file cannot be read or is empty.
-    """
-    if file is None:
-        return os.environ.get(KEY) or None
-    try:
-        key = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--api-key-file: '{file}' cannot be read: {error}") from error
-    if not key:
-        raise InputError(f"--api-key-file: '{file}' is empty: write the key into it")
-    return key
+def single_key() -> str | None:
+    """Return the key in the environment, which has no limits; None if there is none."""
+    return os.environ.get(KEY) or None

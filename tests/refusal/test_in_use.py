@@ -132,7 +132,7 @@ def test_the_service_says_that_it_is_not_there(demo_index: CorpusIndex, tmp_path
         answers.append(first["said"] if refuses else first["answer"])
         assert ("said" in first) is refuses
     assert answers[0] == answers[1] != ""
-    with pytest.raises(InputError, match=r"depth\.file excludes answers\.refusal: its tiers decide"):
-        check(ServiceSettings("x", routing={}, refusal="m.json"), None, False)
+    with pytest.raises(InputError, match=r"answers\.refusal does not go with a policy of its own"):
+        check(ServiceSettings("x", policy="frugal", refusal="m.json"), None, False)
     with pytest.raises(InputError, match="another embedder"):
         create_app(demo_index, ExtractiveGenerator(), refusing=dataclasses.replace(MODEL))

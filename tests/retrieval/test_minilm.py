@@ -159,7 +159,8 @@ def test_selecting_needs_no_cache_folder(index: Path, tmp_path: Path) -> None:
 
 def test_a_service_keeps_no_questions(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIO_RAG_CACHE", str(tmp_path / "cache"))
-    loaded, _ = _loaded(ServiceSettings(index=str(index)))
+    documents, _ = _loaded(ServiceSettings(str(index)))
+    loaded = documents.index()
     assert isinstance(loaded.embedder, PackagedMiniLM)
     loaded.embedder.encode(["what a service is asked"])
     assert not (tmp_path / "cache" / "embeddings.sqlite").exists()

@@ -16,7 +16,7 @@ from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.generation.extractive import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.settings import Planning, ServiceLimits, Strategies
+from mio_rag.service.settings import ServiceLimits
 from mio_rag.types import Answer
 from tests.learning.files import planner_file, router_file
 
@@ -42,31 +42,27 @@ class Together:
         return "Skerryvore"
 
 
-def kept(name: str, index: CorpusIndex, folder: Path) -> dict[str, Any]:
-    """What decides in a service."""
-    if name == "router":
-        file = folder / "router.safetensors"
-        router_file(file, index.embedder.fingerprint, index.dimensions)
-        return {"routing": {"router": str(file)}}
-    if name == "planner":
-        planner_file(folder / "planner.safetensors")
-        return {"planning": Planning({"planner": {"file": str(folder / "planner.safetensors")}})}
-    if name == "bandit":
-        (folder / "b.toml").write_text(
-            '[search]\nby = "bandit"\nstrategies = ["raw", "hyde"]\nstate = "b.sqlite"\n'
-        )
-        return {"policy": str(folder / "b.toml")}
-    return {
-        "alone": {},
-        "policy": {"policy": "balanced"},
-        "strategies": {"strategies": Strategies("strategies:raw+hyde")},
-    }[name]
+def policy_named(name: str, index: CorpusIndex, folder: Path) -> str | None:
+    """The policy of a service."""
+    router_file(folder / "r.safetensors", index.embedder.fingerprint, index.dimensions)
+    planner_file(folder / "p.safetensors")
+    texts = {
+        "bandit": '[search]\nby = "bandit"\nstrategies = ["raw", "hyde"]\nstate = "b.sqlite"\n',
+        "strategies": '[search]\nstrategies = ["raw", "hyde"]\n',
+        "router": '[depth]\nby = "router"\nfile = "r.safetensors"\n',
+        "planner": '[order]\nby = "planner"\nfile = "p.safetensors"\n',
+    }
+    if name not in texts:
+        return None if name == "alone" else "balanced"
+    (folder / f"{name}.toml").write_text(texts[name])
+    return str(folder / f"{name}.toml")
 
 
 @pytest.mark.parametrize("name", ["alone", "policy", "bandit", "strategies", "router", "planner"])
 def test_asks_run_at_the_same_time(demo_index: CorpusIndex, tmp_path: Path, name: str) -> None:
     script = Together()
-    app = create_app(demo_index, ScriptedGenerator(script), **kept(name, demo_index, tmp_path))
+    policy = policy_named(name, demo_index, tmp_path)
+    app = create_app(demo_index, ScriptedGenerator(script), policy=policy)
     with TestClient(app) as client, ThreadPoolExecutor(2) as threads:
         asked = [threads.submit(client.post, "/ask", json=ASKED) for _ in range(2)]
         answers = [one.result() for one in asked]

@@ -1,9 +1,13 @@
 """A service under a policy: the way of a question, and files that change while requests are under way."""
 
 import os
+import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -13,15 +17,17 @@ from fastapi.testclient import TestClient
 
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.learning.bandit_log import EventLog
 from mio_rag.policy_files import preset_text
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
 from mio_rag.service.governed import policy_problems
 from mio_rag.service.run import check
-from mio_rag.service.settings import Pacing, ServiceSettings, excluded
+from mio_rag.service.settings import ServiceSettings
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 ASKED = {"question": QUESTION, "deadline_seconds": 20}
+SELECTED = {"question": "How tall is Skerryvore?", "deadline_seconds": 20}
 
 
 @pytest.fixture
@@ -42,6 +48,20 @@ def said(prompt: Prompt) -> str:
     return "Skerryvore"
 
 
+def hypothetical(prompt: Prompt) -> str:
+    return "Skerryvore is a lighthouse of 48 metres."
+
+
+def read(got: dict[str, Any]) -> set[str]:
+    """Passages that were read."""
+    return {name for part in got["parts"] for name in part["ids"]}
+
+
+def bandit(state: str, price: float = 0.0001) -> str:
+    search = f'[search]\nby = "bandit"\nstrategies = ["raw", "hyde"]\nstate = "{state}"\n'
+    return f"[price]\ntoken = {price}\n{search}"
+
+
 def changed(file: Path, text: str) -> None:
     """Another content, and surely another time of change."""
     before = file.stat().st_mtime_ns
@@ -57,7 +77,9 @@ def test_an_answer_tells_its_way_and_what_it_cost(client: TestClient) -> None:
     assert policy["token_price"] == 0.002
     assert 0 < policy["complete"] < 1
     assert [step["step"] for step in policy["steps"]] == ["retrieve", "select", "answer"]
-    assert sum(step["tokens"] for step in policy["steps"]) == got["prompt_tokens"] + got["completion_tokens"]
+    assert sum(step["tokens"] for step in policy["steps"]) == sum(
+        got["usage"][f"{of}_tokens"] for of in ("prompt", "completion")
+    )
     assert all(step["why"] for step in policy["steps"])
     health = client.get("/health").json()["policy"]
     assert health == {"name": "mine", "sha256": policy["sha256"], "problem": None}
@@ -86,8 +108,7 @@ def test_a_workflow_that_reads_nothing_solves_no_program(demo_index: CorpusIndex
     with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(path))) as client:
         got = client.post("/ask", json=ASKED).json()
     assert got["answer"] == "Skerryvore"
-    assert got["selected_ids"] == got["passages"] == []
-    assert (got["status"], got["objective"], got["solver"]) == ("none", None, "none")
+    assert (got["parts"], got["status"], got["method"]) == ([], "none", None)
 
 
 @pytest.mark.parametrize("damage", ["bytes", "syntax", "folder", "gone", "router", "bandit"])
@@ -154,37 +175,162 @@ def test_a_total_refuses_when_it_is_spent(demo_index: CorpusIndex, tmp_path: Pat
     assert codes[-1].json()["error"]["kind"] == "SpentError"
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (["depth.file"], []),
-        (["order.file", "answers.cache"], []),
-        (["search.strategies", "answers.cache"], ["search.strategies excludes answers.cache: "]),
-        (["answers.refusal", "depth.file"], ["depth.file excludes answers.refusal: "]),
-        (
-            ["order.file", "depth.file", "search.strategies", "price.total", "models.reader"],
-            [
-                "order.file excludes depth.file, search.strategies, price.total, models.reader: ",
-                "depth.file excludes search.strategies, price.total: ",
-                "search.strategies excludes price.total, models.reader: ",
-            ],
-        ),
-    ],
-)
-def test_who_decides_excludes_who_decides_the_same(given: list[str], told: list[str]) -> None:
-    found = excluded(given)
-    assert len(found) == len(told)
-    assert all(problem.startswith(said) for problem, said in zip(found, told, strict=True))
+def test_the_limits_of_a_policy_hold_and_a_request_asks_for_less(demo_index: CorpusIndex, file: Path) -> None:
+    file.write_text("[limits]\nbudget = 150\nmax_tokens = 20\n")
+    with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(file))) as client:
+        for path in ("/select", "/ask"):
+            for asked, budget in ((None, 150), (100, 100), (900, 150)):
+                got = client.post(path, json={**ASKED, "budget_tokens": asked}).json()
+                assert got["budget"] == budget
+                assert got["tokens"] <= budget
+        other = client.post("/ask", json={**ASKED, "model": "frugal/scripted"}).json()
+        assert (other["policy"]["name"], other["policy"]["token_price"]) == ("frugal", 0.002)
 
 
-def test_what_excludes_each_other_is_told_at_once(tmp_path: Path) -> None:
+def test_all_that_is_wrong_with_a_policy_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "total.toml"
     path.write_text('[price]\ntotal = 9000\nper = "day"\n')
-    settings = ServiceSettings("index", workers=2, pacing=Pacing(9, "day", None), policy=str(path))
-    with pytest.raises(InputError) as error:
-        check(settings, None, False)
-    told = "\n".join(error.value.problems)
-    assert "--policy excludes price.total" in told
-    assert "must share the count of the policy's total" in told
+    with pytest.raises(InputError, match="must share the count of the policy's total"):
+        check(ServiceSettings("index", workers=2, policy=str(path)), None, False)
     [problem] = policy_problems("nothing", 1)
     assert "'nothing' is neither a file nor a preset" in problem
+
+
+# -- ratings
+
+
+def ratings(log: Path) -> list[str]:
+    """Ids that were rated in a log."""
+    opened = EventLog(log)
+    with opened.reading() as events:
+        found = [event.id for event in events.after(0) if event.kind == "feedback"]
+    opened.close()
+    return found
+
+
+@pytest.fixture
+def rated(demo_index: CorpusIndex, file: Path) -> Iterator[TestClient]:
+    """A service whose policy searches by a bandit."""
+    file.write_text(bandit("a.sqlite"))
+    app = create_app(demo_index, ScriptedGenerator(hypothetical), policy=str(file))
+    with TestClient(app) as started:
+        yield started
+
+
+def asked_id(rated: TestClient, path: str = "/ask") -> str:
+    got = rated.post(path, json=ASKED)
+    assert got.status_code == 200, got.text
+    identity = got.json()["search"]["id"]
+    assert isinstance(identity, str)
+    assert identity
+    return identity
+
+
+def test_an_answer_tells_its_id_and_can_be_rated_once(rated: TestClient, tmp_path: Path) -> None:
+    got = rated.post("/ask", json=ASKED).json()
+    search = got["search"]
+    assert got["policy"]["name"] == "mine"
+    assert search["strategies"][0] == "raw"
+    assert search["why"]
+    assert set(search["found_by"]) == read(got)
+    assert all("raw" in ranks for ranks in search["found_by"].values())
+    asked = [step["tokens"] for step in got["policy"]["steps"] if step["step"] == "retrieve"]
+    assert search["prompt_tokens"] + search["completion_tokens"] == sum(asked)
+    rating = {"id": search["id"], "helpful": True}
+    assert rated.post("/feedback", json=rating).json() == {"noted": True}
+    assert rated.post("/feedback", json=rating).json() == {"noted": False}
+    assert ratings(tmp_path / "a.sqlite") == [search["id"]]
+    unknown = rated.post("/feedback", json={"id": "nobody", "helpful": True})
+    assert unknown.status_code == 400
+    assert "'nobody' is not in the log" in unknown.json()["error"]["problems"][0]
+    assert rated.post("/feedback", json={"id": search["id"], "helpful": "yes"}).status_code == 422
+
+
+def test_a_selection_is_searched_for_by_the_bandit_too(rated: TestClient, tmp_path: Path) -> None:
+    first = rated.post("/select", json=SELECTED).json()
+    again = rated.post("/select", json={**SELECTED, "budget_tokens": 100}).json()
+    assert first["search"]["id"] == again["search"]["id"]  # nobody pays twice for moving a slider
+    assert set(first["search"]["found_by"]) >= read(first)
+    assert rated.post("/feedback", json={"id": first["search"]["id"], "helpful": False}).json() == {
+        "noted": True
+    }
+    assert ratings(tmp_path / "a.sqlite") == [first["search"]["id"]]
+
+
+def test_metrics_show_what_the_bandit_of_the_policy_learned(rated: TestClient, file: Path) -> None:
+    def learned() -> float:
+        found = re.search(r"^mio_rag_strategies_questions (\S+)", rated.get("/metrics").text, re.M)
+        return -1.0 if found is None else float(found[1])
+
+    assert learned() == 0
+    asked_id(rated)
+    asked_id(rated, "/select")
+    assert learned() == 2
+    assert 'mio_rag_strategy_ran{strategy="hyde"}' in rated.get("/metrics").text
+    changed(file, preset_text("frugal"))
+    assert learned() == -1
+
+
+def test_a_rating_goes_to_the_log_that_gave_the_id(rated: TestClient, file: Path, tmp_path: Path) -> None:
+    first = [asked_id(rated), asked_id(rated, "/select")]
+    changed(file, bandit("b.sqlite"))
+    second = [asked_id(rated), asked_id(rated, "/select")]
+    assert not set(first) & set(second)  # the pool that the other policy found is not taken for this one's
+    for identity in (first[0], second[0]):
+        assert rated.post("/feedback", json={"id": identity, "helpful": True}).json() == {"noted": True}
+    changed(file, preset_text("frugal"))
+    assert rated.post("/ask", json=ASKED).json().get("search") is None
+    assert rated.post("/select", json=ASKED).json().get("search") is None
+    for identity in (first[1], second[1]):
+        assert rated.post("/feedback", json={"id": identity, "helpful": False}).json() == {"noted": True}
+    assert ratings(tmp_path / "a.sqlite") == first
+    assert ratings(tmp_path / "b.sqlite") == second
+
+
+def test_what_a_selection_asks_the_model_counts_in_the_total(demo_index: CorpusIndex, file: Path) -> None:
+    limits = "[limits]\nbudget = 100\nmax_tokens = 8\n"
+    file.write_text(
+        '[price]\ntotal = 900\nper = "day"\nstate = "count.sqlite"\n[search]\n'
+        f'strategies = ["raw", "hyde"]\n{limits}'
+    )
+    with TestClient(create_app(demo_index, ScriptedGenerator(hypothetical), policy=str(file))) as rated:
+        told = []
+        for k in range(20):
+            question = {**SELECTED, "question": f"How tall is number {k}?"}
+            told.append(rated.post("/select", json=question).json()["search"])
+        spent = [one["prompt_tokens"] + one["completion_tokens"] for one in told]
+        assert told[0]["id"] == ""  # fixed strategies: nobody learns
+        assert spent[0] > 0
+        assert sum(spent) <= 900
+        assert spent[-1] == 0  # what is left is less than a reply may take, and the question is searched for
+        assert any("hyde: left out, the limit of" in note for note in told[-1]["notes"])
+        assert rated.post("/ask", json=ASKED).status_code == 429
+
+
+@pytest.mark.parametrize("path", ["/ask", "/select"])
+def test_a_strategy_has_no_more_time_than_the_request(
+    demo_index: CorpusIndex, tmp_path: Path, path: str
+) -> None:
+    asked, go_on = Event(), Event()
+
+    def slow(prompt: Prompt) -> str:
+        if not asked.is_set():  # the first is the strategy's; the answer comes at once
+            asked.set()
+            assert go_on.wait(25)
+        return hypothetical(prompt)
+
+    file = tmp_path / "slow.toml"
+    file.write_text('[search]\nstrategies = ["raw", "hyde"]\n')
+    app = create_app(demo_index, ScriptedGenerator(slow), policy=str(file))
+    with TestClient(app) as rated:
+        try:
+            began = time.monotonic()
+            got = rated.post(path, json={"question": QUESTION, "deadline_seconds": 3}).json()
+            took = time.monotonic() - began
+        finally:
+            go_on.set()
+    assert asked.is_set()
+    assert took < 8  # of the 30 seconds that a strategy has otherwise
+    assert any("hyde: left out, it took longer than" in note for note in got["search"]["notes"])
+    assert read(got)  # time was left to read what the others found
+    assert all(set(ranks) == {"raw"} for ranks in got["search"]["found_by"].values())

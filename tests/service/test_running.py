@@ -22,11 +22,10 @@ from mio_rag.generation import make_generator
 from mio_rag.generation.extractive import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.run import check, serve
-from mio_rag.service.settings import ServiceLimits, ServiceSettings, read_key
+from mio_rag.service.run import serve
+from mio_rag.service.settings import ServiceLimits, ServiceSettings
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
-KEY = "a key of more than sixteen characters"
 
 
 class _Stuck(ExtractiveGenerator):
@@ -73,22 +72,6 @@ def test_metrics_count_requests_and_certificates(demo_index: CorpusIndex) -> Non
     assert 'mio_rag_requests_total{path="other",status="404"} 1.0' in text
     assert 'mio_rag_certificates_total{status="optimal"} 1.0' in text
     assert 'mio_rag_request_seconds_count{path="/select"} 2.0' in text
-
-
-def test_a_service_open_to_others_needs_a_key(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="can be reached from other machines, and no key is set"):
-        check(ServiceSettings("index", host="0.0.0.0", port=59_998), None, without_key=False)
-    with pytest.raises(InputError, match="16 or more"):
-        check(ServiceSettings("index", port=59_998), "short", without_key=False)
-    (tmp_path / "key").write_text(f"{KEY}\n", encoding="utf-8")
-    assert read_key(tmp_path / "key") == KEY
-    with pytest.raises(InputError, match="cannot be read"):
-        read_key(tmp_path / "none")
-
-
-def test_limits_are_checked() -> None:
-    with pytest.raises(InputError, match="concurrency"):
-        ServiceLimits(concurrency=0)
 
 
 def test_the_service_survives_a_fuzzer_fed_by_its_own_description(demo_index: CorpusIndex) -> None:

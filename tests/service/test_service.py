@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,15 @@ pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
 from mio_rag import InputError, Retriever, Selector
+from mio_rag.allocation.money import Rate
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.generation import make_generator
+from mio_rag.defaults import DEFAULTS
+from mio_rag.generation import ScriptedGenerator, make_generator
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.service.app import create_app
 from mio_rag.service.run import check
 from mio_rag.service.settings import ServiceSettings
+from mio_rag.session.cache import AnswerCache
 from mio_rag.types import Passage
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
@@ -33,50 +37,124 @@ def client(demo_index: CorpusIndex) -> Iterator[TestClient]:
 
 def test_select_returns_what_the_library_selects(client: TestClient, demo_index: CorpusIndex) -> None:
     body = {"question": QUESTION, "budget_tokens": 200, "redundancy_weight": 0.2, "radius": 0.02, "pool": 30}
-    answer = client.post("/select", json=body)
+    answer = client.post("/select", json={**body, "units": "passages", "why": True, "proof": True})
     assert answer.status_code == 200
     got = answer.json()
     generator = make_generator("extractive")
     pool = Retriever(demo_index, pool=30, counter=generator).retrieve(QUESTION)
-    selector = Selector(redundancy_weight=0.2, radius=0.02)
-    one = selector.select(pool, 200, generator)
-    assert got["selected_ids"] == list(one.ids)
-    assert got["status"] == "optimal"
-    assert got["objective"] == pytest.approx(one.result.objective)
-    assert got["tokens_used"] <= 200
-    assert [p["id"] for p in got["passages"][: len(one.ids)]] == list(one.ids)
-    assert len(got["passages"]) == len(pool) >= 30
-    assert got["relevance_source"] == one.relevance_source.to_dict()
+    one = Selector(redundancy_weight=0.2, radius=0.02, units="passages").select(pool, 200, generator)
+    told = json.loads(json.dumps(one.to_dict(question=QUESTION, why=True, proof=True)))
+    for data in (got, told):  # the same form at every door
+        data.pop("seconds")
+        for name in [name for name in data["certificate"] if "seconds" in name or name == "text"]:
+            data["certificate"].pop(name)
+    assert got == told
+    assert client.post("/select", json=body).json().keys() >= {"context", "parts", "tokens"}
+    assert "reasons" not in client.post("/select", json=body).json()
 
 
-def test_what_more_tokens_buy_is_the_difference_of_two_proofs(
-    client: TestClient, demo_index: CorpusIndex
-) -> None:
-    body = {
-        "question": QUESTION,
-        "budget_tokens": 120,
-        "passage_penalty": 0.05,
-        "pool": 40,
-        "units": "passages",
-    }
+def test_an_answer_has_citations_and_usage(client: TestClient) -> None:
+    got = client.post("/ask", json={"question": "How tall is Skerryvore?"}).json()
+    assert got["answer"] == "48 metres"
+    assert got["usage"]["prompt_tokens"] > got["tokens"]
+    assert got["usage"]["completion_tokens"] == 2
+    assert got["citations"]
+    cited = [part for part in got["parts"] if part["n"] in got["citations"]]
+    assert any("Skerryvore" in part["section"] for part in cited)
+    assert (got["model"], got["budget"]) == ("extractive", DEFAULTS.budget)
+
+
+def test_what_more_tokens_buy_is_the_difference_of_two_proofs(client: TestClient) -> None:
+    body = {"question": QUESTION, "budget_tokens": 120, "passage_penalty": 0.05, "pool": 40, "proof": True}
+    body |= {"units": "passages"}
     now = client.post("/select", json={**body, "more_tokens": 100}).json()
     then = client.post("/select", json={**body, "budget_tokens": 220}).json()
     more = now["more"]
-    assert more["gain"] == pytest.approx(then["objective"] - now["objective"])
+    assert more["gain"] == pytest.approx(then["certificate"]["objective"] - now["certificate"]["objective"])
     assert more["gain"] > 0
     assert more["low"] <= more["gain"] + 1e-9 <= more["high"] + 2e-9
-    assert set(more["added"]) == set(then["selected_ids"]) - set(now["selected_ids"])
-    assert set(more["removed"]) == set(now["selected_ids"]) - set(then["selected_ids"])
+    read = [{i for part in one["parts"] for i in part["ids"]} for one in (now, then)]
+    assert (set(more["added"]), set(more["removed"])) == (read[1] - read[0], read[0] - read[1])
     assert more["certified"]
 
 
 def test_a_deadline_brings_the_best_found_with_its_gap(client: TestClient) -> None:
-    body = {"question": QUESTION, "pool": 200, "budget_tokens": 2000, "redundancy_weight": 0.6}
+    body = {"question": QUESTION, "pool": 200, "budget_tokens": 2000, "redundancy_weight": 0.6, "proof": True}
     got = client.post("/select", json={**body, "passage_penalty": 0.0, "deadline_seconds": 1e-6}).json()
     assert got["status"] in ("optimal", "feasible")
-    assert got["bound"] >= got["objective"]
-    assert got["gap"] == pytest.approx((got["bound"] - got["objective"]) / abs(got["objective"]), abs=1e-9)
-    assert got["tokens_used"] == sum(p["tokens"] for p in got["passages"] if p["selected"]) <= 2000
+    proof = got["certificate"]
+    assert proof["bound"] >= proof["objective"]
+    assert got["gap"] == pytest.approx(
+        (proof["bound"] - proof["objective"]) / abs(proof["objective"]), abs=1e-9
+    )
+    assert got["tokens"] == sum(part["tokens"] for part in got["parts"]) <= 2000
+
+
+def test_sentences_are_chosen_where_the_budget_has_little_room(client: TestClient) -> None:
+    for path in ("/select", "/ask"):
+        for given, units in (
+            ({"budget_tokens": 256}, "sentences"),
+            ({"budget_tokens": 2000}, "passages"),
+            ({"budget_tokens": 256, "units": "passages"}, "passages"),
+            ({"budget_tokens": 256, "radius": 0.02}, "passages"),
+        ):
+            assert client.post(path, json={"question": QUESTION, **given}).json()["units"] == units, given
+    for budget, more, now, then in ((100, 20, "sentences", "sentence"), (200, 400, "sentences", "passage")):
+        got = client.post(
+            "/select", json={"question": QUESTION, "budget_tokens": budget, "more_tokens": more}
+        )
+        assert (got.json()["units"], got.json()["more"]["unit_then"]) == (now, then)
+    both = client.post("/select", json={"question": QUESTION, "units": "sentences", "merge": False})
+    assert both.status_code == 400
+    assert "merge=False" in both.text
+
+
+def test_dollars_and_what_they_make_of_the_price(client: TestClient, demo_index: CorpusIndex) -> None:
+    rates = {"extractive": Rate("extractive", 2.0, 8.0, worth=0.004)}
+    body = {"question": QUESTION, "budget_tokens": 256}
+    with TestClient(create_app(demo_index, make_generator("extractive"), rates=rates)) as priced:
+        got = priced.post("/ask", json=body).json()
+        same = client.post("/ask", json={**body, "token_price": 0.0005}).json()
+        assert got["parts"] == same["parts"]
+        usage = got["usage"]
+        paid = 2e-6 * usage["prompt_tokens"] + 8e-6 * usage["completion_tokens"]
+        assert usage["dollars"] == pytest.approx(paid)
+        assert "dollars" not in same["usage"]
+        selected = priced.post("/select", json=body).json()
+        assert selected["dollars"] == pytest.approx(2e-6 * selected["tokens"])
+
+
+def test_without_anything_to_read_no_model_is_asked(demo_index: CorpusIndex) -> None:
+    reader = ScriptedGenerator(lambda prompt: "from memory")
+    with TestClient(create_app(demo_index, reader)) as client:
+        got = client.post("/ask", json={"question": QUESTION, "token_price": 0.9}).json()
+        assert (got["parts"], got["answer"], got["usage"]["completion_tokens"]) == ([], "", 0)
+        assert got["notes"]
+        assert reader.prompts == []
+        assert client.post("/ask", json={"question": QUESTION}).json()["answer"] == "from memory"
+
+
+def test_the_same_question_is_answered_from_the_file(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    body = {"question": QUESTION, "budget_tokens": 256, "deadline_seconds": 20}
+    cache = AnswerCache.of(tmp_path / "a.sqlite", demo_index)
+    with TestClient(create_app(demo_index, make_generator("extractive"), cache=cache)) as client:
+        first = client.post("/ask", json=body).json()
+        assert first["cached"] is None
+        again = client.post("/ask", json={**body, "question": QUESTION.upper() + " "}).json()
+        assert again.pop("cached")["question"] == QUESTION
+        for name in ("answer", "parts", "usage", "context"):
+            assert again[name] == first[name]
+        for other in ({"budget_tokens": 255}, {"where": "title=*"}, {"model": "frugal/extractive"}):
+            assert client.post("/ask", json={**body, **other}).json()["cached"] is None
+        metrics = client.get("/metrics").text
+        assert 'mio_rag_cached_answers_total{question="new"} 4.0' in metrics
+        assert 'mio_rag_cached_answers_total{question="same"} 1.0' in metrics
+        hasty = {"pool": 200, "budget_tokens": 2000, "redundancy_weight": 0.6, "passage_penalty": 0.0}
+        hasty |= {"question": QUESTION, "deadline_seconds": 1e-6, "radius": 0.2, "units": "passages"}
+        first, again = (client.post("/ask", json=hasty).json() for _ in range(2))
+        assert (again["cached"] is None) == (first["status"] != "optimal")
+    with pytest.raises(InputError, match="a cache and a policy exclude each other"):
+        create_app(demo_index, make_generator("extractive"), cache=cache, policy="balanced")
 
 
 @pytest.mark.parametrize(
@@ -103,6 +181,7 @@ def test_a_deadline_brings_the_best_found_with_its_gap(client: TestClient) -> No
             "zzz is not a setting: choose preset, redundancy_weight, passage_penalty,",
         ),
         ({"max_tokens": 9}, 422, "max_tokens is not a setting: did you mean 'more_tokens'?"),
+        ({"model": "gpt"}, 404, "the model 'gpt' is unknown: choose extractive, frugal/extractive"),
         ({"question": 7, "query": "Who?"}, 422, "question must be a text, got 7; query is not a setting: "),
         ({"budget_tokens": "many"}, 422, "budget_tokens must be a whole number, got 'many'"),
         ({"max_passages": True}, 422, "max_passages must be a whole number, got True"),
@@ -139,16 +218,14 @@ def test_every_field_of_requests_and_answers_is_described(client: TestClient, pa
 
     operation = document["paths"][path]["post"]
     answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
-    for change in ({}, {"radius": 0.1}, {"more_tokens": 50} if path == "/select" else {}):
+    for change in ({}, {"why": True}, {"more_tokens": 50} if path == "/select" else {}):
         got = client.post(path, json={"question": QUESTION, **change})
         assert got.status_code == 200
         assert undescribed(got.json(), answer, path) == []
     asked = operation["requestBody"]["content"]["application/json"]["schema"]
     assert all("description" in field for field in asked["properties"].values())
     page = client.get("/docs").text
-    assert all(
-        f"<code>{name}</code>" in page for name in ("wall_seconds", "worst_case.upper", "passages[].value")
-    )
+    assert all(f"<code>{name}</code>" in page for name in ("seconds", "parts[].section", "reasons[].value"))
 
 
 def test_examples_are_those_of_the_set_of_the_operator_or_of_the_titles(

@@ -1,0 +1,195 @@
+"""OpenAI's chat completions with a selection in front of the model: a client only changes its base URL."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mio_rag.generation import Generator
+from mio_rag.generation.base import Conversation
+from mio_rag.service.edge import UnusableBody
+from mio_rag.service.settings import ServiceLimits
+from mio_rag.settings import Settings, explain
+
+_NOTHING = "These documents probably do not answer the question."
+#: What a request may say, and has no effect: answers are decoded greedily.
+_IGNORED = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
+#: What a request must not ask for -> values with which it does not.
+_REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "n": (None, 1), "tools": (None, []), "functions": (None, []), "logprobs": (None, False),
+    "response_format": (None, {"type": "text"}), "stop": (None, []), "modalities": (None, ["text"]),
+    "audio": (None,),
+}  # fmt: skip
+
+
+class ChatPart(BaseModel):
+    """A piece of a message."""
+
+    type: str
+    text: str = ""
+
+
+class ChatMessage(BaseModel):
+    """A message; a text may come in parts."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[ChatPart] | None = None
+
+    @property
+    def text(self) -> str:
+        """All parts."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class ChatOptions(Settings):
+    """What OpenAI's fields do not say, as the field `mio_rag`; as in /ask."""
+
+    budget_tokens: int | None = None
+    """Largest context, in tokens."""
+    where: str | tuple[str, ...] | dict[str, Any] | None = None
+    """Only passages that meet this condition."""
+    units: Literal["passages", "sentences", "auto"] | None = None
+    """What is selected."""
+
+
+class ChatRequest(BaseModel):
+    """As OpenAI's clients send it; further fields are ignored."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = Field("", description="POLICY/READER, or a reader; see /v1/models")
+    messages: list[ChatMessage] = Field(min_length=1, description="the last one is the question")
+    max_tokens: int | None = Field(None, ge=1, description="longest answer")
+    max_completion_tokens: int | None = Field(None, ge=1, description="longest answer")
+    stream: bool = False
+    stream_options: dict[str, Any] | None = None
+    user: str | None = Field(None, description="as the header X-User")
+    mio_rag: ChatOptions = ChatOptions()
+
+
+class ChatCompletion(BaseModel):
+    """As OpenAI's clients read it; `mio_rag` has the parts that were read and the citations."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[dict[str, Any]]
+    usage: dict[str, int]
+    mio_rag: dict[str, Any]
+
+
+class Chat:
+    """One checked request, and its replies.
+
+    Raises `UnusableBody` with everything that cannot be used.
+    """
+
+    def __init__(self, body: Any, limits: ServiceLimits) -> None:
+        from pydantic import ValidationError
+
+        try:
+            self.request = request = ChatRequest.model_validate(body)
+        except ValidationError as error:
+            raise UnusableBody(explain(error, ChatRequest)) from None
+        extra = request.model_extra or {}
+        problems = [
+            f"{name} is not supported: leave it out"
+            for name, fine in _REFUSED.items()
+            if name in extra and extra[name] not in fine
+        ]
+        parts = [p for m in request.messages if isinstance(m.content, list) for p in m.content]
+        problems += [
+            f"parts of the type '{p.type}' cannot be read: send text" for p in parts if p.type != "text"
+        ]
+        if request.messages[-1].role != "user":
+            problems.append("the last message must be the user's")
+        self.question = request.messages[-1].text
+        if len(self.question) > limits.max_question:
+            problems.append(f"the last message must have at most {limits.max_question} characters")
+        budget = request.mio_rag.budget_tokens
+        if budget is not None and not 1 <= budget <= limits.max_budget_tokens:
+            problems.append(
+                f"mio_rag.budget_tokens must be from 1 to {limits.max_budget_tokens}, got {budget}"
+            )
+        if problems:
+            raise UnusableBody(problems)
+        asked = request.max_completion_tokens or request.max_tokens
+        self.max_tokens = min(asked or limits.max_answer_tokens, limits.max_answer_tokens)
+        self.notes = [f"{name} has no effect: answers are decoded greedily" for name in _IGNORED
+                      if extra.get(name) not in (None, 0, 1)]  # fmt: skip
+        self._id, self._created = f"chatcmpl-{uuid.uuid4().hex}", int(time.time())
+        self._model = request.model
+
+    def given(self, limits: ServiceLimits) -> dict[str, Any]:
+        """Return the request as /ask takes it."""
+        options = self.request.mio_rag
+        return {
+            "question": self.question, "preset": "default", "token_price": None, "model": self.request.model,
+            "max_tokens": self.max_tokens, "deadline_seconds": limits.max_deadline_seconds,
+            "budget_tokens": options.budget_tokens, "where": options.where, "units": options.units,
+        }  # fmt: skip
+
+    def wrapped(self, reader: Generator) -> Generator:
+        """Return a reader that gets the messages before the question, too."""
+        messages = self.request.messages
+        system = "\n\n".join(m.text for m in messages if m.role in ("system", "developer"))
+        before = [(m.role, m.text) for m in messages[:-1] if m.role in ("user", "assistant")]
+        return Conversation(reader, system, before)
+
+    def completion(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the reply, from that of /ask."""
+        usage = self._usage(data)
+        message = {"role": "assistant", "content": data["answer"] or _NOTHING}
+        choice = {"index": 0, "message": message, "finish_reason": self._reason(data)}
+        return {
+            **self._head("chat.completion"),
+            "choices": [choice],
+            "usage": usage,
+            "mio_rag": self._more(data),
+        }
+
+    def chunk(self, text: str | None, first: bool = False) -> str:
+        """Return the event of a piece of the answer."""
+        delta = {**({"role": "assistant"} if first else {}), **({} if text is None else {"content": text})}
+        return self._event([{"index": 0, "delta": delta, "finish_reason": None}])
+
+    def last(self, data: Mapping[str, Any]) -> str:
+        """Return the events that end a stream."""
+        end = [{"index": 0, "delta": {}, "finish_reason": self._reason(data)}]
+        events = self._event(end, mio_rag=self._more(data))
+        if (self.request.stream_options or {}).get("include_usage"):
+            events += self._event([], usage=self._usage(data))
+        return f"{events}data: [DONE]\n\n"
+
+    @property
+    def nothing(self) -> str:
+        """The answer where nothing was chosen."""
+        return _NOTHING
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+
+    def _event(self, choices: Sequence[Any], **more: Any) -> str:
+        data = {**self._head("chat.completion.chunk"), "choices": choices, **more}
+        return f"data: {json.dumps(data)}\n\n"
+
+    def _reason(self, data: Mapping[str, Any]) -> str:
+        return "length" if data["usage"]["completion_tokens"] >= self.max_tokens else "stop"
+
+    @staticmethod
+    def _usage(data: Mapping[str, Any]) -> dict[str, int]:
+        into, out = data["usage"]["prompt_tokens"], data["usage"]["completion_tokens"]
+        return {"prompt_tokens": into, "completion_tokens": out, "total_tokens": into + out}
+
+    def _more(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        more = {name: value for name, value in data.items() if name not in ("question", "answer", "usage")}
+        notes = [*more.get("notes", ()), *({"code": "no_effect", "message": note} for note in self.notes)]
+        return {**more, "notes": notes}

@@ -1,0 +1,509 @@
+"""API keys: what each may read, and what it may spend in every day, week and month.
+
+    timezone = "Europe/Berlin"
+    [keys.support]
+    sha256 = "..."                       # printed by mio-rag serve --new-key support
+    where = "tenant = 'support'"
+    tokens = { day = 200_000, month = 3_000_000 }
+    dollars = { week = 5.0 }
+    per_user = { tokens = { day = 20_000 } }
+    when_spent = "refuse"                # or "shrink": read less as the window runs out
+
+Windows follow the calendar of the time zone: a day begins at midnight, a week on Monday, a month on the 1st.
+All limits hold together. What a request may spend is reserved before it starts, and counts in full until it
+is settled: a process that is killed in between never overspends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import math
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock_time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field, field_validator
+
+from mio_rag.allocation.money import Rate
+from mio_rag.errors import InputError, MioRagError, SpentError, StateError
+from mio_rag.filters import Filter
+from mio_rag.settings import Settings
+from mio_rag.storage import SharedFile, patiently
+
+Window = Literal["day", "week", "month"]
+WINDOWS: tuple[Window, ...] = ("day", "week", "month")
+_NANO = 1e9  # dollars are counted in whole billionths: sums of fractions would drift
+_LEAST_KEY = 16
+_KEPT_DAYS = 62
+_APPLICATION, _VERSION = 0x6D696F6B, 1  # "miok"
+_TABLES = f"""
+CREATE TABLE spent (account TEXT, user TEXT, day TEXT, tokens INTEGER NOT NULL, nanos INTEGER NOT NULL,
+    PRIMARY KEY (account, user, day)) WITHOUT ROWID;
+CREATE TABLE reserved (id INTEGER PRIMARY KEY AUTOINCREMENT, account TEXT NOT NULL, user TEXT NOT NULL,
+    day TEXT NOT NULL, tokens INTEGER NOT NULL, nanos INTEGER NOT NULL);
+CREATE INDEX reserved_by_account ON reserved (account, day);
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_VERSION};
+"""
+_LOG = logging.getLogger("mio_rag.service")
+
+
+# -- settings ---------------------------------------------------------------------------------------------
+
+_Tokens = Annotated[int, Field(ge=1, le=10**15)]
+_Dollars = Annotated[float, Field(gt=0, le=1e9)]
+
+
+class TokenLimits(Settings):
+    """Tokens of each window."""
+
+    day: _Tokens | None = None
+    week: _Tokens | None = None
+    month: _Tokens | None = None
+
+
+class DollarLimits(Settings):
+    """Dollars of each window."""
+
+    day: _Dollars | None = None
+    week: _Dollars | None = None
+    month: _Dollars | None = None
+
+
+class Limited(Settings):
+    """What may be spent."""
+
+    tokens: TokenLimits = TokenLimits()
+    dollars: DollarLimits = DollarLimits()
+
+
+class Key(Limited):
+    """One key."""
+
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """SHA-256 of the key, in hexadecimal digits. The account belongs to it, so that a key can be renamed."""
+    where: str | tuple[str, ...] | dict[str, Any] | None = None
+    """Condition on the passages that the key may read."""
+    per_user: Limited | None = None
+    """Limits of each user, who is named in the header X-User."""
+    when_spent: Literal["refuse", "shrink"] = "refuse"
+    """refuse: status 429; shrink: also read less as the window runs out."""
+
+    @property
+    def filter(self) -> Filter:
+        """The condition, as a filter."""
+        return Filter(self.where)
+
+    @property
+    def needs_rates(self) -> bool:
+        """Whether dollars are limited."""
+        given = (self, *([] if self.per_user is None else [self.per_user]))
+        return any(one.dollars != DollarLimits() for one in given)
+
+
+class KeyFile(Settings):
+    """A file of keys."""
+
+    timezone: str = "UTC"
+    """Name in the IANA database, such as Europe/Berlin."""
+    keys: dict[str, Key]
+
+    @field_validator("timezone")
+    @classmethod
+    def _known(cls, given: str) -> str:
+        try:
+            ZoneInfo(given)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError(
+                f"must be a name of the IANA database such as Europe/Berlin, got {given!r}"
+            ) from error
+        return given
+
+
+def new_key(name: str) -> tuple[str, str]:
+    """Return a new key, and its table for a file of keys."""
+    key = f"mio-{secrets.token_urlsafe(32)}"
+    quoted = name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else f'"{name}"'
+    return key, f'[keys.{quoted}]\nsha256 = "{_digest(key)}"\n'
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# -- windows of the calendar ------------------------------------------------------------------------------
+
+
+def begins(window: Window, day: date) -> date:
+    """Return the first day of the window that a day is in."""
+    if window == "week":
+        return day - timedelta(days=day.weekday())
+    return day.replace(day=1) if window == "month" else day
+
+
+def ends(window: Window, day: date) -> date:
+    """Return the day after the window that a day is in."""
+    first = begins(window, day)
+    if window == "month":
+        return (first + timedelta(days=31)).replace(day=1)
+    return first + timedelta(days=7 if window == "week" else 1)
+
+
+def midnight(day: date, zone: ZoneInfo) -> float:
+    """Return the beginning of a day, in seconds since 1970."""
+    return datetime.combine(day, clock_time.min, zone).timestamp()
+
+
+# -- accounts ---------------------------------------------------------------------------------------------
+
+
+class BudgetSpentError(SpentError):
+    """A budget of a key is spent; `resets_at` is the end of the window that blocks, in seconds since 1970."""
+
+    def __init__(self, message: str, window: Window, resets_at: float, retry_after: float) -> None:
+        super().__init__(message, retry_after)
+        self.window, self.resets_at = window, resets_at
+
+
+@dataclass
+class Held:
+    """What a request may spend; `settle` reports what it spent. One that is not settled counts in full."""
+
+    allowed: int = 10**15
+    _settled: Callable[[int, int], None] | None = None
+
+    def settle(self, tokens: int, dollars: float = 0.0) -> None:
+        """Report what was spent; where the file cannot be written, the reservation counts in full."""
+        if self._settled is not None:
+            settled, self._settled = self._settled, None
+            with suppress(StateError):
+                settled(tokens, math.ceil(dollars * _NANO - 1e-6))
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """A limit that applies to a request, and what of it is spent or reserved."""
+
+    what: Literal["tokens", "dollars"]
+    window: Window
+    user: str | None
+    most: int
+    used: int
+
+    @property
+    def left(self) -> int:
+        return max(0, self.most - self.used)
+
+
+class Accounts(SharedFile):
+    """What keys have spent: one SQLite file, shared by threads and processes; in memory without one.
+
+    Raises `InputError` for a file of something else, or one that cannot be used.
+    """
+
+    def __init__(self, file: Path | None, zone: ZoneInfo, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(file)
+        self.zone, self._clock = zone, clock
+        with self._lock:
+            self._connected()
+
+    def _unusable(self, error: Exception) -> str:
+        return f"'{self._file}', the accounts of the keys, cannot be used: {error}"
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        if not application and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            for statement in filter(None, map(str.strip, _TABLES.split(";"))):
+                connection.execute(statement)
+        elif (application, connection.execute("PRAGMA user_version").fetchone()[0]) != (
+            _APPLICATION,
+            _VERSION,
+        ):
+            raise InputError(
+                f"'{self._file}' is a file of something else: give the file of keys another name"
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            connection = self._connected()
+            try:
+                patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise StateError(f"the accounts of the keys cannot be read or written: {error}") from error
+
+    def _today(self) -> tuple[float, date]:
+        now = self._clock()
+        return now, datetime.fromtimestamp(now, self.zone).date()
+
+    def _limits(self, connection: sqlite3.Connection, key: Key, user: str, today: date) -> list[_Limit]:
+        """Every limit of a key, and of its user, with what is spent and reserved."""
+        found = []
+        scopes: list[tuple[Limited, str | None]] = [(key, None)]
+        if key.per_user is not None:
+            scopes.append((key.per_user, user))
+        for limited, of in scopes:
+            for window in WINDOWS:
+                tokens, dollars = getattr(limited.tokens, window), getattr(limited.dollars, window)
+                if tokens is None and dollars is None:
+                    continue
+                given = [key.sha256, begins(window, today).isoformat()]
+                own = "" if of is None else " AND user = ?"
+                given += [] if of is None else [of]
+                sums = [
+                    connection.execute(
+                        f"SELECT coalesce(sum(tokens), 0), coalesce(sum(nanos), 0) FROM {table} "
+                        f"WHERE account = ? AND day >= ?{own}",
+                        given,
+                    ).fetchone()
+                    for table in ("spent", "reserved")
+                ]
+                used = [sum(column) for column in zip(*sums, strict=True)]
+                if tokens is not None:
+                    found.append(_Limit("tokens", window, of, tokens, used[0]))
+                if dollars is not None:
+                    found.append(_Limit("dollars", window, of, round(dollars * _NANO), used[1]))
+        return found
+
+    def reserve(self, key: Key, user: str, most: tuple[int, int], least: int, rate: Rate | None) -> Held:
+        """Reserve what a request may spend, in one transaction.
+
+        most: tokens into models and out of them, at most.
+        least: tokens without which the request is of no use.
+
+        Raises `BudgetSpentError` if less is left; `StateError` if the file cannot be read or written.
+        """
+        with self._transaction() as connection:
+            now, today = self._today()
+            limits = self._limits(connection, key, user, today)
+            wanted = max(1, sum(most))
+            least = min(max(1, least), wanted)
+            fits = {
+                one: one.left if one.what == "tokens" else _affordable(one.left, most, rate) for one in limits
+            }
+            blocking = [one for one, tokens in fits.items() if tokens < least]
+            if blocking:
+                one = max(blocking, key=lambda one: ends(one.window, today))
+                raise self._refusal(one, now, today)
+            allowed = min([wanted, *fits.values()])
+            row = (key.sha256, user, today.isoformat(), allowed, _nanos(allowed, most, rate))
+            made = connection.execute(
+                "INSERT INTO reserved (account, user, day, tokens, nanos) VALUES (?, ?, ?, ?, ?)", row
+            )
+            identity = made.lastrowid
+            oldest = (today - timedelta(days=_KEPT_DAYS)).isoformat()
+            connection.execute("DELETE FROM spent WHERE account = ? AND day < ?", (key.sha256, oldest))
+        return Held(allowed, lambda tokens, nanos: self._settle(identity, tokens, nanos))
+
+    def _settle(self, identity: int | None, tokens: int, nanos: int) -> None:
+        with self._transaction() as connection:
+            row = connection.execute(
+                "DELETE FROM reserved WHERE id = ? RETURNING account, user, day", (identity,)
+            ).fetchone()
+            if row is not None and (tokens or nanos):
+                connection.execute(
+                    "INSERT INTO spent VALUES (?, ?, ?, ?, ?) ON CONFLICT (account, user, day) "
+                    "DO UPDATE SET tokens = tokens + excluded.tokens, nanos = nanos + excluded.nanos",
+                    (*row, tokens, nanos),
+                )
+
+    def _refusal(self, one: _Limit, now: float, today: date) -> BudgetSpentError:
+        resets = midnight(ends(one.window, today), self.zone)
+        whose = "of this key" if one.user is None else "of this user"
+        amount = f"{one.most:,} tokens" if one.what == "tokens" else f"${one.most / _NANO:g}"
+        at = datetime.fromtimestamp(resets, self.zone).isoformat()
+        message = f"the budget {whose}, {amount} a {one.window}, is spent: try again at {at}"
+        return BudgetSpentError(message, one.window, resets, max(1.0, resets - now))
+
+    def share(self, key: Key, user: str) -> float:
+        """Return the share of its usual budget that a question may read, in (0, 1]; 1 unless it shrinks.
+
+        What is left of a limit, as a share of it, is compared with what is left of the window.
+        """
+        if key.when_spent != "shrink":
+            return 1.0
+        with self._transaction() as connection:
+            now, today = self._today()
+            limits = self._limits(connection, key, user, today)
+        shares = [1.0]
+        for one in limits:
+            start, end = (midnight(f(one.window, today), self.zone) for f in (begins, ends))
+            shares.append((one.left / one.most) / max(1e-3, (end - now) / (end - start)))
+        return max(0.01, min(shares))
+
+    def spent(self, key: Key) -> dict[tuple[str, Window], tuple[float, float]]:
+        """Return ("tokens" or "dollars", window) -> (spent or reserved, limit) of a key."""
+        with self._transaction() as connection:
+            limits = self._limits(connection, key.replace(per_user=None), "", self._today()[1])
+        return {
+            (one.what, one.window): (one.used, one.most)
+            if one.what == "tokens"
+            else (one.used / _NANO, one.most / _NANO)
+            for one in limits
+        }
+
+
+def _nanos(tokens: int, most: tuple[int, int], rate: Rate | None) -> int:
+    """What tokens cost at most, in billionths of a dollar: those at the higher price come first."""
+    if rate is None:
+        return 0
+    total = 0.0
+    for price, count in sorted([(rate.into, most[0]), (rate.out, most[1])], reverse=True):
+        total += price * min(tokens, count)
+        tokens -= min(tokens, count)
+    return math.ceil(total * _NANO / 1e6 - 1e-6)
+
+
+def _affordable(nanos: int, most: tuple[int, int], rate: Rate | None) -> int:
+    """The most tokens whose highest cost is within an amount."""
+    low, high = 0, sum(most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _nanos(middle, most, rate) <= nanos else (low, middle - 1)
+    return low
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who sends a request."""
+
+    key: Key | None = None
+    user: str = ""
+    accounts: Accounts | None = None
+    where: Filter = field(default_factory=Filter)
+
+    def of_user(self, user: str) -> Caller:
+        """Return the same for a user; `InputError` where the key needs one, and none is named."""
+        if self.key is not None and self.key.per_user is not None and not user:
+            raise InputError("this key has limits for each user: name yours in the header X-User")
+        return replace(self, user=user[:200])
+
+    def share(self) -> float:
+        """Return the share of its usual budget that a question may read, in (0, 1]."""
+        return 1.0 if self.key is None or self.accounts is None else self.accounts.share(self.key, self.user)
+
+    @contextmanager
+    def held(self, most: tuple[int, int], least: int, rate: Rate | None) -> Iterator[Held]:
+        """Reserve tokens while a request is worked on; as `Accounts.reserve`."""
+        if self.key is None or self.accounts is None:
+            yield Held()
+        else:
+            yield self.accounts.reserve(self.key, self.user, most, least, rate)
+
+
+#: Where no key is asked for.
+FREE = Caller()
+
+
+class Keys:
+    """The keys of a service. A changed file is taken over; a wrong one changes nothing, and is logged.
+
+    file: TOML, see the module. Its accounts are next to it, with the ending ``.sqlite``.
+    single: one more key, without limits.
+
+    Raises `InputError` with everything that is wrong with the file.
+    """
+
+    def __init__(
+        self,
+        file: str | Path | None = None,
+        single: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._file = None if file is None else Path(file).expanduser()
+        self._single = None if single is None else _digest(single)
+        self._known: Mapping[str, Key] = {}
+        self.accounts: Accounts | None = None
+        self._stamp = self._stamped()
+        if self._file is not None:
+            settings = read_keys(self._file)
+            self._known = settings.keys
+            self.accounts = Accounts(self._file.with_suffix(".sqlite"), ZoneInfo(settings.timezone), clock)
+
+    def __iter__(self) -> Iterator[tuple[str, Key]]:
+        return iter(self._known.items())
+
+    def caller(self, given: str) -> Caller | None:
+        """Return who sends a key, in time that does not depend on the key; None: it is unknown."""
+        self._refresh()
+        digest, found = _digest(given), None
+        for key in self._known.values():
+            if hmac.compare_digest(digest, key.sha256):
+                found = key
+        if found is not None:
+            return Caller(found, "", self.accounts, found.filter)
+        return FREE if self._single is not None and hmac.compare_digest(digest, self._single) else None
+
+    def close(self) -> None:
+        """Close the accounts."""
+        if self.accounts is not None:
+            self.accounts.close()
+
+    def _stamped(self) -> tuple[int, int] | None:
+        with suppress(OSError):
+            if self._file is not None:
+                stat = os.stat(self._file)
+                return stat.st_mtime_ns, stat.st_size
+        return None
+
+    def _refresh(self) -> None:
+        stamp = self._stamped()
+        if self._file is None or stamp is None or stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            settings = read_keys(self._file)
+        except MioRagError as error:
+            _LOG.warning("changed keys are not in force: %s", error)
+            return
+        self._known = settings.keys
+        if self.accounts is not None:
+            self.accounts.zone = ZoneInfo(settings.timezone)
+
+
+def read_keys(file: str | Path) -> KeyFile:
+    """Read a file of keys; raises `InputError` with everything that is wrong with it."""
+    settings = KeyFile.from_toml(file)
+    problems = [] if settings.keys else [f"'{file}' has no key: print one with mio-rag serve --new-key NAME"]
+    known: dict[str, str] = {}
+    for name, key in settings.keys.items():
+        try:
+            assert key.filter is not None
+        except InputError as error:
+            problems += [f"'{file}': keys.{name}.where: {problem}" for problem in error.problems]
+        if key.sha256 in known:
+            problems.append(f"'{file}': keys.{name} and keys.{known[key.sha256]} have the same sha256")
+        known[key.sha256] = name
+    if problems:
+        raise InputError(problems)
+    return settings
+
+
+def key_problem(key: str | None) -> str | None:
+    """Return what is wrong with a single key."""
+    if key is None or len(key) >= _LEAST_KEY:
+        return None
+    return f"the API key has {len(key)} characters: make it {_LEAST_KEY} or more"
+
+
+def resets(error: BudgetSpentError) -> str:
+    """Return the end of the window that blocks, in UTC."""
+    return datetime.fromtimestamp(error.resets_at, UTC).isoformat().replace("+00:00", "Z")

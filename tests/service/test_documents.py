@@ -1,0 +1,157 @@
+"""Documents that change while they are served, and filters on them."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from fastapi.testclient import TestClient
+
+from mio_rag import InputError
+from mio_rag.filters import Filter
+from mio_rag.generation import make_generator
+from mio_rag.retrieval import CorpusIndex
+from mio_rag.service.app import create_app
+from mio_rag.service.documents import Documents
+from mio_rag.session.cache import AnswerCache
+from mio_rag.sources import Building, open_source
+
+ASKED = {"question": "How tall is the tower of Skerryvore?", "deadline_seconds": 20}
+TFIDF = Building("tfidf")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MIO_RAG_CACHE", str(tmp_path / "cache"))
+    made = tmp_path / "towers"
+    made.mkdir()
+    (made / "a.md").write_text("# Skerryvore\n\nThe tower of Skerryvore is 48 metres tall.\n")
+    (made / "b.md").write_text(
+        "---\ntenant: b\n---\n# Bell Rock\n\nThe tower of Bell Rock is 35 metres tall.\n"
+    )
+    return made
+
+
+@pytest.fixture
+def documents(folder: Path) -> Documents:
+    return Documents(str(folder), TFIDF, seconds=0.0)
+
+
+@pytest.fixture
+def client(documents: Documents) -> Iterator[TestClient]:
+    with TestClient(create_app(documents, make_generator("extractive"))) as started:
+        yield started
+
+
+def until(client: TestClient, holds: Any) -> dict[str, Any]:
+    """The first answer of which something holds."""
+    for _ in range(300):
+        got = client.post("/ask", json=ASKED)
+        assert got.status_code == 200, got.text
+        if holds(got.json()):
+            return dict(got.json())
+        time.sleep(0.02)
+    raise AssertionError(got.json())
+
+
+def test_changed_added_and_removed_files_are_noticed(client: TestClient, folder: Path) -> None:
+    assert "48" in until(client, lambda got: True)["answer"]
+    (folder / "a.md").write_text("# Skerryvore\n\nThe tower of Skerryvore is 49 metres tall.\n")
+    until(client, lambda got: "49" in got["answer"])
+    (folder / "c.md").write_text("# Skerryvore, new\n\nNothing else.\n")
+    until(client, lambda got: client.get("/health").json()["passages"] == 3)
+    (folder / "a.md").unlink()
+    until(client, lambda got: "49" not in got["answer"])
+
+
+def test_documents_that_cannot_be_read_leave_the_old_ones(client: TestClient, folder: Path) -> None:
+    until(client, lambda got: True)
+    for file in folder.iterdir():
+        file.unlink()
+    until(client, lambda got: client.get("/health").json()["problem"])
+    assert "48" in client.post("/ask", json=ASKED).json()["answer"]
+    (folder / "a.md").write_text("# Skerryvore\n\nThe tower of Skerryvore is 50 metres tall.\n")
+    until(client, lambda got: "50" in got["answer"])
+    assert client.get("/health").json()["problem"] is None
+
+
+def test_no_request_is_lost_while_documents_change(client: TestClient, folder: Path) -> None:
+    codes: list[int] = []
+
+    def ask() -> None:
+        codes.extend(client.post("/ask", json=ASKED).status_code for _ in range(8))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for k in range(10):
+        (folder / "a.md").write_text(f"# Skerryvore\n\nThe tower of Skerryvore is {k + 50} metres tall.\n")
+        time.sleep(0.02)
+    for thread in threads:
+        thread.join()
+    assert codes == [200] * 24
+    until(client, lambda got: "59" in got["answer"])
+
+
+def test_a_rebuilt_index_is_taken_over(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "index"
+    open_source(folder, TFIDF, out=out)
+    documents = Documents(str(out), seconds=0.0)
+    with TestClient(create_app(documents, make_generator("extractive"))) as client:
+        assert "48" in until(client, lambda got: True)["answer"]
+        (folder / "a.md").write_text("# Skerryvore\n\nThe tower of Skerryvore is 51 metres tall.\n")
+        open_source(folder, TFIDF, out=out, overwrite=True)
+        until(client, lambda got: "51" in got["answer"])
+
+
+def test_stored_answers_are_those_of_the_documents(
+    documents: Documents, folder: Path, tmp_path: Path
+) -> None:
+    cache = AnswerCache.of(tmp_path / "a.sqlite", documents.index())
+    with TestClient(create_app(documents, make_generator("extractive"), cache=cache)) as client:
+        until(client, lambda got: got["cached"] is not None)
+        (folder / "a.md").write_text("# Skerryvore\n\nThe tower of Skerryvore is 52 metres tall.\n")
+        until(client, lambda got: "52" in got["answer"])
+
+
+@pytest.mark.parametrize("path", ["/select", "/ask"])
+def test_a_filter_restricts_what_is_read(client: TestClient, path: str) -> None:
+    def sources(**given: Any) -> set[str]:
+        got = client.post(path, json={**ASKED, **given})
+        assert got.status_code == 200, got.text
+        return {part["source"] for part in got.json()["parts"]}
+
+    assert sources(where="source=b*") == {"b.md"}
+    assert sources(where={"tenant": "b"}) == {"b.md"}
+    assert sources(where=["type=md", "source!=b.md"]) == {"a.md"}
+    for where, words in (
+        ({"tenent": "b"}, "no passage has 'tenent' to filter by: did you mean 'tenant'?"),
+        ("tenant=c", "no passage of"),
+        ({"date": {"above": 3}}, "'above' is no operator"),
+    ):
+        got = client.post(path, json={**ASKED, "where": where})
+        assert got.status_code == 400
+        assert words in got.json()["error"]["message"]
+
+
+def test_a_filter_of_the_service_holds_for_everything(folder: Path) -> None:
+    documents = Documents(str(folder), TFIDF, where=Filter("tenant=b"))
+    with TestClient(create_app(documents, make_generator("extractive"))) as client:
+        got = client.post("/select", json=ASKED).json()
+        assert {part["source"] for part in got["parts"]} <= {"b.md"}
+        assert client.post("/select", json={**ASKED, "where": "source=a.md"}).status_code == 400
+    with pytest.raises(InputError, match="meets the filter"):
+        Documents(str(folder), TFIDF, where=Filter("tenant=c"))
+
+
+def test_a_policy_answers_under_a_filter(demo_index: CorpusIndex) -> None:
+    with TestClient(create_app(demo_index, make_generator("extractive"), policy="thorough")) as client:
+        body = {**ASKED, "where": {"title": "Bell*"}}
+        for path in ("/ask", "/select"):
+            got = client.post(path, json=body).json()
+            assert {part["section"][0] for part in got["parts"]} == {"Bell Rock Lighthouse"}
