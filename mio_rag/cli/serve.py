@@ -52,10 +52,10 @@ def serve(
     ] = None,
     mapped: o.Mapped = False,
 ) -> None:
-    """Serve selections and answers over HTTP, with a page at /, and for OpenAI's clients at /v1.
+    """Serve selections and answers over HTTP, with a page at /.
 
-    Changed documents are taken over while it runs. Limits of connections are keys of the policy: see server.*
-    in `mio-rag policy show --keys`.
+    OpenAI's clients use http://HOST:PORT/v1 as base URL. Changed documents are taken over while it runs.
+    Limits of connections are keys of the policy: see server.* in `mio-rag policy show --keys`.
 
     \b
       mio-rag serve handbook --model gguf:model.gguf
@@ -73,8 +73,7 @@ def serve(
 
     output = open_output(False)
     if new_key is not None:
-        key, table = made_key(new_key)
-        typer.echo(f"{key}\n\n{table}", nl=False)
+        typer.echo("\n\n".join(made_key(new_key)), nl=False)
         return
     if not path:
         raise InputError("PATH is missing: give a folder of documents, or an index")

@@ -141,7 +141,7 @@ def model_name(spec: str) -> str:
     """What a model is called in requests: the last part of its specification, without options."""
     make, arguments, *_ = _resolved(spec, {})
     if not arguments:
-        return make.__name__.removesuffix("Generator").lower()
+        return str(make.__name__).removesuffix("Generator").lower()
     return arguments[1] if len(arguments) > 1 else Path(arguments[0]).name
 
 

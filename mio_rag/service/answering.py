@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 from mio_rag.allocation.money import Rate
 from mio_rag.context import TokenCounter
@@ -33,7 +33,7 @@ from mio_rag.service.governed import Governed, Serving, policy_report, search_re
 from mio_rag.service.keys import FREE, Caller
 from mio_rag.session.cache import AnswerCache, digest_of
 from mio_rag.session.loop import Session
-from mio_rag.session.state import Result
+from mio_rag.session.state import Decider, Result
 from mio_rag.session.trace import Outcome
 from mio_rag.session.workflow import NAMED
 from mio_rag.solvers.result import SolveOptions
@@ -41,6 +41,7 @@ from mio_rag.types import Answer, Question, is_text
 
 _POOLS = 64  # cached, so that moving a slider does not search again
 _MOST = 1_000_000_000  # tokens: only the request and the key limit them
+_LEAST_TOKENS = 32  # of a context: with fewer left, hardly any passage could be read
 _LEAST_SECONDS = 0.01  # for a program, even past the deadline: enough for a selection and a bound
 _RESERVED = 0.1  # share of the remaining time that is kept for explanations and the response
 _PLAN = Order(NAMED["plain"])
@@ -141,7 +142,7 @@ class Answering:
         self._lock = Lock()
 
     @property
-    def units(self) -> Units:
+    def units(self) -> Literal["passages", "auto"]:
         """What is selected where neither request nor policy says it: a refusal model judges passages."""
         return "auto" if self._refusing is None else "passages"
 
@@ -152,8 +153,10 @@ class Answering:
 
     def close(self) -> None:
         """Close readers, state files and models."""
-        for each in (*self.readers.values(), *self._governed.values()):
-            each.close()
+        for reader in self.readers.values():
+            reader.close()
+        for governed in self._governed.values():
+            governed.close()
 
     # -- models: a reader, by a policy
 
@@ -239,15 +242,15 @@ class Answering:
         with governed.using() as serving:
             session = self._session(serving, asked, reader, rate)
             chooser = serving.chooser
-            deciders = (_PLAN, *([] if chooser is None else [Search(chooser)]), Price())
+            search: list[Decider] = [] if chooser is None else [Search(chooser)]
             key = (asked.question, session.kit.retriever.pool, serving.identity, name)  # type: ignore[union-attr]
             known = self._known(key, session)
-            session = replace(session, deciders=deciders, plan=_PLAN)
+            session = replace(session, deciders=(_PLAN, *search, Price()), plan=_PLAN)
             if chooser is None or known:  # nothing is asked, and the question is told once
                 session = replace(session, account=None, learner=None)
             budget = session.budget or 1
             into = budget + (0 if chooser is None or known else session.limits.tokens)
-            with asked.caller.held((into, 0), 1, rate) as held:
+            with asked.caller.held((into, 0), min(budget, _LEAST_TOKENS), rate) as held:
                 session, budget = _within(session, held.allowed), min(budget, held.allowed)
                 outcome = session.select(_question(asked), reader, budget, known)
                 made, total = outcome.selection, outcome.costs.total()
@@ -337,7 +340,7 @@ class Answering:
             session = replace(session, budget=allowed)
             key = (asked.question, session.kit.retriever.pool, serving.identity, name)  # type: ignore[union-attr]
             known = self._known(key, session) if serving.is_default else []
-            least = session.least_tokens(question, reader) or 1
+            least = (session.least_tokens(question, reader) or 1) + min(allowed, _LEAST_TOKENS)
             with asked.caller.held(session.most_tokens(question, reader), least, rate) as held:
                 outcome = _within(session, held.allowed).attempt(question, reader, allowed, known=known)
                 total = outcome.costs.total()

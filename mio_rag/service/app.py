@@ -79,6 +79,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     for status, text in {
         400: "The request is invalid; the problems state what was given, what is allowed and how to fix it.",
         401: "The API key is missing or wrong.",
+        404: "There is no model of this name.",
         408: "The body took too long to arrive.",
         413: "The body is too large.",
         422: "The body does not fit the schema, or its values are out of range.",
@@ -300,7 +301,20 @@ async def _streamed(
 
 
 def _schema(body: type[BaseModel]) -> dict[str, Any]:
-    shown = {"content": {"application/json": {"schema": body.model_json_schema()}}, "required": True}
+    """The body of a request in the OpenAPI document, with the parts of the model in their places."""
+    schema = body.model_json_schema()
+    parts = schema.pop("$defs", {})
+
+    def inlined(value: Any) -> Any:
+        if isinstance(value, list):
+            return [inlined(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        if "$ref" in value:
+            return inlined(parts[value["$ref"].rpartition("/")[2]])
+        return {key: inlined(one) for key, one in value.items()}
+
+    shown = {"content": {"application/json": {"schema": inlined(schema)}}, "required": True}
     return {"requestBody": shown}
 
 

@@ -191,5 +191,5 @@ class Chat:
 
     def _more(self, data: Mapping[str, Any]) -> dict[str, Any]:
         more = {name: value for name, value in data.items() if name not in ("question", "answer", "usage")}
-        notes = [*more.get("notes", ()), *({"code": "no_effect", "message": note} for note in self.notes)]
+        notes = [*more.get("notes", ()), *({"code": "no_effect", "text": note} for note in self.notes)]
         return {**more, "notes": notes}

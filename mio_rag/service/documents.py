@@ -94,7 +94,7 @@ class Documents:
         try:
             index = self._changed()
             if index is not None:
-                if index.embedder.fingerprint != self._index.embedder.fingerprint:
+                if index.embedder.name != self._index.embedder.name:
                     raise InputError("the new index has another embedder: start the service again")
                 index = index.only(self._where)
                 with self._lock:

@@ -346,10 +346,7 @@ def test_planners_are_refused_where_they_do_not_fit(table: Path, index: Path, tm
     for given, said in (
         (("ask", index, QUESTION, "--policy", "planner@-1", *chosen[2:]), "must be finite and >= 0"),
         (("ask", index, QUESTION, "--policy", "planner", "--set", "order.file=x"), "does not exist"),
-        (
-            ("serve", index, *chosen, "--set", "search.strategies=raw,hyde"),
-            "order.file excludes search.strategies",
-        ),
+        (("serve", index, *chosen), "--policy planner is no policy of a service"),
         (("policy", "fit", "planner", tmp_path, "--out", file, "--limit", 0), "--limit must be >= 1"),
         ((*fit, "--test", 1), "--test must be in"),
         ((*fit, "--test", 0.9), "3 of 24 questions are left to learn from, 10 are needed"),

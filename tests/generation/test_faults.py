@@ -170,9 +170,7 @@ def asking(
     key, table = new_key("one")
     (folder / "keys.toml").write_text(f"{table}tokens = {{ day = {total} }}\n")
     file, state = folder / "total.toml", folder / "s.sqlite"
-    file.write_text(
-        f'[price]\ntotal = {total}\nquestions = 20\nstate = "{state}"\n[limits]\nbudget = 60\n'
-    )
+    file.write_text(f'[price]\ntotal = {total}\nquestions = 20\nstate = "{state}"\n[limits]\nbudget = 60\n')
     keys = None if policy else Keys(folder / "keys.toml")
     app = create_app(index, generator, keys=keys, policy=str(file) if policy else None)
 

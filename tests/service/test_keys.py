@@ -220,7 +220,13 @@ def test_a_file_of_keys_is_checked_as_a_whole(tmp_path: Path) -> None:
     with pytest.raises(InputError) as wrong:
         read_keys(file)
     told = "\n".join(wrong.value.problems)
-    for words in ("timezone must be a name of the IANA database", "keys.a.sha256", "tokens.day must be >= 1", "year", "beg"):
+    for words in (
+        "timezone must be a name of the IANA database",
+        "keys.a.sha256",
+        "tokens.day must be >= 1",
+        "year",
+        "beg",
+    ):
         assert words in told, words
     file.write_text(f'[keys.a]\nsha256 = "{SHA}"\nwhere = "tenant"\n[keys.b]\nsha256 = "{SHA}"\n')
     with pytest.raises(InputError, match=r"keys.a.where: 'tenant' is no condition.*the same sha256"):
@@ -296,12 +302,12 @@ def test_users_of_a_key_have_budgets_of_their_own(demo_index: CorpusIndex, tmp_p
 
 
 def test_a_key_reads_only_what_its_filter_allows(demo_index: CorpusIndex, tmp_path: Path) -> None:
-    file, key = key_file(tmp_path, "where = \"title = 'Sker*'\"\n")
+    file, key = key_file(tmp_path, "where = \"title = 'Skerry*'\"\n")
     app = create_app(demo_index, make_generator("extractive"), keys=Keys(file))
     with TestClient(app, headers={"Authorization": f"Bearer {key}"}) as client:
         for where in (None, "title!=nothing", {"title": {"!=": "Bell Rock Lighthouse"}}):
             got = client.post("/select", json={**BODY, "where": where, "why": True}).json()
-            assert {one["title"] for one in got["reasons"]} == {"Skerryvore"}
+            assert {one["title"] for one in got["reasons"]} == {"Skerryvore Lighthouse"}
         nothing = client.post("/select", json={**BODY, "where": "title=Bell*"})
         assert nothing.status_code == 400
         assert "meets the filter" in nothing.json()["error"]["message"]
@@ -335,7 +341,7 @@ def test_a_request_that_fails_pays_for_what_was_sent_to_the_reader(
 
 
 def test_a_shrunk_budget_reads_less(demo_index: CorpusIndex, tmp_path: Path) -> None:
-    file, key = key_file(tmp_path, 'tokens = { month = 2000 }\nwhen_spent = "shrink"\n')
+    file, key = key_file(tmp_path, 'tokens = { month = 5000 }\nwhen_spent = "shrink"\n')
     reader = ScriptedGenerator(lambda prompt: "Skerryvore")
     rates = {"scripted": Rate("scripted", 1.0, 1.0)}
     month_begins = Clock(BERLIN, 2026, 11, 1, 1)

@@ -60,7 +60,7 @@ def test_an_answer_has_citations_and_usage(client: TestClient) -> None:
     assert got["usage"]["completion_tokens"] == 2
     assert got["citations"]
     cited = [part for part in got["parts"] if part["n"] in got["citations"]]
-    assert any("Skerryvore" in part["section"] for part in cited)
+    assert any("Skerryvore" in part["section"][0] for part in cited)
     assert (got["model"], got["budget"]) == ("extractive", DEFAULTS.budget)
 
 
