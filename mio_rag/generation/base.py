@@ -180,6 +180,16 @@ _TELL: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=Non
 _OPENINGS = ("<think", "<thought", "<reasoning", "[THINK", "◁think", "<|channel|>")
 
 
+@contextmanager
+def telling(tell: Callable[[str], None]) -> Iterator[None]:
+    """Within it, a back end that can stream calls `tell` with each piece of its answers, without thinking."""
+    token = _TELL.set(Spoken(tell).hear)
+    try:
+        yield
+    finally:
+        _TELL.reset(token)
+
+
 def told_pieces() -> Callable[[str], None] | None:
     """What a back end that streams reports its pieces to; None: nobody wants them."""
     return _TELL.get()
@@ -386,18 +396,6 @@ class BaseGenerator(ABC):
             except GenerationError as error:
                 error.spent = charged(error, self, prompt, max_tokens, time.perf_counter() - start)
                 raise
-
-    def stream(self, prompt: Prompt, tell: Callable[[str], None], *, max_tokens: int = 64) -> Answer:
-        """Answer one prompt as `generate`, and call `tell` with each piece of the answer as it is written.
-
-        A back end that cannot stream tells nothing. The pieces may lack what the answer has, never the other
-        way around; thinking is not told.
-        """
-        token = _TELL.set(Spoken(tell).hear)
-        try:
-            return self.generate(prompt, max_tokens=max_tokens)
-        finally:
-            _TELL.reset(token)
 
     def generate_many(
         self, prompts: Sequence[Prompt], *, max_tokens: int = 64
@@ -623,15 +621,8 @@ class Streamed(WrappedGenerator):
 
     def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
         """Answer one prompt."""
-        stream = getattr(self._inner, "stream", None)
-        if stream is None:
+        with telling(self._tell):
             return self._inner.generate(prompt, max_tokens=max_tokens)
-        answer: Answer = stream(prompt, self._tell, max_tokens=max_tokens)
-        return answer
-
-    def stream(self, prompt: Prompt, tell: Callable[[str], None], *, max_tokens: int = 64) -> Answer:
-        """Answer one prompt, and report it piece by piece."""
-        return Streamed(self._inner, tell).generate(prompt, max_tokens=max_tokens)
 
 
 class Conversation(WrappedGenerator):
@@ -660,10 +651,6 @@ class Conversation(WrappedGenerator):
     def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
         """Answer within the conversation."""
         return self._inner.generate(self._told(prompt), max_tokens=max_tokens)
-
-    def stream(self, prompt: Prompt, tell: Callable[[str], None], *, max_tokens: int = 64) -> Answer:
-        """Answer within the conversation, piece by piece."""
-        return Streamed(self._inner, tell).generate(self._told(prompt), max_tokens=max_tokens)
 
     def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
         """Tokens that the window leaves for the context block next to the conversation."""
