@@ -261,7 +261,7 @@ class Answering:
             assert made is not None
             found = outcome.results["retrieve"]
             self._keep(key, session, found)
-            data = _shown(asked, made) | search_report(found)
+            data = _shown(asked, made) | search_report(outcome)
             if rate is not None:
                 data["dollars"] = rate.cost(made.tokens_used)
             if asked.more_tokens is not None:

@@ -31,7 +31,6 @@ from mio_rag.policy_files import read_policy, resolve
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.loop import Session
-from mio_rag.session.state import Result
 from mio_rag.session.trace import Outcome
 from mio_rag.storage import write_atomically
 
@@ -201,34 +200,28 @@ def _look(name: str, *policies: Policy | None) -> _Seen:
     return tuple((file, state(file)) for file in files)
 
 
-def search_report(found: Result) -> dict[str, Any]:
+def search_report(outcome: Outcome) -> dict[str, Any]:
     """Return what a response reports of a search by strategies; nothing without them."""
-    if "searched" not in found.facts:
+    found = next((one for one in outcome.results.values() if "searched" in one.facts), None)
+    if found is None:
         return {}
     searched, chosen = found.facts["searched"], found.action.about["search"]
-    spent = [one.amount for one in searched.tried]
+    spent, selection = [one.amount for one in searched.tried], outcome.selection
+    names = searched.found if outcome.reply is None or selection is None else selection.ids
     return {
         "search": {
             **{name: chosen[name] for name in ("id", "strategies", "why")},
             "prompt_tokens": sum(one.prompt_tokens for one in spent),
             "completion_tokens": sum(one.completion_tokens for one in spent),
             "notes": list(searched.notes),
-            "found_by": {i: dict(ranks) for i, ranks in searched.found.items()},
+            "found_by": {name: dict(searched.found.get(name, {})) for name in names},
         }
     }
 
 
 def policy_report(outcome: Outcome) -> dict[str, Any]:
     """Return what a response reports of a policy: its search, and each step with tokens and seconds."""
-    trace, found = outcome.trace, outcome.trace.search
-    report: dict[str, Any] = {}
-    if found:
-        calls = [spent.call for spent in outcome.costs.spent if "search" in spent.within]
-        report["search"] = {
-            **{name: found[name] for name in ("id", "strategies", "why", "notes", "found_by")},
-            "prompt_tokens": sum(call.prompt_tokens for call in calls),
-            "completion_tokens": sum(call.completion_tokens for call in calls),
-        }
+    trace = outcome.trace
     steps = [
         {
             "step": step.id,
@@ -239,7 +232,7 @@ def policy_report(outcome: Outcome) -> dict[str, Any]:
         }
         for step in trace.steps
     ]
-    report["policy"] = {
+    policy = {
         "name": trace.settings["policy"]["name"],
         "sha256": str(trace.settings["sha256"]),
         "token_price": trace.token_price,
@@ -247,7 +240,7 @@ def policy_report(outcome: Outcome) -> dict[str, Any]:
         "workflow": str(trace.workflow.get("name", "")),
         "steps": steps,
     }
-    return report
+    return {**search_report(outcome), "policy": policy}
 
 
 class Logs:
