@@ -72,21 +72,12 @@ class Plan:
         return self._at(self.solution.policy, step)
 
     def q_at(self, step: int, uncertainty: float) -> dict[str, float]:
-        """Q of every action at any U in [0, 1], interpolated; with a horizon its last step rules on."""
-        if not 0 <= uncertainty <= 1:
-            raise InputError(f"uncertainty={uncertainty!r} must be in [0, 1]")
-        q = self.q(min(step, self.steps - 1))
-        levels = self.model.levels
+        """Return Q of every action at any U in [0, 1], interpolated; the last step of a horizon rules on."""
+        q, levels = self.q(min(step, self.steps - 1)), self.model.levels
         return {
             action: float(np.interp(uncertainty, levels, q[:, a]))
             for a, action in enumerate(self.model.actions)
         }
-
-    def action_at(self, step: int, uncertainty: float) -> str:
-        """The action to take: the best, the cheapest of equal ones."""
-        q = self.q_at(step, uncertainty)
-        best = max(q.values())
-        return next(action for action, worth in q.items() if worth >= best - TIE)
 
 
 def solve_plan(model: RetrievalMDP, *, bounded: bool = True) -> Plan:
@@ -95,25 +86,27 @@ def solve_plan(model: RetrievalMDP, *, bounded: bool = True) -> Plan:
     bounded: whether to bound the error of the grid as well, which takes two more solutions.
     """
     solution = solve_mdp(model.to_finite(), tie=TIE)
-    return Plan(model, solution, _grid_error(model) if bounded else None)
-
-
-def _grid_error(model: RetrievalMDP) -> GridError | None:
-    """Rounding successors up and down brackets the continuous values, since these fall as U rises."""
-    if not model.constant:
-        return None
+    if not bounded or not model.constant:
+        return Plan(model, solution, None)
+    # Rounding successors up and down brackets the continuous values, since these fall as U rises.
     low, high = (solve_mdp(model.rounded(r), tie=TIE) for r in ("up", "down"))
     below, above = (s.values[..., : model.grid] for s in (low, high))
     slack = low.error + high.error
-    between = above[..., :-1] - below[..., 1:]
-    return GridError(float((above - below).max() + slack), float(between.max() + slack))
+    at_points, between = (above - below).max(), (above[..., :-1] - below[..., 1:]).max()
+    return Plan(model, solution, GridError(float(at_points + slack), float(between + slack)))
 
 
-def model_from_mapping(given: dict[str, Any], where: str) -> RetrievalMDP:
-    """A model from plain data; what is left out has its default, and ``horizon = "inf"`` means none.
+def model_of(config: Path | None, given: Mapping[str, Any]) -> RetrievalMDP:
+    """Return the model of a TOML file, with what was given on the command line in its place.
 
-    Raises `InputError` for unknown names or values out of range.
+    Raises `InputError` if the file cannot be read, for unknown names, or values out of range.
     """
+    settings = {} if config is None else read_model(config)
+    return model_from_mapping({**settings, **given}, f"'{config}'" if config else "the command line")
+
+
+def model_from_mapping(given: Mapping[str, Any], where: str) -> RetrievalMDP:
+    """Return a model from plain data; ``horizon = "inf"`` means none."""
     unknown = [name for name in given if name not in _FIELDS]
     if unknown:
         raise InputError(f"{where} sets {', '.join(unknown)}: known are {', '.join(_FIELDS)}")
@@ -123,25 +116,13 @@ def model_from_mapping(given: dict[str, Any], where: str) -> RetrievalMDP:
     return RetrievalMDP(**settings)
 
 
-def model_of(config: Path | None, given: Mapping[str, Any]) -> RetrievalMDP:
-    """The model of a TOML file, with what was given on the command line in its place.
-
-    Raises `InputError` as `read_model` and `model_from_mapping`.
-    """
-    settings = {} if config is None else read_model(config)
-    return model_from_mapping({**settings, **given}, f"'{config}'" if config else "the command line")
-
-
 def model_to_toml(model: RetrievalMDP) -> str:
-    """The model as TOML that `read_model` reads back."""
+    """Return the model as TOML that `read_model` reads back."""
     return toml_text({"mdp": model.to_dict()})
 
 
 def read_model(path: Path) -> dict[str, Any]:
-    """The settings of a model in a TOML file, at its top or in a table [mdp].
-
-    Raises `InputError` if the file cannot be read.
-    """
+    """Return the settings of a model in a TOML file, at its top or in a table [mdp]."""
     data = read_toml(path)
     table = data.get("mdp", data)
     if not isinstance(table, dict):
@@ -154,6 +135,7 @@ def read_model(path: Path) -> dict[str, Any]:
 _PARAMETERS = ("retrieve_drop", "reason_drop", "success", "retrieve_cost", "reason_cost", "discount")
 _COARSE = 0.01  # an error of the grid worth a warning
 _EQUAL = 1e-9
+_FORMULAS = {"retrieve": "p_s delta_r / c_r", "reason": "delta_p / c_p"}
 
 
 @dataclass(frozen=True)
@@ -202,52 +184,42 @@ class Sensitivity:
     first: tuple[Segment, ...]
 
 
-def _segments(levels: NDArray[np.float64], codes: NDArray[Any], names: dict[int, Any]) -> tuple[Segment, ...]:
-    """Runs of equal codes, as intervals; codes without a name are left out."""
+def _segments(plan: Plan, best: NDArray[np.bool_], least: int) -> tuple[Segment, ...]:
+    """Intervals over which the same actions are best, at least so many; best: shape (grid, actions)."""
+    levels, codes = plan.model.levels, best @ (1 << np.arange(best.shape[1]))
     ends = [*np.flatnonzero(np.diff(codes)), len(codes) - 1]
     starts = [0, *(end + 1 for end in ends[:-1])]
     return tuple(
-        Segment(round(float(levels[i]), 10), round(float(levels[j]), 10), names[int(codes[i])])
+        Segment(
+            round(float(levels[i]), 10),
+            round(float(levels[j]), 10),
+            tuple(action for action, is_best in zip(plan.model.actions, best[i], strict=True) if is_best),
+        )
         for i, j in zip(starts, ends, strict=True)
-        if int(codes[i]) in names
+        if best[i].sum() >= least
     )
 
 
-def _step_segments(plan: Plan, step: int) -> tuple[Segment, ...]:
-    names = {a: (action,) for a, action in enumerate(plan.model.actions)}
-    return _segments(plan.model.levels, plan.policy(step), names)
+def _taken(plan: Plan, step: int) -> tuple[Segment, ...]:
+    return _segments(plan, plan.policy(step)[:, None] == np.arange(len(plan.model.actions)), 1)
 
 
 def structure(plan: Plan) -> Structure:
     """Describe the policy of a plan."""
-    model, actions = plan.model, plan.model.actions
-    segments = tuple(_step_segments(plan, t) for t in range(plan.steps))
-    ties = []
-    for t in range(plan.steps):
-        q = plan.q(t)
-        equal = q >= q.max(axis=1, keepdims=True) - TIE
-        codes = equal @ (1 << np.arange(len(actions)))
-        names = {
-            code: tuple(a for k, a in enumerate(actions) if code >> k & 1)
-            for code in range(1 << len(actions))
-            if code.bit_count() > 1
-        }
-        ties.append(_segments(model.levels, codes, names))
+    segments = tuple(_taken(plan, t) for t in range(plan.steps))
+    qs = [plan.q(t) for t in range(plan.steps)]
+    ties = tuple(_segments(plan, q >= q.max(axis=1, keepdims=True) - TIE, 2) for q in qs)
     used = {segment.actions[0] for step in segments for segment in step}
-    unused = tuple(a for a in actions if a not in used)
+    unused = tuple(a for a in plan.model.actions if a not in used)
     striped = tuple(len(step) > len({s.actions for s in step}) for step in segments)
-    warnings = _warnings(plan, unused, striped)
-    return Structure(segments, tuple(ties), striped, unused, tuple(warnings))
+    return Structure(segments, ties, striped, unused, tuple(_warnings(plan, unused, any(striped))))
 
 
-def _warnings(plan: Plan, unused: Sequence[str], striped: Sequence[bool]) -> list[str]:
+def _warnings(plan: Plan, unused: Sequence[str], striped: bool) -> list[str]:
     model = plan.model
-    found: list[str] = []
-    reasons: dict[str, str] = {}
-    if model.constant:
-        reasons = _efficiency(model, found, any(striped))
+    found, reasons = _efficiency(model, striped) if model.constant else (list[str](), dict[str, str]())
     for action in unused:
-        why = _too_dear(model, action) or reasons.get(action, "it is worth its cost in no state")
+        why = _too_expensive(model, action) or reasons.get(action, "it is worth its cost in no state")
         found.append(f"{action} is never used: {why}")
     if model.horizon is None:
         at_zero = model.actions[int(plan.policy()[0])]
@@ -265,8 +237,8 @@ def _warnings(plan: Plan, unused: Sequence[str], striped: Sequence[bool]) -> lis
     return found
 
 
-def _too_dear(model: RetrievalMDP, action: str) -> str:
-    """Says so if one step of an action costs more than it can raise the quality of the answer."""
+def _too_expensive(model: RetrievalMDP, action: str) -> str:
+    """Why an action is not used, if one step costs more than it can raise the quality of the answer."""
     if model.horizon is None or action == "stop" or not model.constant:
         return ""
     u = model.levels
@@ -276,55 +248,50 @@ def _too_dear(model: RetrievalMDP, action: str) -> str:
     return f"one step costs {cost:.4g} and raises quality by at most {gain:.4g}" if gain <= cost else ""
 
 
-def _efficiency(model: RetrievalMDP, found: list[str], striped: bool) -> dict[str, str]:
-    """Which of the two actions lowers U more per unit of cost; says so where they are equal or useless."""
-    u = np.ones(1)
-    drop = {
-        "retrieve": float(model.at("success", u)[0] * model.at("retrieve_drop", u)[0]),
-        "reason": float(model.at("reason_drop", u)[0]),
-    }
-    cost = {action: float(model.at(f"{action}_cost", u)[0]) for action in drop}
-    for action in drop:
-        if drop[action] == 0:
-            found.append(f"{action} never lowers U in this model")
+def _efficiency(model: RetrievalMDP, striped: bool) -> tuple[list[str], dict[str, str]]:
+    """Warnings where actions lower U equally per unit of cost, or never; why the worse one is unused."""
+    drop = {action: float(model.at(f"{action}_drop", 1.0)) for action in _FORMULAS}
+    drop["retrieve"] *= float(model.at("success", 1.0))
+    cost = {action: float(model.at(f"{action}_cost", 1.0)) for action in drop}
+    found = [f"{action} never lowers U in this model" for action in drop if drop[action] == 0]
     if 0 in cost.values():
-        return {}
+        return found, {}
     rate = {action: drop[action] / cost[action] for action in drop}
-    formula = {"retrieve": "p_s delta_r / c_r", "reason": "delta_p / c_p"}
-    if abs(rate["retrieve"] - rate["reason"]) <= _EQUAL * max(rate.values(), default=1.0):
-        text = (
-            f"exact tie: {formula['retrieve']} = {rate['retrieve']:.4g} = {formula['reason']}; both lower U "
-            "equally per unit of cost"
-        )
-        found.append(text + (", so the best action depends on how U divides into drops" if striped else ""))
-        return {}
+    if abs(rate["retrieve"] - rate["reason"]) <= _EQUAL * max(rate.values()):
+        same = " = ".join([_FORMULAS["retrieve"], f"{rate['retrieve']:.4g}", _FORMULAS["reason"]])
+        text = f"exact tie: {same}; both lower U equally per unit of cost"
+        more = ", so the best action depends on how U divides into drops" if striped else ""
+        return [*found, text + more], {}
     worse, better = sorted(rate, key=lambda action: rate[action])
-    return {worse: f"{formula[worse]} = {rate[worse]:.4g} against {formula[better]} = {rate[better]:.4g}"}
+    terms = [f"{_FORMULAS[action]} = {rate[action]:.4g}" for action in (worse, better)]
+    return found, {worse: " against ".join(terms)}
 
 
 def sensitivity(plan: Plan, factors: Sequence[float] = (0.9, 1.1)) -> tuple[Sensitivity, ...]:
     """Change one parameter at a time by each factor, and solve again."""
-    names = [*_PARAMETERS, *(["k"] if plan.model.quality == "exp" else [])]
     rows = []
-    for name in names:
+    for name in [*_PARAMETERS, *(["k"] if plan.model.quality == "exp" else [])]:
         for factor in factors:
             other = solve_plan(plan.model.changed(name, factor), bounded=False)
-            steps = range(plan.steps)
-            moved = np.mean([np.mean(plan.policy(t) != other.policy(t)) for t in steps])
+            moved = np.mean([np.mean(plan.policy(t) != other.policy(t)) for t in range(plan.steps)])
             change = float(np.abs(plan.values() - other.values()).max())
-            rows.append(Sensitivity(name, factor, float(moved), change, _step_segments(other, 0)))
+            rows.append(Sensitivity(name, factor, float(moved), change, _taken(other, 0)))
     return tuple(rows)
 
 
 def to_json(
     plan: Plan, shape: Structure, changes: Sequence[Sensitivity] = (), seconds: float | None = None
 ) -> dict[str, Any]:
-    """Plain data: the model, ``segments`` (for each step a list of {from, to, action}), and the rest."""
+    """Return plain data; ``segments`` is for each step a list of {from, to, action}."""
     solution = plan.solution
+
+    def plain(segments: Sequence[Segment]) -> list[dict[str, Any]]:
+        return [{"from": s.start, "to": s.end, "action": s.actions[0]} for s in segments]
+
     return {
         "model": plan.model.to_dict(),
         "reading": "as published" if plan.model.horizon is None else "with stop",
-        "segments": [[_plain(s) for s in step] for step in shape.segments],
+        "segments": list(map(plain, shape.segments)),
         "striped": list(shape.striped),
         "ties": [
             [{"from": s.start, "to": s.end, "actions": list(s.actions)} for s in step] for step in shape.ties
@@ -332,25 +299,14 @@ def to_json(
         "unused": list(shape.unused),
         "warnings": list(shape.warnings),
         "sensitivity": [
-            {
-                "parameter": row.parameter,
-                "factor": row.factor,
-                "changed": row.changed,
-                "value_change": row.value_change,
-                "segments": [_plain(s) for s in row.first],
-            }
+            {name: value for name, value in vars(row).items() if name != "first"}
+            | {"segments": plain(row.first)}
             for row in changes
         ],
         "method": solution.method,
         "error": solution.error,
         "policy_loss": solution.policy_loss,
         "sweeps": solution.sweeps,
-        "grid_error": None
-        if plan.grid_error is None
-        else {"at_points": plan.grid_error.at_points, "anywhere": plan.grid_error.anywhere},
+        "grid_error": None if plan.grid_error is None else dataclasses.asdict(plan.grid_error),
         "seconds": solution.wall_seconds if seconds is None else seconds,
     }
-
-
-def _plain(segment: Segment) -> dict[str, Any]:
-    return {"from": segment.start, "to": segment.end, "action": segment.actions[0]}

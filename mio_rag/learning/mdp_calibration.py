@@ -3,7 +3,7 @@
 Every recorded action is a transition from U to the U measured after it. Retrieving succeeds if U falls by
 more than `min_drop`; p_s is the share of successes, delta_r the mean fall in a success, delta_p the mean fall
 of all reasoning steps. Intervals are 95 % (none for fewer than five questions). Where some transitions end at
-U = 0, those that begin too near to it are left out (`above_floor`). What several controllers did alike on a
+U = 0, those that begin too near to it are left out (`_above_floor`). What several controllers did alike on a
 question, after the same actions, counts once. Costs are the mean seconds, or tokens, of an action times a
 price; without a price one reasoning step keeps the cost that it had.
 
@@ -33,13 +33,15 @@ from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.rules import decided, signals_of
 from mio_rag.session.trace import Trace
 
-# -- assumptions --------------------------------------------------------------------------------------------
-
 FloatArray = NDArray[np.float64]
+Unit = Literal["seconds", "tokens"]
 
-_FEWEST = 8  # observations that a test needs
 _LEVEL = 0.05
+_FEWEST = 8  # observations that a test needs
 _MARKOV_TESTS = 4  # which share the level
+_FEWEST_QUESTIONS = 5  # below which questions do not show how much they differ
+_MOST_BINS = 1000
+_BIN_FEWEST = 5  # observations of a bin, below which the value of all stands in
 _ROUNDING = 1e-9
 
 
@@ -62,6 +64,12 @@ class Transition:
         return self.before - self.after
 
 
+Groups = dict[str, list[Transition]]
+
+
+# -- assumptions --------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Check:
     """An assumption, what was measured of it, and whether that speaks against it (None: too few data)."""
@@ -73,36 +81,29 @@ class Check:
     violated: bool | None
 
 
-def check_assumptions(
-    retrieved: Sequence[Transition], reasoned: Sequence[Transition], edges: FloatArray, min_drop: float
-) -> list[Check]:
+def _check_assumptions(groups: Groups, edges: FloatArray, min_drop: float) -> list[Check]:
     """Test the assumptions by action; a fall of at most `min_drop` counts as none, `edges` are bins of U."""
     checks = []
-    for action, group in (("retrieve", retrieved), ("reason", reasoned)):
+    for action, group in groups.items():
         later, n = [t for t in group if t.last_drop is not None], len(group)
         rises = sum(t.drop < -min_drop for t in group)
-        certain = bool(n) and scipy.stats.binomtest(rises, n, _LEVEL, alternative="greater").pvalue < _LEVEL
-        never = None if n < _FEWEST else bool(certain)
-        order, p_order = _spearman([(t.before, t.after) for t in group])
-        falls = None if order is None or p_order is None else order < 0 and p_order < _LEVEL
+        never: bool | None = None
+        if n >= _FEWEST:
+            never = bool(scipy.stats.binomtest(rises, n, _LEVEL, alternative="greater").pvalue < _LEVEL)
+        pairs, order, p_order, falls = np.array([(t.before, t.after) for t in group]), None, None, None
+        if n >= _FEWEST and np.ptp(pairs, axis=0).all():
+            found = scipy.stats.spearmanr(*pairs.T)
+            order, p_order = float(found.statistic), float(found.pvalue)
+            falls = order < 0 and p_order < _LEVEL
         name = f"Markov: {action} does the same"
+        before = [t.last_drop or 0.0 for t in later]
         checks += [
             _independent(f"{name} at any step", group, [t.step for t in group], edges),
-            _independent(
-                f"{name} whatever the last action did", later, [t.last_drop or 0.0 for t in later], edges
-            ),
+            _independent(f"{name} whatever the last action did", later, before, edges),
             Check(f"{action} never raises U", rises / n if n else None, None, n, never),
             Check(f"monotone: {action} from a lower U ends lower", order, p_order, n, falls),
         ]
     return checks
-
-
-def _spearman(pairs: Sequence[tuple[float, float]]) -> tuple[float | None, float | None]:
-    """Spearman's correlation with its p-value; None for too few or constant data."""
-    if len(pairs) < _FEWEST or not np.ptp(np.array(pairs), axis=0).all():
-        return None, None
-    found = scipy.stats.spearmanr(*np.array(pairs).T)
-    return float(found.statistic), float(found.pvalue)
 
 
 def _independent(name: str, group: Sequence[Transition], other: Sequence[float], edges: FloatArray) -> Check:
@@ -123,9 +124,6 @@ def _independent(name: str, group: Sequence[Transition], other: Sequence[float],
 
 # -- estimates ----------------------------------------------------------------------------------------------
 
-_FEWEST_QUESTIONS = 5  # below which questions do not show how much they differ
-_CONFIDENCE = 0.95
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -137,40 +135,37 @@ class Estimate:
     n: int
 
     def scaled(self, factor: float) -> Estimate:
-        """In another unit."""
-        ends = [None if end is None else end * factor for end in (self.low, self.high)]
-        return Estimate(self.value * factor, ends[0], ends[1], self.n)
+        """Return the estimate in another unit."""
+        low, high = (None if end is None else end * factor for end in (self.low, self.high))
+        return Estimate(self.value * factor, low, high, self.n)
 
 
-def mean_of(group: Sequence[Transition], value: Callable[[Transition], float]) -> Estimate | None:
-    """The mean over transitions; None without any."""
+def _estimate(group: Sequence[Transition], value: Callable[[Transition], float]) -> Estimate | None:
+    """The mean over transitions, or of what is True or False the share; None without any."""
     if not group:
         return None
-    mean, variance, questions = _ratio(group, value)
-    if questions < _FEWEST_QUESTIONS:
+    names, place = np.unique([t.question_id for t in group], return_inverse=True)
+    each = [value(t) for t in group]
+    sums, counts, n = np.bincount(place, each), np.bincount(place), len(names)
+    mean = float(sums.sum() / len(group))
+    if n < _FEWEST_QUESTIONS:
         return Estimate(mean, None, None, len(group))
-    half = _quantile(questions) * math.sqrt(variance)
-    return Estimate(mean, mean - half, mean + half, len(group))
+    residuals = sums - mean * counts
+    variance = n / (n - 1) * float(residuals @ residuals) / len(group) ** 2
+    z = float(scipy.stats.t.ppf(1 - _LEVEL / 2, n - 1))
+    if not isinstance(each[0], bool):
+        half = z * math.sqrt(variance)
+        return Estimate(mean, mean - half, mean + half, len(group))
+    # Where all are alike nothing shows how much questions differ: each counts once.
+    alone = mean * (1 - mean)
+    worth = float(n) if alone == 0 else min(len(group), alone / max(variance, 1e-300))
+    centre = (mean + z * z / (2 * worth)) / (1 + z * z / worth)
+    half = z * math.sqrt(alone / worth + z * z / (4 * worth * worth)) / (1 + z * z / worth)
+    return Estimate(mean, max(0.0, centre - half), min(1.0, centre + half), len(group))
 
 
-def share_of(group: Sequence[Transition], holds: Callable[[Transition], bool]) -> Estimate | None:
-    """The share of transitions of which something holds; None without any."""
-    if not group:
-        return None
-    share, variance, questions = _ratio(group, lambda t: float(holds(t)))
-    if questions < _FEWEST_QUESTIONS:
-        return Estimate(share, None, None, len(group))
-    # Where all are alike nothing tells how much questions differ: each counts once.
-    alone = share * (1 - share)
-    n = float(questions) if alone == 0 else min(len(group), alone / max(variance, 1e-300))
-    z = _quantile(questions)
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * math.sqrt(alone / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return Estimate(share, max(0.0, centre - half), min(1.0, centre + half), len(group))
-
-
-def above_floor(group: Sequence[Transition], min_drop: float) -> tuple[list[Transition], float | None]:
-    """Transitions that begin high enough to fall in full, and where that is (None: all, as none was cut).
+def _above_floor(group: list[Transition], min_drop: float, what: str, notes: list[str]) -> list[Transition]:
+    """Transitions that begin high enough to fall in full.
 
     U never falls below 0. What ends there might have fallen further, and from near 0 a success looks like a
     failure. So where some end at 0, all that begin below the mean full fall are left out, whatever became of
@@ -178,37 +173,18 @@ def above_floor(group: Sequence[Transition], min_drop: float) -> tuple[list[Tran
     """
     full = [t.drop for t in group if t.after > 0 and t.drop > min_drop]
     if not full or all(t.after > 0 for t in group):
-        return list(group), None
+        return group
     least = float(np.mean(full))
     kept = [t for t in group if t.before >= least - _ROUNDING]
-    return kept, least
-
-
-def _ratio(group: Sequence[Transition], value: Callable[[Transition], float]) -> tuple[float, float, int]:
-    """Mean, the variance of it, and the number of questions."""
-    names = list(dict.fromkeys(t.question_id for t in group))
-    place = {name: k for k, name in enumerate(names)}
-    sums, counts = np.zeros(len(names)), np.zeros(len(names))
-    for t in group:
-        sums[place[t.question_id]] += value(t)
-        counts[place[t.question_id]] += 1
-    mean = float(sums.sum() / counts.sum())
-    residuals: FloatArray = sums - mean * counts
-    n = len(names)
-    variance = n / max(n - 1, 1) * float(residuals @ residuals) / float(counts.sum()) ** 2
-    return mean, variance, n
-
-
-def _quantile(questions: int) -> float:
-    return float(scipy.stats.t.ppf(0.5 + _CONFIDENCE / 2, questions - 1))
+    if len(kept) < len(group):
+        notes.append(
+            f"{len(group) - len(kept)} of {len(group)} {what}s began below U = {least:.3g}, where 0 cuts the "
+            "fall short: they are left out"
+        )
+    return kept
 
 
 # -- calibration --------------------------------------------------------------------------------------------
-
-Unit = Literal["seconds", "tokens"]
-
-_MOST_BINS = 1000
-_BIN_FEWEST = 5  # observations of a bin, below which the value of all stands in
 
 
 @dataclass(frozen=True)
@@ -243,7 +219,7 @@ class Calibration:
 
 
 def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list[Transition], str]:
-    """The actions of traces whose U was measured, and how it was; what was done alike is listed once.
+    """Return the actions of traces whose U was measured, and how it was; what was done alike is listed once.
 
     Raises `InputError` if there are none, or U was measured in several ways and `gauge` does not choose one.
     """
@@ -251,7 +227,7 @@ def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list
     if gauge is None and len(measured) > 1:
         raise InputError(f"U was measured by {' and by '.join(sorted(measured))}: choose with --signal")
     chosen = gauge or next(iter(measured), "tracked")
-    if chosen == "tracked" or chosen not in measured:
+    if chosen not in measured:
         raise InputError(
             "no measured U here: tracked U follows the model, so nothing can be estimated from it; run "
             "controllers with @confidence or @evidence"
@@ -294,10 +270,9 @@ def calibrate(
     given: what is kept: discount, horizon, quality, grid; and parameters of actions that were never taken.
     bins: equal bins of U, 1 to 1000.
     min_drop: in [0, 1): what U must fall by for a retrieval to count as a success.
-    cost_by: "seconds", "tokens".
     price: quality that one second, or token, is worth; > 0.
 
-    Raises `InputError` for parameters out of range, or traces that say nothing.
+    Raises `InputError` for parameters out of range, or traces without measured actions.
     """
     problems = [] if 1 <= bins <= _MOST_BINS else [f"bins={bins} must be in 1..{_MOST_BINS}"]
     if not 0 <= min_drop < 1:
@@ -309,26 +284,20 @@ def calibrate(
     if problems:
         raise InputError(problems)
     data, used = transitions(traces, gauge)
-    groups = [[t for t in data if t.action == action] for action in ("retrieve", "reason")]
-    actions = [len(group) for group in groups]
+    groups = {action: [t for t in data if t.action == action] for action in ("retrieve", "reason")}
+    retrievals, reasonings = map(len, groups.values())
     notes: list[str] = []
     costs = _costs(groups, given, cost_by, price, notes)
-    for place, (least_drop, what) in enumerate(((min_drop, "retrieval"), (0.0, "reasoning step"))):
-        group = groups[place]
-        kept, least = above_floor(group, least_drop)
-        if least is not None and len(kept) < len(group):
-            notes.append(
-                f"{len(group) - len(kept)} of {len(group)} {what}s began below U = {least:.3g}, where 0 cuts "
-                "the fall short: they are left out"
-            )
-        groups[place] = kept
+    groups["retrieve"] = _above_floor(groups["retrieve"], min_drop, "retrieval", notes)
+    groups["reason"] = _above_floor(groups["reason"], 0.0, "reasoning step", notes)
     whole = _parameters(groups, min_drop)
     edges = np.linspace(0, 1, bins + 1)
     parts = []
     for low, high in pairwise(edges.tolist()):
-        within = [
-            [t for t in group if low <= t.before < high or (high == 1 and t.before == 1)] for group in groups
-        ]
+        within = {
+            action: [t for t in group if low <= t.before < high or t.before == high == 1]
+            for action, group in groups.items()
+        }
         parts.append(BinEstimate(low, high, *_parameters(within, min_drop)))
     names = ("success", "retrieve_drop", "reason_drop", "retrieve_cost", "reason_cost")
     changes: dict[str, Any] = {}
@@ -340,45 +309,50 @@ def calibrate(
         if estimate.value < 0:
             notes.append(f"{name} is set to 0: it measured {estimate.value:.3g}, U rose on average")
         changes[name] = max(0.0, estimate.value)
-    model = replace(given, **changes)
+    model, by_bins = replace(given, **changes), dict[str, Any]()
+    for name in names[:3]:
+        if isinstance(common := getattr(model, name), tuple):  # kept as given, since nothing was observed
+            continue
+        own: list[Estimate | None] = [getattr(part, name) for part in parts]
+        by_bins[name] = tuple(
+            float(common) if e is None or e.n < _BIN_FEWEST else min(1.0, max(0.0, e.value)) for e in own
+        )
     return Calibration(
         used,
         len({t.question_id for t in data}),
-        actions[0],
-        actions[1],
+        retrievals,
+        reasonings,
         *whole,
         *costs,
         tuple(parts),
-        tuple(check_assumptions(groups[0], groups[1], edges, min_drop)),
+        tuple(_check_assumptions(groups, edges, min_drop)),
         tuple(notes),
         model,
-        _binned(model, parts),
+        replace(model, **by_bins),
     )
 
 
-Parameters = tuple[Estimate | None, Estimate | None, Estimate | None]
-
-
-def _parameters(groups: Sequence[Sequence[Transition]], min_drop: float) -> Parameters:
+def _parameters(groups: Groups, min_drop: float) -> tuple[Estimate | None, Estimate | None, Estimate | None]:
     """p_s, delta_r and delta_p, each None without data."""
-    retrieved, reasoned = groups
+    retrieved, reasoned = groups["retrieve"], groups["reason"]
+    chance = _estimate(retrieved, lambda t: t.drop > min_drop)
     won = [t for t in retrieved if t.drop > min_drop]
-    chance = share_of(retrieved, lambda t: t.drop > min_drop)
-    return chance, mean_of(won, lambda t: t.drop), mean_of(reasoned, lambda t: t.drop)
+    return chance, _estimate(won, lambda t: t.drop), _estimate(reasoned, lambda t: t.drop)
 
 
 def _costs(
-    groups: Sequence[Sequence[Transition]],
+    groups: Groups,
     given: RetrievalMDP,
     cost_by: Unit,
     price: float | None,
     notes: list[str],
 ) -> tuple[Estimate | None, Estimate | None]:
     """c_r and c_p in units of quality."""
-    retrieve, reason = (mean_of(group, lambda t: float(getattr(t, cost_by))) for group in groups)
+    retrieve, reason = (_estimate(group, lambda t: float(getattr(t, cost_by))) for group in groups.values())
     kept = float(given.at("reason_cost", 1.0))
     if price is None and (reason is None or reason.value <= 0 or kept <= 0):
-        notes.append(f"costs are kept: {len(groups[1])} reasoning steps determine no price; give --price")
+        steps = len(groups["reason"])
+        notes.append(f"costs are kept: {steps} reasoning steps determine no price; give --price")
         return None, None
     rate = price if price is not None or reason is None else kept / reason.value
     assert rate is not None
@@ -387,17 +361,3 @@ def _costs(
         + ("" if price is not None else ", so that a reasoning step keeps its cost")
     )
     return retrieve and retrieve.scaled(rate), reason and reason.scaled(rate)
-
-
-def _binned(model: RetrievalMDP, bins: Sequence[BinEstimate]) -> RetrievalMDP:
-    """The model with parameters by bins; a bin with too few observations has the value of all."""
-    changes: dict[str, Any] = {}
-    for name in ("success", "retrieve_drop", "reason_drop"):
-        common = getattr(model, name)
-        if isinstance(common, tuple):  # kept as given, since nothing was observed
-            continue
-        own: list[Estimate | None] = [getattr(part, name) for part in bins]
-        changes[name] = tuple(
-            float(common) if e is None or e.n < _BIN_FEWEST else min(1.0, max(0.0, e.value)) for e in own
-        )
-    return replace(model, **changes)

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Protocol
+from functools import cache, partial
 
 import numpy as np
 
 from mio_rag.errors import InputError, choose
 from mio_rag.formulations.mdp import ACTIONS, RetrievalMDP
-from mio_rag.learning.mdp import TIE, Plan, model_from_mapping, solve_plan
+from mio_rag.learning.mdp import TIE, model_from_mapping, solve_plan
 from mio_rag.session.costs import Call
 from mio_rag.session.trace import Trace, wrong_totals
 
@@ -90,93 +89,55 @@ class Decision:
     q_values: dict[str, float] | None = None
 
 
-class Policy(Protocol):
+@dataclass(frozen=True, eq=False)
+class Policy:
     """Chooses stop, reason or retrieve by a state."""
 
-    @property
-    def name(self) -> str:
-        """For ledgers."""
-        ...
-
-    def decide(self, state: State) -> Decision:
-        """Return the next action."""
-        ...
+    name: str
+    decide: Callable[[State], Decision]
 
 
-@dataclass(frozen=True, eq=False)
-class Optimal:
-    """The policy of the process. In the published reading, which has no stop, it stops at U = 0."""
+def _optimal(model: RetrievalMDP) -> Callable[[State], Decision]:
+    """The best open action, the cheapest of equal ones; without a horizon it stops at U = 0."""
+    plan = cache(lambda: solve_plan(model, bounded=False))
 
-    model: RetrievalMDP
-    name: str = "mdp"
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The solved process."""
-        return solve_plan(self.model, bounded=False)
-
-    def decide(self, state: State) -> Decision:
-        """Return the best open action, the cheapest of equal ones."""
-        q = self.plan.q_at(state.step, state.doubt)
+    def decide(state: State) -> Decision:
+        q = plan().q_at(state.step, state.doubt)
         worth = {action: q[action] for action in q if action in state.open}
-        if not worth or (self.model.horizon is None and state.doubt <= 0):
+        if not worth or (model.horizon is None and state.doubt <= 0):
             return Decision("stop", q)
         best = max(worth.values())
         return Decision(next(action for action in worth if worth[action] >= best - TIE), q)
 
-
-@dataclass(frozen=True)
-class UntilSure:
-    """Retrieve at U >= `threshold`, reason below; stop at U <= `stop_at`."""
-
-    name: str
-    threshold: float
-    stop_at: float
-
-    def decide(self, state: State) -> Decision:
-        """Decide by the threshold."""
-        if state.doubt <= self.stop_at:
-            return Decision("stop")
-        wanted = "retrieve" if state.doubt >= self.threshold else "reason"
-        if self.name.startswith("always"):
-            return Decision(wanted if wanted in state.open else "stop")
-        return Decision(_open_one(wanted, state))
+    return decide
 
 
-@dataclass(frozen=True)
-class Random:
+def _until_sure(name: str, threshold: float, stop_at: float, state: State) -> Decision:
+    """Retrieve at U >= threshold, reason below; stop at U <= stop_at."""
+    if state.doubt <= stop_at:
+        return Decision("stop")
+    wanted = "retrieve" if state.doubt >= threshold else "reason"
+    if name.startswith("always"):
+        return Decision(wanted if wanted in state.open else "stop")
+    return _open_one(wanted, state)
+
+
+def _random(seed: int, state: State) -> Decision:
     """Each action with the same chance, the same for the same question, step and seed."""
-
-    seed: int
-    name: str = "random"
-
-    def decide(self, state: State) -> Decision:
-        """Draw an action."""
-        return Decision(state.open[int(len(state.open) * draw(self.seed, state.question_id, state.step, 2))])
+    return Decision(state.open[int(len(state.open) * draw(seed, state.question_id, state.step, 2))])
 
 
-@dataclass(frozen=True)
-class Fixed:
+def _fixed(steps: int, state: State) -> Decision:
     """A number of actions, retrieve first, then in turns."""
-
-    steps: int
-
-    @property
-    def name(self) -> str:
-        """fixed-N."""
-        return f"fixed-{self.steps}"
-
-    def decide(self, state: State) -> Decision:
-        """Decide by the count."""
-        if state.step >= self.steps:
-            return Decision("stop")
-        return Decision(_open_one("reason" if state.step % 2 else "retrieve", state))
+    if state.step >= steps:
+        return Decision("stop")
+    return _open_one("reason" if state.step % 2 else "retrieve", state)
 
 
-def _open_one(wanted: str, state: State) -> str:
+def _open_one(wanted: str, state: State) -> Decision:
     """The action wanted, else the other one, else stop."""
     other = "reason" if wanted == "retrieve" else "retrieve"
-    return next(action for action in (wanted, other, "stop") if action in state.open)
+    return Decision(next(action for action in (wanted, other, "stop") if action in state.open))
 
 
 def open_actions(
@@ -231,20 +192,20 @@ def make_policy(
 
     Raises `InputError` for an unknown name, or one that makes no sense.
     """
+    threshold, fixed = re.fullmatch(r"threshold:(0?\.\d+|0|1)", name), re.fullmatch(r"fixed-(\d{1,3})", name)
     if not 0 <= stop_at <= 1:
         raise InputError(f"stop_at={stop_at!r} must be in [0, 1]")
-    if name == "mdp":
-        return Optimal(replace(model, success=0.0) if closed_book else model)
     if name == "always-retrieve" and closed_book:
         raise InputError("controller 'always-retrieve' needs a corpus: leave it out, or give one")
-    if name in _ABOVE:
-        return UntilSure(name, _ABOVE[name], stop_at)
-    if found := re.fullmatch(r"threshold:(0?\.\d+|0|1)", name):
-        return UntilSure(name, float(found[1]), stop_at)
+    if name == "mdp":
+        return Policy(name, _optimal(replace(model, success=0.0) if closed_book else model))
+    if name in _ABOVE or threshold:
+        level = float(threshold[1]) if threshold else _ABOVE[name]
+        return Policy(name, partial(_until_sure, name, level, stop_at))
     if name == "random":
-        return Random(seed)
-    if found := re.fullmatch(r"fixed-(\d{1,3})", name):
-        return Fixed(int(found[1]))
+        return Policy(name, partial(_random, seed))
+    if fixed:
+        return Policy(f"fixed-{int(fixed[1])}", partial(_fixed, int(fixed[1])))
     raise InputError(
         f"controller '{name}' is unknown: {choose(name, POLICIES)} (for instance fixed-3, threshold:.4)"
     )
@@ -303,39 +264,40 @@ def replay(trace: Trace) -> list[str]:
     name, signal = split_name(trace.policy, str(settings.get("gauge", trace.about.get("signal"))))
     closed, seed = bool(settings["closed_book"]), int(settings["seed"])
     policy = make_policy(name, model, stop_at=settings["stop_at"], seed=seed, closed_book=closed)
-    steps, wrong = decided(trace), []
+    steps, wrong = decided(trace), list[str]()
     end = float(trace.about.get("uncertainty", 1.0))
     level = steps[0].uncertainty if steps else end
 
-    def again(k: int, uncertainty: float, tried: Sequence[str]) -> Decision:
+    def decide_again(
+        k: int, uncertainty: float, tried: Sequence[str], told: Mapping[str, float] | None
+    ) -> str:
         possible = open_actions([one.step for one in steps[:k]], closed, tried)
-        return policy.decide(State(trace.question_id, k, uncertainty, possible))
+        found = policy.decide(State(trace.question_id, k, uncertainty, possible))
+        if not _same_q(found.q_values, told):
+            where = f"step {k}" if k < len(steps) else "the end"
+            wrong.append(f"{where}: Q was {told}, the model gives {found.q_values}")
+        return found.action
 
     for k, one in enumerate(steps):
-        where = f"step {k}"
         if abs(one.uncertainty - level) > _SAME:
-            wrong.append(f"{where}: U is {one.uncertainty}, after the step before it was {level}")
-        decision = again(k, one.uncertainty, one.step.closed)
-        if decision.action != one.step.action:
-            wrong.append(f"{where}: {one.step.action} was chosen, the controller gives {decision.action}")
-        if not _same_q(decision.q_values, one.q_values):
-            wrong.append(f"{where}: Q was {one.q_values}, the model gives {decision.q_values}")
+            wrong.append(f"step {k}: U is {one.uncertainty}, after the step before it was {level}")
+        action = decide_again(k, one.uncertainty, one.step.closed, one.q_values)
+        if action != one.step.action:
+            wrong.append(f"step {k}: {one.step.action} was chosen, the controller gives {action}")
         level = one.next_uncertainty
         if signal == "tracked":
             new = len(one.step.new_ids) + bool(one.step.note)
             chance = draw(seed, trace.question_id, k, 1)
             found = tracked_next(model, one.step.action, one.uncertainty, new, chance)
             if abs(found - level) > _SAME:
-                wrong.append(f"{where}: U became {level}, the model gives {found}")
+                wrong.append(f"step {k}: U became {level}, the model gives {found}")
     if abs(level - end) > _SAME:
         wrong.append(f"the end: U is {end}, after the last step it was {level}")
     last_q = trace.about.get("q_values")
     if trace.ended == "stop" or steps or last_q:  # else a limit came before any decision
-        last = again(len(steps), end, tuple(trace.about.get("closed") or ()))
-        if trace.ended == "stop" and last.action != "stop":
-            wrong.append(f"the end: it stopped, the controller gives {last.action}")
-        if not _same_q(last.q_values, last_q):
-            wrong.append(f"the end: Q was {last_q}, the model gives {last.q_values}")
+        action = decide_again(len(steps), end, tuple(trace.about.get("closed") or ()), last_q)
+        if trace.ended == "stop" and action != "stop":
+            wrong.append(f"the end: it stopped, the controller gives {action}")
     return wrong + wrong_totals(trace)
 
 

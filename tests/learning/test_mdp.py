@@ -78,12 +78,7 @@ def test_the_worth_between_points_is_interpolated(stopping: Plan) -> None:
     between = stopping.q_at(3, float(u[500] + u[501]) / 2)
     for a, action in enumerate(stopping.model.actions):
         assert between[action] == pytest.approx((q[500, a] + q[501, a]) / 2)
-    assert stopping.action_at(0, 0.01) == "stop"
-    assert stopping.action_at(0, 0.04) == "stop"  # a tie: the cheapest
-    assert stopping.action_at(0, 1.0) == "retrieve"
     assert stopping.q_at(99, 0.5) == stopping.q_at(9, 0.5)
-    with pytest.raises(InputError, match="uncertainty=1"):
-        stopping.q_at(0, 1.1)
 
 
 def test_the_error_of_the_grid(published: Plan) -> None:
