@@ -49,6 +49,10 @@ def fit_relevance(
     sentences: Annotated[
         bool, o.opt("Fit weights of sentences, too, on answers; no gold is needed then.")
     ] = False,
+    synthetic: Annotated[
+        int | None, o.opt("Make so many questions from the documents, where none are labelled.")
+    ] = None,
+    model_spec: Annotated[str | None, o.opt("Writes them. Default: their rarest words.", "--model")] = None,
     set_: o.Sets = None,
     embedder: o.EmbedderName = DEFAULTS.embedder,
     limit: o.Limit = None,
@@ -57,10 +61,15 @@ def fit_relevance(
 ) -> None:
     """Fit the probability that a passage is needed.
 
-    Needs labelled questions. Use the file with --set selection.relevance_model=FILE. Candidates are found as
-    search.* says.
+    Needs labelled questions, or makes some (--synthetic). Use the file with
+    --set selection.relevance_model=FILE. Candidates are found as search.* says.
     """
-    from mio_rag.evaluation.fit import calibrate, write_model
+    from mio_rag.corpora.dataset import Dataset
+    from mio_rag.evaluation.fit import calibrate, calibrate_documents, write_model
+    from mio_rag.generation import make_generator
+    from mio_rag.relevance import DocumentModel, RelevanceModel
+    from mio_rag.relevance.documents import is_document_pool
+    from mio_rag.relevance.synthetic import made_questions
     from mio_rag.retrieval import Retriever
 
     output = open_output(json_output)
@@ -73,37 +82,56 @@ def fit_relevance(
 
     chosen, *_ = collect(
         lambda: Chosen.of(DEFAULTS.policy, set_),
-        lambda: o.at_least(limit=(limit, 1), seed=(seed, 0)),
+        lambda: o.at_least(limit=(limit, 1), seed=(seed, 0), synthetic=(synthetic, 1)),
         check,
         lambda: o.check_ending("--out", out, ".json"),
     )
-    dataset, index = data_of(output, path, questions, embedder)
+    if synthetic is None:
+        dataset, index = data_of(output, path, questions, embedder)
+        asked = dataset.questions[:limit]
+    else:
+        index = o.opened(output, path, embedder).index
+        writer = make_generator(o.reader_spec(model_spec)) if model_spec else None
+        with o.progress("making questions", synthetic) as advance:
+            asked = made_questions(index.passages, synthetic, generator=writer, seed=seed, progress=advance)
+        dataset = Dataset("made", tuple(index.passages), asked)
     found = chosen.policy.search.retrieval
-    if found.link_hops is None:
+    if found.link_hops is None and index.links is not None:
         found = dataclasses.replace(found, link_hops=1)
-    with o.progress("retrieving", len(dataset.questions[:limit])) as advance:
-        model = calibrate(
-            dataset,
-            Retriever.of(index, found),
-            kind=cast("Any", kind),
-            link_stages=link_stages,
-            limit=limit,
-            seed=seed,
-            name=out.stem,
-            progress=advance,
-            sentences=sentences,
-        )
+    retriever = Retriever.of(index, found)
+    model: RelevanceModel | DocumentModel
+    with o.progress("retrieving", len(asked)) as advance:
+        if is_document_pool(retriever.retrieve(asked[0].text)):
+            model = calibrate_documents(asked, retriever, seed=seed, name=out.stem, progress=advance)
+        else:
+            model = calibrate(
+                dataset,
+                retriever,
+                kind=cast("Any", kind),
+                link_stages=link_stages,
+                limit=limit,
+                seed=seed,
+                name=out.stem,
+                progress=advance,
+                sentences=sentences,
+            )
     picture = write_model(model, out)
     lines = []
-    if model.sentences is not None:
+    if isinstance(model, DocumentModel):
+        of = model.measures
+        lines.append(
+            f"{of['questions']} questions, {of['units']} units, {of['needed']} needed; log loss "
+            f"{of['log_loss_after']:.3f} out of fold, {of['log_loss_before']:.3f} by what ships; {out}"
+        )
+    elif model.sentences is not None:
         said = model.sentences.measures
         lines.append(
             f"{said['questions']} questions, {said['sentences']} sentences, {said['needed']} needed; "
             f"log loss {said['log_loss_after']:.4f} out of fold, {said['log_loss_before']:.4f} by what ships"
         )
-    if picture is None:
+    if picture is None and isinstance(model, RelevanceModel):
         lines.append(f"{out}: relevance of passages as it ships")
-    else:
+    elif isinstance(model, RelevanceModel):
         of = model.measures
         lines.append(
             f"{of['questions']} questions, {of['candidates']} candidates, {of['needed']} needed; out of fold:"

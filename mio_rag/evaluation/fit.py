@@ -19,7 +19,7 @@ from mio_rag.errors import DataError, InputError, require
 from mio_rag.measures import evidence_found
 from mio_rag.measures.answers import normalize_answer
 from mio_rag.pool import Candidates
-from mio_rag.relevance import Labelled, RelevanceModel, fit, reliability_plot
+from mio_rag.relevance import DocumentModel, Labelled, RelevanceModel, fit, fit_documents, reliability_plot
 from mio_rag.relevance.complete import SIGNALS, Completeness, adapt, shipped, signals
 from mio_rag.relevance.features import is_common
 from mio_rag.relevance.model import Kind, relevance_of
@@ -133,7 +133,42 @@ def calibrate(
     return model
 
 
-def write_model(model: RelevanceModel, path: Path) -> Path | None:
+def calibrate_documents(
+    questions: Sequence[Question],
+    retriever: Retriever,
+    *,
+    seed: int = 0,
+    name: str = "documents",
+    progress: Callable[[int], None] | None = None,
+) -> DocumentModel:
+    """Fit weights of units of documents on questions with answers, or with gold passages.
+
+    Needed is a unit that is an answer word for word, else those of `needed_sentences`, else all of the gold
+    passages. Raises `InputError` for too few questions.
+    """
+    pools, needed, asked = (
+        [],
+        [],
+        [question for question in questions if question.answers or question.gold_ids],
+    )
+    found = retriever.retrieve_many([question.text for question in asked], progress)
+    for question, pool in zip(asked, found, strict=True):
+        units = pool.sentences
+        assert units is not None
+        owners, spans = units.owners.tolist(), units.spans.tolist()
+        texts = [pool.texts[i][a:b].strip() for i, (a, b) in zip(owners, spans, strict=True)]
+        gold = np.isin(np.array(pool.ids)[units.owners], question.gold_ids)
+        exact = np.isin(texts, question.answers) & (gold if question.gold_ids else True)
+        pools.append(pool)
+        needed.append(
+            exact if exact.any() else needed_sentences(question, pool) if question.answers else gold
+        )
+    kinds = {question.type == "synthetic" for question in asked}
+    kind = "questions made from the documents" if kinds == {True} else "labelled questions"
+    return fit_documents(pools, needed, seed=seed, name=name, provenance=f"{len(asked)} {kind}")
+
+
+def write_model(model: RelevanceModel | DocumentModel, path: Path) -> Path | None:
     """Write a model as JSON and its reliability plot next to it; return the path of the plot.
 
     None for weights that ship: their reliability on these questions is unknown.
@@ -144,6 +179,7 @@ def write_model(model: RelevanceModel, path: Path) -> Path | None:
     write_atomically(path, json.dumps(model.to_dict(), indent=1, allow_nan=False) + "\n")
     if "reliability_before" not in model.measures:
         return None
+    assert isinstance(model, RelevanceModel)
     picture = path.with_suffix(".png")
     curves = {
         "cosine": model.measures["reliability_before"],

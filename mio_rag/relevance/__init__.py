@@ -1,12 +1,21 @@
 """What relevance means: the calibrated probability that a passage holds evidence which the answer needs."""
 
+from mio_rag.relevance.documents import DocumentModel
 from mio_rag.relevance.features import BASE_FEATURES, LINK_FEATURES, available_features, feature_matrix
-from mio_rag.relevance.fitting import Labelled, calibration_measures, fit, reliability, reliability_plot
+from mio_rag.relevance.fitting import (
+    Labelled,
+    calibration_measures,
+    fit,
+    fit_documents,
+    reliability,
+    reliability_plot,
+)
 from mio_rag.relevance.model import RelevanceModel, Stage, load_model
 
 __all__ = [
     "BASE_FEATURES",
     "LINK_FEATURES",
+    "DocumentModel",
     "Labelled",
     "RelevanceModel",
     "Stage",
@@ -14,6 +23,7 @@ __all__ = [
     "calibration_measures",
     "feature_matrix",
     "fit",
+    "fit_documents",
     "load_model",
     "reliability",
     "reliability_plot",

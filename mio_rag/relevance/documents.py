@@ -2,7 +2,7 @@
 
 One fixed formula, for every kind of document. The log score of a unit is
 
-    z = 20 (.6 u + .2 n + .6 p) + 2 (w + v) + 3 (s - 1)
+    z = 12 u + 4 n + 12 p + 2 (w + v) + 3 (s - 1)
 
     u   cosine of the unit, less the best of the pool
     n   the larger cosine of the units before and behind it in its section, less the same best
@@ -14,7 +14,7 @@ One fixed formula, for every kind of document. The log score of a unit is
 Where the embedder does not read the script of the question, words weigh 6 instead of 2, and cosines nothing.
 Where the question names one document, the rest of the question says what is looked for: z is then .3 of the
 formula and .7 of the same by the rest of the question, with the best of the named document in place of the
-best of the pool. The relevance of a unit is the probability that it holds evidence,
+best of the pool, and shares of at most 1. The relevance of a unit is the probability that it holds evidence,
 
     1 / (1 + exp(1.4 - .4 (z - max z)))
 
@@ -27,20 +27,23 @@ rounded from fits on five sets of documents, where they lay at .8 to 2.4 and .24
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.errors import InputError
 from mio_rag.pool import Pool
 from mio_rag.relevance.features import logistic
 
 FloatArray = NDArray[np.float64]
 #: Scores of passages beside those that every pool has.
 DOCUMENT_SCORES = frozenset(("dense_rest", "bm25_rest", "scope"))
-_COSINE, _WORDS, _SCOPE = 20.0, 2.0, 3.0
-_WORDS_ALONE = 6.0  # where the embedder does not read the language of the question
-_UNIT, _NEIGHBOUR, _PASSAGE = 0.6, 0.2, 0.6
-_LEVEL, _SLOPE = -1.4, 0.4
+#: What the log score of a unit is made of: u, n, p, w, v and s - 1 of the formula.
+TERMS = ("unit_cosine", "neighbour_cosine", "passage_cosine", "unit_words", "passage_words", "scope")
+_WORDS_ALONE = 3.0  # times as much do words weigh where the embedder does not read the question
 _REST = 0.7  # weight of the rest of the question, where the question names one document
 _SURELY_NOT = 0.02  # below the smallest of 214 questions asked of their own documents, which was .6
 _NAMED = 0.999  # scope from which a document is the one that the question names
@@ -50,57 +53,109 @@ _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
+@dataclass(frozen=True)
+class DocumentModel:
+    """Weights of the formula.
+
+    weights: length 6, of `TERMS`, each >= 0.
+    level, slope: the probability of a unit is logistic(level + slope (z - max z)).
+    name, provenance: for people; where the numbers come from.
+    measures: what was measured while fitting; plain data.
+
+    Raises `InputError` for numbers that are not finite, or negative weights.
+    """
+
+    weights: tuple[float, ...] = (12.0, 4.0, 12.0, 2.0, 2.0, 3.0)
+    level: float = -1.4
+    slope: float = 0.4
+    name: str = "documents"
+    provenance: str = "fixed"
+    measures: Mapping[str, Any] = field(default_factory=dict)
+    FORMAT: ClassVar[str] = "mio-rag-document-relevance"
+
+    def __post_init__(self) -> None:
+        numbers = np.array([*self.weights, self.slope])
+        if (
+            len(self.weights) != len(TERMS)
+            or not np.isfinite([*numbers, self.level]).all()
+            or numbers.min() < 0
+        ):
+            raise InputError(f"weights must be {len(TERMS)} numbers >= 0, of {', '.join(TERMS)}; slope >= 0")
+
+    def log_scores(self, pool: Pool) -> FloatArray:
+        """Return z of each of ``pool.sentences``, shape (m,)."""
+        return np.asarray(terms(pool) @ np.array(self.weights))
+
+    def unit_relevance(self, pool: Pool) -> FloatArray:
+        """Return the probability that each of ``pool.sentences`` holds evidence, shape (m,)."""
+        z = self.log_scores(pool)
+        return logistic(self.level + self.slope * (z - z.max())) if z.size else z
+
+    def valued(self, pool: Pool) -> Pool:
+        """Return the pool with the relevance of its best unit for each passage; 0 for one without a unit."""
+        assert pool.sentences is not None
+        best = np.zeros(len(pool))
+        np.maximum.at(best, pool.sentences.owners, self.unit_relevance(pool))
+        return pool.with_relevance(best, pool.scores)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        data = {**asdict(self), "weights": dict(zip(TERMS, self.weights, strict=True))}
+        return {"format": self.FORMAT, "version": 1, **data}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> DocumentModel:
+        """Return the model that `to_dict` wrote; `InputError` if it is none."""
+        given = {key: value for key, value in data.items() if key not in ("format", "version")}
+        try:
+            own = given.pop("weights")
+            return cls(tuple(float(own[term]) for term in TERMS), **given)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"the relevance model is malformed ({type(error).__name__}: {error})") from error
+
+
 def is_document_pool(pool: Pool) -> bool:
     """Whether search scored the units of the pool's passages, so that the formula applies."""
     return pool.sentences is not None and pool.sentences.are_scored and {"dense", "bm25"} <= set(pool.scores)
 
 
-def unit_relevance(pool: Pool) -> FloatArray:
-    """Return the probability that each of ``pool.sentences`` holds evidence, shape (m,).
+def terms(pool: Pool) -> FloatArray:
+    """Return `TERMS` of each of ``pool.sentences``, shape (m, 6).
 
     pool: of passages; see `is_document_pool`.
     """
     units = pool.sentences
     assert units is not None
     if not len(units.owners):
-        return np.zeros(0)
+        return np.zeros((0, len(TERMS)))
     beside = _neighbours(pool)
-    weight, by_words = (_COSINE, _WORDS) if is_read(pool) else (0.0, _WORDS_ALONE)
+    by_cosine, by_words = (1.0, 1.0) if is_read(pool) else (0.0, _WORDS_ALONE)
 
-    def log_score(ending: str, among: NDArray[np.bool_]) -> FloatArray:
+    def signals(ending: str, among: NDArray[np.bool_]) -> FloatArray:
         cosine, words = units.scores["dense" + ending], units.scores["bm25" + ending]
         of_passage = pool.scores["dense" + ending][units.owners]
         words_of_passage = pool.scores["bm25" + ending][units.owners]
         near = np.maximum(cosine[beside[:, 0]], cosine[beside[:, 1]])
         best, best_passage = cosine[among].max(), of_passage[among].max()
-        gaps = _UNIT * (cosine - best) + _NEIGHBOUR * (near - best) + _PASSAGE * (of_passage - best_passage)
-        found: FloatArray = weight * gaps + by_words * (
-            _share(words, among) + _share(words_of_passage, among)
-        )
-        return found
+        gaps = by_cosine * np.array([cosine - best, near - best, of_passage - best_passage])
+        shares = by_words * np.array([_share(words, among), _share(words_of_passage, among)])
+        return np.concatenate([gaps, shares])
 
-    z = log_score("", np.ones(len(units.owners), dtype=bool))
-    scope = pool.scores.get("scope")
-    if scope is not None:
+    found = signals("", np.ones(len(units.owners), dtype=bool))
+    own = np.ones(len(units.owners))
+    if (scope := pool.scores.get("scope")) is not None:
         own = scope[units.owners]
         if "dense_rest" in units.scores:
             named = own >= _NAMED
-            z = (1 - _REST) * z + _REST * log_score("_rest", named if named.any() else own >= own.max())
-        z = z + _SCOPE * (own - 1.0)
-    return logistic(_LEVEL + _SLOPE * (z - z.max()))
-
-
-def valued(pool: Pool) -> Pool:
-    """Return the pool with the relevance of its best unit for each passage; 0 for one without a unit."""
-    units = pool.sentences
-    assert units is not None
-    best = np.zeros(len(pool))
-    np.maximum.at(best, units.owners, unit_relevance(pool))
-    return pool.with_relevance(best, pool.scores)
+            rest = signals("_rest", named if named.any() else own >= own.max())
+            found = (1 - _REST) * found + _REST * rest
+    return np.concatenate([found, [own - 1.0]]).T
 
 
 def _share(scores: FloatArray, among: NDArray[np.bool_]) -> FloatArray:
-    return scores / max(float(scores[among].max()), 1e-6)
+    """Scores as shares of the best `among`, at most 1; 0 where none of these has any."""
+    best = float(scores[among].max())
+    return np.minimum(scores / best, 1.0) if best > 1e-6 else np.zeros_like(scores)
 
 
 def surely_elsewhere(pool: Pool, likely: float | None) -> bool:

@@ -48,7 +48,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.pool import Candidates
-from mio_rag.relevance.documents import DOCUMENT_SCORES, is_document_pool
+from mio_rag.relevance.documents import DOCUMENT_SCORES, DocumentModel, is_document_pool
 from mio_rag.relevance.features import (
     GIVEN,
     LINK_FEATURES,
@@ -324,7 +324,14 @@ class RelevanceModel:
             raise InputError(f"the relevance model is malformed ({type(error).__name__}: {error})") from error
 
 
-def load_model(name: str | Path) -> RelevanceModel | None:
+def model_from(data: Any) -> RelevanceModel | DocumentModel:
+    """Return the model of a JSON object that a model's `to_dict` wrote; `InputError` if it is none."""
+    if isinstance(data, dict) and data.get("format") == DocumentModel.FORMAT:
+        return DocumentModel.from_dict(data)
+    return RelevanceModel.from_dict(data)
+
+
+def load_model(name: str | Path) -> RelevanceModel | DocumentModel | None:
     """The relevance model of a name or file.
 
     name: "given" or "cosine" (no model: relevance stays what it is), one of `SHIPPED` (weights that ship with
@@ -344,7 +351,7 @@ def load_model(name: str | Path) -> RelevanceModel | None:
             "`mio-rag policy fit relevance` wrote"
         ) from error
     try:
-        return RelevanceModel.from_dict(data)
+        return model_from(data)
     except InputError as error:
         raise DataError([f"'{path}': {problem}" for problem in error.problems]) from error
 
@@ -435,7 +442,7 @@ class Answerable:
 # -- source ----------------------------------------------------------------------------------------------
 
 #: A model, or who chooses one: "auto" by what candidates bring, "given" and None nobody.
-Relevance = RelevanceModel | Literal["auto", "given"] | None
+Relevance = RelevanceModel | DocumentModel | Literal["auto", "given"] | None
 SourceKind = Literal["given", "model", "documents", "fitted weights", "ranks", "scores"]
 #: Weights for one embedder each, which they name by the beginning of its fingerprint.
 _FITTED = ("minilm", "tfidf")
@@ -452,11 +459,13 @@ class RelevanceSource:
     why: one sentence for a person.
     unused: scores of the candidates that change nothing: those of re-rankers that the model was not fitted
         with.
+    formula: of documents.
     """
 
     kind: SourceKind
     why: str
     unused: tuple[str, ...] = ()
+    formula: DocumentModel | None = None
 
     def to_dict(self) -> dict[str, str]:
         """Plain data for JSON."""
@@ -469,7 +478,7 @@ _REPLACED = RelevanceSource(
 )
 _GIVEN = RelevanceSource("given", "as the candidates have it")
 _RANKS = "probabilities by ranks and gaps: no weights that ship were fitted on this embedder"
-_DOCUMENTS = RelevanceSource("documents", "by the formula for units of documents")
+_DOCUMENTS = RelevanceSource("documents", "by the formula for units of documents", formula=DocumentModel())
 _SCORES = RelevanceSource("scores", "probabilities by the order and the gaps of the scores given")
 _ONE = RelevanceSource(
     "scores", "that of the best passage of a pool in the mean: one score alone has no order and no gaps"
@@ -483,7 +492,7 @@ _EQUAL = RelevanceSource(
 def _shipped(name: str, links: bool) -> RelevanceModel:
     """Weights that ship; without links, the stages that need none."""
     model = load_model(name)
-    assert model is not None
+    assert isinstance(model, RelevanceModel)
     return model if links else model.without_links()
 
 
@@ -517,10 +526,18 @@ def relevance_of(wanted: Relevance, candidates: Candidates) -> tuple[RelevanceMo
         known = {part.partition(":")[2] for name in wanted.features for part in name.split("*")}
         ignored = tuple(name for name in unused if name not in known)
         return wanted, RelevanceSource("model", f"probabilities by the model '{wanted.name}'", ignored)
-    if wanted != "auto":
+    formula = wanted if isinstance(wanted, DocumentModel) else None
+    if wanted != "auto" and formula is None:
         return None, replace(_GIVEN, unused=unused)
     if is_document_pool(candidates):
-        return None, replace(_DOCUMENTS, unused=tuple(sorted(set(unused) - DOCUMENT_SCORES)))
+        source = replace(_DOCUMENTS, unused=tuple(sorted(set(unused) - DOCUMENT_SCORES)))
+        why = f"by the weights '{formula.name}' for units of documents" if formula else source.why
+        return None, replace(source, why=why, formula=formula or source.formula)
+    if formula is not None:
+        raise InputError(
+            f"'{formula.name}' weighs units of documents, and these candidates are none: retrieve them from "
+            "an index of documents, or leave relevance_model at auto"
+        )
     links = candidates.links is not None
     by_ranks = _shipped("ranks", links)
     if lacking(candidates, [name for name in by_ranks.features if name not in LINK_FEATURES]):

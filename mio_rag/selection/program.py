@@ -144,7 +144,8 @@ class Formulation:
         fixed = fixed_values(self.passages.ids, settings.must_include, settings.must_exclude)
         one, alike = settings.near_duplicates == "one", settings.redundancy_weight > 0
         related, own = self._related(), model.sentences if model else None
-        return cut_into_sentences(self.passages, self._counter, fixed, related, one, alike, own)
+        formula = self.source.formula
+        return cut_into_sentences(self.passages, self._counter, fixed, related, one, alike, own, formula)
 
     @property
     def may_be_cut(self) -> bool:

@@ -33,8 +33,8 @@ from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.pool import Candidates
-from mio_rag.relevance.documents import is_document_pool, surely_elsewhere, valued
-from mio_rag.relevance.model import RelevanceModel, relevance_of
+from mio_rag.relevance.documents import DocumentModel, is_document_pool, surely_elsewhere
+from mio_rag.relevance.model import RelevanceModel, model_from, relevance_of
 from mio_rag.selection.constraints import Amount, Count, Name, Names, SideConstraints
 from mio_rag.selection.program import Formulation, Read, resolved_benefit
 from mio_rag.selection.result import Selection
@@ -85,8 +85,10 @@ def _relevance(value: Any) -> Any:
     if value is None or (isinstance(value, str) and value == "cosine"):
         return "given"  # one value for one meaning, which plain data can hold too
     if isinstance(value, Mapping):
-        return RelevanceModel.from_dict(value)
-    if isinstance(value, RelevanceModel) or (isinstance(value, str) and value in ("auto", "given")):
+        return model_from(value)
+    if isinstance(value, (RelevanceModel, DocumentModel)) or (
+        isinstance(value, str) and value in ("auto", "given")
+    ):
         return value
     raise ValueError(
         f"must be auto, given, or a RelevanceModel (mio_rag.relevance.load_model reads one), got {value!r}"
@@ -262,7 +264,7 @@ class Selector(Settings):
         if self.passage_radii:  # one for every passage of a corpus: their digest distinguishes runs
             listed = json.dumps(sorted(self.passage_radii.items()))
             data["passage_radii"] = hashlib.sha256(listed.encode()).hexdigest()[:16]
-        if isinstance(self.relevance_model, RelevanceModel):
+        if isinstance(self.relevance_model, (RelevanceModel, DocumentModel)):
             data["relevance_model"] = dataclasses.asdict(self.relevance_model)
         return data
 
@@ -274,8 +276,8 @@ class Selector(Settings):
         Raises `InputError` if the candidates lack what the model needs.
         """
         model, source = relevance_of(self.relevance_model, candidates)
-        if source.kind == "documents":
-            return Read(valued(candidates), model, source)
+        if source.formula is not None:
+            return Read(source.formula.valued(candidates), model, source)
         return Read(candidates if model is None else model.valued(candidates), model, source)
 
     def resolved(self, candidates: Candidates) -> Self:
@@ -299,16 +301,17 @@ class Selector(Settings):
             return float(self.passage_penalty)
         return self.penalty_of(candidates, relevance_of(self.relevance_model, candidates)[0], budget_tokens)
 
+    def by_formula(self, candidates: Candidates) -> bool:
+        """Whether relevance is that of units of documents."""
+        ours = self.relevance_model == "auto" or isinstance(self.relevance_model, DocumentModel)
+        return ours and is_document_pool(candidates)
+
     def penalty_of(
         self, candidates: Candidates, model: RelevanceModel | None, budget_tokens: int | None = None
     ) -> float:
         """Return `penalty`, with the model that gave the relevance."""
         relevance = candidates.relevance
-        if (
-            self.passage_penalty == "adaptive"
-            and self.relevance_model == "auto"
-            and is_document_pool(candidates)
-        ):
+        if self.passage_penalty == "adaptive" and self.by_formula(candidates):
             return _BEST_ALONE if surely_elsewhere(candidates, self.answerable(candidates)) else _DOCUMENTS
         if self.passage_penalty == "adaptive":
             if budget_tokens is not None and self.units != "sentences":

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from mio_rag.context import TokenCounter, by_itself, counted, documents, text_tokens
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
-from mio_rag.relevance.documents import is_document_pool, unit_relevance
+from mio_rag.relevance.documents import DocumentModel
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.sentences import SentenceModel, sentence_model
 from mio_rag.sentences import cut, leans
@@ -123,7 +123,7 @@ def units_for(
     """
     if settings.units != "auto":
         return settings.units
-    if is_document_pool(candidates) and settings.relevance_model == "auto":
+    if settings.by_formula(candidates):
         free = not settings.must_include and may_cut(settings, candidates, counter)
         return "sentences" if free else "passages"
     # Passages are compared by their vectors, and a larger budget may choose passages.
@@ -156,6 +156,7 @@ def cut_into_sentences(
     one_of_copies: bool,
     compared: bool = False,
     weights: SentenceModel | None = None,
+    formula: DocumentModel | None = None,
 ) -> Cut:
     """The sentences of a pool, as candidates.
 
@@ -167,6 +168,7 @@ def cut_into_sentences(
     one_of_copies: whether only one of near-duplicates may be read.
     compared: whether it must be known how similar sentences are, for redundancy.
     weights: what tells which sentences are needed, instead of what ships.
+    formula: of a pool of documents, instead of both.
 
     Raises `InputError` without counter, or without a question where nobody embedded the sentences; for
     candidates with a radius; if every passage is excluded, or if the candidates are sentences already.
@@ -193,10 +195,9 @@ def cut_into_sentences(
         sentences = cut(candidates.texts)
         candidates = replace(candidates, sentences=sentences)
     vectors = sentences.embeddings
-    by_formula = weights is None and is_document_pool(candidates)
     not_cut = _replaced(candidates, fixed) if one_of_copies else {}
-    units = _units(candidates, fixed, not_cut, one_of_copies, weights)
-    units.sort(key=lambda unit: -unit.worth * (unit.end - unit.core if by_formula else 1))
+    units = _units(candidates, fixed, not_cut, one_of_copies, weights, formula)
+    units.sort(key=lambda unit: -unit.worth * (unit.end - unit.core if formula else 1))
     units = [*units[:MOST_UNITS], *(unit for unit in units[MOST_UNITS:] if unit.required)]
     if not units:
         raise InputError("no sentence is left to choose from: must_exclude names every passage of the pool")
@@ -236,8 +237,8 @@ def cut_into_sentences(
     amounts = counted(counter, texts) / PASSAGE
     return Cut(
         made,
-        amounts if by_formula else np.minimum(1.0, sizes / lengths[passages]),
-        amounts / max(made.relevance.max(), 1e-9) if by_formula else np.ones(len(units)),
+        amounts if formula else np.minimum(1.0, sizes / lengths[passages]),
+        amounts / max(made.relevance.max(), 1e-9) if formula else np.ones(len(units)),
         _between(passages, related),
         np.array([1 if u.required else -1 for u in units], dtype=np.int8),
         not_cut,
@@ -301,13 +302,14 @@ def _units(
     not_cut: Collection[int],
     one_of_copies: bool,
     weights: SentenceModel | None,
+    formula: DocumentModel | None,
 ) -> list[Unit]:
     """Return every sentence that may be read, once."""
     left_out = {*not_cut, *np.flatnonzero(fixed == 0).tolist()}
     sentences = candidates.sentences
     assert sentences is not None
-    if weights is None and is_document_pool(candidates):
-        worth = unit_relevance(candidates).tolist()
+    if formula is not None:
+        worth = formula.unit_relevance(candidates).tolist()
     else:
         worth = sentence_model(weights, candidates).worth(candidates).tolist()
     must = (fixed == 1).tolist()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mio_rag.errors import IndexFormatError, InputError
-from mio_rag.relevance.documents import unit_relevance
+from mio_rag.relevance.documents import DocumentModel
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.retrieval.minilm import FINGERPRINT
 from mio_rag.retrieval.retriever import score_fusion
@@ -151,5 +151,8 @@ def test_cosines_of_minilm_say_nothing_of_other_scripts(index: CorpusIndex) -> N
     blind = replace(units, scores=no_cosines)
     for question, same in (("谁付钱修理屋顶？", True), ("Who pays for the roof?", False)):
         asked = replace(pool, question=question, embedder=FINGERPRINT)
-        found = unit_relevance(asked), unit_relevance(replace(asked, sentences=blind))
+        found = (
+            DocumentModel().unit_relevance(asked),
+            DocumentModel().unit_relevance(replace(asked, sentences=blind)),
+        )
         assert np.allclose(*found) == same

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mio_rag.context import RegexCounter, block_tokens, render_passage
 from mio_rag.corpora.folder import load_folder
 from mio_rag.pool import Pool
-from mio_rag.relevance.documents import unit_relevance
+from mio_rag.relevance.documents import DocumentModel
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
@@ -112,14 +112,14 @@ def test_a_question_that_names_a_document_is_answered_from_it() -> None:
     assert pool.sentences is not None
     named = {"scope": np.array([0.0, 1.0])}
     scoped = Pool(**{**pool.__dict__, "scores": {**pool.scores, **named}})
-    assert unit_relevance(pool).argmax() == 0
-    assert unit_relevance(scoped).argmax() == 1
+    assert DocumentModel().unit_relevance(pool).argmax() == 0
+    assert DocumentModel().unit_relevance(scoped).argmax() == 1
 
 
 def test_english_cosines_do_not_rank_other_scripts() -> None:
     rows = [("Loen | 54 | 61", TABLE, 0.1), ("Olden | 12 | 15", TABLE, 0.9)]
     pool = _document_pool(rows, embedder="sentence-transformers:72362722b466552f", question="青石塔在哪里?")
-    first, second = unit_relevance(pool)
+    first, second = DocumentModel().unit_relevance(pool)
     assert first == second
 
 
