@@ -165,7 +165,8 @@ def calibrate_documents(
         )
     kinds = {question.type == "synthetic" for question in asked}
     kind = "questions made from the documents" if kinds == {True} else "labelled questions"
-    return fit_documents(pools, needed, seed=seed, name=name, provenance=f"{len(asked)} {kind}")
+    about = f"{len(asked)} {kind}"
+    return fit_documents(pools, needed, scaled=kinds != {True}, seed=seed, name=name, provenance=about)
 
 
 def write_model(model: RelevanceModel | DocumentModel, path: Path) -> Path | None:

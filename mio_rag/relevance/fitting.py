@@ -159,6 +159,7 @@ def fit_documents(
     *,
     start: DocumentModel | None = None,
     strengths: Sequence[float] = (0.0, 1.0, 10.0, 100.0, 1000.0),
+    scaled: bool = True,
     seed: int = 0,
     name: str = "documents",
     provenance: str = "",
@@ -168,6 +169,9 @@ def fit_documents(
     pools: of documents, one per question, at least 10 with a needed unit.
     needed: length m of each pool, which of its units hold evidence.
     start: where weights begin, and what they are drawn to; by default what ships.
+    scaled: whether level and slope are fitted, too. Otherwise they are those of `start`, and weights are
+        scaled to spread log scores as far as its do: of questions that were made from the documents, where
+        nobody knows how likely units are to be needed by real ones.
     strengths: >= 0, of that pull; the one with the least loss on questions outside the fold is taken.
 
     The weights maximise the likelihood that a unit drawn with probability proportional to exp(z) is a needed
@@ -227,19 +231,25 @@ def fit_documents(
         off = scipy.special.expit(z) - label
         return float(np.logaddexp(0, z).sum() - label @ z), np.array([off.sum(), off @ gap])
 
-    level, slope = scipy.optimize.minimize(
-        platt, [start.level, start.slope], jac=True, bounds=[(None, None), (0, None)]
-    ).x
+    if not scaled:
+        own = fitted(range(len(rows)), best)
+        spread = [sum(float(np.std(matrix @ each)) for matrix, _ in rows) for each in (prior, own)]
+        final, level, slope = own * spread[0] / max(spread[1], 1e-12), start.level, start.slope
+    else:
+        final = fitted(range(len(rows)), best)
+        fit_scale = scipy.optimize.minimize(
+            platt, [start.level, start.slope], jac=True, bounds=[(None, None), (0, None)]
+        )
+        level, slope = map(float, fit_scale.x)
     measures = {
         "questions": len(rows),
         "units": int(label.size),
         "needed": int(label.sum()),
         "strength": best,
-        "log_loss_before": loss(prior, range(len(rows)))[0] / len(rows),
-        "log_loss_after": tried[best][0] / len(rows),
+        "log_loss_before": float(loss(prior, range(len(rows)))[0]) / len(rows),
+        "log_loss_after": float(tried[best][0]) / len(rows),
     }
-    weights = tuple(map(float, fitted(range(len(rows)), best)))
-    return DocumentModel(weights, float(level), float(slope), name, provenance, measures)
+    return DocumentModel(tuple(map(float, final)), level, slope, name, provenance, measures)
 
 
 class _Split:
