@@ -398,7 +398,7 @@ class Collection:
 def _by_method(method: str, chooser: Selector) -> Callable[..., Selection]:
     if method == "mio":
         return chooser.select
-    from mio_rag.evaluation.contenders import make_methods
+    from mio_rag.methods import make_methods
 
     made: Callable[..., Selection] = make_methods([method], chooser)[0].select
     return made

@@ -10,6 +10,7 @@
     +-- StateError (also RuntimeError)      a shared file can no longer be read or written
     +-- InfeasibleError                     no selection satisfies the constraints, and one is needed
     +-- SolverError (also RuntimeError)     a solver cannot take the program, or broke while solving it
+    +-- StoreError (also RuntimeError)      a vector store failed
     +-- GenerationError (also RuntimeError) a generator could not answer (`mio_rag.types`)
 
 Infeasibility is a status of a result, not an exception, until something has to be read or answered. What goes
@@ -74,6 +75,10 @@ class StateError(MioRagError, RuntimeError):
 
 class InfeasibleError(MioRagError):
     """There is no selection to answer from; the message says what was asked for together."""
+
+
+class StoreError(MioRagError, RuntimeError):
+    """A vector store failed."""
 
 
 class SolverError(MioRagError, RuntimeError):

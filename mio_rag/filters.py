@@ -152,10 +152,10 @@ class Lacking(NamedTuple):
 
 def value_of(passage: Passage, key: str) -> Any:
     """Return what a passage has under a key; None where it has nothing."""
-    if key == "type":
+    if key == "type" and key not in passage.metadata:
         name = passage.source.rpartition("/")[2]
         return name.rpartition(".")[2].lower() if "." in name else None
-    if key in KEYS:
+    if key in KEYS and key != "type":
         return getattr(passage, key) or passage.metadata.get(key)
     return passage.metadata.get(key)
 

@@ -5,6 +5,7 @@
     other folder, other file       documents
     FILE.jsonl[.gz]                passages: one object a line, "text" and perhaps id, title, source, date
     demo, hf:NAME, FORMAT:PATH     a question set with its passages
+    qdrant://..., lancedb:..., ... a vector store; see `mio_rag.stores`
 
 What is no index is indexed on first use, and again when a file changed; embeddings come from the cache by
 text. Such indexes lie in ``indexes`` of the cache folder, under a name made of the source and of how it is
@@ -39,9 +40,10 @@ from mio_rag.retrieval.index import CorpusIndex, check_index, check_target, is_i
 from mio_rag.retrieval.links import entity_names
 from mio_rag.retrieval.vectors import check_vectors
 from mio_rag.storage import parse_json, read_text, sha256_of, write_atomically
+from mio_rag.stores import StoreIndex, is_store, open_store, shown_url
 from mio_rag.types import Passage
 
-Kind = Literal["index", "set", "layout", "passages", "documents", "file"]
+Kind = Literal["index", "set", "layout", "passages", "documents", "file", "store"]
 #: What reports how far something has come: (what, total) -> a context with a function for the steps done.
 Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 
@@ -142,6 +144,8 @@ def kind_of(source: str | Path) -> Kind:
     if text == "demo" or text.startswith("hf:") or is_published(text):
         check_set(text)
         return "set"
+    if is_store(text):
+        return "store"
     if path.is_dir():
         if is_index(path):
             check_index(path)
@@ -155,7 +159,7 @@ def kind_of(source: str | Path) -> Kind:
             raise DataError(f"{text} does not exist. Did you mean {path.parent / near[0]}?")
     raise DataError(
         f"{text} does not exist: give a folder or file of documents, an index, a JSONL file of passages, or "
-        "a question set (demo, hf:NAME, FORMAT:PATH)"
+        "a question set (demo, hf:NAME, FORMAT:PATH), or the URL of a store (qdrant://HOST/COLLECTION, ...)"
     )
 
 
@@ -197,6 +201,12 @@ def open_source(
         For settings that are unknown or exclude each other, and where the index cannot be written.
     """
     kind, text = kind_of(source), str(source)
+    if kind == "store":
+        if out is not None:
+            raise InputError(f"{shown_url(text)} is a store, which is searched as it is: leave out --out")
+        model = make_embedder((building or Building()).embedder)
+        name = shown_url(text)
+        return Opened(name, kind, Path(), loaded=StoreIndex.of(open_store(text), model, name))
     if kind == "index":
         if building is not None and building != Building():
             raise InputError(f"{text} is an index, with an embedder of its own: leave out how to build one")
@@ -233,6 +243,8 @@ def index_folder(source: str | Path, building: Building | None = None) -> Path:
 def changes_of(source: str | Path, building: Building | None = None, out: Path | None = None) -> Opened:
     """Return what changed since a source was indexed, everything without an index; nothing is written."""
     kind, how = kind_of(source), building or Building()
+    if kind == "store":
+        return Opened(shown_url(str(source)), kind, Path())
     if kind == "index":
         return _stored(str(source), Path(source))
     folder = out or index_folder(source, how)

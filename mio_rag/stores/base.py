@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.entries import unit_rows
-from mio_rag.errors import InputError, Notice, choose
+from mio_rag.errors import InputError, MioRagError, Notice, StoreError, choose
 from mio_rag.filters import KEYS, Filter
 from mio_rag.retrieval.embedders import Embedder
 from mio_rag.retrieval.index import CorpusIndex
@@ -246,7 +246,13 @@ class StoreIndex(CorpusIndex):
         return index, {row: place for place, row in enumerate(kept)}
 
     def _search(self, question: str, vector: NDArray[np.float32], k: int) -> list[Passage]:
-        found = list(self.store.search(question, vector, k, self.where.to_mapping() if self.where else None))
+        where = self.where.to_mapping() if self.where else None
+        try:
+            found = list(self.store.search(question, vector, k, where))
+        except MioRagError:
+            raise
+        except Exception as error:
+            raise StoreError(f"'{self.name}' failed: {type(error).__name__}: {error}") from error
         for one in found:
             if not isinstance(one, Passage):
                 raise InputError(f"'{self.name}' returned a {type(one).__name__}, expected Passage objects")

@@ -2,6 +2,7 @@
 
 `check_solver` holds a solver against enumeration and known answers. The programs that it draws are there for
 tests of one's own: `random_program`, `random_shared_program`, `at_scale`, `hard_program`, `known_cases`.
+`check_store` holds a vector store against the protocol.
 `check_method` runs a selection method on random pools, `check_controller` a controller on the bundled demo.
 """
 
@@ -16,6 +17,7 @@ from mio_rag.testing.programs import (
     random_shared_program,
 )
 from mio_rag.testing.solvers import check_solver, disagreement
+from mio_rag.testing.stores import check_store
 
 __all__ = [
     "SCALES",
@@ -23,6 +25,7 @@ __all__ = [
     "check_controller",
     "check_method",
     "check_solver",
+    "check_store",
     "disagreement",
     "hard_program",
     "known_cases",
