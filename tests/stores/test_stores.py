@@ -28,7 +28,7 @@ def test_a_store_reads_what_the_index_reads(made, demo_index) -> None:
     wanted = Collection(demo_index).select(QUESTION, budget=256)
     found = made().select(QUESTION, budget=256)
     assert set(wanted.ids) & set(found.ids)
-    assert {"dense", "bm25", "fused"} <= set(found.candidates.scores)
+    assert {"dense", "bm25", "fused"} <= set(found.pool.scores)
     assert made().ask(QUESTION).text == Collection(demo_index).ask(QUESTION).text
 
 
