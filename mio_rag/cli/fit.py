@@ -66,11 +66,12 @@ def fit_relevance(
     """
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.evaluation.fit import calibrate, calibrate_documents, write_model
-    from mio_rag.generation import make_generator
+    from mio_rag.generation import Prompt, make_generator
     from mio_rag.relevance import DocumentModel, RelevanceModel
     from mio_rag.relevance.documents import is_document_pool
     from mio_rag.relevance.synthetic import made_questions
     from mio_rag.retrieval import Retriever
+    from mio_rag.types import Question
 
     output = open_output(json_output)
 
@@ -91,9 +92,16 @@ def fit_relevance(
         asked = dataset.questions[:limit]
     else:
         index = o.opened(output, path, embedder).index
-        writer = make_generator(o.reader_spec(model_spec)) if model_spec else None
+        reader = make_generator(o.reader_spec(model_spec)) if model_spec else None
+
+        def write(text: str) -> str:
+            assert reader is not None
+            return reader.generate(Prompt(Question("made", "question"), (), "", text), max_tokens=48).text
+
         with o.progress("making questions", synthetic) as advance:
-            asked = made_questions(index.passages, synthetic, generator=writer, seed=seed, progress=advance)
+            asked = made_questions(
+                index.passages, synthetic, write=write if reader else None, seed=seed, progress=advance
+            )
         dataset = Dataset("made", tuple(index.passages), asked)
     found = chosen.policy.search.retrieval
     if found.link_hops is None and index.links is not None:

@@ -12,20 +12,15 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from mio_rag.errors import DataError
 from mio_rag.sentences import cut
 from mio_rag.types import Passage, Question
 
-if TYPE_CHECKING:
-    from mio_rag.generation import Generator
-
 _WORD = re.compile(r"[^\W_]{2,}")
 _LEAST = 6  # words of a unit that a question is made from
 _ASKED = 6  # words of a question that no model writes
-_SYSTEM = "You write questions for a test of a search engine."
-_USER = (
+_PROMPT = (
     "Write one short question that the following text answers, in the language of the text. Ask as somebody "
     "would who has not seen it. Reply with the question alone.\n\n{text}"
 )
@@ -35,14 +30,14 @@ def made_questions(
     passages: Sequence[Passage],
     count: int,
     *,
-    generator: Generator | None = None,
+    write: Callable[[str], str] | None = None,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Question, ...]:
     """Return questions made from passages, each of another passage.
 
     count: >= 1; fewer where fewer passages have a unit of six words.
-    generator: writes them. A reply without a question makes none.
+    write: a prompt -> the reply of a language model. A reply without a question makes none.
     progress: called with 1 for each.
 
     Their one answer is the text of the unit, their gold the passage. Raises `DataError` if no passage has a
@@ -61,10 +56,9 @@ def made_questions(
             continue
         unit = draw.choice(units)
         above = " > ".join(filter(None, (passage.title, *passage.section)))
-        name = f"made-{len(made) + 1}"
-        asked = _by_words(unit, above, known) if generator is None else _asked(generator, name, unit, above)
+        asked = _by_words(unit, above, known) if write is None else _asked(write(_prompt(unit, above)))
         if asked:
-            made.append(Question(name, asked, (unit,), (passage.id,), type="synthetic"))
+            made.append(Question(f"made-{len(made) + 1}", asked, (unit,), (passage.id,), type="synthetic"))
         if progress:
             progress(1)
     if not made:
@@ -89,11 +83,11 @@ def _by_words(unit: str, above: str, known: Counter[str]) -> str:
     return " ".join(word for word in words if word in rarest)
 
 
-def _asked(generator: Generator, name: str, unit: str, above: str) -> str:
-    from mio_rag.generation import Prompt
+def _prompt(unit: str, above: str) -> str:
+    return _PROMPT.replace("{text}", f"{above}\n{unit}" if above else unit)
 
-    text = f"{above}\n{unit}" if above else unit
-    prompt = Prompt(Question(name, unit), (), _SYSTEM, _USER.replace("{text}", text))
-    lines = generator.generate(prompt, max_tokens=48).text.strip().splitlines()
+
+def _asked(reply: str) -> str:
+    lines = reply.strip().splitlines()
     first = lines[0].strip().strip('"') if lines else ""
     return first if first.endswith(("?", "\uff1f", "\u061f")) else ""
