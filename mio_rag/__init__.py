@@ -20,7 +20,7 @@ _DOOR = {
     "Selection": "selection.result",
     "Store": "stores",
     "evaluate": "evaluation",
-    "register_method": "evaluation",
+    "register_method": "methods",
     "select": "collection",
 }
 _HOME = {

@@ -17,7 +17,7 @@ from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.corpora.dataset import Dataset
-    from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings
+    from mio_rag.evaluation.harness import EvaluationSettings, Report
     from mio_rag.measures import Instruments
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import Embedder
@@ -285,7 +285,7 @@ class _Measuring:
         return dataclasses.replace(instruments, embedder=embedder)
 
 
-def _print_result(output: Output, result: EvaluationResult, refused: dict[Any, Any], details: bool) -> None:
+def _print_result(output: Output, result: Report, refused: dict[Any, Any], details: bool) -> None:
     from mio_rag.cli.show import (
         evaluation_json,
         print_failures,

@@ -30,7 +30,7 @@ from mio_rag.refusal.fitting import Scores
 
 if TYPE_CHECKING:
     from mio_rag.documents.files import LeftOut
-    from mio_rag.evaluation.harness import EvaluationResult
+    from mio_rag.evaluation.harness import Report
     from mio_rag.measures import Measure
     from mio_rag.selection.result import Selection
     from mio_rag.session.cache import Hit
@@ -303,7 +303,7 @@ _NONE = "\u2013"
 _SIGNS = {-1: "red", 0: "", 1: "green"}
 
 
-def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
+def evaluation_json(result: Report) -> dict[str, Any]:
     """Plain data of an evaluation, for ``--json``."""
     return {
         "out": str(result.folder),

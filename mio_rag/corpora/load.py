@@ -268,13 +268,15 @@ def load_passages(path: str | Path) -> Dataset:
 def load_questions(source: str | Path) -> tuple[Question, ...]:
     """The questions at a path or of a name, whether or not there is a corpus beside them.
 
-    source: a folder with questions.jsonl[.gz], or what `load_dataset` takes.
+    source: a folder with questions.jsonl[.gz], such a file, or what `load_dataset` takes.
 
     Raises `DataError` with every malformed line, or if there are no questions.
     """
     folder = Path(source)
     path = _find(folder, "questions") if folder.is_dir() else None
-    if is_published(source):
+    if folder.is_file() and folder.name.endswith((".jsonl", ".jsonl.gz")):
+        questions = _questions(folder)
+    elif is_published(source):
         questions = read_published(source).questions
     elif path is None or _find(folder, "corpus") is not None:
         questions = load_dataset(source).questions

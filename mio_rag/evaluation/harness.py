@@ -27,7 +27,17 @@ from mio_rag.evaluation.contenders import (
 from mio_rag.evaluation.ledger import TRACES, Ledger, environment, now, opened_run, record_of
 from mio_rag.evaluation.report import render_report
 from mio_rag.evaluation.rows import Pipeline, warm_up
-from mio_rag.evaluation.statistics import compare_rows, summarize, summarize_sets
+from mio_rag.evaluation.statistics import (
+    by_twins,
+    compare_rows,
+    lead_table,
+    part_read,
+    proven_yet_behind,
+    reading_nothing,
+    summarize,
+    summarize_sets,
+    too_few,
+)
 from mio_rag.generation import Generator
 from mio_rag.measures import Instruments
 from mio_rag.methods import digests
@@ -124,15 +134,44 @@ class EvaluationSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class EvaluationResult:
-    """The rows of a run, their summary, and the folder that holds them."""
+class Report:
+    """The rows of a run, their summary, and the folder that holds them; None where nothing was kept."""
 
-    folder: Path
+    folder: Path | None
     rows: list[dict[str, Any]]
     summary: list[dict[str, Any]]
     comparisons: list[dict[str, Any]]
     run: dict[str, Any]
     by_set: list[dict[str, Any]] = field(default_factory=list)
+
+    def table(self) -> str:
+        """Return what was found and read, with differences from the baseline, as text; notes below."""
+        entries = sorted(self.summary, key=lambda entry: entry["budget_tokens"])
+        columns = lead_table(entries, self.comparisons, self.run["baseline"])
+        heads = [column.title.split("\n") for column in columns]
+        depth = max(map(len, heads))
+        grid = [
+            [""] * (depth - len(head)) + head + list(c.cells) for head, c in zip(heads, columns, strict=True)
+        ]
+        widths = [max(map(len, cells)) for cells in grid]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if column.left else cell.rjust(width)
+                for cell, width, column in zip(row, widths, columns, strict=True)
+            ).rstrip()
+            for row in zip(*grid, strict=True)
+        ]
+        return "\n".join([*lines, *(f"\n{note}" for note in self.notes)])
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the table must know."""
+        found = [reading_nothing(self.rows), part_read(self.run), by_twins(self.rows)]
+        found += [
+            *too_few(self.summary, self.comparisons),
+            *proven_yet_behind(self.summary, self.comparisons),
+        ]
+        return list(filter(None, found))
 
 
 def evaluate(
@@ -145,7 +184,7 @@ def evaluate(
     resume: bool = False,
     progress: Progress | None = None,
     instruments: Instruments | None = None,
-) -> EvaluationResult:
+) -> Report:
     """Run every method on every question; write ledger.parquet and the JSON files.
 
     summary.json (means), comparisons.json (paired, at equal budgets) and run.json (settings); for several
@@ -232,7 +271,7 @@ def evaluate(
         files = {"summary": summary, "comparisons": comparisons, "run": run}
         for name, content in (files | ({"by_set": by_set} if by_set else {})).items():
             write_atomically(folder / f"{name}.json", json.dumps(content, indent=1, allow_nan=False))
-        return EvaluationResult(folder, rows, summary, comparisons, run, by_set)
+        return Report(folder, rows, summary, comparisons, run, by_set)
 
 
 def evaluate_and_report(
@@ -242,11 +281,11 @@ def evaluate_and_report(
     settings: EvaluationSettings,
     out: str | Path,
     **options: Any,
-) -> EvaluationResult:
+) -> Report:
     """`evaluate`, and write ``report.html`` to the folder; the options are those of `evaluate`."""
     result = evaluate(dataset, index, generator, settings, out, **options)
     page = render_report(result.rows, result.summary, result.comparisons, result.run)
-    write_atomically(result.folder / "report.html", page)
+    write_atomically(Path(out) / "report.html", page)
     return result
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings, evaluate
+from mio_rag.evaluation.harness import EvaluationSettings, Report, evaluate
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
 from mio_rag.selection.selector import Selector
 from mio_rag.types import GenerationError
@@ -20,7 +20,7 @@ class Crash(Exception):
     """An unforeseen error."""
 
 
-def run(data: Any, index: Any, generator: Generator | None, out: Path, **changes: Any) -> EvaluationResult:
+def run(data: Any, index: Any, generator: Generator | None, out: Path, **changes: Any) -> Report:
     options = {name: changes.pop(name) for name in ("resume", "progress") if name in changes}
     changes.setdefault("selector", Selector(units="passages"))  # rows are checked by whole passages
     return evaluate(data, index, generator, replace(SETTINGS, **changes), out, **options)

@@ -14,7 +14,7 @@ import pytest
 from mio_rag.context import RegexCounter, render_context
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
-from mio_rag.evaluation.harness import EvaluationResult, EvaluationSettings, evaluate, mixture_of
+from mio_rag.evaluation.harness import EvaluationSettings, Report, evaluate, mixture_of
 from mio_rag.evaluation.ledger import free_folder
 from mio_rag.evaluation.report import render_report
 from mio_rag.evaluation.statistics import compare_rows, summarize
@@ -33,7 +33,7 @@ from tests.evaluation.runs import SCRIPT, Crash, at, content, ledger, run, scrip
 FEW: dict[str, Any] = {"methods": ("topk",), "budgets": (30,)}
 
 
-def check_rows(result: EvaluationResult, data: Dataset) -> None:
+def check_rows(result: Report, data: Dataset) -> None:
     """What holds in every run of methods."""
     passages, questions = {p.id: p for p in data.passages}, {q.id: q for q in data.questions}
     assert result.rows

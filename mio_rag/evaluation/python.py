@@ -1,0 +1,121 @@
+"""`evaluate` in Python: methods compared on a collection, in one call."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.load import load_questions, source_name
+from mio_rag.defaults import DEFAULTS
+from mio_rag.errors import InputError
+from mio_rag.evaluation.contenders import DEFAULT_METHODS
+from mio_rag.evaluation.harness import EvaluationSettings, Report, evaluate_and_report
+from mio_rag.evaluation.harness import evaluate as run
+from mio_rag.generation import Generator, make_generator
+from mio_rag.measures import Measure, find_measure, register, unregister
+from mio_rag.policies.make import find_kind
+from mio_rag.policy import Policy
+from mio_rag.policy_files import read_policy
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.selection.selector import Selector
+from mio_rag.solvers.result import SolveOptions
+from mio_rag.sources import Building, open_source
+from mio_rag.types import Question
+
+
+def evaluate(
+    collection: Any,
+    questions: str | Path | Sequence[Question] | None = None,
+    *,
+    methods: Sequence[str] = DEFAULT_METHODS,
+    budgets: Sequence[int] = (256, 1024),
+    model: str | Generator | None = None,
+    measures: Sequence[Measure] = (),
+    baseline: str | None = None,
+    embedder: str = DEFAULTS.embedder,
+    policy: str | Path | Policy | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+) -> Report:
+    """Compare selection methods and policies on questions, as `mio-rag evaluate` does.
+
+    collection: a `mio_rag.Collection`, an index, or a path or name that a collection can be made of.
+    questions: a path or name of a question set, or the questions; default: those of the collection.
+    methods: names of `mio_rag.methods`, those of `register_method`, and policies (with a model).
+    budgets: largest contexts, in tokens.
+    model: also answers, and answers are scored: a generator or its specification, "openai:NAME" for instance.
+    measures: measures of your own, known during this call.
+    baseline: what the others are compared with. Default: fused, topk, or the first.
+    embedder: for what is not indexed yet.
+    policy: settings of the program and of retrieval. Default: those of the collection.
+    limit: only the first questions.
+    out: folder for ledger, summary and page; by default nothing is kept.
+
+    Raises `InputError` for what is unknown, `DataError` without questions.
+    """
+    found = read_policy(DEFAULTS.policy) if not isinstance(policy, Policy) else policy
+    if policy is None:
+        found = getattr(collection, "policy", found)
+    elif not isinstance(policy, Policy):
+        found = read_policy(policy)
+    index, dataset = _opened(collection, questions, embedder)
+    given = [str(name) for name in methods]
+    controllers = tuple(name for name in given if find_kind(name) is not None)
+    base = Selector(options=SolveOptions(time_limit_seconds=DEFAULTS.seconds, seed=seed))
+    program = found.selector(found.fixed_price or 0.0, base)
+    if policy is None:
+        program = program.replace(units="passages")  # "mio" chooses sentences, too
+    settings = EvaluationSettings(
+        methods=tuple(name for name in given if name not in controllers),
+        controllers=controllers,
+        budgets=tuple(budgets),
+        baseline=baseline,
+        selector=program,
+        retrieval=found.search.retrieval,
+        limit=limit,
+        max_tokens=DEFAULTS.answer,
+        seed=seed,
+    )
+    own = [measure for measure in measures if find_measure(measure.name) is not measure]
+    with ExitStack() as stack:
+        for measure in own:
+            register(measure)
+            stack.callback(unregister, measure.name)
+        reader = model
+        if isinstance(model, str):
+            reader = make_generator(model)
+            stack.callback(reader.close)
+        if out is not None:
+            return evaluate_and_report(dataset, index, reader, settings, out)  # type: ignore[arg-type]
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        return replace(run(dataset, index, reader, settings, folder), folder=None)  # type: ignore[arg-type]
+
+
+def _opened(
+    collection: Any, questions: str | Path | Sequence[Question] | None, embedder: str
+) -> tuple[CorpusIndex, Dataset]:
+    source: str | Path | None = None
+    if isinstance(collection, (str, Path)):
+        source, index = collection, open_source(collection, _building(collection, embedder)).index
+    else:
+        index = getattr(collection, "index", collection)
+        source = getattr(collection, "source", None)
+    if not isinstance(index, CorpusIndex):
+        raise InputError(f"{collection!r} is no collection: give a Collection, an index, or a path")
+    if questions is None and source is None:
+        raise InputError("an index has no questions: give questions")
+    if questions is None or isinstance(questions, (str, Path)):
+        named = questions if questions is not None else source
+        assert named is not None
+        return index, Dataset(source_name(named), tuple(index.passages), load_questions(named))
+    return index, Dataset(index.name, tuple(index.passages), tuple(questions))
+
+
+def _building(source: str | Path, embedder: str) -> Building | None:
+    return None if embedder == DEFAULTS.embedder else Building(embedder)

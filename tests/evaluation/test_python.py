@@ -1,0 +1,119 @@
+"""`mio_rag.evaluate`: methods of a collection, of your own, and the peers, in one call."""
+
+from pathlib import Path
+
+import pytest
+
+from mio_rag import Collection, evaluate, register_method
+from mio_rag.errors import DataError, InputError
+from mio_rag.measures import Measure, find_measure
+from mio_rag.methods import unregister_method
+from mio_rag.pool import Pool
+from mio_rag.types import Question
+from tests.cli.running import here, only_object
+
+FILES = {
+    "travel.md": "# Allowance\n\nThe full-day allowance in Norway is 75 euros.\n\nIn Sweden it is 61 euros.",
+    "pets.md": "# Pets\n\nDogs may come to the office on Fridays.",
+}
+ASKED = (
+    '{"id": "a", "question": "What is the full-day allowance in Norway?", "answers": ["75 euros"], '
+    '"evidence": ["The full-day allowance in Norway is 75 euros."]}\n'
+    '{"id": "b", "question": "When may dogs come to the office?", "answers": ["Fridays"], '
+    '"evidence": [{"text": "Dogs may come to the office on Fridays."}]}\n'
+)
+METHODS = ("mio", "topk", "adaptive-k")
+
+
+@pytest.fixture
+def handbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MIO_RAG_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "handbook"
+    folder.mkdir()
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    (tmp_path / "questions.jsonl").write_text(ASKED)
+    return folder
+
+
+def test_methods_of_your_own_stand_beside_the_others(handbook: Path) -> None:
+    @register_method("reversed")
+    def backwards(pool: Pool, budget: int) -> list[str]:
+        return list(pool.ids)[::-1]
+
+    asked = handbook.parent / "questions.jsonl"
+    words = Measure(
+        "passages_twice", "Twice", "passages, twice", "selection", "none", "passages", "this test",
+        compute=lambda question, selection: 2.0 * len(selection.ids),
+    )  # fmt: skip
+    try:
+        docs = Collection(handbook, embedder="tfidf")
+        report = evaluate(docs, asked, methods=[*METHODS, "reversed"], budgets=(64,), measures=[words])
+    finally:
+        unregister_method("reversed")
+    assert {row["error"] for row in report.rows} == {None}
+    assert [row["passages_twice"] for row in report.rows] == [2 * len(r["selected_ids"]) for r in report.rows]
+    assert find_measure("passages_twice") is None
+    assert report.folder is None
+    table = report.table().split("\n")
+    assert table[0].split() == ["answer", "in", "against", "topk", "evidence", "text", "against", "topk",
+                                "tokens", "tokens", "saved"]  # fmt: skip
+    rows = {line.split()[0]: line for line in table[2:6]}
+    assert set(rows) == {*METHODS, "reversed"}
+    assert rows["mio"].split()[1:3] == ["100.0", "%"]
+    assert "with 2 questions methods cannot be told apart" in report.table()
+
+
+def test_it_gives_what_the_command_gives(handbook: Path) -> None:
+    asked = handbook.parent / "questions.jsonl"
+    out = handbook.parent / "out"
+    found = evaluate(
+        str(handbook), asked, methods=[*METHODS, "exact"], budgets=(16, 64), embedder="tfidf", out=out
+    )
+    assert (out / "report.html").is_file()
+    told = only_object(
+        here("evaluate", handbook, "--questions", asked, "--methods", ",".join([*METHODS, "exact"]),
+             "--budget", "16,64", "--embedder", "tfidf", "--out", handbook.parent / "o", "--json")
+    )  # fmt: skip
+    names = ("method", "budget_tokens", "answer_in_context", "evidence_covered", "tokens_used")
+    assert [[e[n] for n in names] for e in found.summary] == [[e[n] for n in names] for e in told["summary"]]
+
+
+def test_what_cannot_be_evaluated_is_refused(handbook: Path) -> None:
+    with pytest.raises(DataError, match="has no questions"):
+        evaluate(handbook, embedder="tfidf")
+    docs = Collection(handbook, embedder="tfidf")
+    with pytest.raises(InputError, match="'best' is unknown"):
+        evaluate(docs, [Question("q", "Who?")], methods=["best"])
+    with pytest.raises(InputError, match="is no collection"):
+        evaluate(3, [Question("q", "Who?")])
+    with pytest.raises(InputError, match="give questions"):
+        evaluate(docs.index)
+
+
+def test_the_command_takes_plugins(handbook: Path) -> None:
+    plugin = handbook.parent / "mine.py"
+    plugin.write_text(
+        "from mio_rag import register_method\n\n"
+        "@register_method('first', needs=('embeddings',))\ndef first(pool, budget):\n    return pool.ids[:1]\n"
+    )
+    asked = handbook.parent / "questions.jsonl"
+    command = ("evaluate", handbook, "--questions", asked, "--embedder", "tfidf", "--methods", "mio,first",
+               "--plugin", plugin, "--out", handbook.parent / "out")  # fmt: skip
+    try:
+        done = here(*command)
+        assert done.returncode == 0, done.stderr
+        assert "first" in done.stdout
+        listed = only_object(here("evaluate", "--list", "--json", "--plugin", plugin))
+        assert "first" in listed["methods"]
+        read = here(
+            "select", handbook, "Dogs?", "--embedder", "tfidf", "--method", "first", "--plugin", plugin
+        )
+        assert read.returncode == 0
+        plugin.write_text(plugin.read_text() + "\n# changed\n")
+        again = here(*command, "--resume")
+        assert again.returncode == 2
+        assert "had another own_methods" in again.stderr
+    finally:
+        unregister_method("first")
+    assert here("evaluate", handbook, "--plugin", handbook / "absent.py").returncode == 2
