@@ -314,7 +314,7 @@ def _print_result(output: Output, result: Report, refused: dict[Any, Any], detai
     if not details:
         console.print("every measure, with intervals: --details, summary.json and the report", style="dim")
     print_failures(console, result.rows)
-    console.print(f"\nreport: {result.folder / 'report.html'}", soft_wrap=True)
+    console.print(f"\nreport: {result.folder}/report.html", soft_wrap=True)
 
 
 def _print_list(output: Output) -> None:

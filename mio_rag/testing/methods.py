@@ -76,13 +76,13 @@ def _pool(rng: np.random.Generator, case: int, method: Method) -> Pool:
     texts = [f"passage {k} " + "word " * int(rng.integers(1, 40)) for k in range(n)]
     names = {"dense", "bm25", "fused", method.score, *method.needs} - {"", *Pool.__dataclass_fields__}
     scores = {one: relevance if one == "dense" else rng.random(n) for one in sorted(names)}
-    arrays: Any = (relevance, RegexCounter().count(texts), vectors, query)
-    pool = Pool(
-        [f"p{k}" for k in range(n)], texts, *arrays,
-        titles=[f"Title {k}" for k in range(n)], sources=[f"s{k % 3}" for k in range(n)], scores=scores,
-        dates=["2026-01-01"] * n, question="Which passage?", links=np.zeros((n, n), np.float32),
-        duplicates=np.zeros((n, n), np.float32),
-    )  # fmt: skip
+    columns: dict[str, Any] = {
+        "relevance": relevance, "tokens": RegexCounter().count(texts), "embeddings": vectors,
+        "query_embedding": query, "titles": [f"Title {k}" for k in range(n)], "scores": scores,
+        "sources": [f"s{k % 3}" for k in range(n)], "dates": ["2026-01-01"] * n, "links": np.zeros((n, n)),
+        "duplicates": np.zeros((n, n)), "question": "Which passage?",
+    }  # fmt: skip
+    pool = Pool([f"p{k}" for k in range(n)], texts, **columns)
     if case % 3 < 2 or method.selector.solver != "topk":
         return pool
     spare = {"embeddings", "query_embedding", "titles", "dates", "links", "duplicates"} - set(method.needs)

@@ -95,7 +95,8 @@ def test_the_command_takes_plugins(handbook: Path) -> None:
     plugin = handbook.parent / "mine.py"
     plugin.write_text(
         "from mio_rag import register_method\n\n"
-        "@register_method('first', needs=('embeddings',))\ndef first(pool, budget):\n    return pool.ids[:1]\n"
+        "@register_method('first', needs=('embeddings',))\n"
+        "def first(pool, budget):\n    return pool.ids[:1]\n"
     )
     asked = handbook.parent / "questions.jsonl"
     command = ("evaluate", handbook, "--questions", asked, "--embedder", "tfidf", "--methods", "mio,first",
