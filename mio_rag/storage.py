@@ -1,4 +1,4 @@
-"""Files: atomic writes, locks, lines, and strict reading of JSON and TOML.
+"""Files: atomic writes, locks, lines, strict reading of JSON and TOML, and shared SQLite files.
 
 While it is written, a file or folder has a temporary name with ``.partial`` next to its target, and its
 writer holds a lock on it, which the system releases when the process ends. A partial file without a lock was
@@ -62,7 +62,7 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that it is either the old one or the whole new one; raises as `replaced`."""
+    """Write a text file, whole or not at all; raises as `replaced`."""
     with replaced(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
@@ -177,7 +177,14 @@ def _only_run(path: Path, where: str, else_: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
             handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
-            if not _is_free(handle):
+            try:
+                is_free = _lock(handle)
+            except OSError as error:
+                found = f"this system or disk has no file locks ({error})"
+                advice = "do not start a second run in the same folder"
+                warnings.warn(f"mio-rag: {found}: {advice}", Notice, stacklevel=6)
+                is_free = True
+            if not is_free:
                 os.close(handle)
                 raise InputError(f"another run is at work {where}: wait for it, or choose {else_}")
             if _LOCKS_BIND_OTHERS or _stands_at(path, handle):  # Windows takes away nothing that is open
@@ -190,29 +197,17 @@ def _only_run(path: Path, where: str, else_: str) -> Iterator[None]:
     finally:
         if _LOCKS_BIND_OTHERS:
             os.close(handle)
-            with suppress(OSError):  # another run has it open already
-                path.unlink()
-        else:
-            with suppress(OSError):
-                path.unlink()
+        with suppress(OSError):  # on Windows another run has it open already
+            path.unlink()
+        if not _LOCKS_BIND_OTHERS:
             os.close(handle)
 
 
-def _is_free(handle: int) -> bool:
-    """Lock an open file; False if another process holds the lock. Without file locks it counts as free."""
-    try:
-        return _lock(handle)
-    except OSError as error:
-        found = f"this system or disk has no file locks ({error})"
-        warnings.warn(f"mio-rag: {found}: do not start a second run in the same folder", Notice, stacklevel=7)
-    return True
-
-
-def _lock(handle: int) -> bool:
+def _lock(handle: int, **how: Any) -> bool:
     """Take the lock of what is open, unless somebody has it; an OSError where there are no locks."""
     from filelock import lock_descriptor  # here: most commands lock nothing, and need not wait for it
 
-    return lock_descriptor(handle, blocking=False)
+    return lock_descriptor(handle, **(how or {"blocking": False}))
 
 
 def _stands_at(path: Path, handle: int) -> bool:
@@ -324,7 +319,8 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
         return
     try:
         with path.open("a+b", buffering=0) as file:
-            _wait_for(file.fileno())  # until the file is closed
+            with suppress(OSError):  # without locks: go on
+                _lock(file.fileno(), poll_interval=_SECONDS_BETWEEN_TRIES)  # until the file is closed
             if (size := file.seek(0, os.SEEK_END)) > 0:
                 file.seek(size - 1)
                 data = data if file.read(1) == b"\n" else b"\n" + data
@@ -334,14 +330,6 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise InputError(f"'{path}' could not be written: {error}") from error
-
-
-def _wait_for(handle: int) -> None:
-    """Take the lock of an open file as soon as nobody has it; where there are no such locks, go on."""
-    from filelock import lock_descriptor  # here, as in `mio_rag.storage`
-
-    with suppress(OSError):
-        lock_descriptor(handle, poll_interval=_SECONDS_BETWEEN_TRIES)
 
 
 _DEEPEST = 64  # levels; what reads the values calls itself for each
@@ -377,15 +365,12 @@ def read_toml(path: str | Path, kind: type[InputError] = InputError) -> dict[str
 def parse_json(
     text: str | bytes, name: str, kind: type[InputError] = InputError, *, own: bool = False
 ) -> Any:
-    """Return what a JSON text holds; raises `kind`, with a `json.JSONDecodeError` as cause where it is no
-    JSON.
+    """Return what a JSON text holds.
 
-    Parameters
-    ----------
-    name : str
-        What is read, to begin the message.
-    own : bool
-        mio-rag wrote it: NaN, Infinity and halves of surrogate pairs are accepted.
+    name: what is read, to begin the message.
+    own: mio-rag wrote it: NaN, Infinity and halves of surrogate pairs are accepted.
+
+    Raises `kind`, with a `json.JSONDecodeError` as cause where it is no JSON.
     """
     try:
         if isinstance(text, bytes):
@@ -466,13 +451,14 @@ def _short(text: str) -> str:
 
 
 def _check(data: Any, halves: bool) -> None:
-    """Raise RecursionError for too many levels, ValueError for half of a surrogate pair (if `halves` are
-    possible).
-    """
+    """Raise RecursionError for too many levels; if `halves`, ValueError for half of a surrogate pair."""
     level: list[Any] = [data]
     for _ in range(_DEEPEST + 1):
-        if halves:
-            _check_strings(level)
+        for text in (t for v in level for t in (v if type(v) is dict else (v,))) if halves else ():
+            if type(text) is str and _SURROGATE.search(text):
+                raise ValueError(
+                    f"{_short(text)} contains half of a surrogate pair, which is not a character"
+                )
         containers = [value for value in level if type(value) in (dict, list)]
         if not containers:
             return
@@ -485,15 +471,6 @@ def _check(data: Any, halves: bool) -> None:
     raise RecursionError
 
 
-def _check_strings(level: list[Any]) -> None:
-    for value in level:
-        for text in value if type(value) is dict else (value,):
-            if type(text) is str and _SURROGATE.search(text):
-                raise ValueError(
-                    f"{_short(text)} contains half of a surrogate pair, which is not a character"
-                )
-
-
 def _check_whole(value: Any) -> None:
     """Raise `ValueError` for a whole number beyond float64; TOML's reader takes any."""
     if isinstance(value, dict | list):
@@ -502,8 +479,6 @@ def _check_whole(value: Any) -> None:
     elif isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ValueError(_too_large(f"of {value.bit_length()} bits"))
 
-
-# SQLite files that processes share.
 
 _PATIENCE_SECONDS = 30.0
 

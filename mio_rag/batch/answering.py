@@ -236,27 +236,23 @@ class _Locked:
 class _QuestionModels(Models):
     """The reader, and the models that workflows name, for one question; lost calls are charged to it.
 
+    Always the same ones, since replies are cached by model.
+
     lose: counts a call that never reported its cost, as `Ledger.lose`.
     """
 
     def __init__(self, shared: Models, claim: Claim, unit: Unit, lose: Callable[[Claim, int], bool]) -> None:
-        super().__init__({})
-        self._shared, self._claim, self._unit, self._lose = shared, claim, unit, lose
+        super().__init__(
+            {name: name for name in shared.names}, lambda name: self.wrapped(name, shared.get(name))
+        )
+        self._claim, self._unit, self._lose = claim, unit, lose
         #: Set at the end of the question: its abandoned calls are counted by then.
         self.over = threading.Event()
         self._barred = threading.Event()  # the total allows no further call
 
-    def get(self, name: str) -> Generator:
-        """Return a model; always the same, since replies are cached by model."""
-        with self._opening:
-            if name not in self._open:
-                generator = self._shared.get(name)
-                assert isinstance(generator, Retrying)
-                self._open[name] = self.wrapped(name, generator)
-            return self._open[name]
-
-    def wrapped(self, name: str, generator: Retrying) -> Retrying:
+    def wrapped(self, name: str, generator: Generator) -> Retrying:
         """Return a model that charges its lost calls to this question."""
+        assert isinstance(generator, Retrying)
 
         def untold(into: int, out: int) -> bool:
             if self.over.is_set():
@@ -383,19 +379,16 @@ class Died(Exception):
 
 
 class Team(Protocol):
-    """Answers questions; threads share it. `most`, `least` and `answer` are those of `Answering`."""
+    """Answers questions; threads share it. Its methods are those of `Answering`."""
 
     def most(self, question: Question) -> int:
         """Return the most that a question may cost."""
-        ...
 
     def least(self, question: Question) -> int | None:
         """Return the least that it may cost; None: not less than the most."""
-        ...
 
     def answer(self, claim: Claim) -> Answered:
         """Answer a question; `Died` if the worker died."""
-        ...
 
 
 class Workers:
@@ -418,9 +411,8 @@ class Workers:
         self.ledger, self.team, self.total, self.stop = ledger, team, total, stop
         self.progress, self.count = progress, count
         self.failure: Exception | None = None
-        #: The smallest reservation that the rest of the total did not allow, and whether it includes what is
-        #: worth reading.
-        self.short: tuple[int, bool] | None = None
+        #: The smallest reservation that the rest of the total did not allow.
+        self.short: int | None = None
         #: Questions for which what is worth reading did not fit the rest of the total.
         self.crowded = 0
         self._lock = threading.Lock()
@@ -485,13 +477,13 @@ class Workers:
                     held = self.ledger.hold(number, cost, self.total, least)
                     self._in_progress += held > 0
                     if not held:
-                        self._lack(cost if least is None else min(cost, least), reads=False)
+                        self._lack(cost if least is None else min(cost, least))
                 return held
             time.sleep(_POLL_SECONDS)
         return 0
 
-    def _lack(self, needed: int, *, reads: bool) -> None:
-        self.short = min(self.short or (needed, reads), (needed, reads))
+    def _lack(self, needed: int) -> None:
+        self.short = min(self.short or needed, needed)
 
     def _answer(self, claim: Claim) -> None:
         outcome = self._answered(claim)
@@ -504,7 +496,7 @@ class Workers:
         with self._lock:
             if found.short:
                 self.crowded += 1
-                self._lack(found.short, reads=True)
+                self._lack(found.short)
             if found.is_spent:
                 self.stop.set()
             else:

@@ -122,7 +122,6 @@ class AskedSummary:
     unit: tokens or dollars.
     total: what may be spent, if there is a limit.
     needs: what one of the questions that were not asked may cost at the least, where less than that is left.
-    lower: the limit of the policy by which `needs` can be lowered; None where it is what is worth reading.
     """
 
     out: Path
@@ -138,7 +137,6 @@ class AskedSummary:
     total: float | None
     seconds: float
     needs: float | None = None
-    lower: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -244,7 +242,6 @@ def ask_many(
         answered, failed, unread = (
             account.states.get(state, 0) for state in ("answered", "failed", "unread")
         )
-        needs, reads = run.short or (None, False)
         summary = AskedSummary(
             folder,
             len(questions),
@@ -258,8 +255,7 @@ def ask_many(
             unit=unit.name,
             total=given,
             seconds=time.perf_counter() - began,
-            needs=None if needs is None else unit.told(needs),
-            lower=None if needs is None or reads else _lower(policy, unit, needs),
+            needs=None if run.short is None else unit.told(run.short),
         )
         _export(ledger, summary)
     if run.failure is not None:
@@ -300,13 +296,6 @@ def _about(policy: Policy, states: Resolved, questions: Sequence[Question], unit
         "questions": digest.hexdigest(),
         "unit": unit.name,
     }
-
-
-def _lower(policy: Policy, unit: Unit, held: int) -> str:
-    """The limit that decides what is reserved for a question."""
-    if held == unit.most(policy.limits.max_total_tokens, policy.limits.max_total_tokens):
-        return "limits.max_total_tokens"
-    return "limits.budget" if unit.dollars else "limits.max_tokens"  # tokens: evidence shrinks
 
 
 def _check_policy(policy: Policy, count: int, total_tokens: int | None, total_dollars: float | None) -> None:

@@ -190,10 +190,7 @@ def _why_left(done: AskedSummary) -> str:
         rest, most = f"${left:.6f} of the total is", f"cost up to ${done.needs:.6f}"
     else:
         rest, most = f"{left:,.0f} tokens of the total are", f"take up to {done.needs:,.0f}"
-    if done.lower is None:
-        return f"{rest} left, and one question may {most} with what is worth reading: raise the total"
-    reading = ", even if it reads next to nothing" if done.lower == "limits.max_tokens" else ""
-    return f"{rest} left, and one question may {most}{reading}: raise the total, or lower {done.lower}"
+    return f"{rest} left, and one question may {most}: raise the total, or lower the policy's limits"
 
 
 @batch_app.command("allocate")

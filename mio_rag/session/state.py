@@ -91,10 +91,8 @@ class Memory:
 class Action:
     """One step to run.
 
-    id: unique within the question.
-    do: name of a tool.
+    id: unique within the question; do: name of a tool; settings: of the tool.
     inputs: ids of the results that it takes.
-    settings: of the tool.
     model: which generator is asked; None: the reader.
     seconds: the action is abandoned after so long; None: the session's own limit, if any.
     final: whether its reply is the answer, which may use the reserved tokens.
@@ -210,16 +208,13 @@ class State:
 
     def last(self, kind: type[T]) -> T | None:
         """The last value of a type."""
-        values = (result.value for result in reversed(self.results.values()))
-        return next((value for value in values if isinstance(value, kind)), None)
+        return next((r.value for r in reversed(self.results.values()) if isinstance(r.value, kind)), None)
 
     @property
     def reply(self) -> Reply | None:
         """The reply of the final action."""
-        for result in reversed(self.results.values()):
-            if result.action.final and isinstance(result.value, Reply):
-                return result.value
-        return None
+        final = (r.value for r in reversed(self.results.values()) if r.action.final)
+        return next((value for value in final if isinstance(value, Reply)), None)
 
     @property
     def selection(self) -> Selection | None:
@@ -232,10 +227,8 @@ class State:
     @property
     def limit_reached(self) -> str | None:
         """The limit that dropped an action, if any."""
-        for result in self.results.values():
-            if result.dropped is not None and result.dropped.startswith("limit of "):
-                return result.dropped.removeprefix("limit of ")
-        return None
+        dropped = (r.dropped for r in self.results.values() if (r.dropped or "").startswith("limit of "))
+        return next((why.removeprefix("limit of ") for why in dropped if why), None)
 
 
 class Decider(Protocol):

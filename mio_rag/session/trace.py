@@ -38,14 +38,12 @@ class Step:
     """One action.
 
     id: of the action; "facts/2/answer" is the action "answer" for the second sub-question of "facts".
-    do: the tool.
     why: the decision and its result in a sentence.
     query, note: what was searched for; what the tool reports.
     new_ids, selected_ids: passages that are read since this action; all that are read.
     output: what it gave, in a line.
     model: which model was asked; None: the reader.
     signals: what a planner sees of the output.
-    calls: what it took.
     dropped: why nothing of it was used.
     failed: whether a model failed.
     complete: probability that the evidence is complete, after it.
@@ -79,19 +77,16 @@ class Step:
 class Trace:
     """All of one question.
 
-    policy: name of the policy.
     budget: largest block of evidence, in tokens.
     settings: what decisions depend on, as plain data.
     ended: "stop", or the limit that came first, or "error" where there is no answer.
     passages: id, title, text and tokens of what was read in the end.
-    opening, closing: what was spent outside the steps.
-    parts: all calls, added up by part.
-    error: what failed.
+    opening, closing: what was spent outside the steps; parts: all calls, added up by part.
     workflow: the steps that were planned; empty where none were.
     seconds: from beginning to end; parallel steps add up to more.
     scores: what was chosen among -> its score.
     fallback: why the planned answer was not given, where another one was.
-    complete: probability that the evidence is complete, in the end.
+    complete: probability that the evidence is complete, in the end; None: unknown.
     search: where strategies search: id (for ratings), strategies, why, notes, queries: strategy -> what it
         searched for, and found_by: passage -> strategy -> rank, 0 where only a link leads to it.
     wanted: tokens of what was worth reading, where the rest of a total had no room for any of it.
@@ -137,15 +132,12 @@ class Trace:
 
     def by_step(self) -> dict[str, Call]:
         """What each step cost with everything inside it, by its id."""
-        found: dict[str, list[Call]] = {}
+        found: dict[str, Call] = {}
         for step in self.steps:
             parts = step.id.split("/")
-            for end in range(1, len(parts) + 1):
-                found.setdefault("/".join(parts[:end]), []).extend(step.calls)
-        return {
-            path: totals([dataclasses.replace(call, part=path) for call in calls]).get(path, Call(path, 0.0))
-            for path, calls in found.items()
-        }
+            for path in ("/".join(parts[:end]) for end in range(1, len(parts) + 1)):
+                found[path] = sum(step.calls, found.get(path, Call(path, 0.0)))
+        return found
 
     def spent(self) -> str:
         """Which reader, how many tokens and calls, for people."""
@@ -156,12 +148,10 @@ class Trace:
 
     def explain(self) -> str:
         """A line for each step."""
-        costs = self.by_step()
-        lines = []
+        costs, lines = self.by_step(), []
         for place, step in enumerate(self.steps, 1):
             tokens = costs[step.id].prompt_tokens + costs[step.id].completion_tokens
-            took = f" [{tokens} tokens]" if tokens else ""
-            lines.append(f"{place}. {step.why or step.do}{took}")
+            lines.append(f"{place}. {step.why or step.do}{f' [{tokens} tokens]' if tokens else ''}")
         return "\n".join(lines)
 
     def columns(self) -> dict[str, Any]:
@@ -444,12 +434,12 @@ def wrong_totals(trace: Trace) -> list[str]:
 def asked_by_model(trace: Trace) -> dict[str, tuple[int, int]]:
     """Tokens into and out of every model that was asked; the reader is "reader"."""
     found: dict[str, tuple[int, int]] = {"reader": (0, 0)}
-    outside = Step("", "", calls=(*trace.opening, *trace.closing))
-    for step in (outside, *trace.steps):
-        for call in step.calls:
-            into, out = found.get(step.model or "reader", (0, 0))
-            found[step.model or "reader"] = into + call.prompt_tokens, out + call.completion_tokens
-    return found
+    for step in (Step("", "", calls=(*trace.opening, *trace.closing)), *trace.steps):
+        model = step.model or "reader"
+        whole = sum(step.calls, Call("", 0.0))
+        into, out = found.get(model, (0, 0))
+        found[model] = into + whole.prompt_tokens, out + whole.completion_tokens
+    return {model: both for model, both in found.items() if model == "reader" or any(both)}
 
 
 def append_traces(path: Path, traces: Iterable[Trace]) -> None:

@@ -114,18 +114,6 @@ def test_a_new_window_has_the_whole_total_and_yesterdays_mean_price() -> None:
     assert pacer.account().left == 10_000 - 4030 - 500
 
 
-def test_what_expires_counts_as_spent_until_it_tells() -> None:
-    clock = Clock()
-    pacer = Pacer(1000, horizon=5, clock=clock, expires_seconds=60)
-    lost = pacer.ask(300)
-    clock.now += 61
-    account = pacer.account()
-    assert (account.spent, account.lost, account.reserved, account.left) == (300, 300, 0, 700)
-    pacer.spent(lost, 120)
-    account = pacer.account()
-    assert (account.spent, account.lost, account.left) == (120, 0, 880)
-
-
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
@@ -341,29 +329,6 @@ def test_a_clock_that_gives_no_time_is_refused_and_nothing_is_lost(now: Any) -> 
     assert pacer.account().reserved == 300
     pacer.spent(held, 5)
     assert pacer.account().spent == 5
-
-
-@pytest.mark.parametrize("expires", [60, 1e9])
-def test_a_clock_that_jumps_ahead_and_back_gives_no_window_its_total_twice(expires: float) -> None:
-    clock = Clock(10 * DAY)
-    pacer = Pacer(1000, window="day", clock=clock, most=400, expires_seconds=expires)
-    pacer.spent(pacer.ask(), 250)
-    here = pacer.ask(100)
-    clock.now = 4000 * DAY  # years ahead
-    there = pacer.ask()
-    assert pacer.account().left == 600
-    clock.now = 10 * DAY + 30  # and back: what is left of today is there at once
-    account = pacer.account()
-    assert (account.spent - account.lost, account.reserved + account.lost, account.left) == (250, 100, 650)
-    assert (account.lost > 0) == (expires == 60)  # ahead its time was over
-    assert account.asked - account.finished == 1
-    assert account.ends_in == pytest.approx(DAY - 30)
-    pacer.spent(here, 60)
-    pacer.spent(there, 350)
-    assert pacer.account().spent == 310
-    clock.now = 4000 * DAY + 30  # what was spent there is spent
-    account = pacer.account()
-    assert (account.spent, account.reserved, account.lost, account.finished) == (350, 0, 0, 1)
 
 
 def test_whatever_the_clock_does_each_window_keeps_to_its_total(tmp_path: Path) -> None:

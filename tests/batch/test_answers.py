@@ -24,6 +24,7 @@ from mio_rag.policy import Policy, Total
 from mio_rag.policy_files import policy_of, read_policy
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.sources import Building, open_source
 from mio_rag.types import Answer, GenerationError, Question
 from tests.batch.made import lines_of
 from tests.cli.running import here
@@ -89,6 +90,23 @@ def test_every_question_is_answered_in_its_place(river_index: CorpusIndex, tmp_p
     assert all(row["way"] and 0 <= row["complete"] <= 1 for row in found)
     assert done.spent == sum(row["prompt_tokens"] + row["completion_tokens"] for row in found)
     assert json.loads((tmp_path / "summary.json").read_text())["answered"] == 24
+
+
+def test_rows_over_documents_name_page_and_section_and_claim_no_completeness(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "rivers.md").write_text(
+        "# Rivers\n\n## Arno\n\nThe Arno is 241 km long. It flows through Florence.\n\n"
+        "## Tiber\n\nThe Tiber is 406 km long. It flows through Rome.\n"
+    )
+    opened = open_source(tmp_path / "docs", Building(embedder="tfidf"), out=tmp_path / "INDEX")
+    asked = (Question("q", "How long is the Arno?"),)
+    run(opened.index, tmp_path / "out", questions=asked)
+    (row,) = lines_of(tmp_path / "out")
+    assert row["complete"] is None
+    assert row["read"]
+    assert {place["source"] for place in row["read"]} == {"rivers.md"}
+    assert ["Arno"] in [place["section"][-1:] for place in row["read"]]
+    assert all({"id", "source", "page", "section"} == set(place) for place in row["read"])
 
 
 def test_a_stopped_run_resumes_and_asks_nothing_twice(river_index: CorpusIndex, tmp_path: Path) -> None:
@@ -259,7 +277,7 @@ def test_a_total_of_tokens_is_never_exceeded(total: int, river_index: CorpusInde
         assert done.answered > 2
 
 
-@pytest.mark.parametrize("total", [700, 1500, 3000])
+@pytest.mark.parametrize("total", [700, 1500])
 def test_the_rest_of_a_total_is_spent_on_reading_less(
     total: int, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
@@ -289,7 +307,7 @@ def test_a_total_of_dollars_is_never_exceeded_and_may_be_raised(
     assert 0 < done.spent <= done.spent + done.lost <= 0.2
     assert 0 < done.answered < 24
     more = run(river_index, tmp_path, policy=IN_DOLLARS, total_dollars=9.0)
-    assert (more.answered, more.needs, more.lower) == (24, None, None)
+    assert (more.answered, more.needs) == (24, None)
 
 
 @pytest.mark.parametrize("untold", [False, True])
@@ -326,33 +344,19 @@ def test_a_raised_total_goes_on_at_the_last_price(river_index: CorpusIndex, tmp_
 
 
 @pytest.mark.parametrize(
-    ("told", "total", "lower"),
-    [
-        (PRICED, {"total_dollars": 0.2}, "limits.budget"),
-        (BASE, {"total_tokens": 2000}, "limits.max_tokens"),
-        (
-            PRICED
-            | {"order": {"workflow": "rewrite-first"}, "limits": BASE["limits"] | {"max_total_tokens": 900}},
-            {"total_dollars": 0.6},
-            "limits.max_total_tokens",
-        ),
-    ],
+    ("policy", "total"), [(IN_DOLLARS, {"total_dollars": 0.2}), (POLICY, {"total_tokens": 2000})]
 )
 def test_why_questions_were_left_is_reported(
-    told: dict[str, Any], total: dict[str, Any], lower: str, river_index: CorpusIndex, tmp_path: Path
+    policy: Policy, total: dict[str, Any], river_index: CorpusIndex, tmp_path: Path
 ) -> None:
     # One by one, since what is left in the end depends on the last question.
-    done = run(river_index, tmp_path, policy=policy_of(told, "p"), concurrency=1, **total)
+    done = run(river_index, tmp_path, policy=policy, concurrency=1, **total)
     assert 0 < done.left < len(QUESTIONS)
     assert done.total is not None
     assert done.needs is not None
     assert 0 < done.total - done.spent - done.lost < done.needs
-    assert done.lower == lower
-    why = _why_left(done)
-    assert " left, and one question may " in why
-    assert why.endswith(f"raise the total, or lower {lower}")
-    kept = json.loads((tmp_path / "summary.json").read_text())
-    assert (kept["needs"], kept["lower"]) == (done.needs, lower)
+    assert " left, and one question may " in _why_left(done)
+    assert json.loads((tmp_path / "summary.json").read_text())["needs"] == done.needs
 
 
 def test_what_a_total_does_not_allow_is_left_and_answered_with_a_larger_one(
@@ -509,21 +513,6 @@ def test_retrying_repeats_calls_and_reports_lost_ones() -> None:
     with pytest.raises(GenerationError, match="no answer within"):
         wrapped(Shaky(stalls=1)).generate(prompt, max_tokens=9)
     assert lost == [(wrapped(never).prompt_tokens(prompt), 9)] * 2  # the second was the last one allowed
-
-
-def test_counts_of_a_server_are_repeated_and_cached() -> None:
-    asked: list[str] = []
-
-    class Remote(ScriptedGenerator):
-        def prompt_tokens(self, prompt: Prompt) -> int:
-            asked.append(prompt.user)
-            if len(asked) == 1:
-                raise GenerationError("HTTP 500")
-            return 7
-
-    reader = Retrying(Remote(lambda prompt: ""), 2, lambda into, out: True, lambda seconds: None)
-    assert [reader.prompt_tokens(build_prompt(QUESTIONS[0])) for _ in range(3)] == [7, 7, 7]
-    assert len(asked) == 2
 
 
 # Problems, and the command

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mio_rag.corpora.load import Dataset
@@ -17,7 +16,7 @@ from mio_rag.session.budget import Limits
 from mio_rag.session.costs import totals
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.types import Answer, GenerationError
-from tests.session.scripted import CHOICE, COMPARISON, agent, said
+from tests.session.scripted import COMPARISON, agent, said
 
 
 class Failing(ScriptedGenerator):
@@ -90,15 +89,6 @@ def test_a_model_that_cannot_be_measured_is_asked_no_further(river_index: Corpus
     assert len(model.given) == 1
 
 
-def test_a_choice_that_names_no_option_is_paid_for() -> None:
-    def mumbling(prompt: Prompt) -> str:
-        return "I cannot say" if prompt.question.choices else said(prompt)
-
-    model = Failing(9, ValueError(), mumbling)
-    trace = check(agent("fixed-1", None).attempt(CHOICE, model, 60), model.given)
-    assert trace.parts["answer"].completion_tokens >= model.count(["I cannot say"])[0]
-
-
 def test_what_fails_before_the_first_call_has_an_empty_trace() -> None:
     tight = agent("fixed-2", None, limits=Limits(tokens=30))
     trace = check(tight.attempt(COMPARISON, ScriptedGenerator(said), 60), [])
@@ -114,23 +104,6 @@ def test_what_fails_before_the_first_call_has_an_empty_trace() -> None:
 def test_interrupts_are_passed_on(calls: int, kind: type[BaseException], river_index: CorpusIndex) -> None:
     with pytest.raises(kind):
         agent("fixed-4", river_index).attempt(COMPARISON, Failing(calls, kind()), 60)
-
-
-def test_a_fault_of_a_model_is_a_failure_that_names_it(river_index: CorpusIndex) -> None:
-    found = agent("fixed-1", river_index).attempt(COMPARISON, Failing(0, ZeroDivisionError("by 0")), 60)
-    assert "ZeroDivisionError: by 0" in str(found.error)
-    assert isinstance(found.error, GenerationError)
-    assert isinstance(found.error.__cause__, ZeroDivisionError)
-
-
-def test_numbers_of_numpy_make_a_trace_that_can_be_written(river_index: CorpusIndex) -> None:
-    limits = Limits(steps=np.int64(3), tokens=np.int64(9000), seconds=np.float64(60))
-    trace = (
-        agent("fixed-2", river_index, limits=limits)
-        .attempt(COMPARISON, ScriptedGenerator(said), np.int64(60))
-        .trace
-    )
-    assert Trace.from_dict(json.loads(json.dumps(trace.to_dict()))) == trace
 
 
 def test_a_trace_that_cannot_be_written_is_no_wrong_answer(

@@ -341,22 +341,6 @@ def test_names_are_checked_before_anything_runs(river_index: CorpusIndex) -> Non
         made.attempt(COMPARISON, Watched(), 0)
 
 
-def test_settings_are_checked() -> None:
-    with pytest.raises(InputError) as error:
-        WorkflowSettings(
-            models={"reader": "extractive", "a": "nonsense"},
-            prices={"a": (-1, 0)},
-            depth=-1,
-            threads=0,
-            seconds=0,
-        )
-    said_ = str(error.value)
-    for part in ("'reader' is the answering model", "'nonsense' is not known", "depth", "threads", "seconds"):
-        assert part in said_
-    with pytest.raises(InputError, match="wings is not a setting"):
-        WorkflowSettings.from_dict({"wings": 2})
-
-
 class Broken:
     """A decider that cannot decide for sub-questions, such as a bandit whose log cannot be read."""
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from mio_rag.errors import DataError, InputError
-from mio_rag.generation import ScriptedGenerator
+from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.rules import replay
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.budget import Limits
+from mio_rag.session.state import Memory
 from mio_rag.session.trace import Trace, append_traces, read_traces
 from tests.session.scripted import COMPARISON, agent, said
 
@@ -51,16 +52,9 @@ def test_traces_that_a_limit_ended_are_replayed(limits: Limits, river_index: Cor
     ("spoil", "said_of_it"),
     [
         (lambda data: data.update(version=3), "version 3"),
-        (lambda data: data.update(steps=7), "not a trace"),
         (lambda data: data.update(nonsense=1), "not a trace"),
         (lambda data: data["steps"][0]["about"].update(uncertainty=1.7), r"an uncertainty is not in"),
-        (lambda data: data.update(token_price=-1.0), "token_price"),
-        (lambda data: data.update(seconds="long"), "seconds"),
         (lambda data: data.update(complete=2.0), "complete must be <= 1, got 2.0"),
-        (lambda data: data.update(search=[]), "search"),
-        (lambda data: data["steps"][0].update(id=7), r"steps\[0\].id must be a text, got 7"),
-        (lambda data: data["steps"][0].update(output=None), r"steps\[0\].output must be a text"),
-        (lambda data: data["opening"][0].update(part=[]), r"opening\[0\].part must be a text"),
         (lambda data: data["steps"][0]["calls"][0].update(seconds=-1.0), r"calls\[0\].seconds must be >= 0"),
     ],
 )
@@ -86,3 +80,24 @@ def test_files_survive_an_interruption_and_keep_runs_apart(trace: Trace, tmp_pat
     file.write_text('{"version": 2}\n{"a": 1}\n', encoding="utf-8")
     with pytest.raises(DataError, match="line 1"):
         read_traces(file)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 9])
+def test_the_model_sees_the_last_notes_and_no_others(kept: int, river_index: CorpusIndex) -> None:
+    seen: list[Prompt] = []
+
+    def heard(prompt: Prompt) -> str:
+        seen.append(prompt)
+        if prompt.system.startswith("You think"):
+            return f"Thought number {sum(p.system == prompt.system for p in seen)}."
+        return said(prompt)
+
+    agent("fixed-7", river_index, kept_notes=kept).attempt(COMPARISON, ScriptedGenerator(heard), 60)
+    made = 0
+    for prompt in seen:
+        shown = {k for k in range(1, 9) if f"Thought number {k}." in prompt.user}
+        assert shown == set(range(max(1, made - kept + 1), made + 1)), prompt.user
+        made += prompt.system.startswith("You think")
+    assert made == (3 if kept else 1)  # the same prompt is not asked twice
+    shown_in_the_end = Memory(COMPARISON, notes=["a", "b", "c"]).passages(kept)
+    assert [p.text.split("\n") for p in shown_in_the_end] == ([list("abc")[-kept:]] if kept else [])
