@@ -276,23 +276,21 @@ class Pacer:
                 raise InputError(
                     f"reservation {reservation.id} is not known: it was settled already, or is another's"
                 )
-            # What was under way when its window ended counts there as spent in full.
-            is_past = held.window != state.window
-            of = transaction.past_state(held.window) if is_past else state
+            of = state if held.window == state.window else transaction.of(held.window)
             if of is not None:
-                if is_past or held.expired:
+                if held.expired:
                     of.settled += used - held.tokens
                     of.lost -= held.tokens
                 else:
-                    of.reserved -= held.tokens
                     of.settled += used
+                    of.reserved -= held.tokens
                 if tokens is None:
                     of.asked -= 1
                     of.logs -= math.log(reservation.price)
                 else:
                     of.finished += 1
-                if is_past:
-                    transaction.write_past(of)
+                if of is not state:
+                    transaction.write(of)
                 elif tokens is not None and held.tokens:  # without tokens it shows nothing about the price
                     off = min(_MOST, (used - held.share) / held.share) if held.share > 0 else _MOST
                     questions = max(self._usual(of)[0].sum(), of.asked)
@@ -361,17 +359,18 @@ class Pacer:
         A window is known by its number. One that the clock comes back to goes on where it was left, so that
         each spends its total once, and none is kept waiting for a time that a wrong clock has promised.
         """
-        state = transaction.state()
+        state = transaction.last()
         number, began = self._window(now)
         if number != state.window:
-            transaction.close_window(state)
-            state = transaction.reopened(number) or self._following(state, number, began, now)
-            transaction.write(state)
+            state = transaction.of(number) or self._following(state, number, began, now)
+            transaction.open(state)
         for window, tokens in transaction.expired(now):
-            if window == state.window:  # those of a window that has ended count in it already
-                state.reserved -= tokens
-                state.settled += tokens
-                state.lost += tokens
+            of = state if window == state.window else transaction.of(window)
+            if of is not None:
+                of.reserved -= tokens
+                of.settled += tokens
+                of.lost += tokens
+                transaction.write(of)
         return state
 
     # Time

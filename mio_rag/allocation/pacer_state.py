@@ -6,6 +6,7 @@ decisions may be missing, since nothing waits for the disk.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import sqlite3
@@ -18,14 +19,14 @@ from typing import Any
 from mio_rag.errors import InputError, StateError
 from mio_rag.storage import SharedFile
 
-_SCHEMA = 7
+_SCHEMA = 8
 _APPLICATION = 0x6D696F70  # "miop": how the file is recognised
 _KEPT_WINDOWS = 1000  # in the order in which they were left, which is not theirs where the clock jumps
 
 
 @dataclass
 class State:
-    """The window that is open.
+    """A window; the last one that was opened is the one that the clock is in.
 
     window, began: its number; when it began, in seconds since 1970.
     settled, reserved: tokens that were spent in it; that questions under way may still spend.
@@ -72,18 +73,13 @@ _SET = ", ".join(f"{name} = ?" for name in _NAMES)
 _TYPED = ", ".join(f"{name} NOT NULL" for name in _NAMES)
 _CREATE = f"""
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), {_TYPED});
-CREATE TABLE windows (closed INTEGER PRIMARY KEY AUTOINCREMENT, {_TYPED}, UNIQUE (window));
+CREATE TABLE windows (opened_as INTEGER PRIMARY KEY AUTOINCREMENT, {_TYPED}, UNIQUE (window));
 CREATE TABLE reservations (id INTEGER PRIMARY KEY AUTOINCREMENT, window INTEGER NOT NULL,
     tokens INTEGER NOT NULL, share REAL NOT NULL, expires REAL);
 CREATE INDEX reservations_by_end ON reservations (expires) WHERE expires IS NOT NULL;
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_SCHEMA};
 """
-
-
-def _values(state: State) -> list[Any]:
-    return [getattr(state, name) for name in _NAMES]
 
 
 class Store(SharedFile):
@@ -132,7 +128,7 @@ class Store(SharedFile):
             for statement in filter(None, map(str.strip, _CREATE.split(";"))):
                 connection.execute(statement)
             connection.executemany("INSERT INTO settings VALUES (?, ?)", self._settings.items())
-            connection.execute(f"INSERT INTO state VALUES (1, {_MARKS})", _values(self._first))
+            Transaction(connection, self._named).open(self._first)
             return
         if application != _APPLICATION:
             raise InputError(f"'{self._path}' is a database of something else: choose another path")
@@ -148,7 +144,7 @@ class Store(SharedFile):
             if known.get(name) != value
         ]
         if other:
-            price = number("SELECT price FROM state")
+            price = Transaction(connection, self._named).last().price
             raise InputError(
                 f"'{self._path}' is the state of another pacer ({'; '.join(other)}): give the same settings, "
                 f"or another path with price={price:.3g}, its last price"
@@ -161,58 +157,42 @@ class Transaction:
     def __init__(self, connection: sqlite3.Connection, named: str) -> None:
         self._execute, self._named = connection.execute, named
 
-    def _checked(self, row: tuple[Any, ...] | None, table: str) -> State:
-        """A row as a state; `StateError` if it is damaged."""
-        what = "nothing" if row is None else ""
+    def _state(self, which: str, *given: Any) -> State | None:
+        """A window; `StateError` if its row is damaged."""
+        row = self._execute(f"SELECT {_COLUMNS} FROM windows {which}", given).fetchone()
         for column, value in zip(fields(State), row or (), strict=False):
             kinds = {"int": int, "str": str}.get(str(column.type), (int, float))
             if not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
-                what = f"{column.name}={value!r}"
-        if what or row is None:
-            raise StateError(
-                f"{self._named} is damaged: row 1 of {table} holds {what}. Restore the file, or remove it to "
-                "begin anew"
-            )
-        return State(*row)
+                raise StateError(
+                    f"{self._named} is damaged: it holds {column.name}={value!r}. Restore the file, or "
+                    "remove it to begin anew"
+                )
+        return None if row is None else State(*row)
 
-    def state(self) -> State:
-        """Return the open window."""
-        return self._checked(self._execute(f"SELECT {_COLUMNS} FROM state").fetchone(), "state")
+    def last(self) -> State:
+        """Return the window that was opened last."""
+        state = self._state("ORDER BY opened_as DESC LIMIT 1")
+        if state is None:
+            raise StateError(f"{self._named} is damaged: it holds no window. Remove it to begin anew")
+        return state
+
+    def of(self, window: int) -> State | None:
+        """Return a window; None where it was never opened, or is not kept."""
+        return self._state("WHERE window = ?", window)
+
+    def open(self, state: State) -> None:
+        """Make a window the last one, new or not; of those before, only a thousand are kept."""
+        made = f"INSERT OR REPLACE INTO windows ({_COLUMNS}) VALUES ({_MARKS})"
+        last = self._execute(made, dataclasses.astuple(state)).lastrowid
+        assert last is not None
+        self._execute("DELETE FROM windows WHERE opened_as < ?", (last - _KEPT_WINDOWS,))
+        self._execute("DELETE FROM reservations WHERE window NOT IN (SELECT window FROM windows)")
 
     def write(self, state: State) -> None:
-        """Replace the open window."""
-        self._execute(f"UPDATE state SET {_SET}", _values(state))
-
-    def close_window(self, state: State) -> None:
-        """Store the account of a window that the clock has left; what it still reserves counts as lost."""
-        state.settled += state.reserved
-        state.lost += state.reserved
-        state.reserved = 0
-        stored = f"INSERT OR REPLACE INTO windows ({_COLUMNS}) VALUES ({_MARKS})"
-        last = self._execute(stored, _values(state)).lastrowid
-        assert last is not None
-        old = (last - _KEPT_WINDOWS,)
+        """Replace a window, in its place."""
         self._execute(
-            "DELETE FROM reservations WHERE expires IS NULL AND window IN "
-            "(SELECT window FROM windows WHERE closed <= ?)",
-            old,
+            f"UPDATE windows SET {_SET} WHERE window = ?", (*dataclasses.astuple(state), state.window)
         )
-        self._execute("DELETE FROM windows WHERE closed <= ?", old)
-
-    def reopened(self, window: int) -> State | None:
-        """Take out the account of a window that the clock comes back to; None where there is none."""
-        state = self.past_state(window)
-        if state is None:
-            return None
-        self._execute("DELETE FROM windows WHERE window = ?", (window,))
-        under_way = (
-            "SELECT coalesce(sum(tokens), 0) FROM reservations WHERE window = ? AND expires IS NOT NULL"
-        )
-        held = int(self._execute(under_way, (window,)).fetchone()[0])
-        state.settled -= held
-        state.lost -= held
-        state.reserved = held
-        return state
 
     def reserve(self, window: int, tokens: int, share: float, expires: float) -> int:
         """Add a reservation, and return its id."""
@@ -240,12 +220,3 @@ class Transaction:
         if found:
             self._execute(f"UPDATE reservations SET expires = NULL WHERE {over}", (now,))
         return [(int(window), int(tokens)) for window, tokens in found]
-
-    def past_state(self, window: int) -> State | None:
-        """Return the account of a window that is not open; None where it is not kept."""
-        found = self._execute(f"SELECT {_COLUMNS} FROM windows WHERE window = ?", (window,)).fetchone()
-        return None if found is None else self._checked(found, "windows")
-
-    def write_past(self, state: State) -> None:
-        """Replace it, in its place among those that are kept."""
-        self._execute(f"UPDATE windows SET {_SET} WHERE window = ?", [*_values(state), state.window])

@@ -268,8 +268,8 @@ def test_files_of_something_else_are_refused_with_the_reason(tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"window none there, 86400 s here"):
         Pacer(10_000, horizon=10, window="day", path=path)
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 8")
-    with pytest.raises(InputError, match="of version 8, and this is version 7"):
+        connection.execute("PRAGMA user_version = 9")
+    with pytest.raises(InputError, match="of version 9, and this is version 8"):
         Pacer(10_000, horizon=10, path=path)
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as connection:
@@ -307,9 +307,9 @@ def test_damaged_state_is_refused_with_file_and_row(damage: str, tmp_path: Path)
     path = tmp_path / "pacer.sqlite"
     pacer = Pacer(1000, horizon=8, path=path)
     with sqlite3.connect(path) as connection:
-        connection.execute(f"UPDATE state SET {damage}")
+        connection.execute(f"UPDATE windows SET {damage}")
     for asked in (pacer.ask, pacer.account):
-        with pytest.raises(StateError, match=r"pacer.sqlite' is damaged: row 1 of state holds \w+="):
+        with pytest.raises(StateError, match=r"pacer.sqlite' is damaged: it holds \w+="):
             asked()
 
 
@@ -378,6 +378,7 @@ def test_a_full_disk_loses_nothing_and_overspends_nothing(tmp_path: Path) -> Non
                 failed = str(error)
         assert failed is not None
         assert "the count of tokens cannot be read or written" in failed
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))  # not even a small one
         for _ in range(3):
             with pytest.raises(StateError):
                 pacer.spent(first, 70)
