@@ -179,7 +179,7 @@ def asking(
             assert keys.accounts is not None
             return int(keys.accounts.spent(dict(keys)["one"])["tokens", "day"][0])
         with sqlite3.connect(state) as connection:
-            return int(connection.execute("SELECT settled FROM state").fetchone()[0])
+            return int(connection.execute("SELECT settled FROM windows").fetchone()[0])
 
     headers = {"Authorization": f"Bearer {key}"}
     with TestClient(app, raise_server_exceptions=False, headers=headers) as client:
