@@ -297,33 +297,32 @@ def allocate_batch(
         if (known := _finished(final, groups)) is not None:
             return replace(known, done_before=rows, seconds=time.perf_counter() - began)
         work = _Work(final, groups, total, sample, engine, workers, tell)
-        prices = work.prices()
-        while (shares := work.shares(prices)) is None:
-            prices = work.prices()
-        job = work.job(prices)
+        while (shares := work.shares(prices := work.prices())) is None:
+            pass
         tell("writing", rows, 0)
         tokens, value, statuses = written(
-            job, final, groups, shares, lambda done: tell("writing", rows, done)
+            work.job(prices), final, groups, shares, lambda done: tell("writing", rows, done)
         )
         if tokens > total:
             raise SolverError(f"the shards in '{folder}' hold {tokens} tokens: delete them and run again")
-        gather(job, groups, final.out)
+        gather(work.job(prices), groups, final.out)
         # At every price, no allocation of the total is worth more than this.
         bounds = [one + price * total for one, price in zip(shares.relaxed, prices, strict=True)]
         bound = max(value, min(bounds))
         proven, missing = math.isfinite(bound), bound - value
+        last, peaks = work.ran[-1], [ran.peak_worker_mb for ran in work.ran]
+        seconds = sum(ran.seconds for ran in work.ran)
+        fields = {
+            **vars(last),
+            "out": folder,
+            "statuses": dict(sorted(statuses.items())),
+            "seconds": time.perf_counter() - began,
+            "rows_per_second": (rows - last.done_before) / seconds if seconds else 0.0,
+            "worker_seconds": sum(ran.worker_seconds for ran in work.ran),
+            "peak_worker_mb": None if None in peaks else max(peak for peak in peaks if peak is not None),
+        }
         summary = AllocationSummary(
-            folder,
-            engine,
-            workers,
-            rows,
-            work.rejected,
-            work.before,
-            dict(sorted(statuses.items())),
-            seconds=time.perf_counter() - began,
-            rows_per_second=(rows - work.before) / work.seconds if work.seconds else 0.0,
-            worker_seconds=work.cpu,
-            peak_worker_mb=work.peak,
+            **fields,
             total_tokens=total,
             tokens_used=tokens,
             token_price=prices[bounds.index(min(bounds))],
@@ -331,7 +330,7 @@ def allocate_batch(
             bound=bound if proven else None,
             gap=0.0 if missing == 0 else missing / abs(value) if proven and value else None,
             prices=prices,
-            rounds=work.rounds,
+            rounds=len(work.ran),
         )
         write_atomically(folder / "summary.json", json.dumps(summary.to_dict(), indent=1))
         _clear(final)
@@ -358,8 +357,7 @@ class _Work:
     ) -> None:
         self.final, self.groups, self.total, self.sample = final, groups, total_tokens, sample
         self.engine, self.workers, self.tell = engine, workers, tell
-        self.rounds, self.before, self.rejected, self.cpu, self.seconds = 0, 0, 0, 0.0, 0.0
-        self.peak: float | None = 0.0
+        self.ran: list[BatchSummary] = []
         self._record = final.out / "prices.json"
         self._fewest: list[int] = []
         self._next: tuple[float, ...] | None = None
@@ -374,11 +372,10 @@ class _Work:
                 known = json.loads(self._record.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise DataError(f"'{self._record}' cannot be read ({error}): delete it") from error
-        if len(known) <= self.rounds:
+        if len(known) <= len(self.ran):
             known = [*known, list(self._next or self._estimated(self.total))]
             write_atomically(self._record, json.dumps(known))
-        self.rounds += 1
-        return tuple(known[self.rounds - 1])
+        return tuple(known[len(self.ran)])
 
     def _estimated(self, total: float) -> tuple[float, ...]:
         done = 0
@@ -395,21 +392,19 @@ class _Work:
         return found
 
     def job(self, prices: tuple[float, ...]) -> Job:
-        """Return the job of the options of this round."""
-        return replace(self.final, out=self.final.out / f"options-{self.rounds}", prices=prices)
+        """Return the job of the options of the last round."""
+        return replace(self.final, out=self.final.out / f"options-{len(self.ran)}", prices=prices)
 
     def shares(self, prices: tuple[float, ...]) -> Shares | None:
         """Choose an option for each row; None where the total lies outside the options.
 
         Raises `InputError` if what must be chosen takes more than the total.
         """
-        job = self.job(prices)
+        rounds = len(self.ran) + 1
+        job = replace(self.final, out=self.final.out / f"options-{rounds}", prices=prices)
         job.out.mkdir(exist_ok=True)
         prepare(job.out)
-        ran = run(job, self.groups, self.engine, self.workers, self.tell)
-        self.before, self.rejected = ran.before, ran.rejected
-        self.seconds, self.cpu = self.seconds + ran.seconds, self.cpu + ran.cpu_seconds
-        self.peak = None if ran.peak_mb is None or self.peak is None else max(self.peak, ran.peak_mb)
+        self.ran.append(run(job, self.groups, self.engine, self.workers, self.tell))
         found = shared(job, self.groups, self.total)
         if found.shortest is not None and found.shortest > self.total:
             raise InputError(
@@ -421,22 +416,22 @@ class _Work:
             self._over = prices[0]
         if under:
             self._under = prices[-1]
-        if (over or under) and self.rounds == 1 and len(prices) == 1:
+        if (over or under) and rounds == 1 and len(prices) == 1:
             # All rows spend another multiple of the total than the sample does.
             seen = max(1, found.fewest + found.most) / 2
             self._next = self._estimated(self.total**2 / seen)
             return None
         if over:
             self._fewest.append(found.fewest)
-            if self.rounds == _ROUNDS or (self.rounds > 2 and self._fewest[-2:] == [found.fewest] * 2):
+            if rounds == _ROUNDS or (rounds > 2 and self._fewest[-2:] == [found.fewest] * 2):
                 raise InputError(
                     f"total_tokens={self.total} is too little: what must be chosen (must_include, "
                     f"min_passages, floor) takes {found.fewest} tokens at least; raise it, or ask for less"
                 )
             self._next = (self._under or max(_WIDER * prices[0], _SMALLEST), prices[0])
             return None
-        if under and self.rounds < _ROUNDS:
-            lower = prices[-1] / _WIDER if self.rounds < 3 else 0.0
+        if under and rounds < _ROUNDS:
+            lower = prices[-1] / _WIDER if rounds < 3 else 0.0
             self._next = (prices[-1], lower if self._over is None else self._over)
             return None
         return found

@@ -7,6 +7,7 @@ rerun, write the same bytes (as long as no time limit cuts a program short).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import mmap
 import multiprocessing
@@ -23,7 +24,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -431,18 +432,7 @@ def prepare(folder: Path) -> None:
         raise InputError(f"'{folder}' cannot be written: {error}") from error
 
 
-class Ran(NamedTuple):
-    """What a run did: rows finished before, rejected rows, statuses, wall and CPU seconds, peak memory."""
-
-    before: int
-    rejected: int
-    statuses: dict[str, int]
-    seconds: float
-    cpu_seconds: float
-    peak_mb: float | None
-
-
-def run(job: Job, groups: Sequence[Group], engine: Engine, workers: int, tell: Progress) -> Ran:
+def run(job: Job, groups: Sequence[Group], engine: Engine, workers: int, tell: Progress) -> BatchSummary:
     """Make the shards that are missing; count all of them, each row once.
 
     Raises `SolverError` if a shard is missing or holds other rows than it should.
@@ -450,9 +440,8 @@ def run(job: Job, groups: Sequence[Group], engine: Engine, workers: int, tell: P
     parquet: Any = require("pyarrow.parquet", "batch", "batches")
     total, began = groups[-1].first_row + groups[-1].rows, time.perf_counter()
     shards = list(shards_of(job, groups))
-    done = [shard_state(job, group, start) is not None for group, start, _ in shards]
-    before = sum(count for (*_, count), finished in zip(shards, done, strict=True) if finished)
-    left = {group.number for (group, *_), finished in zip(shards, done, strict=True) if not finished}
+    left = {group.number for group, start, _ in shards if shard_state(job, group, start) is None}
+    before = sum(count for group, start, count in shards if shard_state(job, group, start) is not None)
     tell("selecting", total, before)
     missing = [group for group in groups if group.number in left]
     reports = list(_engine(job, missing, engine, workers, lambda rows: tell("selecting", total, rows)))
@@ -466,9 +455,19 @@ def run(job: Job, groups: Sequence[Group], engine: Engine, workers: int, tell: P
         rejected += state["rejected"]
         statuses.update(state["statuses"])
     peaks = [report.peak_mb for report in reports]
-    peak = None if None in peaks else max((p for p in peaks if p is not None), default=0.0)
-    cpu = sum(report.cpu_seconds for report in reports)
-    return Ran(before, rejected, dict(sorted(statuses.items())), seconds, cpu, peak)
+    return BatchSummary(
+        job.out,
+        engine,
+        workers,
+        rows=total,
+        rejected=rejected,
+        done_before=before,
+        statuses=dict(sorted(statuses.items())),
+        seconds=seconds,
+        rows_per_second=(total - before) / seconds,
+        worker_seconds=sum(report.cpu_seconds for report in reports),
+        peak_worker_mb=None if None in peaks else max((p for p in peaks if p is not None), default=0.0),
+    )
 
 
 def _engine(
@@ -540,22 +539,9 @@ def select_batch(
     tell = progress or (lambda kind, total, done: None)
     with locked(folder):
         claim(job, files, tell)
-        total = groups[-1].first_row + groups[-1].rows
         ran = run(job, groups, engine, workers, tell)
         gather(job, groups, job.out)
         shutil.rmtree(folder / "work")
-        summary = BatchSummary(
-            folder,
-            engine,
-            workers,
-            total,
-            ran.rejected,
-            ran.before,
-            ran.statuses,
-            seconds=time.perf_counter() - began,
-            rows_per_second=(total - ran.before) / ran.seconds,
-            worker_seconds=ran.cpu_seconds,
-            peak_worker_mb=ran.peak_mb,
-        )
+        summary = dataclasses.replace(ran, out=folder, seconds=time.perf_counter() - began)
         write_atomically(folder / "summary.json", json.dumps(summary.to_dict(), indent=1))
     return summary
