@@ -39,13 +39,10 @@ _ROUNDS = 20
 
 @dataclass(frozen=True)
 class PricePoint:
-    """What a workload spends and reaches at one price, in the mean of its questions.
+    """What a workload spends and reaches at one price, on average over its questions.
 
-    token_price: lambda_3, in units of relevance per token.
-    mean_tokens, mean_value: the value is the program's, without the price of tokens; weighted where questions
-        are.
-    mean_bound: no allocation of that many tokens is worth more in the mean; infinite where a solver proves
-        nothing.
+    mean_value: of the program, without the price of tokens; weighted where questions are.
+    mean_bound: no allocation of that many tokens is worth more; infinite where a solver proves nothing.
     """
 
     token_price: float
@@ -63,11 +60,9 @@ class PricePoint:
 class WorkloadPrice:
     """The price at which a workload spends at most so many tokens in the mean.
 
-    wanted: mean tokens that were asked for.
-    at: the price, and what is spent and reached there; never above what was asked for.
+    at: the price, and what is spent and reached there; never above `wanted`.
     below: the nearest price tried at which more is spent; None where even free tokens are not all spent.
-    questions, programs: solved programs are fewer than questions times prices: neighbouring prices prove each
-        other.
+    programs: that were solved: fewer than questions times prices, since neighbouring prices prove each other.
     curve: every price that was tried, by falling price.
     """
 
@@ -283,10 +278,9 @@ class Allocation:
         Together never above `total_tokens`.
     token_price: mu: what one more token had to be worth; 0 where nothing had to be left out for its tokens.
     values: w_q V_q of each choice, recomputed from it. 0 where nothing is feasible.
-    bound: proven: no allocation of the total is worth more, where tokens are summed over passages and what
-        they share. None where a solver proved nothing.
+    bound: no allocation of the total is worth more, where tokens are summed over passages and what they
+        share. None where a solver proved nothing.
     programs: solved on the way.
-    notes: what a person should know.
     """
 
     choices: tuple[Choice, ...]

@@ -256,12 +256,6 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
     damaged = [name for name, given in read.items() if given and bytes in set(map(type, given))]
     if damaged:
         raise InputError([*problems, *(f"{name} is not valid UTF-8 text" for name in damaged)])
-    blank = [k for k, name in enumerate(ids) if not (name or "").strip()]
-    problems += [f"ids[{blank[0]}] is blank or null"] if blank else []
-    for name in _TEXTS:
-        values = row.get(name)
-        if values is not None and None in values:
-            problems.append(f"{name}[{values.index(None)}] is null")
     for name in ("embeddings", "similarity", "links", "duplicates"):
         value = row.get(name)
         if isinstance(value, str):

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -396,30 +395,6 @@ def test_a_full_disk_loses_nothing_and_overspends_nothing(tmp_path: Path) -> Non
     pacer.close()
     account = Pacer(100_000, horizon=200, path=path).account()
     assert (account.spent, account.reserved, account.finished) == (70 + told, 0, 1 + len(held))
-
-
-@pytest.mark.parametrize("stored", [False, True])
-def test_threads_share_one_pacer(tmp_path: Path, stored: bool) -> None:
-    pacer = Pacer(20_000, horizon=200, path=tmp_path / "p.sqlite" if stored else None, most=300)
-    spent: list[int] = []
-
-    def work(seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        for _ in range(40):
-            reservation = pacer.ask()
-            used = int(rng.integers(0, reservation.allowed + 1))
-            pacer.spent(reservation, used)
-            spent.append(used)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    account = pacer.account()
-    assert len(spent) == 200 == account.finished
-    assert account.spent == sum(spent) <= 20_000
-    assert account.reserved == 0
 
 
 # --- processes ----------------------------------------------------------------------------------------------

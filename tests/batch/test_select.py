@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from mio_rag import Candidates, InputError, Selector
 from mio_rag.batch import select_batch as run_batch
 from mio_rag.batch.rows import read_rows
-from mio_rag.batch.run import DIED, _marked
+from mio_rag.batch.run import DIED
 from mio_rag.cli.app import app
 from mio_rag.relevance.model import pool_signals, relevance_of
 from tests.batch.made import (
@@ -29,7 +29,6 @@ from tests.batch.made import (
     rows,
     write,
 )
-from tests.cli.running import full_disk
 
 select_batch = partial(run_batch, workers=0)
 
@@ -228,20 +227,6 @@ def test_a_lost_shard_is_made_again_with_the_same_bytes(tmp_path: Path) -> None:
     shard.write_bytes(before[:100])  # a disk that lost some of it
     assert select_batch(path, out, 90, SELECTOR, shard_rows=4).done_before == 8
     assert shard.read_bytes() == before
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with (
-        full_disk(4),
-        pytest.raises(InputError, match=r"group-0\.at' could not be written"),
-        _marked(tmp_path / "group-0.at"),
-    ):
-        pass
-    path, out = write(tmp_path / "c.parquet", rows(4)), tmp_path / "out"
-    select_batch(path, out, 90, SELECTOR)
-    (out / "work").write_text("where a folder cannot be made")
-    with pytest.raises(InputError, match="out' cannot be written"):
-        select_batch(path, out, 90, SELECTOR)
 
 
 def test_hidden_files_of_a_folder_are_left_alone(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from mio_rag.cli.app import app
 from mio_rag.corpora.load import Dataset
 from mio_rag.deciders.order import Order
 from mio_rag.errors import InputError
-from mio_rag.evaluation.contenders import default_baseline
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.policies import make
@@ -123,10 +122,3 @@ def test_a_new_kind_is_checked_and_asked_like_any_other(river_index: CorpusIndex
 def test_a_wrong_name_is_refused_at_registration(name: object) -> None:
     with pytest.raises(InputError, match="controller"):
         register(Kind(name, make_thinker))  # type: ignore[arg-type]
-
-
-def test_baselines_are_rivals_where_there_are_any() -> None:
-    assert default_baseline(("exact", "topk", "fused", "mdp")) == "fused"
-    assert default_baseline(("exact", "topk", "mdp")) == "topk"
-    assert default_baseline(("mdp@evidence", "fixed-1", "random")) == "fixed-1"
-    assert default_baseline(("mdp", "mdp@evidence")) == "mdp"
