@@ -103,6 +103,8 @@ def fit_relevance(
                 index.passages, synthetic, write=write if reader else None, seed=seed, progress=advance
             )
         dataset = Dataset("made", tuple(index.passages), asked)
+        if reader is None:
+            output.say("Questions of words alone are unlike people's: compare with what ships before use.")
     found = chosen.policy.search.retrieval
     if found.link_hops is None and index.links is not None:
         found = dataclasses.replace(found, link_hops=1)

@@ -186,7 +186,11 @@ class Selector(Settings):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        problems = self.about_passages() if self.units == "sentences" else []
+        problems = []
+        if self.units == "sentences" and (named := ", ".join(self.about_passages())):
+            problems.append(
+                f"units='sentences' excludes {named}: that is about whole passages, leave one of them out"
+            )
         if self.counterpart == "joint" and self.redundancy_by_relevance:
             problems.append(
                 "counterpart='joint' has no redundancy_by_relevance: use termwise, or leave one of them out"
@@ -237,7 +241,7 @@ class Selector(Settings):
         return cls.preset("raw", **settings)
 
     def about_passages(self) -> list[str]:
-        """Return what holds for whole passages alone, where sentences are chosen."""
+        """Return names of settings that hold for whole passages alone."""
         given = {
             "min_passages": self.min_passages is not None,
             "max_passages": self.max_passages is not None,
@@ -249,10 +253,7 @@ class Selector(Settings):
             "counterpart": self.counterpart != "termwise",
             "merge=False": not self.merge,
         }
-        named = ", ".join(name for name, is_given in given.items() if is_given)
-        if not named:
-            return []
-        return [f"units='sentences' excludes {named}: that is about whole passages, leave one of them out"]
+        return [name for name, is_given in given.items() if is_given]
 
     def whole(self) -> Self:
         """Return these settings with whole passages where they leave units open."""

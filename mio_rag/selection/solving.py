@@ -122,8 +122,13 @@ def _how_read(choice: Choice) -> list[str]:
     return [f"{said}, what they share once: {plural(saved, 'token')} saved" if saved > 0 else said]
 
 
-def _why_sentences(choice: Choice) -> list[str]:
-    """Where nobody asked for sentences, why they were chosen."""
+def _why_units(choice: Choice) -> list[str]:
+    """Where nobody asked for sentences, or for whole passages of documents, why they were chosen."""
+    formulation = choice.formulation
+    if formulation.source.formula is not None and formulation.passages is formulation.candidates:
+        settings = formulation.settings
+        named = settings.about_passages() + (["must_include"] if settings.must_include else [])
+        return [f"whole passages, since {', '.join(named)} is about these"] if named else []
     if not (choice.by_room and choice.chosen):
         return []
     return [
@@ -290,7 +295,7 @@ def concluded(choice: Choice) -> Selection:
         priced = Priced(side.marginal(result.x), side.paid)
     notes = {
         "constraint": side.notes(result.x),
-        "units": _why_sentences(choice),
+        "units": _why_units(choice),
         "merged": _how_read(choice),
         "near_duplicate": _not_cut(choice),
         "answerable": _no_answer_here(choice, likely),

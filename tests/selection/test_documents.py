@@ -173,3 +173,13 @@ def test_the_program_counts_what_is_read_and_its_optimum_is_one(case: tuple[Pool
     found = chooser.select(pool, budget, COUNTER)
     assert found.tokens_used <= budget
     assert found.result.objective == pytest.approx(best)
+
+
+def test_settings_about_passages_read_them_whole_and_say_so() -> None:
+    pool = _document_pool([("Loen | 54 | 61", TABLE, 0.9), ("Olden | 12 | 15", TABLE, 0.1)])
+    for changes, named in (({"max_passages": 1}, "max_passages"), ({"merge": False}, "merge=False")):
+        selection = Selector(**changes).select(pool, 40, COUNTER)
+        assert selection.unit == "passage"
+        assert f"whole passages, since {named} is about these" in selection.notes
+    plain = Selector(units="passages").select(pool, 40, COUNTER)
+    assert not any("is about these" in note for note in plain.notes)
