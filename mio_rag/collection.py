@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -29,11 +28,9 @@ from mio_rag.adapters.plain import (
 from mio_rag.ask import answer_from
 from mio_rag.context import RegexCounter, TokenCounter
 from mio_rag.defaults import DEFAULTS
-from mio_rag.errors import InputError, MioRagError
+from mio_rag.errors import InputError
 from mio_rag.filters import Filter
-from mio_rag.generation import Generator, build_prompt, make_generator, reader_spec
-from mio_rag.generation.base import BaseGenerator
-from mio_rag.generation.prompts import Prompt
+from mio_rag.generation import Generator, as_generator, build_prompt, make_generator, reader_spec
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import Setup
 from mio_rag.policy import PRESETS, Policy
@@ -47,35 +44,10 @@ from mio_rag.selection.selector import Selector, check_ids
 from mio_rag.session.loop import Session
 from mio_rag.sources import Building, Changes, Opened, open_source
 from mio_rag.stores.base import Store, StoreIndex
-from mio_rag.types import Answer, GenerationError, Passage, Question
+from mio_rag.types import Answer, Passage, Question
 
 #: Anything that answers: a name as --model takes it, a generator, or a function (prompt, max_tokens) -> text.
 Model = str | Generator | Callable[[str, int], str]
-
-
-class FunctionGenerator(BaseGenerator):
-    """A reader that is a function of a prompt and the longest answer in tokens."""
-
-    def __init__(self, function: Callable[[str, int], str], counter: Counter | None = None) -> None:
-        super().__init__(getattr(function, "__name__", "function"), concurrency=64)
-        self._function = function
-        self._counter = RegexCounter() if counter is None else as_counter(counter)
-
-    def _count(self, texts: list[str]) -> list[int]:
-        return self._counter.count(texts)
-
-    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
-        start = time.perf_counter()
-        try:
-            text = self._function(f"{prompt.system}\n\n{prompt.user}", max_tokens)
-        except MioRagError:
-            raise
-        except Exception as error:
-            raise GenerationError(f"{self.name} failed: {type(error).__name__}: {error}") from error
-        if not isinstance(text, str):
-            raise GenerationError(f"{self.name} returned a {type(text).__name__}, expected a string")
-        spent = self.prompt_tokens(prompt), self.count([text])[0]
-        return Answer(text, *spent, time.perf_counter() - start, self.name)
 
 
 def select(
@@ -384,10 +356,8 @@ class Collection:
         return replace(session, kit=replace(session.kit, selector=chooser), priced=None)
 
     def _reader(self, model: Model) -> Generator:
-        if isinstance(model, Generator):
-            return model
-        if callable(model):
-            return FunctionGenerator(model)
+        if not isinstance(model, str):
+            return as_generator(model)
         spec = reader_spec(model)
         with self._lock:
             if spec not in self._models:

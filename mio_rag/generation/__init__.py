@@ -13,7 +13,7 @@ in this process), `HuggingFaceGenerator` (transformers), `OpenAIGenerator` (any 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -25,7 +25,7 @@ from mio_rag.errors import InputError
 from mio_rag.generation.base import BaseGenerator
 from mio_rag.generation.prompts import Prompt, build_prompt
 from mio_rag.generation.protocol import Generator
-from mio_rag.generation.scripted import ScriptedGenerator
+from mio_rag.generation.scripted import FunctionGenerator, ScriptedGenerator
 
 if TYPE_CHECKING:
     from mio_rag.generation.extractive import ExtractiveGenerator
@@ -42,6 +42,7 @@ __all__ = [
     "OpenAIGenerator",
     "Prompt",
     "ScriptedGenerator",
+    "as_generator",
     "build_prompt",
     "make_generator",
     "reader_spec",
@@ -124,6 +125,13 @@ def make_generator(spec: str, **options: Any) -> Generator:
     except InputError:
         generator.close()
         raise
+
+
+def as_generator(reader: str | Generator | Callable[[str, int], str]) -> Generator:
+    """Return what answers: a specification, a generator, or any function (prompt, max_tokens) -> text."""
+    if isinstance(reader, str):
+        return make_generator(reader_spec(reader))
+    return reader if isinstance(reader, Generator) else FunctionGenerator(reader)
 
 
 def check_generator(spec: str) -> None:

@@ -18,12 +18,12 @@ from contextvars import ContextVar
 from dataclasses import replace
 from threading import BoundedSemaphore, Lock, RLock, local
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt, chat_prompt
+from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt, chat_prompt, disarmed
 from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, Generator
 from mio_rag.types import Answer, GenerationError, Passage, Question, clean
 
@@ -216,6 +216,52 @@ class Spoken:
             self._tell(text)
 
 
+class Pieces:
+    """Puts a reply together from its pieces, in the form of chat completions, and reports its texts.
+
+    tell: called with each text.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self.told = tell, False
+        self._message: dict[str, str] = {}
+        self._logprobs: list[Any] = []
+        self._reason: Any = None
+        self._usage: Any = None
+
+    def hear(self, chunk: Any) -> bool:
+        """Take a piece; returns False, for llama.cpp goes on then.
+
+        Raises `GenerationError` for a piece that reports an error, or is none.
+        """
+        try:
+            if (error := chunk.get("error")) is not None:
+                told = error.get("message", error) if isinstance(error, dict) else error
+                raise GenerationError(str(told)[:300], untold=True, repeat=not self.told)
+            self._usage = chunk.get("usage") or self._usage
+            for choice in chunk.get("choices") or ():
+                delta = choice.get("delta") or {}
+                for name in ("content", "reasoning_content", "reasoning"):
+                    if isinstance(text := delta.get(name), str):
+                        self._message[name] = self._message.get(name, "") + text
+                if delta.get("content"):
+                    self.told = True
+                    self._tell(delta["content"])
+                self._reason = choice.get("finish_reason") or self._reason
+                self._logprobs += (choice.get("logprobs") or {}).get("content") or []
+        except (AttributeError, TypeError, KeyError) as error:
+            raise GenerationError(f"a piece of the reply cannot be read: {error}", untold=True) from error
+        return False
+
+    @property
+    def reply(self) -> dict[str, Any]:
+        """The whole reply."""
+        scored = {"content": self._logprobs} if self._logprobs else None
+        message = {"content": None, **self._message}
+        choice = {"message": message, "finish_reason": self._reason, "logprobs": scored}
+        return {"choices": [choice], "usage": self._usage}
+
+
 def may_repeat(spent: Answer) -> bool:
     """Whether the account, if there is one, allows an attempt more like one that may have been charged."""
     allowed = _ALLOWED.get()
@@ -364,7 +410,7 @@ class BaseGenerator(ABC):
                 known.update(
                     zip(
                         fresh,
-                        self._count([text if text.isascii() else clean(text) for text in fresh]),
+                        self._count([disarmed(text if text.isascii() else clean(text)) for text in fresh]),
                         strict=True,
                     )
                 )

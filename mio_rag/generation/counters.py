@@ -1,22 +1,46 @@
-"""Exact token counts for a model behind an endpoint.
+"""Token counts for a model behind an endpoint.
 
 The model's tokenizer is on another machine, so its counts come from the first of: a tokenizer that the user
-names; the server's own ``/tokenize`` (llama.cpp and vLLM have one); tiktoken for model names that it knows.
-There is no approximation at the end of that list: a budget counted by the wrong tokenizer would be wrong
-without a sign.
+names; the server's own ``/tokenize`` (llama.cpp and vLLM have one); tiktoken for model names that it knows;
+an approximation, with a warning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from mio_rag.errors import InputError, require
+from mio_rag.context import RegexCounter
+from mio_rag.errors import InputError, MissingExtraError, Notice, require
 from mio_rag.generation.http import HttpFailure
-from mio_rag.generation.prompts import Prompt
-from mio_rag.types import GenerationError
+from mio_rag.generation.prompts import Message
+
+Post = Callable[..., Any]  # (path, body, once=False) -> JSON; once: without repetitions
+
+_FRAME = 4  # tokens around a message, where nothing counts them
+_APART = -1  # between texts that are counted together: no token has this number
+_ONCE = 1_000_000  # characters in one request
+
+
+class PromptCounter(Protocol):
+    """Counts texts, and prompts with their chat template."""
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text, without special tokens."""
+        ...
+
+    def prompt(self, messages: Sequence[Message]) -> int:
+        """Tokens of the messages as the model receives them."""
+        ...
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first; libraries append pages of advice."""
+    return (str(error).strip() or type(error).__name__).split("\n", 1)[0]
 
 
 def load_tokenizer(name: str, what: str = "hf") -> Any:
@@ -25,25 +49,16 @@ def load_tokenizer(name: str, what: str = "hf") -> Any:
     Raises `InputError` if it cannot be loaded: no such folder, no such id, or no network.
     """
     transformers = require("transformers", "retrieval", "reading a Hugging Face tokenizer")
-    _check_path(name, what)
+    # A hub id has at most one slash; asking the hub for a mistyped path would end in a confusing message.
+    looks_local = name.startswith((".", "/", "~", "\\")) or name.count("/") > 1
+    if looks_local and not Path(name).expanduser().is_dir():
+        raise InputError(
+            f"{what}: there is no folder '{name}': give a model folder or a hub id such as 'org/name'"
+        )
     try:
         return transformers.AutoTokenizer.from_pretrained(expanded(name))
     except (OSError, ValueError) as error:
         raise InputError(f"{what}: no tokenizer can be loaded from '{name}' ({first_line(error)})") from error
-
-
-def chat_text(tokenizer: Any, prompt: Prompt) -> tuple[str, bool]:
-    """The text that the model continues, and whether special tokens are still to be added to it."""
-    if getattr(tokenizer, "chat_template", None) is None:
-        return f"{prompt.system}\n\n{prompt.user}", True
-    jinja2 = require("jinja2", "retrieval", "applying a chat template")
-    merged = {"role": "user", "content": f"{prompt.system}\n\n{prompt.user}"}
-    try:
-        text = tokenizer.apply_chat_template(prompt.messages, tokenize=False, add_generation_prompt=True)
-    except jinja2.TemplateError:
-        # Some templates (Gemma's, early Mistral's) refuse a system message.
-        text = tokenizer.apply_chat_template([merged], tokenize=False, add_generation_prompt=True)
-    return str(text), False
 
 
 def expanded(name: str) -> str:
@@ -51,33 +66,21 @@ def expanded(name: str) -> str:
     return str(Path(name).expanduser()) if name.startswith("~") else name
 
 
-def _check_path(name: str, what: str) -> None:
-    # A hub id has at most one slash; asking the hub for a mistyped path would end in a confusing message.
-    looks_local = name.startswith((".", "/", "~", "\\")) or name.count("/") > 1
-    if looks_local and not Path(name).expanduser().is_dir():
-        raise InputError(
-            f"{what}: there is no folder '{name}': give a model folder or a hub id such as 'org/name'"
+def chat_text(tokenizer: Any, messages: Sequence[Message]) -> tuple[str, bool]:
+    """The text that the model continues, and whether special tokens are still to be added to it."""
+    plain = "\n\n".join(one["content"] for one in messages)
+    if getattr(tokenizer, "chat_template", None) is None:
+        return plain, True
+    jinja2 = require("jinja2", "retrieval", "applying a chat template")
+    try:
+        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    except jinja2.TemplateError:
+        # Some templates (Gemma's, early Mistral's) refuse a system message.
+        first = {"role": "user", "content": "\n\n".join(one["content"] for one in messages[:2])}
+        text = tokenizer.apply_chat_template(
+            [first, *messages[2:]], tokenize=False, add_generation_prompt=True
         )
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says first; libraries append pages of advice."""
-    return (str(error).strip() or type(error).__name__).split("\n", 1)[0]
-
-
-Post = Callable[[str, Any], Any]
-
-
-class PromptCounter(Protocol):
-    """Counts texts, and prompts with their chat template."""
-
-    def count(self, texts: list[str]) -> list[int]:
-        """Tokens of each text, without special tokens."""
-        ...
-
-    def prompt(self, prompt: Prompt) -> int:
-        """Tokens of the prompt as the model receives it."""
-        ...
+    return str(text), False
 
 
 class HuggingFaceCounter:
@@ -88,25 +91,20 @@ class HuggingFaceCounter:
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text."""
-        return [
-            len(ids)
-            for ids in self._tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
-        ]
+        ids = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+        return [len(one) for one in ids]
 
-    def prompt(self, prompt: Prompt) -> int:
-        """Tokens of the templated prompt."""
-        text, special = chat_text(self._tokenizer, prompt)
+    def prompt(self, messages: Sequence[Message]) -> int:
+        """Tokens of the templated messages."""
+        text, special = chat_text(self._tokenizer, messages)
         return len(self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
 
 
 class TiktokenCounter:
     """An encoding of tiktoken.
 
-    OpenAI frames a message with three tokens and its role, and primes the reply with three more; the prompt's
-    count adds these to the texts.
+    OpenAI frames a message with three tokens and its role, and primes the reply with three more.
     """
-
-    _PER_MESSAGE, _PRIMING = 4, 3
 
     def __init__(self, encoding: str) -> None:
         tiktoken = require("tiktoken", "openai", "counting tokens")
@@ -121,87 +119,148 @@ class TiktokenCounter:
                 "network give tokenizer=PATH, a folder with the model's tokenizer"
             ) from error
 
-    def count(self, texts: list[str]) -> list[int]:
+    def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text; control tokens spelled out in a text count as the text they are."""
         return [len(self._encoding.encode(text, disallowed_special=())) for text in texts]
 
-    def prompt(self, prompt: Prompt) -> int:
-        """Tokens of both messages with OpenAI's framing."""
-        return sum(self.count([prompt.system, prompt.user])) + 2 * self._PER_MESSAGE + self._PRIMING
+    def prompt(self, messages: Sequence[Message]) -> int:
+        """Tokens of the messages with OpenAI's framing."""
+        return sum(self.count([one["content"] for one in messages])) + _FRAME * len(messages) + 3
+
+
+class ApproximateCounter:
+    """Counts by a regular expression, and warns once.
+
+    scale: text -> its tokens, where the server counts one text a request: then it counts all texts together,
+        and each gets its share, rounded up.
+    """
+
+    def __init__(self, why: str, scale: Callable[[str], int] | None = None) -> None:
+        self._why, self._scale, self._regex = why, scale, RegexCounter()
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text."""
+        if self._why:
+            warnings.warn(
+                f"tokens are counted approximately: {self._why}. For exact counts give "
+                "tokenizer=PATH_OR_HUB_ID (transformers) or tokenizer=tiktoken:ENCODING",
+                Notice,
+                stacklevel=2,
+            )
+            self._why = ""
+        counts = self._regex.count(texts)
+        if self._scale is None or not sum(counts):
+            return counts
+        share = self._scale("\n\n".join(texts)) / sum(counts)
+        return [math.ceil(share * count) for count in counts]
+
+    def prompt(self, messages: Sequence[Message]) -> int:
+        """Tokens of the messages with a usual framing."""
+        return sum(self.count([one["content"] for one in messages])) + _FRAME * len(messages) + 3
 
 
 class ServerCounter:
-    """The ``/tokenize`` of the server that runs the model.
+    """The ``/tokenize`` of llama.cpp, which counts all texts in one request.
 
     post: (path, body) -> the server's JSON; raises `HttpFailure`. Paths start at the server's root, not at
         ``/v1``.
-    model: as the server names it.
-    concurrency: requests at a time, >= 1.
-    dialect: "llama.cpp" or "vllm": the two word their requests differently.
     """
 
-    def __init__(self, post: Post, model: str, concurrency: int, dialect: str) -> None:
-        self._post, self._model, self._concurrency, self.dialect = post, model, concurrency, dialect
+    def __init__(self, post: Post, model: str) -> None:
+        self._post, self._model = post, model
+        self._frames: dict[tuple[str, ...], int] = {}
 
-    def count(self, texts: list[str]) -> list[int]:
-        """Tokens of each text; several requests at a time."""
-        with ThreadPoolExecutor(max_workers=self._concurrency) as pool:
-            return list(pool.map(lambda text: self.one(text, special=False), texts))
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text."""
+        counts: list[int] = []
+        batch: list[str] = []
+        for text in [*texts, None]:
+            if text is None or sum(map(len, batch)) + len(text) > _ONCE:
+                counts += self._together(batch) if batch else []
+                batch = []
+            if text is not None:
+                batch.append(text)
+        return counts
 
-    def one(self, text: str, *, special: bool) -> int:
-        """Tokens of one text."""
-        if self.dialect == "vllm":
-            return self._tokenize({"model": self._model, "prompt": text, "add_special_tokens": special})
-        return self._tokenize({"content": text, "add_special": special})
+    def _together(self, texts: Sequence[str]) -> list[int]:
+        content: list[Any] = [texts[0]]
+        for text in texts[1:]:
+            content += [_APART, text]
+        tokens = tokens_of(self._post("/tokenize", {"content": content, "add_special": False}))
+        counts = [0]
+        for token in tokens:
+            if token == _APART:
+                counts.append(0)
+            else:
+                counts[-1] += 1
+        if len(counts) != len(texts):
+            raise HttpFailure(f"/tokenize counted {len(counts)} texts of {len(texts)}", 200)
+        return counts
 
-    def prompt(self, prompt: Prompt) -> int:
-        """Tokens of the prompt under the server's chat template."""
-        messages = prompt.messages
-        if self.dialect == "vllm":
-            return self._tokenize({"model": self._model, "messages": messages})
-        reply = self._post("/apply-template", {"model": self._model, "messages": messages})
-        if not isinstance(reply, dict) or not isinstance(reply.get("prompt"), str):
-            raise HttpFailure("the reply of /apply-template holds no prompt", 200)
-        return self.one(reply["prompt"], special=True)
-
-    def _tokenize(self, body: Any) -> int:
-        reply = self._post("/tokenize", body)
-        tokens = reply.get("tokens") if isinstance(reply, dict) else None
-        if not isinstance(tokens, list):
-            raise HttpFailure("the reply of /tokenize holds no list of tokens", 200)
-        return len(tokens)
+    def prompt(self, messages: Sequence[Message]) -> int:
+        """Tokens of the messages; what the server's chat template adds is measured once."""
+        roles = tuple(one["role"] for one in messages)
+        if roles not in self._frames:
+            probes = [{"role": role, "content": "x"} for role in roles]
+            reply = self._post("/apply-template", {"model": self._model, "messages": probes})
+            if not isinstance(reply, dict) or not isinstance(reply.get("prompt"), str):
+                raise HttpFailure("the reply of /apply-template holds no prompt", 200)
+            templated = self._post("/tokenize", {"content": reply["prompt"], "add_special": True})
+            self._frames[roles] = len(tokens_of(templated)) - sum(self.count(["x"] * len(roles)))
+        return self._frames[roles] + sum(self.count([one["content"] for one in messages]))
 
 
-def find_counter(post: Post, model: str, concurrency: int) -> PromptCounter:
-    """The server's own ``/tokenize``, or tiktoken for a model name that it knows.
+def tokens_of(reply: Any) -> list[Any]:
+    """The tokens of a reply of /tokenize; raises `HttpFailure` for anything else."""
+    tokens = reply.get("tokens") if isinstance(reply, dict) else None
+    if not isinstance(tokens, list):
+        raise HttpFailure("the reply of /tokenize holds no list of tokens", 200)
+    return tokens
+
+
+def find_counter(post: Post | None, model: str) -> PromptCounter:
+    """The server's own ``/tokenize``, tiktoken for a model name that it knows, or an approximation.
+
+    post: None: the server has no ``/tokenize``.
 
     Raises `HttpFailure` if the server does not answer, or is overloaded: whether it can count is then not
-    known, and another counter must not take its place until the next call; `GenerationError` if the server
-    has no ``/tokenize`` and tiktoken does not know the name.
+    known, and another counter must not take its place until the next call.
     """
-    for dialect in ("llama.cpp", "vllm"):
-        counter = ServerCounter(post, model, concurrency, dialect)
+
+    def asked(body: Any, once: bool = False) -> list[Any]:
+        assert post is not None
         try:
-            # llama.cpp answers a body that it does not know with no tokens, so only a positive count tells.
-            if counter.one("one two three", special=False) > 0:
-                return counter
+            return tokens_of(post("/tokenize", body, once))
         except HttpFailure as failure:
-            if failure.status is None or failure.status == 429 or failure.status >= 500:
+            if not once and (failure.status is None or failure.status == 429 or failure.status >= 500):
                 raise
+            return []
+
+    for name, more in (("content", {"add_special": False}), ("prompt", {"model": model})) if post else ():
+        # llama.cpp answers a body that it does not know with no tokens, so only a positive count tells.
+        if not asked({name: "one two three", **more}):
+            continue
+        together = asked({name: ["one two", _APART, "three"], **more}, True) if name == "content" else []
+        if together.count(_APART) == 1:
+            assert post is not None
+            return ServerCounter(post, model)
+        if name == "prompt":
+            more["add_special_tokens"] = False
+        return ApproximateCounter(
+            "the server's /tokenize counts one text a request", partial(_all_tokens, asked, name, more)
+        )
     try:
         tiktoken = require("tiktoken", "openai", "counting tokens")
         return TiktokenCounter(str(tiktoken.encoding_name_for_model(model)))
-    except (ImportError, KeyError) as error:
-        raise GenerationError(
-            f"nothing counts the tokens of '{model}': the server has no /tokenize, and tiktoken does not "
-            "know the name. Give tokenizer=PATH_OR_HUB_ID (transformers) or tokenizer=tiktoken:ENCODING"
-        ) from error
+    except (MissingExtraError, KeyError, InputError) as error:
+        return ApproximateCounter(f"nothing counts those of '{model}' ({first_line(error)})")
+
+
+def _all_tokens(asked: Callable[[Any], list[Any]], name: str, more: Mapping[str, Any], text: str) -> int:
+    return len(asked({name: text, **more}))
 
 
 def named_counter(name: str) -> PromptCounter:
     """The counter for ``tokenizer=``: "tiktoken:ENCODING", or a folder or hub id for transformers."""
-    return (
-        TiktokenCounter(name.removeprefix("tiktoken:"))
-        if name.startswith("tiktoken:")
-        else HuggingFaceCounter(name)
-    )
+    encoding = name.removeprefix("tiktoken:")
+    return TiktokenCounter(encoding) if encoding != name else HuggingFaceCounter(name)

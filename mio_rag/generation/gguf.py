@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 
 from mio_rag.entries import unit_rows
 from mio_rag.errors import InputError, require
-from mio_rag.generation.base import BaseGenerator, Chosen, option_logprobs, spoken
+from mio_rag.generation.base import BaseGenerator, Chosen, Pieces, option_logprobs, spoken, told_pieces
+from mio_rag.generation.counters import ServerCounter
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.generation.prompts import LETTERS, Prompt
 from mio_rag.storage import known_sha256_of
@@ -124,11 +125,10 @@ class GGUFGenerator(BaseGenerator):
         return len(self._call("POST", "/tokenize", {"content": templated, "add_special": True})["tokens"])
 
     def _count(self, texts: list[str]) -> list[int]:
-        # Control tokens spelled out in a text are parsed here because the server parses them in a prompt too.
-        return [
-            len(self._call("POST", "/tokenize", {"content": text, "add_special": False})["tokens"])
-            for text in texts
-        ]
+        try:
+            return ServerCounter(lambda path, body: self._http.request("POST", path, body), "").count(texts)
+        except HttpFailure as error:
+            raise self._silent("/tokenize", error) from error
 
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
         return self._replied(prompt, max_tokens=max_tokens)
@@ -139,8 +139,14 @@ class GGUFGenerator(BaseGenerator):
         return self._replied(prompt, max_tokens=max_tokens, grammar=grammar)
 
     def _replied(self, prompt: Prompt, **options: Any) -> Answer:
-        start = time.perf_counter()
-        reply = self._complete(prompt, logprobs=True, **options)
+        start, tell = time.perf_counter(), told_pieces()
+        if tell is None:
+            reply = self._complete(prompt, logprobs=True, **options)
+        else:
+            pieces = Pieces(tell)
+            more = {"stream": True, "stream_options": {"include_usage": True}, **options}
+            self._complete(prompt, pieces.hear, logprobs=True, **more)
+            reply = pieces.reply
         seconds = time.perf_counter() - start
         choice, usage = reply["choices"][0], reply["usage"]
         scored = (choice.get("logprobs") or {}).get("content")
@@ -191,7 +197,7 @@ class GGUFGenerator(BaseGenerator):
         # Dropping the last reference makes llama.cpp's server stop its threads and free the model.
         self._server = None
 
-    def _complete(self, prompt: Prompt, **options: Any) -> Any:
+    def _complete(self, prompt: Prompt, hear: Callable[[Any], Any] | None = None, **options: Any) -> Any:
         body = {
             "messages": prompt.messages,
             "temperature": 0,
@@ -207,7 +213,7 @@ class GGUFGenerator(BaseGenerator):
                 )
             self._running += 1
         try:
-            reply = server.handle_chat_completions(body)
+            reply = server.handle_chat_completions(body, *([] if hear is None else [hear]))
         finally:
             with self._ended:
                 self._running -= 1
@@ -220,9 +226,13 @@ class GGUFGenerator(BaseGenerator):
         try:
             return self._http.request(method, path, body)
         except HttpFailure as error:
-            raise GenerationError(
-                f"llama.cpp's server did not answer {path}: {error}", untold=error.status is None
-            ) from error
+            raise self._silent(path, error) from error
+
+    @staticmethod
+    def _silent(path: str, error: HttpFailure) -> GenerationError:
+        return GenerationError(
+            f"llama.cpp's server did not answer {path}: {error}", untold=error.status is None
+        )
 
 
 #: An interpreter that ends with a completion under way, in a thread that nobody waits for, dies of it.

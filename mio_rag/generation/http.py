@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -74,46 +75,61 @@ class JsonClient:
         except (self._httpx.InvalidURL, ValueError) as error:
             raise InputError(f"'{address}' is not an address ({error})") from error
 
-    def request(self, method: str, path: str, body: Any = None) -> Any:
+    def request(
+        self, method: str, path: str, body: Any = None, hear: Callable[[Any], None] | None = None
+    ) -> Any:
         """Return the JSON of the reply.
+
+        hear: called with each piece of a reply that comes as server-sent events; None is returned then.
 
         Raises `HttpFailure` for no connection, no whole reply in time, any status but 2xx, or a body that is
         not JSON.
         """
         try:
-            status, _, raw = self._sent(method, path, body)
+            status, raw = self._sent(method, path, body, hear)
         except (self._httpx.NetworkError, self._httpx.RemoteProtocolError) as error:
             if not self._local:
                 raise self._lost(error) from error
             try:
-                status, _, raw = self._sent(method, path, body)
+                status, raw = self._sent(method, path, body, hear)
             except self._httpx.HTTPError as again:
                 raise self._lost(again) from again
         except self._httpx.HTTPError as error:
             raise self._lost(error) from error
-        try:
-            return json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            raise HttpFailure(f"the reply is not JSON: {raw[:80]!r}", status) from error
+        return None if raw is None else _json(raw, status)
 
-    def _sent(self, method: str, path: str, body: Any) -> tuple[int, Any, bytes]:
+    def _sent(
+        self, method: str, path: str, body: Any, hear: Callable[[Any], None] | None
+    ) -> tuple[int, bytes | None]:
         # Python's own encoder: half of a surrogate pair goes out as an escape.
         content = None if body is None else json.dumps(body)
         if self._client.is_closed:
             raise HttpFailure("the connection is closed", sent=False, repeat=False)
         until, parts, size = time.monotonic() + self._seconds, list[bytes](), 0
         with self._client.stream(method, path, content=content) as response:
+            streams = response.headers.get("content-type", "").startswith("text/event-stream")
+            events = hear if streams and response.is_success else None
+            line = b""
             for part in response.iter_bytes():
-                parts.append(part)
                 size += len(part)
                 if time.monotonic() > until:  # a server that sends a byte now and then
                     raise self._httpx.ReadTimeout(f"no whole reply within {self._seconds:g} s")
                 if size > _LARGEST_REPLY:
                     raise HttpFailure(f"the reply is larger than {_LARGEST_REPLY >> 20} MiB", repeat=False)
+                if events is None:
+                    parts.append(part)
+                    continue
+                *lines, line = (line + part).split(b"\n")
+                for one in lines:
+                    data = one.strip().removeprefix(b"data:").strip()
+                    if one.startswith(b"data:") and data != b"[DONE]":
+                        events(_json(data, int(response.status_code)))
+            if events is not None:
+                return int(response.status_code), None
             raw = b"".join(parts)
             if not response.is_success:
                 raise _refusal(response, raw)
-            return int(response.status_code), response.headers, raw
+            return int(response.status_code), raw
 
     def _lost(self, error: Exception) -> HttpFailure:
         names = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError")
@@ -129,6 +145,13 @@ class JsonClient:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+
+def _json(raw: bytes, status: int) -> Any:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise HttpFailure(f"the reply is not JSON: {raw[:80]!r}", status) from error
 
 
 def _refusal(response: Any, raw: bytes) -> HttpFailure:

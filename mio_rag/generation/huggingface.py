@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,7 +19,7 @@ from typing import Any
 from mio_rag.errors import InputError, require
 from mio_rag.generation.base import BaseGenerator, Chosen, option_logprobs, spoken
 from mio_rag.generation.counters import chat_text, expanded, first_line, load_tokenizer
-from mio_rag.generation.prompts import LETTERS, Prompt
+from mio_rag.generation.prompts import LETTERS, Message, Prompt, disarmed
 from mio_rag.storage import sha256_of
 from mio_rag.types import Answer, GenerationError
 
@@ -62,8 +63,9 @@ class HuggingFaceGenerator(BaseGenerator):
         self._device = device or ("cuda" if self._torch.cuda.is_available() else "cpu")
         self._model: Any = model.to(self._device).eval()
         self._batch_size, self._source = batch_size, name_or_path
-        own = _own_window(model.config, self._tokenizer)
-        limits = [limit for limit in (window, own) if limit is not None]
+        own = sorted(filter(None, map(str.strip, self._tokenizer.all_special_tokens)), key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, own)) or "(?!)")
+        limits = [one for one in (window, _own_window(model.config, self._tokenizer)) if one is not None]
         super().__init__(f"hf:{Path(name_or_path).name}", min(limits) if limits else None)
 
     @cached_property
@@ -87,11 +89,16 @@ class HuggingFaceGenerator(BaseGenerator):
         return len(self._ids(prompt))
 
     def _ids(self, prompt: Prompt) -> list[int]:
-        text, special = chat_text(self._tokenizer, prompt)
+        text, special = chat_text(self._tokenizer, self._messages(prompt))
         with self._counting:
             return list(self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
 
+    def _messages(self, prompt: Prompt) -> list[Message]:
+        """The messages, in which no text is a control token of this tokenizer either."""
+        return [{**one, "content": disarmed(one["content"], self._control)} for one in prompt.messages]
+
     def _count(self, texts: list[str]) -> list[int]:
+        texts = [disarmed(text, self._control) for text in texts]
         encoded = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         return [len(ids) for ids in encoded]
 
@@ -165,7 +172,7 @@ class HuggingFaceGenerator(BaseGenerator):
 
     def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
         """The letter to which the model gives the largest log-probability as continuation."""
-        _, plain = chat_text(self._tokenizer, prompt)
+        _, plain = chat_text(self._tokenizer, prompt.messages)
         ids = self._ids(prompt)
         scores = []
         for letter in LETTERS[: len(choices)]:

@@ -19,7 +19,15 @@ from typing import Any, TypeGuard, TypeVar
 from urllib.parse import urlsplit
 
 from mio_rag.errors import InputError, MioRagError
-from mio_rag.generation.base import BaseGenerator, may_repeat, most_tokens, repeated, spoken
+from mio_rag.generation.base import (
+    BaseGenerator,
+    Pieces,
+    may_repeat,
+    most_tokens,
+    repeated,
+    spoken,
+    told_pieces,
+)
 from mio_rag.generation.counters import PromptCounter, find_counter, named_counter
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.generation.prompts import Prompt
@@ -109,10 +117,10 @@ class OpenAIGenerator(BaseGenerator):
         self._chat = ("/v1" if self._url.endswith("/v1") else "") + "/chat/completions"
         # A tokenizer that the user names is loaded now: a wrong name is reported before any work is done.
         self._counter: PromptCounter | None = named_counter(tokenizer) if tokenizer else None
-        self._uncountable: MioRagError | None = None
-        self._prompts: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._is_hosted = address.hostname == "api.openai.com"
+        self._prompts: OrderedDict[tuple[str, ...], int] = OrderedDict()
         # OpenAI's own models have renamed the parameter; compatible servers know the old name.
-        self._limit = "max_completion_tokens" if address.hostname == "api.openai.com" else "max_tokens"
+        self._limit = "max_completion_tokens" if self._is_hosted else "max_tokens"
         self._refused: set[str] = set()  # parameters that the server does not take
 
     @property
@@ -132,11 +140,11 @@ class OpenAIGenerator(BaseGenerator):
         Raises `GenerationError` if nothing can count this model's tokens, or the server that should is down.
         """
         self._check_open()
-        key = prompt.system, prompt.user
+        key = tuple(prompt.texts)
         with self._lock:
             known = self._prompts.get(key)
         if known is None:
-            known = self._counted(lambda counter: counter.prompt(prompt))
+            known = self._counted(lambda counter: counter.prompt(prompt.messages))
             with self._lock:
                 self._prompts[key] = known
                 while len(self._prompts) > _REMEMBERED:
@@ -147,22 +155,17 @@ class OpenAIGenerator(BaseGenerator):
         return self._counted(lambda counter: counter.count(texts))
 
     def _counted(self, job: Callable[[PromptCounter], T]) -> T:
-        if self._uncountable is not None:
-            raise self._uncountable
         try:
             if self._counter is None:
-                self._counter = find_counter(self._post, self._model, self._concurrency)
+                self._counter = find_counter(None if self._is_hosted else self._post, self._model)
             return job(self._counter)
         except HttpFailure as failure:
             raise GenerationError(
                 f"the tokens of '{self._model}' cannot be counted: {self._failure(failure)} "
                 "(with tokenizer=PATH they are counted here)"
             ) from failure
-        except MioRagError as error:
-            self._uncountable = error
-            raise
 
-    def _post(self, path: str, body: Any) -> Any:
+    def _post(self, path: str, body: Any, once: bool = False) -> Any:
         """Ask for a count, which is not charged."""
 
         def ask() -> Any:
@@ -173,7 +176,7 @@ class OpenAIGenerator(BaseGenerator):
                 raise GenerationError(str(failure), repeat=repeat, retry_after=wait) from failure
 
         try:
-            return repeated(ask, self._retries)
+            return repeated(ask, 0 if once else self._retries)
         except GenerationError as error:
             failure = error.__cause__
         raise failure or HttpFailure("no reply")
@@ -190,15 +193,29 @@ class OpenAIGenerator(BaseGenerator):
 
     def _asked(self, prompt: Prompt, max_tokens: int) -> Any:
         """The reply to a request, which is put in the server's terms where it refuses a parameter."""
+        tell = told_pieces()
         while True:
             request = self._request(prompt, max_tokens)
+            if tell is not None:
+                options = {} if "stream_options" in self._refused else {"include_usage": True}
+                request |= {"stream": True, **({"stream_options": options} if options else {})}
+            pieces = None if tell is None else Pieces(tell)
             try:
-                return self._client.request("POST", self._chat, request)
+                hear = None if pieces is None else pieces.hear
+                reply = self._client.request("POST", self._chat, request, hear)
+                return reply if reply is not None or pieces is None else pieces.reply
             except HttpFailure as failure:
+                if pieces is not None and pieces.told:
+                    failure.repeat = False
+                    raise
                 if failure.status not in (400, 422) or not _UNSUPPORTED.search(str(failure)):
                     raise
                 said = str(failure)
-                names = [name for name in ("temperature", "seed") if name in said and name in request]
+                names = [
+                    name
+                    for name in ("temperature", "seed", "stream_options")
+                    if name in said and name in request
+                ]
                 limit, other = _LIMITS if _LIMITS[0] in request else _LIMITS[::-1]
                 if limit in said and other not in self._refused:
                     self._refused.add(limit)
@@ -273,21 +290,21 @@ class OpenAIGenerator(BaseGenerator):
 
     def _believed(self, usage: Any, prompt: Prompt, text: str, max_tokens: int) -> tuple[int, int]:
         """Tokens of prompt and reply, as the server reports them where that can be true, else our count."""
-        try:
-            system, user, said = self.count([prompt.system, prompt.user, text])
-            least = system + user
-        except MioRagError:
-            least, said = 1, min(max_tokens, len(text.encode("utf-8", "replace")))
-            fewest = int(bool(text))
-        else:
-            fewest = said
         told = usage if isinstance(usage, dict) else {}
         into, out = told.get("prompt_tokens"), told.get("completion_tokens")
-        most = self._window or len((prompt.system + prompt.user).encode("utf-8", "replace")) + _HIDDEN_TOKENS
-        return (
-            into if _is_count(into, least, most) else most_tokens(self, prompt),
-            out if _is_count(out, fewest, max_tokens) else said if out is None else max(said, max_tokens),
-        )
+        least = 1
+        with self._lock:
+            least = max(1, sum(self._counts.get(one, 0) for one in prompt.texts))
+        most = self._window or len("".join(prompt.texts).encode("utf-8", "replace")) + _HIDDEN_TOKENS
+        if not _is_count(into, least, most):
+            into = most_tokens(self, prompt)
+        if not _is_count(out, int(bool(text)), max_tokens):
+            try:
+                said = self.count([text])[0]
+            except MioRagError:
+                said = min(max_tokens, len(text.encode("utf-8", "replace")))
+            out = said if out is None else max(said, max_tokens)
+        return into, out
 
     def _foreign(self, what: str) -> GenerationError:
         return GenerationError(

@@ -19,6 +19,21 @@ from mio_rag.types import Passage, Question, clean
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Names of the options of a multiple-choice question, in order."""
 
+#: As chat templates and endpoints take it: role and content.
+Message = dict[str, str]
+
+#: Texts that tokenizers of common models read as control tokens.
+CONTROL = re.compile(
+    r"<\|[^|<>\s]{1,40}\|>|<｜[^｜<>]{1,40}｜>|</?s>|\[/?INST\]|<</?SYS>>|</?think>"
+    r"|<(?:start|end)_of_\w{1,20}>|<(?:bos|eos|pad|unk|mask)>|\[(?:CLS|SEP|MASK|PAD|BOS|EOS|UNK|gMASK)\]"
+)
+
+
+def disarmed(text: str, control: re.Pattern[str] = CONTROL) -> str:
+    """The text with a blank inside of whatever a model could take for a control token."""
+    return control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+
+
 _FIELD = re.compile(r"\{(context|passages|passage|question|choices|answer)\}")
 
 
@@ -39,15 +54,15 @@ class Prompt:
     history: tuple[tuple[str, str], ...] = ()
 
     @property
-    def messages(self) -> list[dict[str, str]]:
-        """As chat templates and endpoints take them."""
+    def messages(self) -> list[Message]:
+        """As chat templates and endpoints take them; no text in them is a control token."""
         told = (("system", self.system), *self.history, ("user", self.user))
-        return [{"role": role, "content": text} for role, text in told]
+        return [{"role": role, "content": disarmed(text)} for role, text in told]
 
     @property
     def texts(self) -> list[str]:
         """The texts of all messages."""
-        return [self.system, *(text for _, text in self.history), self.user]
+        return [one["content"] for one in self.messages]
 
     @property
     def context(self) -> str:

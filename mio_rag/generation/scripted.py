@@ -1,4 +1,4 @@
-"""A generator that answers from a script: for tests and dry runs of anything that takes a generator."""
+"""Generators that answer from a script, for tests and dry runs, or by a function of your own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mio_rag.context import RegexCounter, TokenCounter
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation.base import BaseGenerator
 from mio_rag.generation.prompts import Prompt
 from mio_rag.storage import read_json
@@ -102,3 +102,27 @@ class ScriptedGenerator(BaseGenerator):
             f"the script has no answer for question '{prompt.question.id}' ({prompt.question.text[:60]!r}): "
             f"it holds {len(self._answers)}; add its id or its text"
         )
+
+
+class FunctionGenerator(BaseGenerator):
+    """A reader that is a function of a prompt and the longest answer in tokens, which are approximate."""
+
+    def __init__(self, function: Callable[[str, int], str]) -> None:
+        super().__init__(getattr(function, "__name__", "function"), concurrency=64)
+        self._function, self._counter = function, RegexCounter()
+
+    def _count(self, texts: list[str]) -> list[int]:
+        return self._counter.count(texts)
+
+    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        start = time.perf_counter()
+        try:
+            text = self._function("\n\n".join(prompt.texts), max_tokens)
+        except MioRagError:
+            raise
+        except Exception as error:
+            raise GenerationError(f"{self.name} failed: {type(error).__name__}: {error}") from error
+        if not isinstance(text, str):
+            raise GenerationError(f"{self.name} returned a {type(text).__name__}, expected a string")
+        tokens = self.prompt_tokens(prompt), self.count([text])[0]
+        return Answer(text, *tokens, time.perf_counter() - start, self.name)

@@ -24,7 +24,7 @@ from mio_rag.allocation.money import Rate
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, SpentError
 from mio_rag.evaluation.markup import plain
-from mio_rag.generation import Generator
+from mio_rag.generation import Generator, as_generator
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.service import messages
@@ -52,6 +52,8 @@ from mio_rag.service.settings import ConnectionLimits, ServiceLimits
 from mio_rag.session.cache import AnswerCache
 from mio_rag.types import clean
 
+#: What answers; see `mio_rag.generation.as_generator`.
+Reader = str | Generator | Callable[[str, int], str]
 _FILES = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
@@ -95,7 +97,7 @@ _KEY_REFUSED: dict[int | str, dict[str, Any]] = {401: _REFUSALS[401]}
 
 def create_app(
     documents: Documents | CorpusIndex,
-    readers: Generator | Mapping[str, Generator],
+    readers: Reader | Mapping[str, Reader],
     limits: ServiceLimits | None = None,
     *,
     connections: ConnectionLimits | None = None,
@@ -131,11 +133,14 @@ def create_app(
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
     if isinstance(documents, CorpusIndex):
         documents = Documents(None, index=documents)
-    if not isinstance(readers, Mapping):
-        readers = {readers.name.partition(":")[2] or readers.name: readers}
+    if isinstance(readers, Mapping):
+        named = {name: as_generator(one) for name, one in readers.items()}
+    else:
+        reader = as_generator(readers)
+        named = {reader.name.partition(":")[2] or reader.name: reader}
     if api_key is not None:
         keys = Keys(single=api_key)
-    answering = Answering(documents, readers, policy, rates, cache, refusing)
+    answering = Answering(documents, named, policy, rates, cache, refusing)
     metrics = Metrics()
 
     @asynccontextmanager

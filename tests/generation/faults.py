@@ -13,6 +13,12 @@ from typing import Any
 SAID = "241 kilometres"
 
 
+def tokenized(content: Any) -> list[Any]:
+    """The words of a text, or of texts with the number -1 between them, as llama.cpp counts them."""
+    parts = content if isinstance(content, list) else [content]
+    return [token for part in parts for token in (part.split() if isinstance(part, str) else [part])]
+
+
 def completion(text: Any = SAID, usage: Any = None, **choice: Any) -> dict[str, Any]:
     """The body of a reply."""
     message = {"role": "assistant", "content": text}
@@ -153,7 +159,7 @@ class Bill:
         if path == "/apply-template":
             return 200, {"prompt": " ".join(m["content"] for m in body["messages"])}, {}
         if path == "/tokenize":
-            return 200, {"tokens": body.get("content", "").split()}, {}
+            return 200, {"tokens": tokenized(body.get("content", ""))}, {}
         words, said = sum(len(m["content"].split()) for m in body["messages"]), len(SAID.split())
         with self._lock:
             name = self._fault(self.asked)

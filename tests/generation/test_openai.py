@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("httpx2")
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, Notice
 from mio_rag.generation import OpenAIGenerator, build_prompt, make_generator
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.types import Answer, GenerationError, Passage, Question
-from tests.generation.faults import Respond, Server, completion, serving
+from tests.generation.faults import Respond, Server, completion, serving, tokenized
 
 MODEL = os.environ.get("MIO_RAG_TEST_GGUF", "")
 PROMPT = build_prompt(Question("q", "Where is the tower?"), [Passage("p", "The tower stands in Paris.")])
@@ -144,15 +144,13 @@ def llama_cpp(path: str, body: dict[str, Any]) -> Any:
     if path == "/apply-template":
         return {"prompt": " ".join(["<s>", *(m["content"] for m in body["messages"])])}
     if path == "/tokenize":
-        return {"tokens": body.get("content", "").split() + (["bos"] if body.get("add_special") else [])}
+        return {"tokens": tokenized(body.get("content", "")) + (["bos"] if body.get("add_special") else [])}
     return "Paris"
 
 
 def vllm(path: str, body: dict[str, Any]) -> Any:
     if path != "/tokenize":
         return "Paris"
-    if "messages" in body:
-        return {"count": 42, "tokens": [0] * 42}
     if "prompt" not in body:
         return 400, {"error": "prompt is required"}
     return {"count": len(body["prompt"]), "tokens": list(range(len(body["prompt"])))}
@@ -165,9 +163,22 @@ def test_the_server_s_own_tokenizer_counts(serve: Serve) -> None:
     words = len(PROMPT.system.split()) + len(PROMPT.user.split())
     assert generator.prompt_tokens(PROMPT) == words + 2
     assert "/tokenize" in {path for path, *_ in server.requests}  # at the root, not under /v1
-    other = OpenAIGenerator(serve(vllm).url, "m")
-    assert other.count(["abc"]) == [3]
-    assert other.prompt_tokens(PROMPT) == 42
+    asked = len(server.requests)
+    assert generator.count([f"text {k}" for k in range(500)]) == [2] * 500
+    assert len(server.requests) == asked + 1
+    assert generator.count([f"text {k}" for k in range(500)]) == [2] * 500
+    assert len(server.requests) == asked + 1  # by text
+
+
+def test_a_server_that_counts_one_text_a_request_counts_all_together(serve: Serve) -> None:
+    server = serve(vllm)
+    generator = OpenAIGenerator(server.url, "m")
+    with pytest.warns(Notice, match="approximately: the server's /tokenize counts one text a request"):
+        counts = generator.count(["abc de", "f" * 40])
+    assert sum(counts) >= len("abc de") + 40
+    asked = len(server.requests)
+    generator.count([f"text {k}" for k in range(100)])
+    assert len(server.requests) == asked + 1
 
 
 def test_the_window_refuses_before_the_model_is_called(serve: Serve) -> None:
@@ -177,12 +188,12 @@ def test_the_window_refuses_before_the_model_is_called(serve: Serve) -> None:
     assert not server.asked()
 
 
-def test_no_tokenizer_is_an_error_that_names_the_ways_out(serve: Serve) -> None:
+def test_without_a_tokenizer_counts_are_approximate_and_a_warning_names_the_ways_out(serve: Serve) -> None:
     server = serve(lambda path, body: "Paris" if "chat" in path else (404, {"error": "no such path"}))
     generator = OpenAIGenerator(server.url, "some-model", retries=0)
-    with pytest.raises(GenerationError, match=r"tokenizer=PATH_OR_HUB_ID.*tiktoken:ENCODING"):
-        generator.count(["x"])
-    assert generator.generate(PROMPT).text == "Paris"  # answering needs no count
+    with pytest.warns(Notice, match=r"'some-model'.*tokenizer=PATH_OR_HUB_ID.*tiktoken:ENCODING"):
+        assert generator.count(["x y"]) == [2]
+    assert generator.generate(PROMPT).text == "Paris"
 
 
 def test_an_overloaded_server_is_not_taken_for_one_without_tokenizer(serve: Serve) -> None:

@@ -17,12 +17,13 @@ import openai
 import uvicorn
 from fastapi.testclient import TestClient
 
-from mio_rag.generation import BaseGenerator, Prompt, ScriptedGenerator
-from mio_rag.generation.base import told_pieces
+from mio_rag.generation import BaseGenerator, OpenAIGenerator, Prompt, ScriptedGenerator
+from mio_rag.generation.base import telling, told_pieces
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
 from mio_rag.service.keys import Keys, new_key
-from mio_rag.types import Answer, GenerationError
+from mio_rag.types import Answer, GenerationError, Question
+from tests.generation.faults import serving
 
 QUESTION = "How tall is Skerryvore?"
 PIECES = ["It is ", "48 ", "metres ", "tall."]
@@ -268,3 +269,54 @@ def test_keys_and_their_budgets_hold_for_clients(
     assert client.chat.completions.create(**asked, user="b").choices
     with pytest.raises(openai.AuthenticationError):
         client.with_options(api_key="wrong").models.list()
+
+
+# -- streams of endpoints
+
+
+def sse(*chunks: Any) -> bytes:
+    return b"".join(b"data: %s\n\n" % json.dumps(c).encode() for c in chunks) + b"data: [DONE]\n\n"
+
+
+def delta(**given: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": given, "finish_reason": None}]}
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_an_endpoint_is_passed_on_piece_by_piece(streams: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mio_rag.generation.base._FIRST_SECONDS", 0.0)
+    usage = {"prompt_tokens": 60, "completion_tokens": 4}
+
+    def respond(path: str, body: Any) -> tuple[int, Any, dict[str, str]]:
+        if not streams or not body.get("stream"):
+            whole = {"choices": [{"message": {"content": "".join(PIECES)}}], "usage": usage}
+            return 200, whole, {"Content-Type": "application/json"}
+        thought = delta(role="assistant", reasoning_content="Hm")
+        chunks = [thought, *(delta(content=piece) for piece in PIECES), {"choices": [], "usage": usage}]
+        return 200, sse(*chunks), {"Content-Type": "text/event-stream"}
+
+    prompt = Prompt(Question("q", QUESTION), (), "s", "u")
+    with serving(respond) as server, OpenAIGenerator(server.url, "m") as reader:
+        told: list[str] = []
+        with telling(told.append):
+            answer = reader.generate(prompt, max_tokens=9)
+        assert answer.text == "".join(PIECES)
+        assert (answer.prompt_tokens, answer.completion_tokens) == (60, 4)
+        assert told == (PIECES if streams else [])
+        assert reader.generate(prompt, max_tokens=9).text == answer.text
+
+
+def test_an_endpoint_that_breaks_in_a_stream_is_not_asked_again() -> None:
+    def respond(path: str, body: Any) -> tuple[int, Any, dict[str, str]]:
+        return (
+            200,
+            sse(delta(content="It is "), {"error": {"message": "overloaded"}}),
+            {"Content-Type": "text/event-stream"},
+        )
+
+    with serving(respond) as server, OpenAIGenerator(server.url, "m") as reader:
+        told: list[str] = []
+        with telling(told.append), pytest.raises(GenerationError, match="overloaded"):
+            reader.generate(Prompt(Question("q", QUESTION), (), "s", "u"), max_tokens=9)
+        assert told == ["It is "]
+        assert len(server.asked()) == 1
