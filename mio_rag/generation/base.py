@@ -474,7 +474,9 @@ class BaseGenerator(ABC):
         self._check_max_tokens(max_tokens)
         if self._window is None:
             return None
-        around = self.prompt_tokens(build_prompt(question, [_PROBE])) - self.count([_PROBE.text])[0]
+        probe = build_prompt(question, [_PROBE])
+        self.count([*probe.texts, *build_prompt(question).texts, _PROBE.text])  # together: cached from now on
+        around = self.prompt_tokens(probe) - self.count([_PROBE.text])[0]
         return max(0, self._window - max_tokens - around - _SEAM_TOKENS)
 
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:

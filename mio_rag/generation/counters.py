@@ -26,6 +26,9 @@ _APART = -1  # between texts that are counted together: no token has this number
 _ONCE = 1_000_000  # characters in one request
 
 
+Count = Callable[[Sequence[str]], list[int]]
+
+
 class PromptCounter(Protocol):
     """Counts texts, and prompts with their chat template."""
 
@@ -197,8 +200,11 @@ class ServerCounter:
             raise HttpFailure(f"/tokenize counted {len(counts)} texts of {len(texts)}", 200)
         return counts
 
-    def prompt(self, messages: Sequence[Message]) -> int:
-        """Tokens of the messages; what the server's chat template adds is measured once."""
+    def prompt(self, messages: Sequence[Message], count: Count | None = None) -> int:
+        """Tokens of the messages; what the server's chat template adds is measured once.
+
+        count: counts texts as this, and knows some already.
+        """
         roles = tuple(one["role"] for one in messages)
         if roles not in self._frames:
             probes = [{"role": role, "content": "x"} for role in roles]
@@ -207,7 +213,7 @@ class ServerCounter:
                 raise HttpFailure("the reply of /apply-template holds no prompt", 200)
             templated = self._post("/tokenize", {"content": reply["prompt"], "add_special": True})
             self._frames[roles] = len(tokens_of(templated)) - sum(self.count(["x"] * len(roles)))
-        return self._frames[roles] + sum(self.count([one["content"] for one in messages]))
+        return self._frames[roles] + sum((count or self.count)([one["content"] for one in messages]))
 
 
 def tokens_of(reply: Any) -> list[Any]:
@@ -236,7 +242,11 @@ def find_counter(post: Post | None, model: str) -> PromptCounter:
                 raise
             return []
 
-    for name, more in (("content", {"add_special": False}), ("prompt", {"model": model})) if post else ():
+    forms: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("content", {"add_special": False}),
+        ("prompt", {"model": model}),
+    )
+    for name, more in forms if post else ():
         # llama.cpp answers a body that it does not know with no tokens, so only a positive count tells.
         if not asked({name: "one two three", **more}):
             continue

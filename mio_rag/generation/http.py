@@ -76,7 +76,7 @@ class JsonClient:
             raise InputError(f"'{address}' is not an address ({error})") from error
 
     def request(
-        self, method: str, path: str, body: Any = None, hear: Callable[[Any], None] | None = None
+        self, method: str, path: str, body: Any = None, hear: Callable[[Any], object] | None = None
     ) -> Any:
         """Return the JSON of the reply.
 
@@ -99,7 +99,7 @@ class JsonClient:
         return None if raw is None else _json(raw, status)
 
     def _sent(
-        self, method: str, path: str, body: Any, hear: Callable[[Any], None] | None
+        self, method: str, path: str, body: Any, hear: Callable[[Any], object] | None
     ) -> tuple[int, bytes | None]:
         # Python's own encoder: half of a surrogate pair goes out as an escape.
         content = None if body is None else json.dumps(body)

@@ -28,7 +28,7 @@ from mio_rag.generation.base import (
     spoken,
     told_pieces,
 )
-from mio_rag.generation.counters import PromptCounter, find_counter, named_counter
+from mio_rag.generation.counters import PromptCounter, ServerCounter, find_counter, named_counter
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, GenerationError
@@ -144,7 +144,13 @@ class OpenAIGenerator(BaseGenerator):
         with self._lock:
             known = self._prompts.get(key)
         if known is None:
-            known = self._counted(lambda counter: counter.prompt(prompt.messages))
+            known = self._counted(
+                lambda counter: (
+                    counter.prompt(prompt.messages, self.count)
+                    if isinstance(counter, ServerCounter)
+                    else counter.prompt(prompt.messages)
+                )
+            )
             with self._lock:
                 self._prompts[key] = known
                 while len(self._prompts) > _REMEMBERED:

@@ -13,9 +13,11 @@ import pytest
 
 pytest.importorskip("httpx2")
 
+from mio_rag.ask import ask
 from mio_rag.errors import InputError, Notice
 from mio_rag.generation import OpenAIGenerator, build_prompt, make_generator
 from mio_rag.generation.http import HttpFailure, JsonClient
+from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import Answer, GenerationError, Passage, Question
 from tests.generation.faults import Respond, Server, completion, serving, tokenized
 
@@ -179,6 +181,24 @@ def test_a_server_that_counts_one_text_a_request_counts_all_together(serve: Serv
     asked = len(server.requests)
     generator.count([f"text {k}" for k in range(100)])
     assert len(server.requests) == asked + 1
+
+
+def test_a_question_is_counted_in_a_few_requests_and_once(serve: Serve, demo_index: CorpusIndex) -> None:
+    server = serve(llama_cpp)
+    with OpenAIGenerator(server.url, "m", window=4096) as generator:
+        counted = []
+        for question in (
+            "How tall is Skerryvore?",
+            "Who designed the Forth Bridge?",
+            "How tall is Skerryvore?",
+        ):
+            before = len(server.requests)
+            ask(demo_index, question, generator, budget_tokens=200)
+            paths = [path for path, *_ in server.requests[before:]]
+            counted.append(paths.count("/tokenize"))
+    assert counted[0] <= 11  # how the server counts and what its template adds among them
+    assert counted[1] <= 7
+    assert counted[2] == 0
 
 
 def test_the_window_refuses_before_the_model_is_called(serve: Serve) -> None:
