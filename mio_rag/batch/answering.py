@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -19,7 +20,7 @@ from mio_rag.errors import SpentError
 from mio_rag.generation import Generator, Prompt, make_generator
 from mio_rag.generation.base import WrappedGenerator, charged, repeated
 from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, content_of
-from mio_rag.generation.replies import RememberingGenerator
+from mio_rag.generation.replies import RememberingGenerator, ReplyFile
 from mio_rag.policies.compose import compose, pacer_of, specs_of
 from mio_rag.policies.setup import Setup
 from mio_rag.policy import READER, Policy
@@ -267,33 +268,42 @@ class _QuestionModels(Models):
 class Answering:
     """Answers questions under a policy; threads may share it.
 
+    index, generator: or the folder, and the name, which are opened and closed here.
     lose: counts a call of a question that never reported its cost, as `Ledger.lose`.
     pacer: of a policy with a total.
-    make: opens a generator that workflows name.
+    replies: path or ReplyFile of the cache of replies.
     """
 
     def __init__(
         self,
-        index: CorpusIndex,
-        generator: Generator,
+        index: CorpusIndex | str | Path,
+        generator: Generator | str,
         job: Job,
         lose: Callable[[Claim, int], bool],
         pacer: Account | None,
-        make: Callable[[str], Generator] = make_generator,
+        replies: Path | ReplyFile,
     ) -> None:
-        self._unit, self._lose = job.unit, lose
+        self._unit, self._lose, self._opened = job.unit, lose, ExitStack()
+
+        def make(spec: str) -> Generator:
+            return make_reader(spec, replies)
 
         def tried(inner: Generator) -> Retrying:
             return Retrying(inner, job.retries, lambda into, out: False)
 
+        corpus = index if isinstance(index, CorpusIndex) else CorpusIndex.load(index)
+        if isinstance(generator, str):
+            generator = make(generator)
+            self._opened.callback(generator.close)
         self._reader = tried(generator)
-        shared = replace(index, embedder=_Locked(index.embedder))
+        shared = replace(corpus, embedder=_Locked(corpus.embedder))
         setup = Setup(retriever=Retriever(shared, counter=self._reader))
         models = Models(specs_of(job.policy), lambda spec: tried(make(spec)))
         self._evidence = job.policy.limits.budget
         self._session = compose(job.policy, setup, states=job.states, pacer=pacer, models=models)
+        self._opened.callback(self._session.close)
         #: What answers depend on, besides the policy.
-        self.about = {"index": index.digest(), "reader": content_of(generator)}
+        self.about = {"index": corpus.digest(), "reader": content_of(generator)}
 
     def most(self, question: Question) -> int:
         """Return the most that a question may cost; under a total of tokens, one answer's worth."""
@@ -330,7 +340,7 @@ class Answering:
 
     def close(self) -> None:
         """Close what was opened here."""
-        self._session.close()
+        self._opened.close()
 
 
 def make_reader(spec: str, replies: Any = None) -> Generator:
@@ -396,20 +406,19 @@ class Workers:
 
     total: what may be spent, in the unit of the ledger.
     stop: once it is set, no question is begun.
-    count: questions of the batch, for `progress`.
     """
 
     def __init__(
         self,
         ledger: Ledger,
         team: Team,
+        questions: Sequence[Question],
         total: int | None,
         stop: threading.Event,
-        progress: Callable[[int, int], None] | None,
-        count: int,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self.ledger, self.team, self.total, self.stop = ledger, team, total, stop
-        self.progress, self.count = progress, count
+        self.ledger, self.team, self.questions, self.total, self.stop = ledger, team, questions, total, stop
+        self.progress = progress
         self.failure: Exception | None = None
         #: The smallest reservation that the rest of the total did not allow.
         self.short: int | None = None
@@ -421,7 +430,7 @@ class Workers:
     def report(self, done: int) -> None:
         """Call `progress` with the number of questions just finished."""
         if self.progress is not None and done:
-            self.progress(done, self.count)
+            self.progress(done, len(self.questions))
 
     def work(self, threads: int) -> None:
         """Ask until nothing is left, or nothing more is allowed."""
@@ -438,15 +447,15 @@ class Workers:
         while not self.stop.is_set():
             try:
                 with self._lock:
-                    found = self.ledger.next_open(self._next)
-                    if found is None:
+                    number = self.ledger.next_open(self._next)
+                    if number is None:
                         return
-                    self._next = found[0]
-                held = self._held(*found)
+                    self._next = number
+                held = self._held(number, self.questions[number])
                 if not held:
                     return
                 try:
-                    self._answer(Claim(*found, held))
+                    self._answer(Claim(number, self.questions[number], held))
                 finally:
                     with self._lock:
                         self._in_progress -= 1

@@ -7,16 +7,17 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from mio_rag.batch.answering import TOLD, Answering, Job, Rest, Unit, Workers, make_reader
+from mio_rag.batch.answering import TOLD, Answering, Job, Rest, Unit, Workers
 from mio_rag.batch.job import Engine, open_parquet
-from mio_rag.batch.ledger import Claim, Ledger
+from mio_rag.batch.ledger import Ledger
 from mio_rag.batch.on_ray import RayTeam, check_ray, ray_team
 from mio_rag.corpora.load import load_questions
 from mio_rag.corpora.published import json_lines
@@ -204,7 +205,7 @@ def ask_many(
     with locked(folder), ExitStack() as opened:
         ledger = Ledger(folder / "ledger.sqlite")
         opened.callback(ledger.close)
-        ledger.begin(_about(policy, states, questions, unit), questions)
+        ledger.begin(_about(policy, states, questions, unit), len(questions))
         account = ledger.account()
         before = account.states.get("answered", 0)
         price, asked = ledger.last_price(), len(questions) - before
@@ -221,9 +222,12 @@ def ask_many(
                     made = ray_team(str(index), str(generator), job, workers, concurrency)
                     team = opened_here.enter_context(made)
                 else:
-                    team = opened_here.enter_context(_local_team(index, generator, job, ledger))
+                    lose = partial(ledger.lose, total=total)
+                    replies = job.folder / "replies.sqlite"
+                    team = Answering(index, generator, job, lose, job.pacer(), replies)
+                    opened_here.callback(team.close)
                 ledger.confirm(team.about)
-                run = Workers(ledger, team, total, stopped, progress, len(questions))
+                run = Workers(ledger, team, questions, total, stopped, progress)
                 run.report(before if known == before else 0)
                 run.work(concurrency)
             account = ledger.account()
@@ -257,32 +261,10 @@ def ask_many(
             seconds=time.perf_counter() - began,
             needs=None if run.short is None else unit.told(run.short),
         )
-        _export(ledger, summary)
+        _export(ledger, questions, summary)
     if run.failure is not None:
         raise run.failure
     return summary
-
-
-@contextmanager
-def _local_team(
-    index: CorpusIndex | str | Path, generator: Generator | str, job: Job, ledger: Ledger
-) -> Iterator[Answering]:
-    with ExitStack() as opened:
-        corpus = index if isinstance(index, CorpusIndex) else CorpusIndex.load(index)
-
-        def make(spec: str) -> Generator:
-            return make_reader(spec, job.folder / "replies.sqlite")
-
-        def lose(claim: Claim, cost: int) -> bool:
-            return ledger.lose(claim, cost, job.total)
-
-        reader = generator
-        if isinstance(reader, str):
-            reader = make(reader)
-            opened.callback(reader.close)
-        made = Answering(corpus, reader, job, lose, job.pacer(), make)
-        opened.callback(made.close)
-        yield made
 
 
 def _about(policy: Policy, states: Resolved, questions: Sequence[Question], unit: Unit) -> dict[str, str]:
@@ -330,13 +312,14 @@ def _check_policy(policy: Policy, count: int, total_tokens: int | None, total_do
         raise InputError(problems)
 
 
-def _export(ledger: Ledger, summary: AskedSummary) -> None:
+def _export(ledger: Ledger, questions: Sequence[Question], summary: AskedSummary) -> None:
     """Write all questions in order, as lines of JSON with the same keys, and the summary."""
     path = summary.out / "answers.jsonl"
     try:
         with replaced(path) as partial, partial.open("w", encoding="utf-8", errors="replace") as file:
-            for row in ledger.rows():
-                line = {**row, **{key: row.get(key) for key in TOLD}}
+            for number, (row, question) in enumerate(zip(ledger.rows(), questions, strict=True)):
+                line = {"row": number, "query_id": question.id, "question": question.text, **row}
+                line |= {key: row.get(key) for key in TOLD}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
         write_atomically(summary.out / "summary.json", json.dumps(summary.to_dict(), indent=1))
     except OSError as error:

@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mio_rag.errors import InputError, StateError
 from mio_rag.storage import SharedFile
 from mio_rag.types import Question
 
-T = TypeVar("T")
-
 _APPLICATION = 0x6D696F61  # "mioa": identifies the file as a batch of answers
 _CREATE = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE questions (number INTEGER PRIMARY KEY, id TEXT NOT NULL, question TEXT NOT NULL, "
-    "choices TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'open', attempts INTEGER NOT NULL DEFAULT 0, "
-    "held INTEGER NOT NULL DEFAULT 0, cost INTEGER NOT NULL DEFAULT 0, told TEXT)",
+    "CREATE TABLE questions (number INTEGER PRIMARY KEY, state TEXT NOT NULL DEFAULT 'open', "
+    "attempts INTEGER NOT NULL DEFAULT 0, held INTEGER NOT NULL DEFAULT 0, cost INTEGER NOT NULL DEFAULT 0, "
+    "told TEXT)",
     "CREATE INDEX questions_by_state ON questions (state)",
     "CREATE TABLE account (one INTEGER PRIMARY KEY CHECK (one = 1), spent INTEGER NOT NULL, "
     "held INTEGER NOT NULL, lost INTEGER NOT NULL)",
@@ -82,17 +80,15 @@ class Ledger(SharedFile):
     def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         return self.alone(f"'{self.path}'")
 
-    def begin(self, about: Mapping[str, str], questions: Iterable[Question]) -> None:
-        """Start a new batch, or resume one: what a killed run had reserved is lost, and asked again.
+    def begin(self, about: Mapping[str, str], count: int) -> None:
+        """Start a new batch of so many questions, or resume one: what a killed run had reserved is lost.
 
         about: what the answers depend on; `InputError` if the file was begun with something else.
         """
         with self._transaction() as connection:
             if connection.execute("SELECT count(*) FROM about").fetchone()[0] == 0:
-                rows = ((k, q.id, q.text, json.dumps(list(q.choices))) for k, q in enumerate(questions))
-                connection.executemany(
-                    "INSERT INTO questions (number, id, question, choices) VALUES (?, ?, ?, ?)", rows
-                )
+                numbers = ((number,) for number in range(count))
+                connection.executemany("INSERT INTO questions (number) VALUES (?)", numbers)
             self._compare(connection, about)
             connection.execute("UPDATE account SET lost = lost + held, held = 0")
             connection.execute(
@@ -113,45 +109,33 @@ class Ledger(SharedFile):
             )
         connection.executemany("INSERT OR IGNORE INTO about VALUES (?, ?)", about.items())
 
-    def next_open(self, behind: int) -> tuple[int, Question] | None:
+    def next_open(self, behind: int) -> int | None:
         """Return the first open question with a larger number; None: there is none."""
         with self._transaction() as connection:
             row = connection.execute(
-                "SELECT number, id, question, choices FROM questions WHERE state = 'open' AND number > ? "
-                "ORDER BY number LIMIT 1",
-                (behind,),
+                "SELECT min(number) FROM questions WHERE state = 'open' AND number > ?", (behind,)
             ).fetchone()
-        if row is None:
-            return None
-        choices = self._read(row[0], row[3], list)
-        if not all(isinstance(choice, str) for choice in choices):
-            raise self._damaged(row[0], "choices that are no texts")
-        try:
-            return int(row[0]), Question(str(row[1]), str(row[2]), choices=tuple(choices))
-        except InputError as error:
-            raise self._damaged(row[0], str(error)) from error
+        return None if row[0] is None else int(row[0])
 
-    def _read(self, number: int, text: Any, kind: type[T]) -> T:
-        """Parse the JSON of a row."""
+    def _told(self, number: int, text: Any) -> dict[str, Any]:
+        """The line of a question."""
         try:
-            found = json.loads(text)
+            found = json.loads(text or "{}")
         except (ValueError, TypeError, RecursionError) as error:
-            raise self._damaged(number, str(error)) from error
-        if not isinstance(found, kind):
-            raise self._damaged(number, f"no {kind.__name__}")
+            raise self._damaged(f"row {number} of questions holds {error}") from error
+        if not isinstance(found, dict):
+            raise self._damaged(f"row {number} of questions holds {found!r:.40}")
         return found
 
-    def _damaged(self, number: int, why: str, table: str = "questions") -> StateError:
-        return StateError(
-            f"'{self.path}' is damaged: row {number} of {table} holds {why}. Restore the file, or begin in "
-            "another folder"
-        )
+    def _damaged(self, why: str) -> StateError:
+        advice = "Restore the file, or begin in another folder"
+        return StateError(f"'{self.path}' is damaged: {why}. {advice}")
 
     def _counts(self, connection: sqlite3.Connection) -> tuple[int, int, int]:
         """Spent, reserved and lost."""
         row = connection.execute("SELECT spent, held, lost FROM account").fetchone() or (-1, -1, -1)
         if not all(isinstance(count, int) and count >= 0 for count in row):
-            raise self._damaged(1, f"{row!r}, expected three counts >= 0", "account")
+            raise self._damaged(f"row 1 of account holds {row!r}, expected three counts >= 0")
         spent, held, lost = row
         return spent, held, lost
 
@@ -249,25 +233,23 @@ class Ledger(SharedFile):
             ).fetchone()
         if row is None:
             return None
-        price = self._read(row[0], row[1], dict).get("token_price")
+        price = self._told(*row).get("token_price")
         if not isinstance(price, (int, float)):
-            raise self._damaged(row[0], "no token_price")
+            raise self._damaged(f"row {row[0]} of questions holds no token_price")
         return float(price)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield every question in order, with its answer where there is one."""
+        """Yield state, attempts and line of every question, in order."""
         behind = -1
         while True:
             with self._transaction() as connection:
                 part = connection.execute(
-                    "SELECT number, id, question, state, attempts, told FROM questions WHERE number > ? "
+                    "SELECT number, state, attempts, told FROM questions WHERE number > ? "
                     "ORDER BY number LIMIT 1000",
                     (behind,),
                 ).fetchall()
             if not part:
                 return
-            for number, *known, told in part:
-                names = ("query_id", "question", "state", "attempts")
-                more = self._read(number, told, dict) if told else {}
-                yield {"row": number, **dict(zip(names, known, strict=True)), **more}
+            for number, state, attempts, told in part:
+                yield {"state": state, "attempts": attempts, **self._told(number, told)}
             behind = part[-1][0]

@@ -13,12 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from mio_rag.batch.answering import Answered, Answering, Died, make_reader
+from mio_rag.batch.answering import Answered, Answering, Died
 from mio_rag.batch.answering import Job as AskJob
 from mio_rag.batch.ledger import Claim, Ledger
 from mio_rag.batch.run import joined, last_line
 from mio_rag.errors import InputError, SolverError, StateError, require
-from mio_rag.generation import Generator
 from mio_rag.generation.replies import ReplyFile
 from mio_rag.policy import Policy
 from mio_rag.retrieval.index import CorpusIndex
@@ -108,14 +107,12 @@ class _Worker(Answering):
     def __init__(self, index: str, reader: str, job: AskJob, actor: Any) -> None:
         ledger, pacer = _Remote(actor, "ledger"), _Remote(actor, "pacer")
 
-        def make(spec: str) -> Generator:
-            return make_reader(spec, _RemoteReplies(job.folder / "replies.sqlite", actor))
-
         def lose(claim: Claim, cost: int) -> bool:
             return bool(ledger.lose(claim, cost, job.total))
 
+        replies = _RemoteReplies(job.folder / "replies.sqlite", actor)
         paced = job.policy.price.total is not None
-        super().__init__(CorpusIndex.load(index), make(reader), job, lose, pacer if paced else None, make)
+        super().__init__(index, reader, job, lose, pacer if paced else None, replies)
 
     def depends_on(self) -> dict[str, str]:
         """Return what answers depend on."""

@@ -187,8 +187,8 @@ def test_a_dead_worker_s_reservation_is_lost_and_its_question_asked_again(
             return Answered(60, {"answer": "a", "token_price": 0.001})
 
     ledger = Ledger(tmp_path / "l.sqlite")
-    ledger.begin({"policy": "x"}, QUESTIONS)
-    Workers(ledger, Mortal(), total, threading.Event(), None, len(QUESTIONS)).work(1)
+    ledger.begin({"policy": "x"}, len(QUESTIONS))
+    Workers(ledger, Mortal(), QUESTIONS, total, threading.Event()).work(1)
     account = ledger.account()
     assert (account.states["answered"], account.states["failed"]) == (answered, 1)  # q2: no worker survived
     assert (account.spent, account.held, account.lost) == (60 * answered, 0, 400)
@@ -199,7 +199,7 @@ def test_a_dead_worker_s_reservation_is_lost_and_its_question_asked_again(
 
 def test_no_question_is_charged_twice(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.sqlite")
-    ledger.begin({"policy": "x"}, QUESTIONS)
+    ledger.begin({"policy": "x"}, len(QUESTIONS))
     claim = Claim(0, QUESTIONS[0])
     assert ledger.hold(0, 100, 150)
     assert not ledger.hold(1, 100, 150)
@@ -223,9 +223,6 @@ def test_no_question_is_charged_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "row"),
     [
-        ("questions SET choices = '{'", "row 0 of questions"),
-        ("questions SET choices = '[1]'", "row 0 of questions"),
-        ("questions SET question = ' '", "row 0 of questions"),
         ("questions SET told = '7', state = 'answered'", "row 23 of questions"),
         ("account SET spent = 'much'", "row 1 of account"),
     ],
@@ -455,7 +452,7 @@ def test_calls_of_a_workflow_s_own_model_are_repeated_and_counted(
         opened.append(spec)
         return ScriptedGenerator(cheap)
 
-    monkeypatch.setattr("mio_rag.batch.ask.make_reader", make)
+    monkeypatch.setattr("mio_rag.batch.answering.make_reader", make)
     nodes = {
         "w": {"do": "rewrite", "model": "cheap"},
         "f": {"do": "retrieve", "from": ["w"]},
