@@ -97,7 +97,6 @@ def compose(
         policy.ends.lowered(setup.settings.limits),
         policy.limits.budget,
         longest,
-        None,
         Models(specs_of(policy)) if models is None else models,
         pacer_of(policy) if pacer is None else pacer,
         StrategyLearner(chooser, program) if isinstance(chooser, Strategist) else None,

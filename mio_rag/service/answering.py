@@ -224,7 +224,6 @@ class Answering:
             limits=limits,
             budget=budget,
             max_tokens=longest,
-            longest=None if serving.is_default else own.longest,
             learner=learner,
             falls_back=own.falls_back and not serving.is_default and asked.tell is None,
         )

@@ -80,7 +80,6 @@ class Session:
     limits: of one question.
     budget: largest block of evidence that the policy allows; None: the caller's.
     max_tokens: longest answer.
-    longest: the longest answer that a decider may ask for; None: `max_tokens`.
     models: generators that actions name, opened when they are first asked.
     account: a total over questions; sets the price.
     learner: told of every question.
@@ -101,7 +100,6 @@ class Session:
     limits: Limits = field(default_factory=Limits)
     budget: int | None = None
     max_tokens: int = 32
-    longest: int | None = None
     models: Models = field(default_factory=lambda: Models({}))
     account: Account | None = None
     learner: Learner | None = None
@@ -173,7 +171,7 @@ class Session:
 
     def _one_answer(self, question: Question, generator: Generator) -> tuple[int, int]:
         """Tokens of a prompt without evidence, and of the longest answer."""
-        longest = max(self.longest or self.max_tokens, CHOICE_TOKENS if question.choices else 0)
+        longest = max(self.max_tokens, CHOICE_TOKENS if question.choices else 0)
         return generator.prompt_tokens(build_prompt(question)), longest
 
     @property
@@ -539,7 +537,7 @@ class _Run:
 
     def _answer(self) -> Reply:
         session, state = self.session, self.state
-        room = window_room(self.reader, self.question, max_tokens=session.longest or session.max_tokens)
+        room = window_room(self.reader, self.question, max_tokens=session.max_tokens)
         if room is not None:
             state.budget = min(state.budget, max(1, room - min(session._notes, room // 2)))
         # A block that leaves no tokens for the answer cannot be read: less is.

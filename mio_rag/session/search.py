@@ -93,37 +93,19 @@ class Found:
 
 
 class SearchTask:
-    """Where one strategy works: the index, the model, and an account of its own.
+    """Where one strategy works: the index, and the branch that asks the model and pays."""
 
-    generator: None: strategies that need a model cannot be used.
-    tokens: most tokens into and out of the model.
-    branch: pays instead of one with `tokens` that is made here.
-    """
+    def __init__(self, question: Question, retriever: Retriever, branch: Branch) -> None:
+        self.question, self.retriever, self._branch = question, retriever, branch
+        self.costs = branch.costs
 
-    def __init__(
-        self,
-        question: Question,
-        retriever: Retriever,
-        generator: Generator | None,
-        *,
-        tokens: int = 20_000,
-        branch: Branch | None = None,
-    ) -> None:
-        self.question, self.retriever = question, retriever
-        if branch is None and generator is not None:
-            branch = Budget(generator, Limits(tokens=tokens)).branch()
-        self.costs = Costs() if branch is None else branch.costs
-        self._branch = branch
-
-    def write(self, template: str, max_tokens: int, fields: Mapping[str, str] | None = None) -> str:
+    def write(self, name: str, max_tokens: int, fields: Mapping[str, str] | None = None) -> str:
         """What the model replies to a prompt of `prompts/`, without white space around it.
 
-        Raises `InputError` without a model; `GenerationError` as the model does; `LimitReached` where the
-        reply could go beyond the limit on tokens; it is then not asked for.
+        Raises `GenerationError` as the model does; `LimitReached` where the reply could go beyond the limit
+        on tokens; it is then not asked for.
         """
-        if self._branch is None:
-            raise InputError("this strategy needs a language model: give --model")
-        prompt = strategy_prompt(template, self.question, fields or {})
+        prompt = strategy_prompt(name, self.question, fields or {})
         return self._branch.generate("decompose", prompt, max_tokens).text.strip()
 
     def searching(self) -> AbstractContextManager[None]:
@@ -133,16 +115,12 @@ class SearchTask:
     def abandoned(self, seconds: float) -> Costs:
         """What is to be charged where nobody waits any longer.
 
-        What was spent so far, and of a reply that is under way all that it may still take: nobody will hear
-        what it took.
+        What was spent so far, and of a reply that is under way all that it may still take.
         """
-        spent = Costs()
-        known = list(self.costs.spent)
-        pending = () if self._branch is None else self._branch.unfinished()
-        spent.spent += [*known, *pending]
+        spent, known, pending = Costs(), list(self.costs.spent), self._branch.unfinished()
+        spent.spent = [*known, *pending]
         if not pending:
-            left = max(0.0, seconds - sum(one.call.seconds for one in known))
-            spent.add(Call("decompose", left))
+            spent.add(Call("decompose", max(0.0, seconds - sum(one.call.seconds for one in known))))
         return spent
 
 
@@ -398,7 +376,7 @@ class SearchSettings(Settings):
     constant: Annotated[int, Field(ge=0)] = 60
     """k of reciprocal rank fusion."""
     tokens: Annotated[int, Field(ge=1)] = 20_000
-    """Most tokens into and out of the model for each strategy."""
+    """Most tokens into and out of the model, where nothing else limits them."""
     writing: StrategySettings = StrategySettings()
 
     def within(self, seconds: float) -> SearchSettings:
@@ -494,8 +472,8 @@ def search(
     generator: None will do where no strategy needs a model.
     strategies: names of `mio_rag.session.search`, or anything that meets the protocol.
     weights: of a strategy in the merged ranking, > 0; 1 where nothing is said.
-    branch: pays, each strategy as a part of its own name within "search"; without it, each strategy has
-        `SearchSettings.tokens`.
+    branch: pays, each strategy as a part of its own name within "search"; without it, all of them together
+        have `SearchSettings.tokens`.
     alone: sets of these strategies: `Searched.alone` is to tell what each would have found by itself. Nothing
         more is searched for.
 
@@ -505,27 +483,19 @@ def search(
     how = settings or SearchSettings()
     made = [m for s in strategies for m in (make_strategies([s], how.writing) if isinstance(s, str) else [s])]
     check_search(made, retriever, generator, weights)
-    account = Costs() if branch is None else branch.costs
+    if branch is None:
+        reader: Any = generator
+        branch = Budget(reader, Limits(tokens=how.tokens)).branch()
+    account, payer = branch.costs, branch
     with account.part("search"):
         began = time.perf_counter()
-        tried = _side_by_side(
-            made,
-            how,
-            lambda: SearchTask(
-                question,
-                retriever,
-                generator,
-                tokens=how.tokens,
-                branch=None if branch is None else branch.parallel(),
-            ),
-        )
+        tried = _side_by_side(made, how, lambda: SearchTask(question, retriever, payer.parallel()))
         # While strategies ran side by side, this part did nothing else.
         account.include(Costs(), waited=time.perf_counter() - began)
         for one in tried:
             with account.part(one.strategy):
                 account.include(one.costs, waited=one.seconds)
-        if branch is not None:
-            branch.joined()
+        branch.joined()
     notes = [f"{one.strategy}: {one.found.note}" for one in tried if one.found.note]
     nothing = not any(one.found.rows for one in tried)  # then the question itself is searched for
     with account.part("retrieve", retrieval_calls=int(nothing)):
