@@ -67,16 +67,13 @@ def calibrate(
     progress: Callable[[int], None] | None = None,
     sentences: bool = False,
 ) -> RelevanceModel:
-    """Fit relevance on the questions of a data set that name their gold passages.
+    """Fit relevance on the questions that name their gold passages; see `mio_rag.relevance.fit`.
 
-    retriever: over the index of this corpus, with the pool, mode and link expansion of later use.
-    kind, link_stages, seed: see `mio_rag.relevance.fit`.
-    limit: use only the first questions.
+    retriever: over the index of this corpus, with the settings of later use.
     sentences: fit weights of sentences on answers, too. Without any gold passage, the weights of passages are
         those that ship for most of the pools.
 
-    Raises `DataError` if no question names a gold passage, or with `sentences` none has an answer;
-    `InputError` if the index holds another corpus, or there is too little data.
+    Raises `DataError` without labels, `InputError` for another corpus, or too little data.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit} must be >= 1")
@@ -173,8 +170,6 @@ def write_model(model: RelevanceModel | DocumentModel, path: Path) -> Path | Non
     """Write a model as JSON and its reliability plot next to it; return the path of the plot.
 
     None for weights that ship: their reliability on these questions is unknown.
-
-    Raises `InputError` if they cannot be written.
     """
     make_parent(path)
     write_atomically(path, json.dumps(model.to_dict(), indent=1, allow_nan=False) + "\n")
@@ -247,11 +242,7 @@ def fit_sentences(
 ) -> SentenceModel:
     """Fit the probability that a sentence is needed: logistic regression, by folds of questions.
 
-    Questions without a needed sentence in their pool are left out.
-
     pools: of each question, with probabilities as relevance, by the model that is used later.
-    seed: of the folds.
-    name, provenance: stored with the weights.
 
     Its `measures` hold log losses outside the folds, and of the weights that ship ("before").
 
@@ -337,9 +328,9 @@ _FOLDS, _BINS = 5, 10
 class Calibrated:
     """The shipped regression adapted to labelled questions, and its calibration on held-out ones.
 
-    error, shipped_error: expected calibration error, in [0, 1], of this regression and of the shipped one.
+    error, shipped_error: expected calibration error of this regression and of the shipped one.
     chance: error that true probabilities would have, on average, on so many questions.
-    brier, shipped_brier: mean squared error likewise.
+    brier, shipped_brier: mean squared error.
     rate: share of the selections that are complete.
     """
 
@@ -370,8 +361,6 @@ def calibrate_completeness(
 
     selector: the program; its price of a token is varied.
     limit: most questions, drawn by seed.
-
-    Raises `InputError` if too few questions are labelled.
     """
     labelled = [q for q in dataset.questions if q.gold_ids or q.gold_sources]
     order = np.random.default_rng(seed).permutation(len(labelled))[:limit]

@@ -61,15 +61,12 @@ class EvaluationSettings:
     """What is compared, and how.
 
     methods: see `mio_rag.methods` and `mio_rag.evaluation.contenders`.
-    budgets: token budgets of the context block, each >= 1.
+    controllers: see `mio_rag.policies.make`.
     baseline: what the others are compared with; None: fused if present, else topk, else the first.
-    selector: settings of the program.
-    limit: use only the first questions of each set, >= 1.
-    max_tokens: longest answer, in tokens, >= 1.
-    seed: of the bootstrap, the permutation tests and the solvers.
-    controllers: controllers that are compared as well; see `mio_rag.policies.make`.
+    limit: use only the first questions of each set.
+    max_tokens: longest answer.
     closed_book: there is no corpus: only controllers can run.
-    prices: prices of tokens, for a column of dollars.
+    prices: of tokens, for a column of dollars.
     refusing: when methods report that the passages do not answer. Controllers stop by themselves.
     """
 
@@ -114,10 +111,9 @@ class EvaluationSettings:
                 f"uncertainty: leave out {', '.join(self.controllers)}"
             )
         if self.closed_book and self.methods:
-            named = "" if self.controllers else " (--methods always-reason)"
             problems.append(
                 f"methods {', '.join(self.methods)} select from a corpus, which a closed-book run does not "
-                f"have: compare policies alone{named}"
+                "have: compare policies alone, for instance always-reason"
             )
         if problems:
             raise InputError(problems)
@@ -194,14 +190,13 @@ def evaluate(
         then begin with the name of the set, which is also the column "dataset" of the ledger.
     index: one for each set, or one that holds the corpora of all. None only closed book.
     generator: None evaluates the selection alone.
-    out: folder; new or empty, or an interrupted run with `resume`.
-    resume: continue an earlier run: finished rows are kept, failed ones are tried again.
-    instruments: for the measures that need an embedder, token vectors, a judge or a writer; run.json names
-        them.
+    out: folder; new or empty, or an interrupted run with `resume`: finished rows are kept, failed ones are
+        tried again.
+    instruments: for the measures that need some; run.json names them.
 
     Raises `InputError` if the data has no questions, the folder holds something else, or a resumed run had
-    other settings, or more questions, methods or budgets: its rows are never left out; `GenerationError` when
-    five questions in a row fail altogether; the rows so far are kept.
+    other settings, or more questions, methods or budgets; `GenerationError` when five questions in a row fail
+    altogether. The rows so far are kept.
     """
     folder = Path(out)
     if (index is None) != settings.closed_book:
@@ -368,11 +363,7 @@ def mixture_of(
     indexes: CorpusIndex | Sequence[CorpusIndex] | None,
     limit: int | None = None,
 ) -> Mixture:
-    """Combine question sets with their indexes: one for each, or one that holds the corpora of all.
-
-    Raises `InputError` for two sets of one name, another number of indexes than sets, or an index of another
-    corpus; `DataError` for a set without questions.
-    """
+    """Combine question sets with their indexes: one for each, or one that holds the corpora of all."""
     sets = (datasets,) if isinstance(datasets, Dataset) else tuple(datasets)
     found: tuple[CorpusIndex | None, ...]
     found = (indexes,) if indexes is None or isinstance(indexes, CorpusIndex) else tuple(indexes)

@@ -80,9 +80,9 @@ class Ledger:
         return (row["question_id"], row["method"], int(row["budget_tokens"]))
 
     def read(self) -> dict[Key, dict[str, Any]]:
-        """Return the rows on disk, failed ones included; of equal keys the last row that did not fail.
+        """Return the rows on disk, failed ones too; of equal keys the last that did not fail.
 
-        Raises `DataError` if a line is no row, except for a last line that was cut short.
+        Raises `DataError` if a line is no row, except for a last one that was cut short.
         """
         found: dict[Key, dict[str, Any]] = {}
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
@@ -242,8 +242,8 @@ def opened_run(folder: Path, run: dict[str, Any], asked: Collection[Key], resume
     run: the record, written to run.json.
     asked: the rows that the run will have in the end.
 
-    Raises `InputError` if the folder holds something else or rows that are not asked for, if another run
-    works there, or if the earlier run had other settings.
+    Raises `InputError` if the folder holds something else or more rows, another run works there, or the
+    earlier run had other settings.
     """
     check_folder(folder, resume)
     made = [place for place in (folder, *folder.parents) if not place.exists()]

@@ -30,6 +30,11 @@ def plain(value: Any) -> Any:
     return plain(str(value))
 
 
+def shortened(text: str) -> str:
+    """Return the first 400 characters of a text."""
+    return text if len(text) <= 400 else text[:399] + "\u2026"
+
+
 def script_json(value: Any) -> str:
     """Return JSON on one line that is safe inside a script element, whatever its strings hold."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mio_rag.errors import InfeasibleError, InputError, MioRagError
+from mio_rag.evaluation.markup import shortened
 from mio_rag.formulations.program import Segments, SelectionProgram
 from mio_rag.generation import Generator, Prompt
 from mio_rag.generation.base import charged
@@ -45,14 +46,12 @@ PARTED = (FITTING, "exact:auto", "exact:sentences")
 PARTS = ("decompose", "retrieve", "select", "reason", "measure", "answer")
 
 _SHOWN_REST = 8  # unselected passages kept for the report
-_EXCERPT = 400  # characters
 
 
 @dataclass(eq=False)
 class Task:
     """A question, with what every contender may use.
 
-    generator: None: selections are compared without answers.
     replies: the generator's replies to controllers: an equal prompt is asked once, and charged to each.
     """
 
@@ -91,10 +90,9 @@ class Task:
 class Taken:
     """What a contender did with a question.
 
-    selection: None: nothing was selected.
-    prompt: what the reader is to answer; None: nothing.
+    prompt: what the reader is to answer.
     reply: the answer of a contender that answers by itself.
-    columns: columns of the row that only this kind of contender has.
+    columns: those that only this kind of contender has.
     """
 
     costs: Costs
@@ -285,7 +283,6 @@ def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]
     rows = []
     for i in dict.fromkeys([*selection.chosen, *gold, *best]):
         passage = pool.passage(i)
-        text = passage.text if len(passage.text) <= _EXCERPT else passage.text[: _EXCERPT - 1] + "\u2026"
         before = ("tokens", "relevance", "value", "selected")
         rows.append(
             {
@@ -296,7 +293,7 @@ def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]
                 "gold": i in gold,
                 "reason": decisions[i].reason,
                 "redundant_with": decisions[i].redundant_with,
-                "text": text,
+                "text": shortened(passage.text),
             }
         )
     return rows
@@ -326,19 +323,14 @@ def cost_columns(costs: Costs, prices: Prices | None, *, answered: bool) -> dict
 
 
 def reading_column(records: Iterable[Mapping[str, Any]]) -> str:
-    """Return the column of the tokens that were read, of rows or entries of a summary.
-
-    "tokens_used", the tokens of the context; with controllers, which ask the model several times,
-    "prompt_tokens" of all calls.
-    """
+    """Return the column of the tokens that were read: of the context; with controllers, of all prompts."""
     return "prompt_tokens" if any(record.get("steps") is not None for record in records) else "tokens_used"
 
 
 def refusal_scores(rows: Iterable[Mapping[str, Any]], threshold: float) -> dict[tuple[str, int], Scores]:
     """Return the scores of SQuAD 2.0 for each method and budget, of rows that a refusal model judged.
 
-    Rows that failed count as refused. Questions without accepted answers are left out, unless their type is
-    "unanswerable". `threshold` is the probability above which a question is refused.
+    Rows that failed count as refused; questions that may have an answer and name none are left out.
     """
     parts: dict[tuple[str, int], tuple[list[Any], list[str], list[float]]] = {}
     for row in rows:

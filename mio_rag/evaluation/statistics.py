@@ -22,7 +22,6 @@ from mio_rag.formulations.numbers import plural
 from mio_rag.measures import Measure, compared_measures, evidence_measure, find_measure, measures, right
 
 RESAMPLES = 2000
-_FEW = 500  # questions whose resamples are cached: 8 MB
 
 _NONE = "\u2013"
 
@@ -41,18 +40,10 @@ def mean_interval(values: Sequence[float], seed: int = 0) -> dict[str, float]:
     return {"mean": mean, "low": float(low), "high": float(high)}
 
 
+@functools.lru_cache(maxsize=2)  # every measure asks for the same
 def _resamples(questions: int, seed: int) -> NDArray[np.int64]:
     """Return which questions each resample holds, shape (RESAMPLES, questions)."""
-    return _cached(questions, seed) if questions <= _FEW else _draw(questions, seed)
-
-
-def _draw(questions: int, seed: int) -> NDArray[np.int64]:
-    return np.random.default_rng(seed).integers(0, questions, size=(RESAMPLES, questions))
-
-
-@functools.lru_cache(maxsize=4)  # every measure asks for the same
-def _cached(questions: int, seed: int) -> NDArray[np.int64]:
-    found = _draw(questions, seed)
+    found = np.random.default_rng(seed).integers(0, questions, size=(RESAMPLES, questions))
     found.flags.writeable = False
     return found
 
@@ -62,8 +53,7 @@ def ratio_interval(
 ) -> dict[str, float | None] | None:
     """Return the ratio of the sums over the same questions with its interval; None if the divisor is 0.
 
-    Such a ratio is tokens per correct answer. A resample without a correct answer is infinite; where more
-    than 2.5 % are, ``high`` is None.
+    `high` is None where more than 2.5 % of the resamples are infinite.
     """
     top, bottom = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     if bottom.sum() <= 0:
@@ -93,9 +83,8 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
 
     {method, budget_tokens, n, failed, optimal_share, tokens_per_correct, <measure>: {mean, low, high}}
 
-    ``n`` includes failed questions: they score 0 where the measure is defined for the question. A measure
-    that no question defines is left out. ``tokens_per_correct`` is prompt and completion tokens of all
-    questions with an accepted answer over the number answered exactly right (or, for multiple choice, right).
+    Failed questions count: they score 0 where the measure is defined for the question. `tokens_per_correct`:
+    tokens in and out of all questions with an accepted answer over the number answered right.
     """
     entries = []
     for (method, budget), group in _groups(rows).items():
@@ -167,10 +156,10 @@ def is_unread(row: Mapping[str, Any]) -> bool:
 def compare(
     values: Mapping[tuple[str, int], Mapping[str, Mapping[str, float]]], baseline: str, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Compare every method with the baseline at the same budget, question by question.
+    """Compare every method with the baseline at the same budget, over questions with both values.
 
-    Keys: method, baseline, budget_tokens, measure, n (questions with both values), difference (mean), low,
-    high, p_value (two-sided), q_value (corrected over all rows of this list).
+    Keys: method, baseline, budget_tokens, measure, n, difference, low, high, p_value (two-sided), q_value
+    (corrected over all rows of this list).
     """
     rows: list[dict[str, Any]] = []
     for (method, budget), by_measure in values.items():
@@ -186,17 +175,11 @@ def compare(
             interval = mean_interval(difference.tolist(), seed)
             rows.append(
                 {
-                    "method": method,
-                    "baseline": baseline,
-                    "budget_tokens": budget,
-                    "measure": measure,
-                    "n": len(shared),
-                    "difference": interval["mean"],
-                    "low": interval["low"],
-                    "high": interval["high"],
-                    "p_value": _sign_flip(difference, seed),
+                    "method": method, "baseline": baseline, "budget_tokens": budget, "measure": measure,
+                    "n": len(shared), "difference": interval["mean"], "low": interval["low"],
+                    "high": interval["high"], "p_value": _sign_flip(difference, seed),
                 }
-            )
+            )  # fmt: skip
     if rows:
         corrected = scipy.stats.false_discovery_control([r["p_value"] for r in rows], method="bh")
         for row, q in zip(rows, corrected, strict=True):

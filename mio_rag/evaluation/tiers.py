@@ -51,12 +51,9 @@ _UNBOUNDED = 1_000_000  # tokens: the tiers have limits of their own
 
 @dataclass(frozen=True)
 class LabelSettings:
-    """How questions are labelled.
+    """How questions are labelled: see `mio_rag.learning.router.row_worked` and `labels`.
 
-    by: "answers" or "evidence"; see `mio_rag.learning.router.row_worked`.
-    unanswered: label of a question that no tier answers: "published", "cheapest" or "dearest".
     selector: the program of tiers with a price of tokens.
-    limit: use only the first questions.
     """
 
     tiers: tuple[Tier, ...] = PUBLISHED
@@ -108,12 +105,10 @@ def label_questions(
 ) -> Labelled:
     """Run every tier on every question, and label each with the cheapest tier that answers it.
 
-    generator: None: only by evidence.
     work: folder of the run's ledger and traces; an interrupted run is continued.
     instruments: for the measures that need some; they are columns of the table as well.
 
-    Raises `InputError` if answers are needed and there is no generator, or the folder holds another run;
-    `DataError` if no question can be labelled.
+    Raises `DataError` if no question can be labelled.
     """
     if generator is None and settings.by == "answers":
         raise InputError("labels by answers need a model that answers: give --model, or --by evidence")

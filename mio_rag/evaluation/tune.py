@@ -269,12 +269,9 @@ class TuneSettings:
     """The search.
 
     start: what is not varied, and the first setting that every search tries. Without embedding uncertainty.
-    relevance: see `valued_pools`. A model that was fitted on these very questions makes all figures too good:
-        have it fitted within the folds instead.
+    relevance: see `valued_pools`. A model that was fitted on these very questions makes all figures too good.
     vary: of `VARIED`.
-    trials: of each search, >= 1.
-    patience: a search ends after so many trials without a better one, >= 1.
-    folds: >= 2.
+    patience: a search ends after so many trials without a better one.
     """
 
     goal: Goal
@@ -313,13 +310,12 @@ class TuneResult:
     """The chosen setting, and what it is worth.
 
     setting: of the search on all questions.
-    inner, outer, start: mean recall and tokens {mean, low, high}: of the chosen settings on the questions
-        that chose them, on those that did not, and of the setting to start from on all of them. `outer` also
-        holds "gain" and "saved": paired differences to the start in recall and tokens.
+    inner, outer, start: mean recall and tokens: of the chosen settings on the questions that chose them, on
+        those that did not, and of the setting to start from. `outer` also holds "gain" and "saved": paired
+        differences to the start in recall and tokens.
     folds: setting, inner and outer figures, and trials of each outer fold.
     trials: finished trials of all searches, one for each fold and one on all questions.
-    improved: whether the search on all questions found a better setting than the one that it started from;
-        else `setting` is that one.
+    improved: whether the search on all questions found a better setting than the start.
     """
 
     setting: Setting
@@ -353,14 +349,11 @@ def tune(
     """Search for a setting; see the head of this module.
 
     questions: each with gold passages, or gold documents.
-    pools: of each question.
-    storage: SQLite file of the trials' results. Those of another data set or other settings stay; more
-        `trials`, or more `patience`, continue the same searches.
+    storage: SQLite file of the trials' results. More `trials` or `patience` continue the same searches.
     label: goes into the identity of the searches; name what the pools rest on.
     progress: called with (trials just finished or skipped, text); (folds + 1) * trials in all.
 
-    Raises `InputError` if there are fewer questions than 5 a fold, or too few to fit relevance on; if the
-    storage cannot be written, or another run uses it; `MissingExtraError` without optuna.
+    Raises `InputError` if there are too few questions, or the storage cannot be used.
     """
     if len(questions) < 5 * settings.folds:
         raise InputError(

@@ -68,18 +68,12 @@ class Setting:
 class FrontierSettings:
     """The grid, and how its points are measured.
 
-    budgets: token budgets, each >= 1.
-    weights, radii, penalties: lambda_1, rho and lambda_2 (also "adaptive", "auto"), each >= 0.
+    weights, radii, penalties: lambda_1, rho and lambda_2 (also "adaptive", "auto").
     selector: all other settings. Its own weights and the reference radius make the reference program that
         measures the guaranteed value.
-    reference_radius: >= 0: the embedding error of guaranteed value and stability.
-    draws: >= 0: pools with random errors for each question. 0: stability is not measured.
-    limit: use only the first questions.
-    max_tokens: longest answer, >= 1.
-    seed: of the random errors and the bootstrap.
-    token_prices: prices of a token for `price_curve`, each >= 0. Empty: no curve.
-
-    Raises `InputError` with every problem found.
+    reference_radius: the embedding error of guaranteed value and stability.
+    draws: pools with random errors for each question. 0: stability is not measured.
+    token_prices: of `price_curve`. Empty: no curve.
     """
 
     budgets: Sequence[int] = (128, 256, 512)
@@ -129,10 +123,7 @@ class FrontierSettings:
 
 
 def perturbed(pool: Candidates, radius: float, norm: str, rng: np.random.Generator) -> Candidates:
-    """Move every passage's embedding by a random error of that size; cosines are those that result.
-
-    Raises `InputError` if the candidates have no embeddings of passages and question.
-    """
+    """Move every passage's embedding by a random error of that size; cosines are those that result."""
     if pool.embeddings is None or pool.query_embedding is None:
         raise InputError("stability needs embeddings of passages and question: set draws=0")
     noise = rng.normal(size=pool.embeddings.shape)
@@ -218,13 +209,12 @@ def price_curve(
 ) -> dict[str, Any]:
     """Compute what questions spend and find at each price of a token, and under each budget.
 
-    token_prices: each >= 0; no question takes more than the largest budget.
-    seed: of the intervals.
+    token_prices: no question takes more than the largest budget.
     counter: the reader's tokenizer: shared text is then paid once, and tokens are those of what is read.
 
     Keys: ceiling; prices: token_price, tokens, evidence and everything (the share of questions with all of
-    it; both None without labels), each {mean, low, high}, and gap: how much more any allocation of the same
-    tokens could be worth, as a share; budgets: budget_tokens and the same figures.
+    it; both None without labels), and gap: how much more any allocation of the same tokens could be worth,
+    as a share; budgets: budget_tokens and the same figures.
     """
     ceiling = max(budgets)
     labelled = [k for k, q in enumerate(questions) if q.gold_ids or (q.gold_sources and pools[k].sources)]

@@ -14,14 +14,13 @@ from typing import Any
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import require
-from mio_rag.evaluation.markup import escape, number, plain, plural, script_json
+from mio_rag.evaluation.markup import escape, number, plain, plural, script_json, shortened
 from mio_rag.frontier.summary import deciding_measures
 from mio_rag.measures import Use, frontier_measures
 from mio_rag.types import Question
 
 #: Questions whose selections the page holds, spread evenly over the set.
 MOST_QUESTIONS = 60
-_EXCERPT = 400
 
 
 def render_page(
@@ -33,11 +32,9 @@ def render_page(
 ) -> str:
     """Return the page as one self-contained string.
 
-    data: run, points, operating_point, as in frontier.json.
-    rows: of the ledger: every question at every point.
+    data: as in frontier.json.
+    rows: every question at every point.
     picture: a PNG of the curve over prices.
-
-    Raises `MissingExtraError` if plotly is not installed.
     """
     plotly = require("plotly", "evaluation", "the frontier page")
     run, points = data["run"], data["points"]
@@ -68,42 +65,16 @@ def render_page(
 
 
 def _price_section(data: Mapping[str, Any], picture: bytes | None) -> str:
-    """The curve over prices: the picture, and its figures as a table; nothing without them."""
+    """The curve over prices as a picture; nothing without it. The figures are in frontier.json."""
     if picture is None or "price" not in data:
         return ""
-    curve = data["price"]
-    rows = [
-        (f"price {p['token_price']:g}", p, "" if p["gap"] is None else f"{p['gap']:.3%}")
-        for p in curve["prices"]
-    ]
-    rows += [(f"budget {p['budget_tokens']}", p, "") for p in curve["budgets"]]
-
-    def cell(entry: Mapping[str, float] | None, digits: int) -> str:
-        if entry is None:
-            return '<td class="num">-</td>'
-        mean, low, high = (f"{entry[end]:.{digits}f}" for end in ("mean", "low", "high"))
-        return f'<td class="num">{mean} <small>{low} to {high}</small></td>'
-
-    body = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>{cell(p["tokens"], 0)}{cell(p["evidence"], 3)}'
-        f'{cell(p["everything"], 3)}<td class="num">{escape(gap)}</td></tr>'
-        for name, p, gap in rows
-    )
-    head = "".join(
-        f'<th scope="col" class="pad num">{title}</th>'
-        for title in ("Context tokens", "Evidence found", "All evidence", "Proven gap")
-    )
     image = base64.b64encode(picture).decode()
     return (
         '<section aria-labelledby="h-price"><h2 id="h-price">One price for every token</h2>'
         '<p class="lead">Each question reads what is worth the price of a token, at most '
-        f"{curve['ceiling']} tokens, against the same program under one budget for all. Proven gap: how much "
-        "more any allocation of the same tokens could be worth.</p>"
-        f'<img alt="Evidence against mean tokens; the table holds the same numbers" '
-        f'style="max-width:100%" src="data:image/png;base64,{image}">'
-        '<div class="scroll" tabindex="0" role="region" aria-label="Prices and budgets as a table"><table>'
-        f'<thead><tr><th scope="col" class="pad">Rule</th>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div></section>"
+        f"{data['price']['ceiling']} tokens, against the same program under one budget for all.</p>"
+        f'<img alt="Evidence against mean tokens" style="max-width:100%" src="data:image/png;base64,{image}">'
+        "</section>"
     )
 
 
@@ -157,11 +128,7 @@ def _page_data(
             for q in shown
         ],
         "passages": [
-            {"id": i, "title": texts[i].title, "source": texts[i].source, "text": _excerpt(texts[i].text)}
+            {"id": i, "title": texts[i].title, "source": texts[i].source, "text": shortened(texts[i].text)}
             for i in order
         ],
     }
-
-
-def _excerpt(text: str) -> str:
-    return text if len(text) <= _EXCERPT else text[: _EXCERPT - 1] + "\u2026"

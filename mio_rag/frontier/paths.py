@@ -20,11 +20,7 @@ Progress = Callable[[int], None]
 
 
 class Chain:
-    """Solves programs of one pool one after another, each started from the one before.
-
-    Unlike in `solve_path`, the next program may depend on the last result. Solver and options are those of
-    `mio_rag.solvers.solve`; the time limit holds for each program.
-    """
+    """Solves programs of one pool, each started from the one before and perhaps made of its result."""
 
     def __init__(self, solver: str = "auto", options: SolveOptions | None = None) -> None:
         self.options = options or SolveOptions()
@@ -55,8 +51,7 @@ class Chain:
 def dominated(criteria: ArrayLike) -> NDArray[np.bool_]:
     """Return which points another one beats: at least as good in everything, and better in something.
 
-    criteria: shape (m, c); larger is better. NaN is unknown and counts as the worst. Differences up to 1e-9
-        count as none.
+    criteria: shape (m, c); larger is better, NaN is the worst, and differences up to 1e-9 are none.
     """
     values = np.asarray(criteria, dtype=np.float64)
     values = np.where(np.isnan(values), -np.inf, values)
@@ -70,10 +65,7 @@ def dominated(criteria: ArrayLike) -> NDArray[np.bool_]:
 
 
 def supported(tokens: Sequence[float], values: Sequence[float]) -> list[bool]:
-    """Return which points of a staircase lie on its upper concave hull: some price per token selects them.
-
-    tokens, values: both strictly increasing.
-    """
+    """Return which points of a rising staircase lie on its concave hull."""
     hull: list[int] = []
     for k in range(len(tokens)):
         while len(hull) >= 2:
@@ -91,12 +83,11 @@ def supported(tokens: Sequence[float], values: Sequence[float]) -> list[bool]:
 
 @dataclass(frozen=True)
 class BudgetStep:
-    """One step of the staircase.
+    """One step of the staircase, the best selection for budgets from `tokens` to `until`.
 
-    tokens, until: the first and the last budget at which this selection is the best.
-    value, bound: its value, and what no selection within `until` tokens can exceed.
+    bound: what no selection within `until` tokens can exceed.
     certified: whether bound - value is within the solver's stated tolerance.
-    supported: whether the step lies on the concave hull of the staircase: some price per token selects it.
+    supported: whether some price per token selects it.
     next_price: shadow price of a token: value gained per token up to the next step; None for the last.
     """
 
@@ -112,11 +103,7 @@ class BudgetStep:
 
 @dataclass(frozen=True)
 class BudgetPath:
-    """The staircase from the smallest feasible budget to the largest asked for.
-
-    steps: by rising tokens. They cover every budget from the first `tokens` to the last `until`.
-    complete: false where a limit left the lower end open.
-    """
+    """The staircase, by rising tokens; not `complete` where a limit left the lower end open."""
 
     steps: tuple[BudgetStep, ...]
     complete: bool
@@ -127,11 +114,7 @@ class BudgetPath:
         return next((s for s in self.steps if s.tokens <= budget_tokens <= s.until), None)
 
     def gain(self, budget_tokens: int, more_tokens: int) -> dict[str, Any] | None:
-        """Return the gain from `more_tokens` above a budget; None where the path does not reach.
-
-        Keys: gain, with low and high between which it is proven to lie; positions added and removed;
-        tokens_used, how many of the additional tokens the better selection takes; certified.
-        """
+        """Return the gain from more tokens, with its proven range; None where the path does not reach."""
         now, then = self.at(budget_tokens), self.at(budget_tokens + more_tokens)
         if now is None or then is None:
             return None
@@ -158,12 +141,8 @@ def budget_path(
     one is at cost(x) - 1: as many solves as there are steps (and ties). For a solve that a limit stopped, its
     value from below and its bound from above hold for all of these budgets.
 
-    program: with whole-number costs. Its budget is the largest one of the path.
-    chain: solves the programs; default: a new one.
+    program: with whole-number costs, else `InputError`. Its budget is the largest one of the path.
     progress: called with the number of tokens just settled; they add up to the budget + 1.
-
-    Raises `InputError` if costs are not whole numbers, or the budget is below 0; `SolverError` if the solver
-    broke.
     """
     if program.budget < 0 or not program.has_whole_costs:
         raise InputError("a budget path needs a budget >= 0 and costs that are whole numbers of tokens")
@@ -207,13 +186,10 @@ def budget_path(
 
 @dataclass(frozen=True)
 class PenaltyPiece:
-    """One selection, and the penalties for which it is the best.
+    """One selection, the best for penalties from `low` to `high` (infinite for the last).
 
-    low, high: the range of lambda_2; `high` is infinite for the last piece.
     value: without the penalty.
-    gap: largest amount by which another selection could be better anywhere on the piece; infinite where
-        nothing was proven.
-    certified: whether that is within the solver's stated tolerance.
+    gap: most by which another selection could be better on the piece; infinite where nothing was proven.
     """
 
     low: float
@@ -228,7 +204,7 @@ class PenaltyPiece:
 
 @dataclass(frozen=True)
 class PenaltyPath:
-    """Pieces by rising penalty, from 0 to infinity; none where the program is infeasible."""
+    """Pieces by rising penalty, from 0; none where the program is infeasible."""
 
     pieces: tuple[PenaltyPiece, ...]
     solves: int
@@ -266,9 +242,7 @@ def _envelope(lines: list[_Line]) -> list[tuple[float, _Line]]:
     return found
 
 
-def penalty_path(
-    program: SelectionProgram, chain: Chain | None = None, *, progress: Progress | None = None
-) -> PenaltyPath:
+def penalty_path(program: SelectionProgram, chain: Chain | None = None) -> PenaltyPath:
     """Compute the path of a program over the passage penalty lambda.
 
     With f(x) the value without a penalty and k(x) the number of passages, the best value
@@ -280,10 +254,6 @@ def penalty_path(
     piece holds all along it, since V is convex. Numbers of passages that no price selects do not appear.
 
     program: without a passage penalty.
-    chain: solves the programs; default: a new one.
-    progress: called with 1 after each solve; how many there will be is not known beforehand.
-
-    Raises `SolverError` if the solver broke.
     """
     chain = chain or Chain()
     before = chain.solves
@@ -293,8 +263,6 @@ def penalty_path(
     def look(penalty: float) -> _Line | None:
         result = chain.solve(replace(program, linear=program.linear - penalty))
         bounds[penalty] = np.inf if result.bound is None else result.bound
-        if progress is not None:
-            progress(1)
         if result.x is None:
             return None
         value, tokens = program.objective(result.x), int(program.cost(result.x))

@@ -1,8 +1,4 @@
-"""Pictures of a frontier, into .png, .svg or .pdf files.
-
-Each function raises `InputError` for another format or a file that cannot be written, and
-`MissingExtraError` without matplotlib.
-"""
+"""Pictures of a frontier, into .png, .svg or .pdf files."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from mio_rag.frontier.paths import (
     BudgetPath,
     Chain,
     PenaltyPath,
-    Progress,
     budget_path,
     dominated,
     penalty_path,
@@ -70,17 +69,11 @@ def tokens_read(
 class GridPoint:
     """The selection at one (lambda_1, rho).
 
-    Objectives of programs with different weights do not compare, so every selection is also measured by
-    tokens, relevance, redundancy, and its value in one reference program: the termwise counterpart at the
-    largest radius.
-
-    status: of the solve. Only "optimal" points can be on the frontier.
-    value, bound: in the point's own program.
-    relevance: sum of the nominal relevance.
-    redundancy: sum of the cosines over the chosen pairs.
-    guaranteed: value in the reference program.
-    dominated: whether another certified point is at least as good in tokens, relevance, redundancy and
-        guaranteed value, and better in one. None where the point is not certified.
+    value, bound: in its own program; those of different weights do not compare.
+    relevance, redundancy: sums of the relevance, and of the cosines over the chosen pairs.
+    guaranteed: value in one reference program: the termwise counterpart at the largest radius.
+    dominated: whether another certified point is as good in tokens, relevance, redundancy and guaranteed
+        value, and better in one. None where the point is not certified.
     """
 
     redundancy_weight: float
@@ -117,18 +110,14 @@ def weight_grid(
     radii: Sequence[float],
     *,
     counter: TokenCounter | None = None,
-    progress: Progress | None = None,
 ) -> tuple[GridPoint, ...]:
     """Solve at every pair of a weight and a radius; return the points by weight, then radius.
 
     candidates: as `Selector.valued` returns them.
     selector: all other settings; the reference program has its redundancy weight.
-    weights, radii: lambda_1 and rho, each >= 0.
     counter: the reader's tokenizer: shared text is then paid once, and tokens are those of what is read.
-    progress: called with 1 after each solve.
 
-    Raises `InputError` for weights or radii out of range, candidates that bring their own radii, or settings
-    of the selector that a grid does not support.
+    Raises `InputError` for values out of range, candidates with their own radii, or unsupported settings.
     """
     problems = check_values("redundancy weights", weights) + check_values("radii", radii)
     problems += check_selector(selector)
@@ -161,8 +150,6 @@ def weight_grid(
                     ),
                 )
             )
-            if progress is not None:
-                progress(1)
     points.sort(key=lambda p: (p.redundancy_weight, p.radius))
     proven = [p for p in points if p.certified]
     criteria = [(-p.tokens, p.relevance, -p.redundancy, p.guaranteed) for p in proven]
@@ -175,12 +162,7 @@ def weight_grid(
 
 @dataclass(frozen=True, eq=False)
 class QueryFrontier:
-    """The three paths of one question.
-
-    candidates: with the relevance that the selector gave them.
-    selector: the settings around which the paths run.
-    budget_tokens: budget of the penalty path and the grid.
-    """
+    """The three paths of one question; the penalty path and the grid are at `budget_tokens`."""
 
     candidates: Candidates
     selector: Selector
@@ -190,10 +172,7 @@ class QueryFrontier:
     grid: tuple[GridPoint, ...]
 
     def to_dict(self, more_tokens: Sequence[int] = (50, 100, 200)) -> dict[str, Any]:
-        """Return plain data for JSON; selections are positions in `passages`, infinity is null.
-
-        more_tokens: numbers of tokens above the budget for `buys`, their gain where the path reaches.
-        """
+        """Return plain data for JSON; selections are positions in `passages`, infinity is null."""
         pool, chosen = self.candidates, self.selector
         gains = [self.budget.gain(self.budget_tokens, more) for more in more_tokens]
         pieces = self.penalty.pieces
@@ -227,14 +206,14 @@ class QueryFrontier:
             ],
             "passages": [
                 {
-                    "id": pool.ids[i],
-                    "title": pool.passage(i).title,
-                    "source": pool.passage(i).source,
+                    "id": name,
+                    "title": one.title,
+                    "source": one.source,
                     "tokens": int(pool.tokens[i]),
                     "relevance": float(pool.relevance[i]),
-                    "text": pool.texts[i],
+                    "text": one.text,
                 }
-                for i in range(len(pool))
+                for i, (name, one) in enumerate((pool.ids[i], pool.passage(i)) for i in range(len(pool)))
             ],
         }
 
@@ -256,13 +235,11 @@ def query_frontier(
 ) -> QueryFrontier:
     """Compute all three paths for one pool, as it comes from retrieval.
 
-    budget_tokens: >= 1.
     up_to: largest budget of the budget path; default: twice `budget_tokens`, and at least 200 above it.
-    weights, radii, counter: of the grid; see `weight_grid`.
-    progress: called with the budgets just settled; they add up to `up_to` + 1. The other two paths are short.
+    weights, radii, counter: see `weight_grid`.
+    progress: called with the budgets just settled; they add up to `up_to` + 1.
 
-    Raises `InputError` for an empty pool, budgets below 1, or settings that the candidates cannot serve;
-    `SolverError` if the solver broke.
+    Raises `InputError` for an empty pool, budgets below 1, or settings that the candidates cannot serve.
     """
     problem = count_problem("budget_tokens", budget_tokens)
     if problem or budget_tokens < 1:

@@ -54,15 +54,9 @@ def data_frontier(
 
     Where the settings have token prices, also price.png.
 
-    index: of this corpus.
-    out: folder; new or empty, or an interrupted run with `resume`.
+    out, resume, progress, and what is raised: see `mio_rag.evaluation.harness.evaluate`.
     generator: answers from every selection and counts the tokens; answers are then scored too.
-    slack: of the rule for the operating point; see `operating_point`.
-    progress: called with (1, text) after each question.
-
-    Raises `InputError` if the data has no questions, the folder holds something else, or a resumed run had
-    other settings or more questions: its rows are never left out; `SolverError` if the solver broke; the rows
-    so far are kept; `GenerationError` when five questions in a row get no answer; the rows so far are kept.
+    slack: see `operating_point`.
     """
     questions = dataset.questions[: settings.limit]
     if not questions:

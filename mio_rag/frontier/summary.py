@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,11 +33,10 @@ def deciding_measures(points: Sequence[Row]) -> list[Measure]:
 def summarize_grid(rows: Sequence[Row], settings: FrontierSettings) -> list[dict[str, Any]]:
     """Return one point for each setting.
 
-    Keys: the setting; n questions, failed (no answer), proven (share of the selections that are optimal
-    within the stated gap, or proven not to exist), certified (all of them); measures, each {mean, low, high};
-    front: measures in which no other certified point is as good for as few tokens; dominated: whether another
-    certified point is as good in tokens and `deciding_measures`, and better in one; None where the point is
-    not certified.
+    Keys: the setting; n questions, failed (no answer), proven (share of the selections that are optimal, or
+    proven not to exist), certified (all of them); measures; front: measures in which no other certified point
+    is as good for as few tokens; dominated: whether another certified point is as good in tokens and
+    `deciding_measures`, and better in one; None where the point is not certified.
     """
     groups = _groups(rows)
     costs = [m for m in measures("cost") if m.frontier.use >= Use.POINT]
@@ -53,10 +53,7 @@ def summarize_grid(rows: Sequence[Row], settings: FrontierSettings) -> list[dict
         points.append(
             {
                 "name": setting.name,
-                "redundancy_weight": setting.redundancy_weight,
-                "radius": setting.radius,
-                "passage_penalty": setting.passage_penalty,
-                "budget_tokens": setting.budget_tokens,
+                **dataclasses.asdict(setting),
                 "n": len(group),
                 "failed": sum(bool(row["error"]) for row in group),
                 "over_budget": sum(bool(row.get("over_budget")) for row in group),
@@ -106,12 +103,8 @@ def operating_point(
 ) -> dict[str, Any] | None:
     """Choose the certified setting with the fewest mean tokens whose evidence is within `slack` of the best.
 
-    Five-fold cross-validation over questions measures the rule: choose on four parts, measure on the fifth.
-    The figures of the chosen point itself are optimistic.
-
-    Keys: rule, name, budget_tokens, coverage (the measure of the evidence found), held_out: {that measure,
-    tokens_used} with intervals (None for fewer than five labelled questions), picks: how often the folds
-    chose which setting. None without labels or without a certified point.
+    Five-fold cross-validation over questions measures the rule (held_out; None for fewer than five labelled
+    questions); figures of the chosen point itself are optimistic. None without labels or a certified point.
     """
     evidence = evidence_measure(p["measures"] for p in points)
     allowed = [(p["name"], int(p["budget_tokens"])) for p in points if p["certified"]]

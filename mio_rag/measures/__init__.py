@@ -1,10 +1,8 @@
 """Measures of a selection, an answer and their cost: one registry for everything that shows them.
 
-A measure owns its name, label, meaning, direction, unit, format, source and function; `mio-rag evaluate
---list` lists them. A new one is an entry in `selections`, `answers`, `readings` or `costs`, or a call of
-`register`.
-It is then a column of the ledger, a mean with its interval in the summary, a comparison with the baseline, a
-column on the console and in the report, and a measure of the frontier's points.
+A measure owns its name, meaning, direction, unit, source and function. A new one is an entry in `selections`,
+`answers`, `readings` or `costs`, or a call of `register`; ledger, summary, comparisons, console, report and
+frontier then show it.
 """
 
 from mio_rag.measures.answers import exact_match, normalize_answer, right, token_f1

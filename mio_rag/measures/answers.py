@@ -82,13 +82,13 @@ ANSWERS = (
     _answer(
         "exact_match", "Exact match", "the answer equals a gold answer after normalisation",
         source=_SQUAD, compute=lambda question, text: exact_match(text, question.answers), labelled=has_key,
-        place=40, console=Column("exact match", interval=True, always=True),
+        place=40, console=Column("exact match", always=True),
         page=Page(50, core=True, headline=7), frontier=Frontier(Use.POINT, place=80),
     ),
     _answer(
         "token_f1", "Token F1", "word overlap of the answer with the best gold answer",
         source=_SQUAD, compute=lambda question, text: token_f1(text, question.answers), labelled=has_key,
-        place=50, console=Column("F1", interval=True, always=True),
+        place=50, console=Column("F1", always=True),
         page=Page(40, core=True, headline=5), frontier=Frontier(Use.CONSOLE, "Answer F1", place=70),
     ),
     _answer(
@@ -101,7 +101,7 @@ ANSWERS = (
         "accuracy", "Accuracy", "the right option was chosen", of="choice", better="higher", unit="0 to 1",
         source="share of right choices, as multiple-choice question sets report it", compute=chosen_right,
         labelled=lambda question: bool(question.choices and question.answers), place=60,
-        console=Column(interval=True, always=True), page=Page(55, core=True, headline=6),
+        console=Column(always=True), page=Page(55, core=True, headline=6),
         frontier=Frontier(Use.NONE),
     ),
 )  # fmt: skip

@@ -21,17 +21,13 @@ _LONGEST = 512  # tokens; tokenizers without a limit report an absurd one
 
 
 class Judge(Protocol):
-    """Decides whether passages support a sentence of an answer."""
+    """Decides whether passages support a sentence of an answer.
 
-    @property
-    def name(self) -> str:
-        """Kind and model, for the record of a run."""
-        ...
+    name, fingerprint: for the record of a run; the latter changes whenever a verdict could.
+    """
 
-    @property
-    def fingerprint(self) -> str:
-        """Changes whenever a verdict could change."""
-        ...
+    name: str
+    fingerprint: str
 
     def supports(self, question: str, sentence: str, passages: tuple[Passage, ...]) -> bool:
         """Return the verdict; never called without passages."""
@@ -86,12 +82,9 @@ class TokenVectors:
 
 @dataclass(frozen=True, eq=False)
 class Instruments:
-    """Further models of a run. A measure whose instrument is missing is not computed.
+    """Further models of a run: for cosines, BERTScore, support by passages, and written questions.
 
-    embedder: for cosines of texts.
-    tokens: for BERTScore.
-    judge: for faithfulness and context recall; see `mio_rag.measures.judges`.
-    writer: for answer relevance: writes the question that an answer seems to be given to.
+    A measure whose instrument is missing is not computed.
     """
 
     embedder: Embedder | None = None

@@ -30,10 +30,7 @@ from mio_rag.types import Passage
 
 
 class WordJudge:
-    """Supported if the share of the sentence's content words that were read reaches a threshold in (0, 1].
-
-    Adlakha et al. (TACL 2024) call the share K-Precision: the lexical measure closest to people's verdicts.
-    """
+    """Supported if enough of its content words were read (K-Precision, Adlakha et al., TACL 2024)."""
 
     def __init__(self, threshold: float = 1.0) -> None:
         self._threshold = threshold
@@ -52,9 +49,9 @@ class WordJudge:
 
 
 class EmbeddingJudge:
-    """Supported if the cosine of the sentence with one that was read reaches a threshold in (0, 1].
+    """Supported if the cosine of the sentence with one that was read reaches a threshold.
 
-    The default threshold suits short answers and MiniLM: it separated gold answers from wrong ones best.
+    The default suits short answers and MiniLM: it separated gold answers from wrong ones best.
     """
 
     def __init__(self, embedder: Embedder, threshold: float = 0.35) -> None:
@@ -78,9 +75,7 @@ class EntailmentJudge:
 
     Honovich et al. (TRUE, NAACL 2022); the largest over passages, as Laban et al. (SummaC, TACL 2022).
 
-    model: hub id or folder of a cross-encoder for natural language inference with a class "entailment".
-
-    Raises `InputError` if it cannot be loaded, or has no such class.
+    model: a cross-encoder with a class "entailment", else `InputError`.
     """
 
     def __init__(self, model: str, threshold: float = 0.5) -> None:

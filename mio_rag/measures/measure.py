@@ -21,36 +21,26 @@ _FORMS = {"rate": "{:.3f}", "count": "{:.0f}", "number": "{:.1f}", "seconds": "{
 
 
 class Use(IntEnum):
-    """How far `mio-rag lab frontier` uses a measure; each use includes those below it."""
+    """How far `mio-rag lab frontier` uses a measure; each use includes those above it."""
 
     NONE = 0
-    #: A value in every row: computed for every setting of the grid, so it must be quick.
-    ROW = 1
-    #: A mean at every point, in frontier.json and on the page.
-    POINT = 2
-    #: A panel of the picture.
-    PLOT = 3
-    #: A column on the console.
-    CONSOLE = 4
-    #: With tokens and the evidence found, decides whether a setting is dominated.
-    DOMINANCE = 5
-    #: Evidence found: leads console and report, and chooses the operating point. The first that was measured.
-    EVIDENCE = 6
+    ROW = 1  # a value for every setting of the grid, so it must be quick
+    POINT = 2  # a mean at every point, in frontier.json and on the page
+    PLOT = 3  # a panel of the picture
+    CONSOLE = 4  # a column on the console
+    DOMINANCE = 5  # decides, with tokens and evidence, whether a setting is dominated
+    EVIDENCE = 6  # the evidence found: leads, and chooses the operating point; the first that was measured
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the summary on the console.
+    """A column of the summary on the console; by default shown with details alone.
 
-    title: default: the label in lower case.
-    form: format of a value. Default: that of the measure's unit.
-    interval: show the 95 % interval on a wide terminal.
-    always: show the column on a narrow terminal.
+    title, form: default: the label in lower case, and the format of the unit.
     """
 
     title: str = ""
     form: str = ""
-    interval: bool = False
     always: bool = False
 
 
@@ -58,7 +48,6 @@ class Column:
 class Page:
     """Where and how the report shows a measure.
 
-    place: order on the page.
     core: show it before "all measures" is asked for.
     headline: the headlines use the defined measure with the lowest number; None: never this one.
     judged: mark the method that is best by it.
@@ -154,10 +143,7 @@ class Measure:
         return self.compute is not None and set(self.needs) <= set(instruments)
 
     def value(self, question: Question, given: Any) -> float | None:
-        """Compute the measure of a selection, an answer or a choice; None where it is undefined.
-
-        Raises `InputError` if the value is not finite, or not whole where `whole` is set.
-        """
+        """Compute it; None where undefined. `InputError` if it is not finite, or not whole as it must be."""
         if self.compute is None or (self.labelled is not None and not self.labelled(question)):
             return None
         found = self.compute(question, given)

@@ -89,7 +89,7 @@ READINGS = (
         source="Risch et al., Semantic Answer Similarity, MRQA 2021 (bi-encoder); embedder: run.json",
         compute=lambda question, reading: _cosine(reading, reading.answer or "", question.answers),
         needs=("embedder",), labelled=has_answer, place=61,
-        console=Column("answer cosine", interval=True), page=Page(91),
+        console=Column("answer cosine"), page=Page(91),
     ),
     _answer(
         "bert_score", "BERTScore",
@@ -97,7 +97,7 @@ READINGS = (
         source="Zhang et al., BERTScore, ICLR 2020 (neither weighted nor rescaled); "
         "model and layer: run.json",
         compute=_bert_score, needs=("tokens",), labelled=has_answer, place=62,
-        console=Column("BERTScore", interval=True), page=Page(92),
+        console=Column("BERTScore"), page=Page(92),
     ),
     _answer(
         "faithfulness", "Faithfulness",
@@ -105,14 +105,14 @@ READINGS = (
         source=f"{_RAGAS} (sentences in place of statements; judge: run.json)",
         compute=lambda question, reading: _supported(question, reading.answer or "", reading),
         needs=("judge",), labelled=always, place=63,
-        console=Column("faithful", interval=True), page=Page(93, core=True),
+        console=Column("faithful"), page=Page(93, core=True),
     ),
     _answer(
         "answer_relevance", "Answer relevance",
         "cosine of the question with the one that a language model writes from answer and passages",
         source=f"{_RAGAS} (one question, written greedily; model and embedder: run.json)",
         compute=_answer_relevance, needs=("embedder", "writer"), labelled=always, place=64,
-        console=Column("relevance", interval=True), page=Page(94),
+        console=Column("relevance"), page=Page(94),
     ),
     _answer(
         "question_cosine", "Question cosine",
@@ -127,6 +127,6 @@ READINGS = (
         "share of the sentences of the best gold answer that what was read supports, by a judge",
         of="selection", source=f"{_RAGAS}, as its package defines it (sentences; judge: run.json)",
         compute=_context_recall, needs=("judge",), labelled=has_answer, place=66,
-        console=Column("context recall", interval=True), page=Page(96, card=False),
+        console=Column("context recall"), page=Page(96, card=False),
     ),
 )  # fmt: skip

@@ -44,8 +44,7 @@ def find_measure(name: str) -> Measure | None:
 def register(measure: Measure) -> Measure:
     """Add a measure to ledger, summary, comparisons, console, report and frontier; return it.
 
-    A run keeps the values that were computed when its rows were made: register before `evaluate`, and in the
-    same way before a run is resumed.
+    Register before `evaluate`, and in the same way before a run is resumed: rows keep their values.
 
     Raises `InputError` with every problem: the name is taken or cannot be a column, a text is missing, or a
     failed row would count as a good one.
@@ -98,10 +97,7 @@ def added_measures() -> list[Measure]:
 
 
 def evidence_measure(records: Iterable[Collection[str]]) -> Measure | None:
-    """Return the measure of the evidence found: gold passages, else gold documents; None without labels.
-
-    records: names of the measures that each record has.
-    """
+    """Return the measure of the evidence found in records: gold passages, else gold documents, else None."""
     found = {name for record in records for name in record}
     return next((measure for measure in frontier_measures(Use.EVIDENCE) if measure.name in found), None)
 
@@ -147,7 +143,7 @@ def selection_measures(question: Question, selection: Selection) -> dict[str, fl
 
 
 def reading_measures(question: Question, reading: Reading) -> dict[str, float | None]:
-    """Compute the measures that the instruments allow; those of an answer only where there is one."""
+    """Compute the measures that need instruments, where these are given."""
     return {
         m.name: m.value(question, reading)
         for m in measures()
@@ -170,7 +166,6 @@ def failed_measures(
     """Return the worst value of every measure that a success would have had, so that failing never pays.
 
     selection, answer: which of the two is missing.
-    instruments: names of the instruments of the run; see `Measure.needs`.
     """
     missing = {"selection": selection, "answer": answer, "choice": answer}
     computed = [m for m in measures() if m.taken_with(instruments) and missing.get(m.of, False)]

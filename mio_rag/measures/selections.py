@@ -232,7 +232,7 @@ SELECTIONS = (
         "answer_in_context", "Answer in context", "a gold answer occurs in the selected text",
         source="Karpukhin et al., EMNLP 2020 (retrieval accuracy); by whole normalised words",
         compute=_answer_in_context, labelled=_has_words, place=5,
-        console=Column(interval=True, always=True), page=Page(5, core=True, headline=0, card=False),
+        console=Column(always=True), page=Page(5, core=True, headline=0, card=False),
         frontier=_NONE,
     ),
     _share(
@@ -240,18 +240,18 @@ SELECTIONS = (
         "share of the words of the gold passages, or of the quoted evidence, in the selected text",
         source="words in runs of four; of a gold passage or a near-duplicate that is no older",
         compute=_evidence_covered, labelled=lambda question: bool(question.gold_ids or question.evidence),
-        place=7, console=Column(interval=True, always=True), page=Page(7, core=True, headline=1),
+        place=7, console=Column(always=True), page=Page(7, core=True, headline=1),
         frontier=_NONE,
     ),
     _gold(
         "gold_recall", "Evidence found", "share of the gold passages that were selected (gold recall)",
-        source=_BOOK, compute=_gold_recall, place=10, console=Column(interval=True, always=True),
+        source=_BOOK, compute=_gold_recall, place=10, console=Column(always=True),
         page=Page(10, headline=2), frontier=Frontier(Use.EVIDENCE, place=10),
     ),
     _gold(
         "all_gold", "All evidence found", "every gold passage was selected",
         source="evidence found of 1; for questions that need all of their evidence", compute=_all_gold,
-        place=20, console=Column(interval=True), page=Page(20, headline=3, card=False),
+        place=20, console=Column(), page=Page(20, headline=3, card=False),
         frontier=Frontier(Use.POINT, place=20),
     ),
     _gold(

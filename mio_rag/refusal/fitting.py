@@ -31,11 +31,9 @@ _LEAST = 20  # questions of each kind, in each half
 class Scores:
     """Exact match and F1, each in [0, 1]; of answerable and of unanswerable questions apart.
 
-    has_answer_exact, has_answer_f1: hasAns: an answerable question that is refused scores 0. None without
-        such questions.
-    no_answer: noAns: share of unanswerable questions that are refused; exact match and F1 are the same there.
-    best_f1, best_threshold: the largest F1 that a threshold reaches on these questions, and that threshold.
-        Both need the key.
+    has_answer_exact, has_answer_f1: an answerable question that is refused scores 0.
+    no_answer: share of unanswerable questions that are refused; exact match and F1 are the same there.
+    best_f1, best_threshold: the largest F1 that a threshold reaches on these questions.
     """
 
     questions: int
@@ -61,12 +59,9 @@ def squad_scores(
 ) -> Scores:
     """Score answers at a threshold, as the SQuAD 2.0 script does (Rajpurkar et al., ACL 2018), in shares.
 
-    accepted: accepted answers; empty where the question is unanswerable.
+    accepted: empty where the question is unanswerable.
     answers: replies of the reader; a blank one is a refusal.
-    no_answer: probability that there is no answer, in [0, 1].
-    threshold: above it a question is refused.
-
-    Raises `InputError` without questions, with lengths that differ, or with probabilities out of range.
+    no_answer: probability that there is no answer; above the threshold a question is refused.
     """
     chances, answerable, exact, f1 = _table(accepted, answers, no_answer)
     refused = (chances > threshold) | np.array([not a.strip() for a in answers])
@@ -95,11 +90,7 @@ def squad_scores(
 def best_threshold(
     accepted: Sequence[Sequence[str]], answers: Sequence[str], no_answer: Sequence[float]
 ) -> tuple[float, float]:
-    """Return the largest F1 over all thresholds, and the smallest threshold that reaches it.
-
-    Parameters and errors are those of `squad_scores`. A threshold is 0, at which everything with a positive
-    probability is refused, or one of the probabilities.
-    """
+    """Return the largest F1 over all thresholds, and the smallest threshold that reaches it."""
     chances, answerable, _, f1 = _table(accepted, answers, no_answer)
     if_refused = (~answerable).astype(float)
     order = np.argsort(chances, kind="stable")
@@ -168,12 +159,9 @@ def observe(
 def fit_refusal(
     observed: Sequence[Observed], index: CorpusIndex, generator: Generator, seed: int = 0, **provenance: Any
 ) -> tuple[Refusal, dict[str, Scores]]:
-    """Fit a model on one half of the questions, drawn by id; score it and its rivals on the other.
+    """Fit model and threshold on one half of the questions, drawn by id; score them and rivals on the other.
 
-    The threshold is the one with the best F1 on the first half.
-
-    Scores of "model"; of "best single sign", with sign and threshold chosen on the first half; of "never
-    refuse" and "always refuse".
+    Scores of "model"; of "best single sign", chosen on the first half; of "never refuse" and "always refuse".
 
     Raises `DataError` with fewer than 20 questions of either kind in either half.
     """
@@ -219,14 +207,8 @@ def fit_refusal(
         "brier": float(np.square(chances[~first] - without[~first]).mean()),
         "held_out": {name: score.to_dict() for name, score in scores.items()},
     }
-    model = Refusal(
-        tuple(map(float, weights)),
-        constant,
-        threshold,
-        index.embedder.fingerprint,
-        generator.name,
-        {**provenance, **measured},
-    )
+    fitted_for = (index.embedder.fingerprint, generator.name)
+    model = Refusal(tuple(map(float, weights)), constant, threshold, *fitted_for, {**provenance, **measured})
     return model, scores
 
 

@@ -30,11 +30,9 @@ _FORMAT = "mio-rag refusal 1"
 def signs_of(question: str, selection: Selection, answer: Answer) -> NDArray[np.float64]:
     """Compute the signs, shape (7,): the larger, the likelier there is an answer.
 
-    best_cosine, mean_cosine: of question and selected passages. lexical: their largest BM25 score over the
-    best of the pool, 0 without scores. best_relevance: of the selected passages (of selected sentences: of
-    their passages). sentence_cover: largest share of the question's content words in one sentence that was
-    read. answer_cover: the same for sentences that hold all words of the answer. said: whether the answer has
-    any words.
+    Cosines are of question and selected passages; lexical is their largest BM25 score over the best of the
+    pool. sentence_cover: largest share of the question's content words in one sentence that was read;
+    answer_cover: in one that holds all words of the answer. said: whether the answer has any words.
     """
     pool, chosen = selection.pool, list(selection.places)
     if not chosen:
@@ -50,17 +48,9 @@ def signs_of(question: str, selection: Selection, answer: Answer) -> NDArray[np.
     read = [stems(part) for p in selection.passages for part in sentences(render_passage(p))]
     covers = [len(asked & part) / max(1, len(asked)) for part in read]
     holding = [cover for cover, part in zip(covers, read, strict=True) if said and said <= part]
-    return np.array(
-        [
-            float(cosines.max()),
-            float(cosines.mean()),
-            lexical,
-            float(pool.relevance[chosen].max()),
-            max(covers, default=0.0),
-            max(holding, default=0.0),
-            float(bool(said)),
-        ]
-    )
+    found = [cosines.max(), cosines.mean(), lexical, pool.relevance[chosen].max()]
+    found += [max(covers, default=0.0), max(holding, default=0.0), float(bool(said))]
+    return np.array(found, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -89,14 +79,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A logistic model of the signs.
+    """A logistic model of the signs, for the embedder and the reader of its fit.
 
-    weights: one for each of `SIGNS`.
-    threshold: in [0, 1].
-    embedder, reader: fingerprint of the index's embedder and name of the generator of the fit.
     provenance: data, counts, seed, versions, and the scores on the other half.
-
-    Raises `InputError` for numbers that are not finite, or not as many as there are signs.
     """
 
     weights: tuple[float, ...]
@@ -158,13 +143,8 @@ class Refusal:
         if data["format"] != _FORMAT or data.get("signs") != list(SIGNS):
             raise DataError(f"'{path}' is of another version ({data['format']}, not {_FORMAT}): fit it again")
         try:
-            return cls(
-                tuple(map(float, data["weights"])),
-                float(data["constant"]),
-                float(data["threshold"]),
-                str(data["embedder"]),
-                str(data["reader"]),
-                dict(data["provenance"]),
-            )
+            numbers = (float(data["constant"]), float(data["threshold"]))
+            names = (str(data["embedder"]), str(data["reader"]))
+            return cls(tuple(map(float, data["weights"])), *numbers, *names, dict(data["provenance"]))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"'{path}' is a damaged refusal model ({error}): fit it again") from error
