@@ -15,6 +15,7 @@ from mio_rag.types import check_date, clean
 BOLD_LEVEL, COUNTED_LEVEL, CASE_LEVEL = 7, 8, 9
 #: Words of a title, at most.
 LONGEST_TITLE = 12
+_DEEPEST = 12  # level of an item: each line of it is indented
 _LONG_CELL = 12  # words of a merged cell that every row may repeat
 
 
@@ -85,6 +86,7 @@ class Document:
             text = f"{text[:at]}{self._label}: {text[at:]}"
             self._label = ""
         self.close()
+        level = min(level, _DEEPEST) if kind == "item" else level
         self.blocks.append(Block(kind, text, level, self.page, looks=looks or bold))
 
     def close(self) -> None:

@@ -4,9 +4,8 @@ bm25s works these scores out when an index is built. They are read and summed wi
 bm25s brings a compiler along, which takes more memory than the index of a hundred thousand passages.
 
     data, indices, indptr.csc.index.npy    scores and passages, one column for each word
-    vocab.index.json                       word -> column
     words.index.npy                        a hash of each word and its column, by hash: a word is found on
-                                           disk without reading all (absent in older indexes)
+                                           disk without reading all
     params.index.json                      number of passages, and how bm25s was set
 """
 
@@ -17,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,32 +27,12 @@ from mio_rag.retrieval.words import Words
 
 #: Words that say nothing, as Lucene has them and bm25s.
 STOP_WORDS = frozenset(
-    (
-        *(
-            "a",
-            "an",
-            "and",
-            "are",
-            "as",
-            "at",
-            "be",
-            "but",
-            "by",
-            "for",
-            "if",
-            "in",
-            "into",
-            "is",
-            "it",
-            "no",
-        ),
-        *("not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this"),
-        *("to", "was", "will", "with"),
-    )
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
+    "they this to was will with".split()  # noqa: SIM905
 )
 _WORD = re.compile(r"(?u)\b\w\w+\b")
 _ARRAYS = {name: f"{name}.csc.index.npy" for name in ("data", "indices", "indptr")}
-_VOCABULARY, _HASHES, _PARAMETERS = "vocab.index.json", "words.index.npy", "params.index.json"
+_HASHES, _PARAMETERS = "words.index.npy", "params.index.json"
 HASHED = np.dtype([("hash", "<u8"), ("column", "<i4")])
 _NO_WORD = "\u2205"  # bm25s cannot index a corpus in which every word is a stop word
 
@@ -63,19 +42,13 @@ def words_of(text: str) -> list[str]:
     return [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
 
 
-class _Columns(Protocol):
-    def get(self, word: str) -> int | None:
-        """The column of a word, None where no passage has it."""
-        ...
-
-
 class LexicalIndex:
     """BM25 over the passages of a corpus.
 
     data (k,): score of a word in a passage, column after column.
     indices (k,): the passages of these scores; no passage twice in a column.
     indptr (words + 1,): where the columns begin.
-    columns: Word -> its column.
+    columns: of the words.
     parameters: as bm25s writes them; ``num_docs`` is the number of passages. ``languages``: those of `Words`;
         absent where `words_of` finds the words.
     """
@@ -85,14 +58,13 @@ class LexicalIndex:
         data: NDArray[np.float32],
         indices: NDArray[Any],
         indptr: NDArray[Any],
-        columns: _Columns,
+        columns: HashedWords,
         parameters: Mapping[str, Any],
-        folder: Path | None = None,
     ) -> None:
         languages = parameters.get("languages")
         self._words: Callable[[str], list[str]] = words_of if languages is None else Words(languages)
         self._data, self._indices, self._indptr = data, indices, indptr
-        self._columns, self._parameters, self._folder = columns, dict(parameters), folder
+        self._columns, self._parameters = columns, dict(parameters)
 
     @classmethod
     def build(cls, texts: Sequence[str]) -> LexicalIndex:
@@ -112,7 +84,7 @@ class LexicalIndex:
             np.asarray(made["data"], dtype=np.float32),
             np.asarray(made["indices"]),
             np.asarray(made["indptr"]),
-            {str(word): int(column) for word, column in bm25.vocab_dict.items()},
+            HashedWords.of({str(word): int(column) for word, column in bm25.vocab_dict.items()}),
             parameters | {"num_docs": int(made["num_docs"]), "version": _version()},
         )
 
@@ -135,20 +107,14 @@ class LexicalIndex:
         folder.mkdir(parents=True, exist_ok=True)
         for name, file in _ARRAYS.items():
             np.save(folder / file, getattr(self, f"_{name}"), allow_pickle=False)
-        columns = self._columns if isinstance(self._columns, dict) else _vocabulary(self._folder)
-        text = json.dumps(columns, ensure_ascii=False)
-        (folder / _VOCABULARY).write_bytes(text.encode("utf-8", "surrogatepass"))
-        hashes = np.array([(word_hash(word), column) for word, column in columns.items()], dtype=HASHED)
-        hashes = np.sort(hashes, order="hash")
-        if (np.diff(hashes["hash"]) > 0).all():  # two words of one hash: then all are read
-            np.save(folder / _HASHES, hashes, allow_pickle=False)
+        np.save(folder / _HASHES, self._columns.table, allow_pickle=False)
         (folder / _PARAMETERS).write_text(json.dumps(self._parameters, indent=4), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path, *, mapped: bool = False) -> LexicalIndex:
         """Read what `save` or bm25s wrote.
 
-        mapped: leave scores on disk, and words too where the folder has their hashes.
+        mapped: leave scores and words on disk.
 
         Raises `OSError, ValueError, KeyError, TypeError` if it cannot be read, or does not fit together.
         """
@@ -157,12 +123,8 @@ class LexicalIndex:
         parameters = json.loads((folder / _PARAMETERS).read_text(encoding="utf-8"))
         if len(data) != len(indices) or indptr[-1] != len(data) or int(parameters["num_docs"]) < 1:
             raise ValueError("the parts of the lexical index do not fit together")
-        columns: _Columns
-        if mapped and (folder / _HASHES).is_file():
-            columns = HashedWords(np.load(folder / _HASHES, mmap_mode="r"))
-        else:
-            columns = _vocabulary(folder)
-        return cls(data, indices, indptr, columns, parameters, folder)
+        columns = HashedWords(np.load(folder / _HASHES, mmap_mode=mode))
+        return cls(data, indices, indptr, columns, parameters)
 
 
 class HashedWords:
@@ -171,27 +133,26 @@ class HashedWords:
     def __init__(self, table: NDArray[Any]) -> None:
         if table.dtype != HASHED:
             raise ValueError("the words of the lexical index are not those of this format")
-        self._table = table
+        self.table = table
+
+    @classmethod
+    def of(cls, columns: Mapping[str, int]) -> HashedWords:
+        """The table of words and their columns."""
+        table = np.array([(word_hash(word), column) for word, column in columns.items()], dtype=HASHED)
+        return cls(np.sort(table, order="hash"))
 
     def get(self, word: str) -> int | None:
         """The column of a word; None where there is none."""
-        hashes, wanted = self._table["hash"], np.uint64(word_hash(word))
+        hashes, wanted = self.table["hash"], np.uint64(word_hash(word))
         place = int(np.searchsorted(hashes, wanted))
         if place == len(hashes) or hashes[place] != wanted:
             return None
-        return int(self._table["column"][place])
+        return int(self.table["column"][place])
 
 
 def word_hash(word: str) -> int:
     """64 bits of a word's hash; another word has the same in 2^-64 of cases."""
     return int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
-
-
-def _vocabulary(folder: Path | None) -> dict[str, int]:
-    assert folder is not None
-    text = (folder / _VOCABULARY).read_bytes().decode("utf-8", "surrogatepass")
-    found: dict[str, int] = json.loads(text)
-    return found
 
 
 def _version() -> str:

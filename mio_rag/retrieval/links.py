@@ -28,8 +28,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from mio_rag.errors import IndexFormatError, InputError, require
-from mio_rag.retrieval.vectors import stored_array
+from mio_rag.errors import InputError, require
+from mio_rag.retrieval.vectors import read_arrays, stored_array, unfit
 from mio_rag.sentences import NameDictionary, leading_name
 from mio_rag.types import Passage
 
@@ -126,7 +126,6 @@ class LinkIndex:
         cls,
         passages: Sequence[Passage],
         name_of: Callable[[Passage], str] | None = None,
-        progress: Callable[[int], None] | None = None,
     ) -> LinkIndex:
         """Find the links of a corpus; see `passage_names` for `name_of`."""
         n = len(passages)
@@ -137,8 +136,6 @@ class LinkIndex:
         for passage in passages:
             found = {numbers[key] for key in dictionary.mentions(passage.text)}
             mentioned.append(np.array(sorted(found), dtype=np.int32))
-            if progress:
-                progress(1)
         frequency = np.bincount(_joined(mentioned, np.int32), minlength=len(numbers))
         weight = 1 - np.log(np.maximum(frequency, 1)) / np.log(max(n, 2))
         bearers = [np.array(rows, dtype=np.int32) for rows in dictionary.bearers.values()]
@@ -200,14 +197,10 @@ class LinkIndex:
     def save(self, folder: Path) -> None:
         """Write `LINKS_FILE`."""
         with (folder / LINKS_FILE).open("wb") as file:
-            np.savez(  # not compressed: it can stay on disk
-                file,
-                indptr=self.matrix.indptr.astype(np.int64),
-                indices=self.matrix.indices.astype(np.int32),
-                weights=self.matrix.data,
-                kind=np.array(self.kind),
-                names=np.array(self.names),
-            )
+            indptr, indices = self.matrix.indptr.astype(np.int64), self.matrix.indices.astype(np.int32)
+            kind, names = np.array(self.kind), np.array(self.names)
+            # Not compressed: it can stay on disk.
+            np.savez(file, indptr=indptr, indices=indices, weights=self.matrix.data, kind=kind, names=names)
 
     @classmethod
     def load(cls, folder: Path, passages: int, *, mapped: bool = False) -> LinkIndex | None:
@@ -218,32 +211,29 @@ class LinkIndex:
         Raises `IndexFormatError` if they belong to another number of passages, or cannot be read.
         """
         path = folder / LINKS_FILE
-        if not path.is_file():
+        data = read_arrays(path, "kind", "names", "indptr", *(() if mapped else _LARGE))
+        if data is None:
             return None
+        rows = data["indptr"]
         try:
-            with np.load(path, allow_pickle=False) as data:
-                kind: Kind = "titles" if str(data["kind"]) == "titles" else "entities"
-                names, rows = int(data["names"]), data["indptr"]
-                found = [stored_array(path, name) if mapped else None for name in ("indices", "weights")]
-                on_disk = all(one is not None for one in found)
-                columns: NDArray[Any] = data["indices"] if found[0] is None else found[0]
-                weights: NDArray[Any] = data["weights"] if found[1] is None else found[1]
-        except (OSError, ValueError, KeyError) as error:
-            raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
-        try:
+            columns, weights = (stored_array(path, name) if mapped else data[name] for name in _LARGE)
+            if columns is None or weights is None:  # empty ones are not left on disk
+                return cls.load(folder, passages)
             if len(columns) < _MOST_SHORT:  # of two kinds of numbers scipy copies the shorter into the longer
                 rows = rows.astype(np.int32)
             matrix = scipy.sparse.csr_array((weights, columns, rows), shape=(passages, passages))
-            if on_disk:  # to look at each of them would read them all: the checksum has to do
+            if mapped:  # to look at each of them would read them all: the checksum has to do
                 matrix.has_canonical_format = True
-            matrix.check_format(full_check=not on_disk)
-            matrix.sort_indices()  # in old files they are not in order
+            matrix.check_format(full_check=not mapped)
             whole = matrix.has_canonical_format  # no link twice
         except (ValueError, TypeError):
             whole = False
         if not whole:
-            raise IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
-        return cls(matrix, kind, names)
+            raise unfit(path)
+        return cls(matrix, "titles" if str(data["kind"]) == "titles" else "entities", int(data["names"]))
+
+
+_LARGE = ("indices", "weights")
 
 
 def _joined(parts: Sequence[NDArray[_Number]], kind: type[_Number]) -> NDArray[_Number]:

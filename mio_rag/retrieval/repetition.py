@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import numbered, overlap_at
-from mio_rag.errors import IndexFormatError
+from mio_rag.retrieval.vectors import read_arrays, unfit
 from mio_rag.types import Passage, moment
 
 REPETITION_FILE = "repetition.npz"
@@ -137,23 +137,17 @@ class Repetition:
         Raises `IndexFormatError` if it belongs to another number of passages, or cannot be read.
         """
         path = folder / REPETITION_FILE
-        if not path.is_file():
+        data = read_arrays(path, "spans", "groups", "jaccard", optional=("sketches",))
+        if data is None:
             return None
-        try:
-            with np.load(path, allow_pickle=False) as data:
-                found = cls(
-                    data["spans"].astype(np.int64),
-                    data["groups"].astype(np.int64),
-                    data["jaccard"].astype(np.float32),
-                    data["sketches"] if "sketches" in data else np.zeros((0, _BANDS), dtype=np.uint32),
-                )
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
-        shapes = (found.spans.shape, found.groups.shape, found.jaccard.shape)
-        rows_hold = found.groups.size == 0 or (found.groups.min() >= 0 and found.groups.max() < passages)
-        if shapes != ((passages, 2), (passages,), (passages,)) or not rows_hold:
-            raise IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
-        return found
+        groups, none = data["groups"], np.zeros((0, _BANDS), dtype=np.uint32)
+        shapes = data["spans"].shape, groups.shape, data["jaccard"].shape
+        if (
+            shapes != ((passages, 2), (passages,), (passages,))
+            or not np.isin(groups, np.arange(passages)).all()
+        ):
+            raise unfit(path)
+        return cls(data["spans"], groups, data["jaccard"], data.get("sketches", none))
 
 
 def find_spans(passages: Sequence[Passage]) -> NDArray[np.int64]:

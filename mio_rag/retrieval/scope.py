@@ -21,6 +21,7 @@ from mio_rag.errors import IndexFormatError
 from mio_rag.retrieval.lexical import word_hash
 from mio_rag.retrieval.texts import units_of
 from mio_rag.retrieval.unit_terms import UnitTerms
+from mio_rag.retrieval.vectors import read_arrays, unfit
 from mio_rag.retrieval.words import Words
 from mio_rag.types import Passage
 
@@ -192,15 +193,15 @@ class Identities:
         Raises `IndexFormatError` if it belongs to another number of passages, or cannot be read.
         """
         path = folder / SCOPE_FILE
-        if not path.is_file():
+        data = read_arrays(path, *_COLUMNS)
+        if data is None:
             return None
         try:
-            with np.load(path, allow_pickle=False) as data:
-                found = cls(*(data[name] for name in _COLUMNS))
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            found = cls(**data)
+        except (ValueError, TypeError, IndexError) as error:
             raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
         if len(found.documents) != passages:
-            raise IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
+            raise unfit(path)
         return found
 
 

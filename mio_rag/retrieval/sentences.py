@@ -18,6 +18,7 @@ from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.retrieval.cached import Progress
 from mio_rag.retrieval.embedders import Embedder
 from mio_rag.retrieval.texts import unit_text, units_of
+from mio_rag.retrieval.vectors import read_arrays, unfit
 from mio_rag.sentences import Sentences
 from mio_rag.types import Passage
 
@@ -140,21 +141,19 @@ class SentenceIndex:
         Raises `IndexFormatError` if it belongs to other passages, or cannot be read.
         """
         path = folder / SENTENCES_FILE
-        if not path.is_file():
+        data = read_arrays(path, "first", "spans", "scales")
+        if data is None:
             return None
         try:
-            with np.load(path, allow_pickle=False) as data:
-                first, spans = data["first"].astype(np.int64), data["spans"].astype(np.int32)
-                scales = data["scales"].astype(np.float32)
-            path = folder / VECTORS_FILE
-            codes = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            codes = np.load(folder / VECTORS_FILE, mmap_mode="r" if mapped else None, allow_pickle=False)
+        except (OSError, ValueError) as error:
             raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
+        first, spans, scales = data["first"], data["spans"], data["scales"]
         m = len(spans)
         shapes = first.shape == (passages + 1,) and spans.shape == (m, 2) and codes.shape == (m, dimensions)
         fit = shapes and scales.shape == (m,) and codes.dtype == np.int8
         if not fit or first[0] != 0 or first[-1] != m or np.any(np.diff(first) < 0):
-            raise IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
+            raise unfit(path)
         return cls(first, spans, codes, scales)
 
 

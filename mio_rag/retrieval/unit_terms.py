@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.retrieval.lexical import HASHED, HashedWords, word_hash
+from mio_rag.retrieval.lexical import HashedWords
 from mio_rag.retrieval.sentences import gathered
 from mio_rag.retrieval.texts import between_units, context_of, units_of
 from mio_rag.retrieval.vectors import stored_array
@@ -116,8 +116,7 @@ class UnitTerms:
             "unit_contexts": np.frombuffer(of_unit, dtype=np.int32).copy(),
             "passage_contexts": np.frombuffer(of_passage, dtype=np.int32).copy(),
         }
-        table = np.array([(word_hash(word), column) for word, column in columns.items()], dtype=HASHED)
-        arrays["words"] = np.sort(table, order="hash")
+        arrays["words"] = HashedWords.of(columns).table
         return cls(words, arrays | _document_frequencies(arrays, size))
 
     def _with(self, fresh: UnitTerms | None, kept: NDArray[np.int64]) -> UnitTerms:

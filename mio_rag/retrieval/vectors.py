@@ -33,7 +33,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.errors import InputError, choose, require
+from mio_rag.errors import IndexFormatError, InputError, choose, require
 from mio_rag.types import Passage
 
 _HEADER = struct.Struct("<4siqqqBi")  # kind, dimensions, rows, two unused, trained, metric
@@ -108,6 +108,25 @@ def stored_array(path: Path, name: str) -> NDArray[Any] | None:
     if 0 in shape or fortran:
         return None
     return np.memmap(path, kind, "r", place, shape)
+
+
+def read_arrays(path: Path, *names: str, optional: tuple[str, ...] = ()) -> dict[str, NDArray[Any]] | None:
+    """Arrays of an .npz file of an index; None where there is no such file.
+
+    Raises `IndexFormatError` if it cannot be read, or lacks one.
+    """
+    if not path.is_file():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            return {name: data[name] for name in (*names, *(one for one in optional if one in data))}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise IndexFormatError(f"'{path}' cannot be read ({error}): build the index again") from error
+
+
+def unfit(path: Path) -> IndexFormatError:
+    """The error about a file that is of other passages."""
+    return IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
 
 
 def forget(*arrays: NDArray[Any]) -> None:

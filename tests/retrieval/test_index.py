@@ -21,7 +21,7 @@ FILES = {
     "passages.jsonl", "dense.faiss", "tfidf.npz", "tfidf_vocabulary.json", "manifest.json", "links.npz",
     "repetition.npz",
     "bm25/data.csc.index.npy", "bm25/indices.csc.index.npy", "bm25/indptr.csc.index.npy",
-    "bm25/params.index.json", "bm25/vocab.index.json", "bm25/words.index.npy",
+    "bm25/params.index.json", "bm25/words.index.npy",
 }  # fmt: skip
 
 
@@ -55,12 +55,12 @@ def test_one_flipped_byte_is_noticed_anywhere(saved: Path, name: str) -> None:
 
 
 def test_every_missing_file_is_named(saved: Path) -> None:
-    for name in ("passages.jsonl", "bm25/vocab.index.json"):
+    for name in ("passages.jsonl", "bm25/words.index.npy"):
         (saved / name).unlink()
     with pytest.raises(IndexFormatError) as raised:
         CorpusIndex.load(saved)
     assert [p.split("'")[1] for p in raised.value.problems[:2]] == [
-        str(saved / "bm25/vocab.index.json"), str(saved / "passages.jsonl"),
+        str(saved / "bm25/words.index.npy"), str(saved / "passages.jsonl"),
     ]  # fmt: skip
 
 

@@ -48,19 +48,8 @@ def test_scores_are_those_of_bm25s(tmp_path: Path, mapped: bool) -> None:
     for question in QUESTIONS:
         for index in (built, read, again):
             np.testing.assert_array_equal(index.scores(question), by_bm25s(question).astype(np.float64))
-    for file in ("words.index.npy", "vocab.index.json", "data.csc.index.npy"):
+    for file in ("words.index.npy", "data.csc.index.npy"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-
-
-def test_folders_that_bm25s_wrote_are_read(tmp_path: Path) -> None:
-    import bm25s
-
-    made = bm25s.BM25()
-    made.index([words_of(text) or ["\u2205"] for text in TEXTS], show_progress=False)
-    made.save(str(tmp_path), show_progress=False)
-    for mapped in (False, True):  # there are no hashes: all words are read
-        found = LexicalIndex.load(tmp_path, mapped=mapped)
-        np.testing.assert_array_equal(found.scores(QUESTIONS[0]), by_bm25s(QUESTIONS[0]))
 
 
 def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
