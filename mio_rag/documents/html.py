@@ -20,7 +20,7 @@ from mio_rag.documents.blocks import (
     stated_date,
     tidy,
 )
-from mio_rag.errors import require
+from mio_rag.errors import DataError, require
 
 #: What a page shows beside its text: code, navigation, controls, and what stands in for media.
 _NOT_TEXT = frozenset((
@@ -66,7 +66,11 @@ _CONSENT = ", ".join(
     )
 )  # fmt: skip
 _NO_SCRIPT = re.compile(r"</?noscript\b[^>]*>", re.IGNORECASE)
-_MOST_ROWS, _MOST_MAINS, _MOST_LOOKS = 20_000, 9, 2_000
+_MOST_ROWS, _MOST_MAINS, _MOST_LOOKS, _DEEPEST = 20_000, 9, 500, 20_000
+#: Tags that are closed by others of their kind, or hold nothing, do not nest.
+_TAG = re.compile(
+    r"<(/?)(?!(?:p|li|dt|dd|t[rdh]|option|br|hr|img|input|meta|link|col|wbr|source)\b)[a-z]", re.IGNORECASE
+)
 
 
 def read_html(text: str) -> Document:
@@ -92,6 +96,12 @@ def add_html(document: Document, text: str) -> None:
 
 
 def _parsed(text: str) -> Any:
+    if text.count("<") > _DEEPEST:
+        depth = 0
+        for tag in _TAG.finditer(text):  # the parser takes minutes over what is nested so deep
+            depth = max(0, depth - 1) if tag[1] else depth + 1
+            if depth > _DEEPEST:
+                raise DataError(f"is nested more than {_DEEPEST:,} deep: no page is")
     require("selectolax", "documents", "reading HTML files")
     lexbor = require("selectolax.lexbor", "documents", "reading HTML files")
     return lexbor.LexborHTMLParser(_without_noscript(text))
@@ -319,7 +329,12 @@ class _Blocks:
 
 def _raised(node: Any) -> bool:
     """Whether a node is a raised number: 10^6, or a note's mark, is not 106."""
-    return bool(node.tag == "sup" and POWER.match(node.text()))
+    if node.tag != "sup":
+        return False
+    first = node.child
+    for _ in range(5):
+        first = first if first is None or first.tag == "-text" else first.child
+    return first is not None and POWER.match(first.text_content or "") is not None
 
 
 def _text(root: Any, hides: Callable[[Any], bool], breaks: str = " ") -> str:

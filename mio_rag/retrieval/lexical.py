@@ -27,8 +27,11 @@ from mio_rag.retrieval.words import Words
 
 #: Words that say nothing, as Lucene has them and bm25s.
 STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
-    "they this to was will with".split()  # noqa: SIM905
+    re.findall(
+        r"\w+",
+        "a an and are as at be but by for if in into is it no not of on or such that the their then there "
+        "these they this to was will with",
+    )
 )
 _WORD = re.compile(r"(?u)\b\w\w+\b")
 _ARRAYS = {name: f"{name}.csc.index.npy" for name in ("data", "indices", "indptr")}

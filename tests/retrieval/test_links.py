@@ -110,19 +110,12 @@ def test_an_index_without_links_opens_and_says_how_to_get_them(tmp_path: Path) -
         Retriever(old, link_hops=1)
 
 
-def test_links_ascend_within_a_row_also_those_of_old_files(tmp_path: Path) -> None:
+def test_links_ascend_within_a_row() -> None:
     # "Rome" comes first among the names, and is borne by the first and the last passage.
     named = zip("abcde", ("Rome", "Milan", "List", "Milan", "Rome"), strict=True)
     texts = {"List": "Milan, Rome and List."}
     built = LinkIndex.build([Passage(i, texts.get(name, "Nothing."), name) for i, name in named])
     assert built.mentioned_by(2)[0].tolist() == [0, 1, 3, 4]
-    weights = np.array([0.1, 0.2, 0.3, 0.4], dtype=np.float32)
-    write(tmp_path, indptr=[0, 0, 0, 4, 4, 4], indices=[4, 3, 1, 0], weights=weights)
-    loaded = LinkIndex.load(tmp_path, 5)
-    assert loaded is not None
-    assert (len(loaded), loaded.kind, loaded.names) == (4, "titles", 3)
-    assert loaded.mentioned_by(2)[0].tolist() == [0, 1, 3, 4]
-    assert links(loaded) == dict(zip([(2, 4), (2, 3), (2, 1), (2, 0)], weights.tolist(), strict=True))
 
 
 def test_what_is_saved_is_what_older_versions_read(tmp_path: Path) -> None:
