@@ -12,6 +12,8 @@ from mio_rag.documents.blocks import ITEM, POWER, Document, plain, short_title, 
 from mio_rag.documents.docx import core_properties
 from mio_rag.errors import require
 
+_MOST_CELLS = 20_000_000  # of a workbook, empty ones included
+
 # Workbooks -------------------------------------------------------------------------------------------------
 
 
@@ -25,6 +27,7 @@ def read_xlsx(data: bytes) -> Document:
         computed = any(b"<f" in archive.read(name) for name in names)
     # A formula whose result nobody stored is shown as it is written.
     formulas = library.load_workbook(io.BytesIO(data), read_only=True) if computed else None
+    cells = 0
     for sheet in values.worksheets:
         if sheet.sheet_state != "visible":
             document.left_out.append((f"sheet '{sheet.title}'", "is hidden"))
@@ -35,8 +38,15 @@ def read_xlsx(data: bytes) -> Document:
             same = formulas[sheet.title]
             same.reset_dimensions()
             written = same.iter_rows()
-        rows = [_row(row, () if written is None else next(written, ())) for row in sheet.iter_rows()]
-        if any(map(any, rows)):
+        rows: list[dict[int, str]] = []
+        for number, row in enumerate(sheet.iter_rows(), 1):
+            cells += len(row)
+            if cells > _MOST_CELLS:
+                what = f"sheet '{sheet.title}', from row {number:,}"
+                document.left_out.append((what, f"the file has more than {_MOST_CELLS:,} cells"))
+                break
+            rows.append(_row(row, () if written is None else next(written, ())))
+        if any(rows):
             document.add("heading", tidy(sheet.title), 1)
             for table in _tables(rows):
                 if len(table) == 1 or max(sum(map(bool, row)) for row in table) == 1:
@@ -49,27 +59,21 @@ def read_xlsx(data: bytes) -> Document:
     return document
 
 
-def _row(cells: Iterable[Any], formulas: Iterable[Any]) -> list[str]:
+def _row(cells: Iterable[Any], formulas: Iterable[Any]) -> dict[int, str]:
+    """What the cells of a row show, by their columns."""
     written = {cell.column: cell.value for cell in formulas if isinstance(getattr(cell, "value", None), str)}
-    row: list[str] = []
-    for cell in cells:
+    row: dict[int, str] = {}
+    for k, cell in enumerate(cells, 1):
         value = cell.value
-        if (
-            value is None
-            and getattr(cell, "column", None) in written
-            and written[cell.column].startswith("=")
-        ):
-            value = written[cell.column]
-        row.append(_shown(value, getattr(cell, "number_format", "") or ""))
-    while row and not row[-1]:
-        row.pop()
+        if value is None and written.get(k, "").startswith("="):
+            value = written[k]
+        if value is not None and (shown := _shown(value, getattr(cell, "number_format", "") or "")):
+            row[k] = shown
     return row
 
 
 def _shown(value: Any, form: str) -> str:
     """A value as the sheet shows it, more or less."""
-    if value is None:
-        return ""
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, datetime):
@@ -85,16 +89,16 @@ def _shown(value: Any, form: str) -> str:
     return tidy(str(value))
 
 
-def _tables(rows: list[list[str]]) -> Iterator[list[list[str]]]:
-    """Rows between empty ones, without the empty columns on their left."""
-    table: list[list[str]] = []
-    for row in [*rows, []]:
-        if any(row):
+def _tables(rows: list[dict[int, str]]) -> Iterator[list[list[str]]]:
+    """Rows between empty ones, without columns that are empty in all of them."""
+    table: list[dict[int, str]] = []
+    for row in [*rows, {}]:
+        if row:
             table.append(row)
             continue
         if table:
-            left = min(next(k for k, cell in enumerate(one) if cell) for one in table)
-            yield from _titled([one[left:] for one in table])
+            columns = sorted({k for one in table for k in one})
+            yield from _titled([[one.get(k, "") for k in columns] for one in table])
         table = []
 
 

@@ -244,7 +244,9 @@ def _short(text: str, start: int, end: int, longest: int = _LONGEST) -> Iterator
         if words >= size:
             at = good if good > begun else found.start()
             yield begun, begun + len(text[begun:at].rstrip())
-            begun = at + len(text[at:end]) - len(text[at:end].lstrip())
+            while at < end and text[at].isspace():
+                at += 1
+            begun = at
             words = count_words(text[begun : found.start()])
             good = 0
         words += 1 / _PER_WORD if _ALONE.match(found[0]) else max(1, len(found[0]) / 40)

@@ -47,14 +47,6 @@ def test_counts_are_those_of_the_readme(demo: Dataset) -> None:
     assert f"{len(gold - known)} of the {len(demo.passages) - 84} passages are gold" in README
 
 
-def test_no_two_passages_and_no_two_questions_are_alike(demo: Dataset) -> None:
-    assert len({p.id for p in demo.passages}) == len({read(p) for p in demo.passages}) == len(demo.passages)
-    assert len({words(p.text) for p in demo.passages}) == len(demo.passages)
-    assert len({q.id for q in demo.questions}) == len({words(q.text) for q in demo.questions})
-    assert len({q.id for q in demo.questions}) == len(demo.questions)
-    assert all(p.title and p.source for p in demo.passages)
-
-
 def test_answers_stand_in_the_gold_passages(demo: Dataset) -> None:
     texts = {p.id: read(p) for p in demo.passages}
     for question in demo.questions:
@@ -77,8 +69,3 @@ def test_a_bridge_names_its_second_passage(demo: Dataset) -> None:
         if question.type == "bridge":
             first, second = (passages[i] for i in question.gold_ids)
             assert words(second.title) in words(first.text), question.id
-
-
-def test_passages_of_the_isles_are_short_and_the_set_is_small(demo: Dataset) -> None:
-    assert all(40 <= len(p.text.split()) <= 120 for p in demo.passages[84:])
-    assert sum(p.stat().st_size for p in FOLDER.iterdir()) < 300_000

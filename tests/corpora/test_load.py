@@ -11,7 +11,6 @@ import pytest
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import convert_rows, load_dataset, load_named, load_questions
 from mio_rag.errors import DataError
-from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import Passage, Question
 
 CORPUS = [
@@ -89,11 +88,6 @@ def test_questions_alone_are_no_corpus(tmp_path: Path, beside: str) -> None:
     assert len(load_questions(tmp_path)) == 1
 
 
-def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(CORPUS[1]).encode())
-    assert load_dataset(tmp_path).passages == (Passage("b", "Bread."),)
-
-
 def test_every_broken_line_is_named(tmp_path: Path) -> None:
     write(
         tmp_path,
@@ -121,12 +115,6 @@ def test_a_misspelt_field_is_named(tmp_path: Path) -> None:
         load_dataset(tmp_path)
     assert "'tiitle' is not a field: did you mean 'title'?" in caught.value.problems[0]
     assert "'answer' is not a field: did you mean 'answers'?" in caught.value.problems[1]
-
-
-def test_many_broken_lines_are_counted(tmp_path: Path) -> None:
-    write(tmp_path, "corpus.jsonl", ["{"] * 25)
-    with pytest.raises(DataError, match="and 15 more"):
-        load_dataset(tmp_path)
 
 
 def test_repeated_and_unknown_ids_are_reported_together(tmp_path: Path) -> None:
@@ -169,13 +157,6 @@ def test_nothing_to_read(tmp_path: Path) -> None:
         load_dataset(tmp_path)
 
 
-def test_an_index_is_no_data(tmp_path: Path, river_index: CorpusIndex) -> None:
-    river_index.save(tmp_path / "INDEX")
-    with pytest.raises(DataError, match=r"INDEX' is an index, not the data that it was built from") as found:
-        load_dataset(tmp_path / "INDEX")
-    assert len(found.value.problems) == 1
-
-
 def test_damaged_archives(tmp_path: Path) -> None:
     write(tmp_path, "corpus.jsonl.gz", [{"id": str(k), "text": f"text {k * 7919}"} for k in range(500)])
     whole = (tmp_path / "corpus.jsonl.gz").read_bytes()
@@ -216,18 +197,6 @@ def test_the_hash_covers_everything_that_scores() -> None:
     ]  # fmt: skip
     assert len(set(variants)) == len(variants)
     assert digest() == variants[0]
-
-
-def test_bundled_set(demo: Dataset) -> None:
-    assert (len(demo.passages), len(demo.questions)) == (205, 90)
-    known = {p.id for p in demo.passages}
-    for question in demo.questions:
-        assert bool(question.gold_ids) == bool(question.answers) == (question.type != "unanswerable")
-        assert set(question.gold_ids) <= known
-        if question.type in ("single", "bridge"):
-            assert not any(answer.lower() in question.text.lower() for answer in question.answers)
-    assert {q.type for q in demo.questions} >= {"single", "bridge"}
-    assert len({p.source for p in demo.passages}) > 2
 
 
 # --- public sets in their published formats, read by the `datasets` package ------------------------------
@@ -348,13 +317,6 @@ def test_rag_mini(tmp_path: Path, kind: str) -> None:
     assert bioasq.questions[0].gold_ids == ("97", "99")
 
 
-def test_unknown_names() -> None:
-    with pytest.raises(DataError, match="'hf:nonsense' is unknown: choose one of rag-mini-wikipedia"):
-        load_dataset("hf:nonsense")
-    with pytest.raises(DataError, match="'nonsense' is unknown"):
-        convert_rows("nonsense", (), ())
-
-
 def test_an_unreachable_hub_is_an_error_with_the_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -366,12 +328,3 @@ def test_an_unreachable_hub_is_an_error_with_the_name(
     monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", str(tmp_path))
     with pytest.raises(DataError, match=r"hf:squad_v2.*could not be fetched"):
         load_named("squad_v2", limit=3)
-
-
-def test_the_limit_takes_the_first_questions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The hub's loader is replaced by one that reads the same rows from a file."""
-    library = pytest.importorskip("datasets")
-    rows = library.Dataset.from_list(PUBLISHED["squad_v2"][1])
-    monkeypatch.setattr(library, "load_dataset", lambda *_, **__: rows)
-    assert [q.id for q in load_named("squad_v2", limit=1).questions] == ["s1"]
-    assert len(load_named("squad_v2", limit=9).questions) == 2

@@ -292,11 +292,6 @@ def test_a_pdf_that_only_restricts_printing_is_read_and_one_without_text_is_list
     assert [(i.path, i.reason.split(":")[0]) for i in data.left_out] == [("scan.pdf", "holds no text")]
 
 
-def test_settings_of_folders_of_documents_are_refused_elsewhere(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'demo' is not a folder of documents"):
-        load_dataset("demo", follow_links=True)
-
-
 def test_the_index_command_lists_what_it_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "documents"
     folder.mkdir()
@@ -322,22 +317,6 @@ def test_the_index_command_lists_what_it_left_out(tmp_path: Path) -> None:
     nothing = index("--max-file-mb", "0.000001")
     assert nothing.exit_code == 2
     assert "fine.txt: holds 0.0 MB" in nothing.stderr
-
-
-def test_an_evaluation_on_a_folder_of_documents_says_what_the_corpus_lacks(tmp_path: Path) -> None:
-    for name in ("documents", "questions"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "documents" / "fine.txt").write_text("The Po is long. " * 9)
-    (tmp_path / "documents" / "map.png").write_bytes(b"x")
-    asked = {"id": "q", "question": "Is the Po long?", "answers": ["yes"]}
-    (tmp_path / "questions" / "questions.jsonl").write_text(json.dumps(asked))
-    folders = [str(tmp_path / name) for name in ("questions", "documents", "run")]
-    options = (
-        f"evaluate {folders[1]} --questions {folders[0]} --out {folders[2]} --embedder tfidf --methods topk"
-    )
-    done = CliRunner().invoke(app, options.split())
-    assert done.exit_code == 0, done.output
-    assert "map.png: .png files are not read" in done.stderr
 
 
 @pytest.mark.parametrize("cut", range(40, 700, 60))

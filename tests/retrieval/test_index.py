@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import resource
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -169,14 +168,6 @@ def test_duplicate_ids_and_empty_corpus() -> None:
         CorpusIndex.build([Passage("x", "half \ud800 of a pair")], "tfidf")
 
 
-def test_one_passage(tmp_path: Path) -> None:
-    index = CorpusIndex.build([Passage("x", "a lighthouse of granite")], "tfidf")
-    loaded = CorpusIndex.load(index.save(tmp_path / "one"))
-    pool = Retriever(loaded, pool=50).retrieve("Which lighthouse is of granite?")
-    assert pool.ids == ("x",)
-    np.testing.assert_allclose(pool.relevance, [1.0], atol=1e-6)
-
-
 def test_passages_of_stop_words_only(tmp_path: Path) -> None:
     index = CorpusIndex.build(
         [Passage("a", "to be or not to be"), Passage("b", "granite lighthouse")], "tfidf"
@@ -208,8 +199,3 @@ def test_bad_vectors_are_refused(rivers: Dataset) -> None:
     spoilt[2, 1] = np.nan
     with pytest.raises(InputError, match="NaN or infinity for passage 'r2'"):
         CorpusIndex.build(rivers.passages, Odd(spoilt))
-
-
-def test_moving_an_index_keeps_it_readable(saved: Path, tmp_path: Path) -> None:
-    shutil.move(saved, tmp_path / "elsewhere")
-    assert len(CorpusIndex.load(tmp_path / "elsewhere")) == 205

@@ -110,38 +110,6 @@ def test_an_index_without_links_opens_and_says_how_to_get_them(tmp_path: Path) -
         Retriever(old, link_hops=1)
 
 
-def test_links_ascend_within_a_row() -> None:
-    # "Rome" comes first among the names, and is borne by the first and the last passage.
-    named = zip("abcde", ("Rome", "Milan", "List", "Milan", "Rome"), strict=True)
-    texts = {"List": "Milan, Rome and List."}
-    built = LinkIndex.build([Passage(i, texts.get(name, "Nothing."), name) for i, name in named])
-    assert built.mentioned_by(2)[0].tolist() == [0, 1, 3, 4]
-
-
-def test_what_is_saved_is_what_older_versions_read(tmp_path: Path) -> None:
-    built = LinkIndex.build(FILMS)
-    built.save(tmp_path)
-    with np.load(tmp_path / LINKS_FILE, allow_pickle=False) as data:
-        assert {name: str(data[name].dtype) for name in ("indptr", "indices", "weights")} == {
-            "indptr": "int64",
-            "indices": "int32",
-            "weights": "float32",
-        }
-        assert data["indptr"].tolist() == [0, 1, 2, 2, 2, 5]
-        assert data["indices"].tolist() == [1, 2, 1, 2, 3]
-    loaded = LinkIndex.load(tmp_path, 5)
-    assert loaded is not None
-    assert links(loaded) == links(built)
-
-
-def test_links_among_no_passages_and_of_no_corpus() -> None:
-    assert LinkIndex.build(FILMS).among([]).shape == (0, 0)
-    none = LinkIndex.build([])
-    assert (len(none), none.passages, none.among([]).shape) == (0, 0, (0, 0))
-    picked = LinkIndex.build(FILMS).among([4, 2, 1])  # in the order of the pool
-    assert np.argwhere(picked > 0).tolist() == [[0, 1], [0, 2], [2, 1]]
-
-
 def test_foreign_links_are_refused(tmp_path: Path) -> None:
     LinkIndex.build(FILMS).save(tmp_path)
     assert LinkIndex.load(tmp_path, 5) is not None
@@ -165,8 +133,3 @@ def test_foreign_links_are_refused(tmp_path: Path) -> None:
     (tmp_path / LINKS_FILE).write_bytes(b"no archive")
     with pytest.raises(IndexFormatError, match="cannot be read"):
         LinkIndex.load(tmp_path, 5)
-
-
-def test_bad_hops(river_index: CorpusIndex) -> None:
-    with pytest.raises(InputError, match="link_hops=4"):
-        Retriever(river_index, link_hops=4)

@@ -149,14 +149,6 @@ def test_selecting_loads_no_torch_also_twice_at_once(index: Path, tmp_path: Path
         assert out.splitlines()[-1] == "[]"
 
 
-def test_selecting_needs_no_cache_folder(index: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    process = select(index, "Which bridge is number 7?", tmp_path / "file" / "cache")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert out.splitlines()[-1] == "[]"
-
-
 def test_a_service_keeps_no_questions(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIO_RAG_CACHE", str(tmp_path / "cache"))
     documents, _ = _loaded(ServiceSettings(str(index)))

@@ -10,7 +10,7 @@ import pytest
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
-from mio_rag.retrieval.radius import MeasuredRadius, check_method, measure_radius, read_radii, write_radii
+from mio_rag.retrieval.radius import check_method, measure_radius, read_radii, write_radii
 from mio_rag.types import Passage
 
 
@@ -101,18 +101,6 @@ def test_quantiles_and_files(demo_index: CorpusIndex, tmp_path: Path) -> None:
     assert read_radii(tmp_path / "r.npz") == dict(zip(found.ids, found.errors, strict=True))
 
 
-def test_what_was_not_measured_gets_the_stated_radius(tmp_path: Path) -> None:
-    found, file = MeasuredRadius("chunks", np.array([0.2, 0.4]), ("a", "c")), tmp_path / "r.npz"
-    assert write_radii(file, found, ["a", "b", "c", "d"], 0.3) == 2
-    assert read_radii(file) == {"a": 0.2, "b": 0.3, "c": 0.4, "d": 0.3}
-    with np.load(file) as stored:
-        assert stored["measured"].tolist() == [True, False, True, False]
-    of_texts = MeasuredRadius("paraphrases", np.array([0.1]), ("1.1",))
-    with pytest.raises(InputError, match="measures no passages"):
-        write_radii(file, of_texts, ["a"], 0.3)
-    assert [path.name for path in tmp_path.iterdir()] == ["r.npz"]
-
-
 def test_wrong_files_are_refused_in_our_words(tmp_path: Path) -> None:
     file = tmp_path / "r.npz"
     np.save(tmp_path / "one.npy", np.ones(3))
@@ -166,17 +154,3 @@ def test_what_is_asked_is_checked(changes, message: str) -> None:
     given = {"method": "sq8", "other": None, "file": None, "quantile": 0.9, "limit": 10, "out": None}
     with pytest.raises(InputError, match=message):
         check_method(**{**given, **changes})
-
-
-def test_impossible_products_say_what_is_possible(demo_index: CorpusIndex) -> None:
-    with pytest.raises(InputError, match=r"60 dimensions cannot be cut into 7\. This .* M may be \[1, 2, 3"):
-        measure_radius(demo_index, "pq:7x4")
-    with pytest.raises(InputError, match=r"4096 centroids \(12 bits\) need at least as many passages"):
-        measure_radius(demo_index, "pq:6x12")
-    for method in ("pq", "pq:6", "pq:6x13", "pq:7x9"):
-        with pytest.raises(
-            InputError, match=r"This index takes pq:MxBITS, M may be .* BITS 1 to 7"
-        ) as caught:
-            measure_radius(demo_index, method)
-        tried = str(caught.value).split("try ")[1].split(",")[0]
-        assert measure_radius(demo_index, tried).errors.size == len(demo_index)

@@ -47,25 +47,12 @@ class TestPlaces:
             find_spans([Passage("1", "a" * 30, source="s"), Passage("2", "b" * 30, source="s")]) == -1
         ).all()
 
-    def test_a_few_equal_characters_are_no_overlap(self):
-        first, second = "the end of it is a word", "a word that begins the next"
-        assert (find_spans([Passage("1", first, source="s"), Passage("2", second, source="s")]) == -1).all()
-
     def test_stretches_of_unknown_distance_never_touch(self):
         passages = [*_windows("a", words=_WORDS[:60]), *_windows("a", words=_WORDS[100:160])]
         passages = [Passage(str(k), p.text, "", "a") for k, p in enumerate(passages)]
         spans = find_spans(passages)
         half = len(passages) // 2
         assert spans[half, 0] > spans[half - 1, 1] + 2
-
-    def test_the_same_text_in_two_sources_is_two_documents(self):
-        spans = find_spans([*_windows("a"), *_windows("b")])
-        half = len(spans) // 2
-        assert (spans[:half] == spans[half:]).all()
-
-    def test_offsets_that_are_given_stay(self):
-        passages = [Passage(str(k), p.text, "", "a", 7 + 50 * k) for k, p in enumerate(_windows("a"))]
-        assert find_spans(passages)[:, 0].tolist() == [7 + 50 * k for k in range(len(passages))]
 
     def test_documents_that_contradict_themselves_are_counted_and_have_no_places(self):
         windows = [Passage(p.id, p.text, "", "a", k * 60) for k, p in enumerate(_windows("a", step=15))]
@@ -98,17 +85,6 @@ class TestPlaces:
         passages = [Passage(str(k), " ".join(words[a:b]), "", "s") for k, (a, b) in enumerate(cut)]
         spans, document = find_spans(passages), " ".join(words)
         assert [document[a:b] for a, b in spans] == [p.text for p in passages]
-
-    def test_a_window_within_the_one_before(self):
-        whole = " ".join(_WORDS[:40])
-        part = " ".join(_WORDS[10:25])
-        spans = find_spans([Passage("1", whole, source="s"), Passage("2", part, source="s")])
-        assert spans[1, 0] == whole.index(part)
-
-    def test_what_repeats_itself_is_laid_by_its_longest_overlap(self):
-        text = "again and again and again and again and again"
-        spans = find_spans([Passage(str(k), text, source="s") for k in range(2)])
-        assert spans.tolist() == [[0, len(text)], [0, len(text)]]
 
 
 def _groups(passages):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mio_rag.errors import IndexFormatError, InputError
-from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
+from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.retrieval.sentences import SentenceIndex
 from mio_rag.types import Passage
 
@@ -45,16 +45,6 @@ def test_sentences_that_passages_share_are_embedded_once():
     assert sorted(given) == sorted(set(given))
     assert len(found) == 2 * len(given) == sum(told)
     assert np.array_equal(found.of([0, 1, 2]).embeddings, found.of([3, 4, 5]).embeddings)
-
-
-def test_a_pool_brings_its_sentences(index):
-    pool = Retriever(index).retrieve("Where does the Tiber flow?")
-    assert texts(pool.sentences, [p for i in pool.ids for p in PASSAGES if p.id == i])
-
-
-def test_an_index_without_them_has_none(river_index):
-    assert river_index.sentences is None
-    assert Retriever(river_index).retrieve("Where?").sentences is None
 
 
 @pytest.mark.parametrize("mapped", [False, True])

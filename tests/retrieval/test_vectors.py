@@ -1,4 +1,4 @@
-"""Compressed vectors and texts on disk: the same answers, or as near as they say."""
+"""Compressed vectors, and vectors, texts and links on disk: the same answers, or as near as they say."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +9,16 @@ import pytest
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.retrieval.vectors import MappedPassages, check_vectors, make_dense
+from mio_rag.retrieval import vectors as vectors_module
+from mio_rag.retrieval.links import LINKS_FILE, LinkIndex
+from mio_rag.retrieval.vectors import (
+    MappedPassages,
+    MappedVectors,
+    check_vectors,
+    make_dense,
+    open_vectors,
+    stored_array,
+)
 
 
 def unit(n: int, d: int, seed: int = 0) -> np.ndarray:
@@ -49,6 +58,7 @@ def test_an_index_on_disk_answers_as_the_one_in_memory(rivers: Dataset, tmp_path
     folder = built.save(tmp_path / "index")
     mapped = CorpusIndex.load(folder, mapped=True)
     assert isinstance(mapped.passages, MappedPassages)
+    assert isinstance(mapped._dense, MappedVectors)
     assert (len(mapped), tuple(mapped.ids), tuple(mapped.passages)) == (len(built), built.ids, built.passages)
     question = rivers.questions[0].text
     one, other = (Retriever(index, pool=3).retrieve(question) for index in (built, mapped))
@@ -56,7 +66,8 @@ def test_an_index_on_disk_answers_as_the_one_in_memory(rivers: Dataset, tmp_path
     assert one.texts == other.texts
     assert np.allclose(one.relevance, other.relevance)
     again = mapped.save(tmp_path / "again")
-    assert (again / "passages.jsonl").read_bytes() == (folder / "passages.jsonl").read_bytes()
+    for name in ("passages.jsonl", "dense.faiss"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
 
 
 def test_rows_are_found_whatever_stands_in_them(tmp_path: Path) -> None:
@@ -72,3 +83,56 @@ def test_rows_are_found_whatever_stands_in_them(tmp_path: Path) -> None:
         found[3]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda k: found[k % 3].id, range(300))) == ["a", "b", "c"] * 100
+
+
+def written(vectors: np.ndarray, kind: str, path: Path) -> object:
+    import faiss
+
+    dense = make_dense(vectors, kind)
+    path.write_bytes(faiss.serialize_index(dense).tobytes())
+    return dense
+
+
+@pytest.mark.parametrize("kind", ["exact", "8bit"])
+def test_rows_on_disk_are_found_as_in_memory(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vectors_module, "_BYTES_AT_ONCE", 32 * 150)  # seven pieces, the last not full
+    vectors, queries = unit(1000, 32), unit(7, 32, seed=1)
+    dense = written(vectors, kind, tmp_path / "dense.faiss")
+    found = open_vectors(tmp_path / "dense.faiss")
+    assert found is not None
+    assert (found.ntotal, found.d) == (1000, 32)
+    rows = np.array([0, 999, 3, 3])
+    np.testing.assert_allclose(found.reconstruct_batch(rows), dense.reconstruct_batch(rows), atol=1e-6)
+    for k in (1, 10, 1000):
+        scores, places = found.search(queries, k)
+        expected, wanted = dense.search(queries, k)
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
+        assert (places == wanted).mean() > 0.99  # what differs by rounding may change places
+        assert all(len(set(row)) == k for row in places)
+    assert found.search(queries, 5000)[0].shape == (7, 1000)
+
+
+def test_what_is_no_such_file_is_left_to_faiss(tmp_path: Path) -> None:
+    path = tmp_path / "dense.faiss"
+    written(unit(300, 32), "pq", path)
+    assert open_vectors(path) is None
+    written(unit(300, 32), "8bit", path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:20], whole[:60], whole[:80], whole[:-1], whole + b"x", b"IxFI" + whole[4:]):
+        path.write_bytes(damaged)
+        assert open_vectors(path) is None
+
+
+def test_links_stay_on_disk(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    links = demo_index.links
+    assert links is not None
+    links.save(tmp_path)
+    held = stored_array(tmp_path / LINKS_FILE, "indices")
+    assert isinstance(held, np.memmap)
+    np.testing.assert_array_equal(held, links.matrix.indices)
+    found = LinkIndex.load(tmp_path, links.passages, mapped=True)
+    assert found is not None
+    assert (found.matrix != links.matrix).nnz == 0
+    assert (found.kind, found.names) == (links.kind, links.names)
