@@ -2,9 +2,9 @@
 
 How it reads
 ------------
-Every sentence of the context is a bag of stems, the stems of its passage's title included. With N sentences,
+Every sentence of the context is a bag of stems, those of its title and heading included. With N sentences,
 of which df(w) hold stem w, ``idf(w) = ln(1 + N / df(w))``. The support of a sentence for a question is the
-sum of idf over the question's stems that it holds; a stem that only the title holds counts half. Of the
+sum of idf over the question's stems that it holds; a stem that stands only above it counts half. Of the
 sentences with at least half the best support, the best one that has a span of the type asked for answers;
 ties go to the earlier.
 
@@ -310,6 +310,10 @@ def compare(question: str, passages: Sequence[Passage]) -> str | None:
     return pair[0] if a.value == b.value or (a.value > b.value) == larger else pair[1]
 
 
+#: A line that is no sentence, item or row.
+_HEADING = re.compile(r"\w[^|\n]{0,80}[^\W_]")
+
+
 @dataclass(frozen=True)
 class Evidence:
     """A sentence of the context, with its support for the question (>= 0) and whose passage it is from."""
@@ -324,9 +328,14 @@ class Reading:
 
     def __init__(self, question: str, passages: Sequence[Passage]) -> None:
         self.passages = passages
-        found = [(text, i) for i, p in enumerate(passages) for text in sentences(p.text)]
-        titles = [stems(p.title) for p in passages]
-        self.bags = [(stems(text), titles[i]) for text, i in found]
+        found: list[tuple[str, int]] = []
+        self.bags: list[tuple[set[str], set[str]]] = []  # stems of each sentence, and of what stands above it
+        for i, passage in enumerate(passages):
+            title, heading = stems(passage.title), set[str]()
+            for text in sentences(passage.text):
+                found.append((text, i))
+                self.bags.append((stems(text), title | heading))
+                heading = stems(text) if _HEADING.fullmatch(text) else heading
         held: Counter[str] = Counter()
         for own, title in self.bags:
             held.update(own | title)

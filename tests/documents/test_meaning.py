@@ -7,9 +7,11 @@ import pytest
 
 from mio_rag.context import RegexCounter
 from mio_rag.corpora.folder import load_folder
+from mio_rag.generation import build_prompt, make_generator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.sources import Building, open_source
+from mio_rag.types import Question
 
 
 def _units(folder: Path, name: str, text: str) -> list[str]:
@@ -95,3 +97,17 @@ def test_a_file_that_is_written_again_at_once_is_read_again(tmp_path: Path) -> N
     opened = open_source(documents, Building("tfidf"), out=index)
     assert opened.changes.changed == ("fee.md",)
     assert [p.text for p in opened.index.passages] == ["The fee is 20 euros."]
+
+
+def test_a_sentence_is_read_under_its_heading(tmp_path: Path) -> None:
+    models = ((200, "three"), (400, "six"), (700, "nine"))
+    text = "".join(
+        f"## Fan {k}\n\nThe filter is changed every {often} months. It is loud.\n\n" for k, often in models
+    )
+    (tmp_path / "fans.md").write_text(f"# Fans\n\n{text}")
+    index = CorpusIndex.build(load_folder(tmp_path).passages, "tfidf")
+    question = "How often is the filter of the Fan 700 changed?"
+    pool = Retriever(index).retrieve(question)
+    chosen = Selector(units="auto").select(pool, 60, RegexCounter())
+    reader = make_generator("extractive")
+    assert reader.generate(build_prompt(Question("q", question), chosen.passages)).text == "nine months"
