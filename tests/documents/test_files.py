@@ -211,7 +211,21 @@ def test_a_heading_that_repeats_the_title_is_no_section(
     assert bare.text.split() == heading.split()  # all there is stays
 
 
-@pytest.mark.parametrize("markup", ["<div>", "<p>a ", "<b>x", "<table><tr><td>", "<nav>", "<![x]>"])
+@pytest.mark.parametrize(
+    "markup",
+    [
+        "<div>",
+        "<p>a ",
+        "<b>x",
+        "<table><tr><td>",
+        "<nav>",
+        "<![x]>",
+        "<ul><li>a",
+        "<p hidden>",
+        "<sup>",
+        "<main>",
+    ],
+)
 def test_endless_nesting_neither_breaks_the_reader_nor_stops_it(tmp_path: Path, markup: str) -> None:
     (tmp_path / "fine.txt").write_text("Fine.")
     (tmp_path / "deep.html").write_text(markup * 3000 + "end")

@@ -1,7 +1,9 @@
 """Passages and units as spans of one text, whatever is given; damaged files end no reading."""
 
+import io
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,30 @@ WHOLE = {
     "a.html": b"<title>Pump</title><h1>Pump</h1><p>The <b>pump</b> is new.<table><tr><td>a<td>1</table>",
     "a.md": b"# Pump\n\n- new\n  - old\n\n| a | b |\n|---|---|\n| 1 | 2 |\n",
 }
+
+
+def book() -> bytes:
+    library, out = pytest.importorskip("openpyxl"), io.BytesIO()
+    file = library.Workbook()
+    file.active.append(["Pump", 12, "=B1"])
+    file.save(out)
+    return out.getvalue()
+
+
+WHOLE["a.xlsx"] = book()
+
+
+def test_a_workbook_of_empty_cells_is_read_as_far_as_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mio_rag.documents.office._MOST_CELLS", 100_000)
+    wide = b"".join(b'<row r="%d"><c r="XFD%d"><v>1</v></c></row>' % (k, k) for k in range(2, 20))
+    with zipfile.ZipFile(io.BytesIO(book())) as old, zipfile.ZipFile(tmp_path / "a.xlsx", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name).replace(b"</sheetData>", wide + b"</sheetData>"))
+    found = read_file(tmp_path / "a.xlsx")
+    assert found.passages
+    assert "from row" in found.left_out[0].path
 
 
 @given(st.sampled_from(sorted(WHOLE)), st.data())
