@@ -79,6 +79,15 @@ def _pieces(text: str) -> int:
     return len(_PIECE.findall(text))
 
 
+def tokens_between(text: str, start: int, count: int) -> tuple[str, int]:
+    """Return `count` approximate tokens of a text from the token `start` on, and how many it has."""
+    places = [found.start() for found in _PIECE.finditer(text)]
+    if start >= len(places):
+        return "", len(places)
+    end = places[start + count] if start + count < len(places) else len(text)
+    return text[places[start] : end].rstrip(), len(places)
+
+
 @lru_cache(maxsize=16_384)
 def _cost(title: str, text: str) -> int:
     """What `passage_tokens` makes of `RegexCounter`: neither rendered nor joined again to be looked up."""

@@ -23,6 +23,7 @@ _COMMANDS = {
     "index": ("index", "index"),
     "evaluate": ("evaluate", "evaluate"),
     "serve": ("serve", "serve"),
+    "mcp": ("mcp", "mcp"),
     "batch": ("batch", "batch_app"),
     "policy": ("policy", "policy_app"),
     "lab": ("lab", "lab_app"),
