@@ -447,7 +447,7 @@ def configuration(client: str, arguments: Sequence[str], name: str) -> str:
     """
     program = shutil.which("mio-rag")
     start = [program] if program else [sys.executable, "-m", "mio_rag"]
-    command, *rest = [*start, "mcp", *arguments]
+    command, rest = start[0], [*start[1:], "mcp", *arguments]
     if client in ("claude-desktop", "cursor"):
         found: dict[str, Any] = {"mcpServers": {name: {"command": command, "args": rest}}}
     elif client == "vscode":

@@ -47,7 +47,7 @@ def mcp(
     address, *_ = collect(
         lambda: _address(http),
         lambda: None if spec is None else check_generator(spec),
-        *(lambda path=path: kind_of(path) for path in paths),  # type: ignore[misc]
+        *(lambda path=path: kind_of(path) for path in paths),
     )
     if print_config is not None:
         given = [str(Path(one).absolute()) if kind_of(one) not in ("set", "store") else one for one in paths]
