@@ -59,27 +59,6 @@ def whys(found: Outcome) -> list[str]:
     return [step.why for step in found.trace.steps]
 
 
-def test_every_step_is_a_sentence_with_its_price(river_index: CorpusIndex, tmp_path: Path) -> None:
-    controller = composed({"repeat": {"by": "price", "finds": 1.0}}, river_index)
-    found = asked(controller)
-    told = whys(found)
-    assert told[0] == "searched for the question"
-    assert "the evidence is complete with ." in told[1]
-    assert "a token had to add .0005" in told[1]
-    assert told[2].startswith("retrieved again: expected +.")
-    assert " tokens at .0005; found " in told[2]
-    assert told[-2].startswith("stopped: ")
-    assert told[-1].startswith("answered in at most 64 tokens; with the prompt ")
-    trace = found.trace
-    assert isinstance(trace, Trace)
-    assert trace.settings["sha256"] == controller.settings["sha256"]
-    assert trace.columns()["complete"] == trace.complete
-    assert trace.explain().splitlines()[0] == f"1. {told[0]}"
-    file = tmp_path / "traces.jsonl"
-    append_traces(file, [trace])
-    assert read_traces(file) == [trace]
-
-
 def test_a_higher_price_never_reads_nor_searches_more(river_index: CorpusIndex) -> None:
     tokens, searches = [], []
     for price in (0.0, 0.001, 0.01, 1.0):

@@ -169,10 +169,6 @@ def test_a_tier_reads_no_more_than_it_may(rivers: Dataset, river_index: CorpusIn
                 "select",
                 "answer",
             }
-            shown = river_index.passages
-            for passage in found.selection.passages:
-                whole = next(p.text for p in shown if p.id == passage.id)
-                assert all(part in whole for part in passage.text.split(". "))
 
 
 def test_a_tier_may_read_the_sentences_that_a_program_chooses(
