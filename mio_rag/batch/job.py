@@ -22,12 +22,12 @@ from mio_rag.selection.selector import Selector
 from mio_rag.settings import Settings
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import SolveResult
+from mio_rag.storage import sha256_of
 
 Engine = Literal["local", "ray"]
 _Count = Annotated[int, Field(ge=1, le=MOST_BUDGET)]
 
 FORMAT = 2
-_CHUNK = 1 << 23
 _BUFFER = 1 << 20
 
 
@@ -186,7 +186,7 @@ def identity(
 
     known: the identity of an earlier run. A file with the name, size and time of change recorded there is not
         read again.
-    progress: called with the number of bytes just read.
+    progress: called with the bytes of each file.
     """
     from mio_rag import __version__
 
@@ -197,9 +197,8 @@ def identity(
         part = {"name": path.name, "size": stat.st_size, "changed_ns": stat.st_mtime_ns}
         old = before.get(path.name, {})
         same = all(old.get(key) == value for key, value in part.items())
-        described.append({**part, "sha256": old["sha256"] if same else _sha256(path, progress)})
-        if same:
-            progress(stat.st_size)
+        described.append({**part, "sha256": old["sha256"] if same else sha256_of(path)})
+        progress(stat.st_size)
     made_of = {
         "format": FORMAT,
         "version": __version__,
@@ -212,15 +211,6 @@ def identity(
     content = [{"name": part["name"], "sha256": part["sha256"]} for part in described]
     digest = hashlib.sha256(json.dumps([made_of, content], sort_keys=True).encode()).hexdigest()
     return {**made_of, "input": described, "sha256": digest}
-
-
-def _sha256(path: Path, progress: Callable[[int], None]) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            progress(len(chunk))
-    return digest.hexdigest()
 
 
 # Results of rows ------------------------------------------------------------------------------------------
