@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -50,53 +50,36 @@ class Looked:
         return self.tokens * self.price
 
 
-class Rule(Protocol):
-    """Decides what to do next, and says why."""
-
-    def decide(self, view: View, looked: Looked) -> Decision:
-        """The next action."""
-        ...
-
-    def why(self, decision: Decision, view: View, looked: Looked) -> str:
-        """The decision in a sentence."""
-        ...
+#: Decides what to do next, and says why.
+Rule = Callable[[View, Looked], Decision]
 
 
-def _sentence(action: str, gain: float, looked: Looked, at: str = "") -> str:
-    """What decided: a gain, `at` which U it was expected, and the cost that it was compared with."""
+def _weighed(action: str, value: float, gain: float, looked: Looked, view: View, at: str = "") -> Decision:
+    """A decision with what decided: a gain, `at` which U it was expected, and the cost."""
+    scores = {"stop": 0.0, "retrieve": value}
+    if "retrieve" not in view.open:
+        return Decision(action, scores, "stopped: no further search would bring anything new")
     digits = 2
     # Rounded, close ones could contradict the action.
     while (round(gain, digits) > looked.cost) != (gain > looked.cost):
         digits += 1
     expected = f"+{share(gain, digits)}{at} for {looked.tokens} tokens at {per_token(looked.price)}"
-    if action == "retrieve":
-        return f"retrieved again: expected {expected}"
-    cost = share(looked.cost, digits)
-    return f"stopped: another search was expected to bring {expected}, which would cost {cost}"
+    why = f"retrieved again: expected {expected}"
+    if action == "stop":
+        cost = share(looked.cost, digits)
+        why = f"stopped: another search was expected to bring {expected}, which would cost {cost}"
+    return Decision(action, scores, why)
 
 
-def _stopped(view: View) -> str | None:
-    return None if "retrieve" in view.open else "stopped: no further search would bring anything new"
-
-
-@dataclass(frozen=True)
-class ByPrice:
+def by_price(view: View, looked: Looked) -> Decision:
     """One step ahead: search while what it is expected to add is more than its tokens cost."""
-
-    def decide(self, view: View, looked: Looked) -> Decision:
-        """By the difference."""
-        scores = {"stop": 0.0, "retrieve": looked.gain - looked.cost}
-        possible = "retrieve" in view.open and scores["retrieve"] > 0
-        return Decision("retrieve" if possible else "stop", scores)
-
-    def why(self, decision: Decision, view: View, looked: Looked) -> str:
-        """What was expected, and what it cost."""
-        return _stopped(view) or _sentence(decision.action, looked.gain, looked)
+    value = looked.gain - looked.cost
+    action = "retrieve" if "retrieve" in view.open and value > 0 else "stop"
+    return _weighed(action, value, looked.gain, looked, view)
 
 
-@dataclass(frozen=True)
-class ByProcess:
-    """The optimal policy of the decision process whose costs are the price times tokens.
+def by_process(finds: float, most: int, signal: str = "complete") -> Rule:
+    """Return the optimal policy of the decision process whose costs are the price times tokens.
 
     Every search is expected to find the same share of what is missing by then, at the same cost. None is thus
     worth more than the one before it, and a sum solves the process at any U: where the next search does not
@@ -107,49 +90,28 @@ class ByProcess:
     signal: how U is known.
     """
 
-    finds: float
-    most: int
-    signal: str = "complete"
+    def decide(view: View, looked: Looked) -> Decision:
+        first = gain = finds * view.doubt
+        value = gain - looked.cost
+        for _ in range(view.step, min(most, view.step + _AHEAD)):
+            gain *= 1 - finds
+            value += max(0.0, gain - looked.cost)
+        action = "retrieve" if "retrieve" in view.open and value > 0 else "stop"
+        at = "" if signal == "complete" else f" at U = {share(view.doubt)} ({signal})"
+        return _weighed(action, value, first, looked, view, at)
 
-    def decide(self, view: View, looked: Looked) -> Decision:
-        """By the value of the best number of searches."""
-        gain, cost = self.finds * view.doubt, looked.cost
-        value = gain - cost
-        for _ in range(view.step, min(self.most, view.step + _AHEAD)):
-            gain *= 1 - self.finds
-            value += max(0.0, gain - cost)
-        possible = "retrieve" in view.open and value > 0
-        return Decision("retrieve" if possible else "stop", {"stop": 0.0, "retrieve": value})
-
-    def why(self, decision: Decision, view: View, looked: Looked) -> str:
-        """What was expected at the U that decided, and what it cost."""
-        at = "" if self.signal == "complete" else f" at U = {share(view.doubt)} ({self.signal})"
-        return _stopped(view) or _sentence(decision.action, self.finds * view.doubt, looked, at)
+    return decide
 
 
-@dataclass(frozen=True)
-class Published:
-    """A rule with constants of its own; the price is not asked."""
+def published(policy: Policy) -> Rule:
+    """Return a rule with constants of its own; the price is not asked."""
 
-    policy: Policy
+    def decide(view: View, looked: Looked) -> Decision:
+        found = policy.decide(view)
+        did = {"retrieve": "retrieved again", "reason": "thought", "stop": "stopped"}[found.action]
+        return replace(found, why=f"{did}: {policy.name} at U = {share(view.doubt)}")
 
-    def decide(self, view: View, looked: Looked) -> Decision:
-        """As the rule does."""
-        return self.policy.decide(view)
-
-    def why(self, decision: Decision, view: View, looked: Looked) -> str:
-        """What it looked at."""
-        did = {"retrieve": "retrieved again", "reason": "thought", "stop": "stopped"}[decision.action]
-        return f"{did}: {self.policy.name} at U = {share(view.doubt)}"
-
-
-def evidence_level(memory: Memory) -> float:
-    """1 - the largest relevance of what is read, cut to [0, 1]; 1 where nothing is read."""
-    chosen = memory.selection
-    if chosen is None or not chosen.chosen:
-        return 1.0
-    strongest = max(float(chosen.candidates.relevance[i]) for i in chosen.chosen)
-    return 1.0 - min(1.0, max(0.0, strongest))
+    return decide
 
 
 @dataclass(frozen=True)
@@ -223,9 +185,7 @@ class Repeat:
         """The loop's next action; the action itself where the loop has ended."""
         history = self._history(state, loop)
         base = f"{loop}-again" if loop else "step"
-        count = sum(r.action.settings.get("loop") == loop for r in state.results.values()) + (
-            1 if loop else 0
-        )
+        count = sum(r.action.settings.get("loop") == loop for r in state.results.values()) + bool(loop)
         if history.ended:
             return (action,) if loop else (self._answer(state, history, action, {}),)
         if self.signal == "confidence" and history.uncertainty is None:
@@ -235,23 +195,16 @@ class Repeat:
         possible = open_actions(history.steps, self.closed_book, history.closed)
         if self._is_through(history):
             possible = tuple(name for name in possible if name != "retrieve")
-        view, looked = (
-            View(state.question.id, len(history.steps), level, possible),
-            self._looked(state, history),
-        )
-        decision = self.rule.decide(view, looked)
-        why = "" if self.from_start else self.rule.why(decision, view, looked)
-        about: dict[str, Any] = {
-            "uncertainty": level,
-            "q_values": decision.q_values,
-            "closed": list(history.closed),
-        }
+        view = View(state.question.id, len(history.steps), level, possible)
+        decision = self.rule(view, self._looked(state, history))
+        why = "" if self.from_start else decision.why
+        closed = list(history.closed)
+        about: dict[str, Any] = {"uncertainty": level, "q_values": decision.q_values, "closed": closed}
         settings: dict[str, Any] = {"loop": loop, "max_notes": self.max_notes}
         if decision.action == "stop":
             if not loop:
                 return (self._answer(state, history, action, about),)
-            level_now = history.complete if history.complete is not None else 0.0
-            why = f"{why}; the evidence is complete with {share(level_now)}"
+            why = f"{why}; the evidence is complete with {share(history.complete or 0.0)}"
             return (Action(f"{base}-{count}", "stop", settings=settings, why=why, about=about),)
         if self.from_start and len(history.steps) >= state.limits.steps:
             return (self._answer(state, history, action, {**about, "ended": f"{state.limits.steps} steps"}),)
@@ -349,12 +302,22 @@ class Repeat:
         return _History(tuple(steps), memory, level, closed, draft, complete, ended)
 
     def _level(self, seen: Memory, tracked: float, complete: float | None) -> float:
-        signals: dict[str, Callable[[], float]] = {
-            "tracked": lambda: tracked,
-            "evidence": lambda: evidence_level(seen),
-            "complete": lambda: _complete_level(seen) if self.from_start else 1.0 - (complete or 0.0),
-        }
-        return signals[self.signal]()
+        """U of what is read; raises `InputError` if relevance is no probability."""
+        if self.signal == "tracked":
+            return tracked
+        read = seen.selection
+        if self.signal == "evidence":
+            if read is None or not read.chosen:
+                return 1.0
+            return 1.0 - min(1.0, max(0.0, *(float(read.candidates.relevance[i]) for i in read.chosen)))
+        if not self.from_start:
+            return 1.0 - (complete or 0.0)
+        if read is not None and read.complete is None:
+            raise InputError(
+                "whether the evidence is complete is known from probabilities, and relevance is as the "
+                "candidates have it: leave relevance at auto, or measure U by evidence"
+            )
+        return 1.0 - (0.0 if read is None or read.complete is None else read.complete)
 
 
 _READING = ("token_price", "share", "units", "tier", "more")
@@ -372,16 +335,3 @@ def _last_of(state: State, loop: str, id: str) -> str:
         if result.action.settings.get("loop") == loop and isinstance(result.value, Selection):
             return result.action.id
     return id
-
-
-def _complete_level(seen: Memory) -> float:
-    """U of what is read; raises `InputError` if relevance is no probability."""
-    if seen.selection is None:
-        return 1.0
-    found = seen.selection.complete
-    if found is None:
-        raise InputError(
-            "whether the evidence is complete is told from probabilities, and relevance is as the candidates "
-            "have it: leave relevance at auto, or measure U by evidence"
-        )
-    return 1.0 - found

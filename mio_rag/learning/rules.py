@@ -83,10 +83,11 @@ class State:
 
 @dataclass(frozen=True)
 class Decision:
-    """An action, and the values of all actions where they are known."""
+    """An action, the values of all actions where they are known, and a reason in words."""
 
     action: str
     q_values: dict[str, float] | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, eq=False)

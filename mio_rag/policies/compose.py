@@ -10,7 +10,7 @@ from mio_rag.deciders.depth import Depth, OneTier
 from mio_rag.deciders.order import Order
 from mio_rag.deciders.planner import Planner
 from mio_rag.deciders.price import Price
-from mio_rag.deciders.repeat import ByPrice, ByProcess, Published, Repeat, Rule
+from mio_rag.deciders.repeat import Repeat, Rule, by_price, by_process, published
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError
 from mio_rag.learning.bandit import BanditSettings, StrategyOptions
@@ -129,12 +129,12 @@ def _repeat(policy: Policy, seed: int) -> list[Repeat]:
     if again.by == "never":
         return []
     if again.by == "price":
-        rule = ByPrice()
+        rule = by_price
     elif again.by == "process":
-        rule = ByProcess(again.finds, again.most, again.signal)
+        rule = by_process(again.finds, again.most, again.signal)
     else:
         process = None if again.process is None else Path(again.process)
-        rule = Published(make_policy(again.rule, model_of(process, {}), seed=seed))
+        rule = published(make_policy(again.rule, model_of(process, {}), seed=seed))
     return [Repeat(rule, again.signal, again.query, again.finds, again.most, seed=seed)]
 
 

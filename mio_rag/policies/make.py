@@ -26,7 +26,7 @@ import numpy as np
 from mio_rag.deciders.depth import Depth, OneTier, RandomTier, TierChooser
 from mio_rag.deciders.order import Order
 from mio_rag.deciders.planner import LanguagePlanner, Planner
-from mio_rag.deciders.repeat import Published, Repeat
+from mio_rag.deciders.repeat import Repeat, published
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, choose
 from mio_rag.generation import Generator
@@ -120,7 +120,7 @@ def _make_rule(name: str, setup: Setup) -> Session:
         policy, settings.model, stop_at=settings.stop_at, seed=setup.seed, closed_book=closed_book
     )
     repeat = Repeat(
-        Published(rule),
+        published(rule),
         signal,
         "model",
         most=None,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mio_rag.corpora.load import Dataset
-from mio_rag.deciders.repeat import ByPrice, ByProcess, Looked, Rule
+from mio_rag.deciders.repeat import Looked, by_price, by_process
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.learning.rules import State
 from mio_rag.policies.compose import compose
@@ -42,10 +42,10 @@ def test_the_process_is_the_best_of_all_numbers_of_searches() -> None:
             Looked(finds * doubt, int(rng.integers(20, 400)), price),
             State("q", step, doubt, _OPEN),
         )
-        decision = ByProcess(finds, most).decide(state, looked)
+        decision = by_process(finds, most)(state, looked)
         best = best_number(finds, doubt, looked.cost, most + 1 - step)
         assert (decision.action == "retrieve") == (best > 0)
-        assert decision.action == ByPrice().decide(state, looked).action  # of the same U
+        assert decision.action == by_price(state, looked).action  # of the same U
         assert decision.q_values is not None
         if best:
             worth = doubt - doubt * (1 - finds) ** best - best * looked.cost
@@ -57,7 +57,7 @@ def test_the_process_is_the_best_of_all_numbers_of_searches() -> None:
 @pytest.mark.parametrize("by", ["price", "process"])
 @pytest.mark.parametrize("signal", ["complete", "evidence", "tracked"])
 def test_a_sentence_never_contradicts_its_decision(by: str, signal: str) -> None:
-    rule: Rule = ByPrice() if by == "price" else ByProcess(0.15, 2, signal)
+    rule = by_price if by == "price" else by_process(0.15, 2, signal)
     rng = np.random.default_rng(5)
     actions = set()
     for _ in range(500):
@@ -68,8 +68,8 @@ def test_a_sentence_never_contradicts_its_decision(by: str, signal: str) -> None
         )
         if signal == "complete":
             looked = Looked(0.15 * float(doubt), looked.tokens, looked.price)
-        decision = rule.decide(state, looked)
-        gain, cost = told(rule.why(decision, state, looked))
+        decision = rule(state, looked)
+        gain, cost = told(decision.why)
         assert (gain > cost) == (decision.action == "retrieve")
         actions.add(decision.action)
     assert actions == {"stop", "retrieve"}
