@@ -22,7 +22,7 @@ from mio_rag.generation import build_prompt
 from mio_rag.measures import failed_measures
 from mio_rag.methods import FITTING, Method, make_methods
 from mio_rag.policies.make import find_kind, make_controller
-from mio_rag.policies.setup import Controller, Resuming, Setup
+from mio_rag.policies.setup import Controller, Setup
 from mio_rag.pool import Pool
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
@@ -234,9 +234,11 @@ def make_contenders(
         if name in named:
             return Selecting(make_methods([name], setup.selector)[0])
         controller = make_controller(name, setup)
-        if isinstance(controller, Resuming):
+        if (
+            take_up := getattr(controller, "take_up", None)
+        ) is not None:  # its price depends on what was spent
             spent = [r for r in kept if r["method"] == name and not r["error"]]
-            controller.take_up([int(r["prompt_tokens"]) + int(r["completion_tokens"]) for r in spent])
+            take_up([int(r["prompt_tokens"]) + int(r["completion_tokens"]) for r in spent])
         return Controlled(controller, setup.selector.solver, traces)
 
     return [made(name) for name in names]

@@ -11,8 +11,6 @@ from mio_rag.policy_files import Resolved
 from mio_rag.session.trace import share
 from mio_rag.session.workflow import searches_within
 
-__all__ = ["Line", "described", "policy_json", "price_in_words"]
-
 
 @dataclass(frozen=True)
 class Line:
@@ -47,14 +45,9 @@ def price_in_words(policy: Policy) -> str:
 
 
 def described(policy: Policy, states: Resolved) -> list[Line]:
-    """Every decision, in the order in which a question meets them."""
-    return [
-        _order(policy, states),
-        _search(policy),
-        _amount(policy, states),
-        _reading(policy),
-        _again(policy),
-    ]
+    """Return every decision, in the order in which a question meets them."""
+    order, depth = _order(policy, states), _amount(policy, states)
+    return [order, _search(policy), depth, _reading(policy), _again(policy)]
 
 
 def _order(policy: Policy, states: Resolved) -> Line:

@@ -43,7 +43,7 @@ from mio_rag.policies.setup import Controller, ControlSettings, Kind, Setup
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Models, Replies
 from mio_rag.session.costs import Prices
-from mio_rag.session.loop import Plan, Session
+from mio_rag.session.loop import Session
 from mio_rag.session.tiers import Tier, TierReader
 from mio_rag.session.tools import Equipment
 from mio_rag.session.trace import Outcome
@@ -58,41 +58,24 @@ from mio_rag.session.workflow import (
     workflow_problems,
     workflow_settings,
 )
+from mio_rag.settings import Settings
 from mio_rag.types import Question
 
 _OPEN = chain("open", "answer")
 
 
-def _session(
-    name: str,
-    setup: Setup,
-    plan: Any,
-    *others: Any,
-    settings: Mapping[str, Any],
-    kit: Equipment | None = None,
-    models: Models | None = None,
-    learner: Any = None,
-    max_tokens: int | None = None,
-    workflow: WorkflowSettings | None = None,
-    always_asks: bool = True,
-) -> Session:
-    """A session without a price of its own, under the limits of a setup."""
-    steps: Plan = plan
-    running = WorkflowSettings() if workflow is None else workflow
-    return Session(
-        name,
-        (plan, *others),
-        steps,
-        Equipment(setup.retriever, setup.selector) if kit is None else kit,
-        limits=setup.settings.limits,
-        max_tokens=setup.max_tokens if max_tokens is None else max_tokens,
-        models=Models({}) if models is None else models,
-        learner=learner,
-        threads=running.threads,
-        seconds=running.seconds,
-        settings=settings,
-        always_asks=always_asks,
-    )
+def _session(name: str, setup: Setup, plan: Any, *others: Any, **given: Any) -> Session:
+    """A session without a price of its own, under the limits of a setup; given: further fields of it."""
+    usual: dict[str, Any] = {
+        "kit": Equipment(setup.retriever, setup.selector),
+        "limits": setup.settings.limits,
+        "max_tokens": setup.max_tokens,
+        "models": Models({}),
+        "threads": WorkflowSettings().threads,
+        "seconds": WorkflowSettings().seconds,
+        "always_asks": True,
+    }
+    return Session(name, (plan, *others), plan, **usual | given)
 
 
 def _told(setup: Setup) -> dict[str, Any]:
@@ -142,28 +125,21 @@ def has_tiers(name: str) -> bool:
     return any(kind.covers(name) for kind in _TIER_KINDS)
 
 
-def _tiers(settings: RouterSettings, router: Router | None) -> tuple[Tier, ...]:
-    return settings.tiers if router is None else router.tiers
-
-
-def _router(settings: RouterSettings) -> Router | None:
-    return None if settings.router is None else read_router(settings.router)
+def _tiered(kinds: Mapping[str, Any]) -> tuple[RouterSettings, Router | None, tuple[Tier, ...]]:
+    """Return the settings, the router and the tiers: those of the router where there is one."""
+    given = RouterSettings.of(kinds)
+    router = None if given.router is None else read_router(given.router)
+    return given, router, given.tiers if router is None else router.tiers
 
 
 def _check_tier(name: str, settings: ControlSettings, closed_book: bool) -> None:
-    stem, colon, tier = name.partition(":")
-    problems = []
-    if closed_book:
-        problems.append(f"controller '{name}' needs a corpus: leave it out, or give one")
-    given = RouterSettings.of(settings.kinds)
-    if given.router is not None and not Path(given.router).is_file():
-        raise InputError([*problems, f"'{given.router}' does not exist: give the file of a router"])
-    if stem == "tier":
-        names = [one.name for one in _tiers(given, _router(given))]
-        if tier not in names:
-            meant = choose(name, [f"tier:{one}" for one in names])
-            problems.append(f"controller '{name}' names no tier: {meant}")
-    elif colon or "@" in name:
+    stem, colon, _ = name.partition(":")
+    problems = [f"controller '{name}' needs a corpus: leave it out, or give one"] if closed_book else []
+    given, _, tiers = _tiered(settings.kinds)
+    names = [f"tier:{one.name}" for one in tiers]
+    if stem == "tier" and name not in names:
+        problems.append(f"controller '{name}' names no tier: {choose(name, names)}")
+    elif stem != "tier" and (colon or "@" in name):
         problems.append(f"controller '{name}' is unknown: write '{stem.partition('@')[0]}' alone")
     elif stem == "routed" and given.router is None:
         problems.append(
@@ -176,12 +152,9 @@ def _check_tier(name: str, settings: ControlSettings, closed_book: bool) -> None
 def _make_tier(name: str, setup: Setup) -> Controller:
     """Raises `InputError` also for a router that was trained with another embedder than the index has."""
     assert setup.retriever is not None
-    given = RouterSettings.of(setup.settings.kinds)
-    router = _router(given)
+    given, router, tiers = _tiered(setup.settings.kinds)
     if router is not None:
         router.check(setup.retriever.index.embedder.fingerprint)
-    tiers = _tiers(given, router)
-    # A router may have tiers of its own.
     in_use = [one.to_dict() for one in tiers]
     settings = {**given.to_dict(), "tiers": in_use, "seed": int(setup.seed)}
     stem, _, tier = name.partition(":")
@@ -307,19 +280,24 @@ def _workflow(name: str) -> Workflow:
     return find_workflow(given)
 
 
-def _workflow_problems(
-    workflows: Sequence[Workflow], given: WorkflowSettings, closed_book: bool
-) -> list[str]:
+def _check_workflows(
+    workflows: Sequence[Workflow],
+    given: WorkflowSettings,
+    closed_book: bool,
+    more: Sequence[str] = (),
+) -> None:
+    """Raise `InputError` for what is wrong with workflows, and for further problems."""
     models, prices = tuple(given.models), tuple(given.prices)
     how: Mapping[str, Any] = {"models": models, "prices": prices, "depth": given.depth}
-    return [p for one in workflows for p in workflow_problems(one, closed_book=closed_book, **how)]
+    problems = [p for one in workflows for p in workflow_problems(one, closed_book=closed_book, **how)]
+    if problems or more:
+        raise InputError(list(dict.fromkeys([*problems, *more])))
 
 
 def _check_index(workflows: Sequence[Workflow], setup: Setup) -> None:
     """Raise `InputError` for workflows that need what an index lacks."""
-    if setup.retriever is not None and (
-        problems := misfits(workflows, setup.retriever.index, setup.selector)
-    ):
+    retriever = setup.retriever
+    if retriever is not None and (problems := misfits(workflows, retriever.index, setup.selector)):
         raise InputError(problems)
 
 
@@ -332,14 +310,13 @@ def _planned(name: str, setup: Setup, plan: Any, models: Models | None = None, *
         plan,
         settings={**_told(setup), "workflow": given.to_dict(), **told},
         models=Models(given.models) if models is None else models,
-        workflow=given,
+        threads=given.threads,
+        seconds=given.seconds,
     )
 
 
 def _check_workflow(name: str, settings: ControlSettings, closed_book: bool) -> None:
-    problems = _workflow_problems([_workflow(name)], workflow_settings(settings.kinds), closed_book)
-    if problems:
-        raise InputError(problems)
+    _check_workflows([_workflow(name)], workflow_settings(settings.kinds), closed_book)
 
 
 def _workflow_files(name: str) -> dict[str, str]:
@@ -369,51 +346,58 @@ def _hidden(path: str) -> HiddenStates:
     return HiddenStates(path)
 
 
-def _planner(name: str, settings: ControlSettings) -> tuple[LearnedPlanner, float]:
-    """Planner and price: of the name "planner@ALPHA" or of the settings."""
-    told = dict(settings.kinds.get("planner") or {})
-    if unknown := sorted(set(told) - {"file", "alpha", "model", "sha256"}):
-        raise InputError(f"planner settings {', '.join(unknown)} are unknown: known are file, alpha, model")
-    if not told.get("file"):
+class PlannerSettings(Settings):
+    """A learned planner."""
+
+    file: str
+    """Made by `mio-rag policy fit planner`."""
+    alpha: float | None = None
+    """Price of a cost of 1, in quality. [that of the training]"""
+    model: str | None = None
+    """File of the model whose hidden state it looks at."""
+    sha256: str = ""
+    """Digest of the file, as runs record it."""
+
+
+def _planner(name: str, settings: ControlSettings) -> tuple[LearnedPlanner, float, str | None]:
+    """Planner, price and model: of the name "planner@ALPHA" or of the settings."""
+    if not settings.kinds.get("planner"):
         raise InputError(
             f"controller '{name}' needs a file: set order.file, made by `mio-rag policy fit planner`"
         )
-    path = Path(str(told["file"]))
+    given = PlannerSettings.from_dict(settings.kinds["planner"], "planner")
+    path = Path(given.file)
     planner = _read_planner(str(path), path.stat().st_mtime_ns if path.is_file() else 0)
     _, at, text = name.partition("@")
-    alpha = told.get("alpha")
-    if at:
-        try:
-            alpha = float(text)
-        except ValueError as error:
-            raise InputError(f"controller '{name}': '{text}' is no price; for instance planner@.1") from error
-    return planner, planner.checked_alpha(alpha)
+    try:
+        alpha = float(text) if at else given.alpha
+    except ValueError as error:
+        raise InputError(f"controller '{name}': '{text}' is no price; for instance planner@.1") from error
+    return planner, planner.checked_alpha(alpha), given.model
 
 
 def _check_planner(name: str, settings: ControlSettings, closed_book: bool) -> None:
     if name.partition("@")[0] != "planner":
         raise InputError(f"controller '{name}' is unknown: say planner, or planner@ALPHA")
-    planner, _ = _planner(name, settings)
-    given = workflow_settings(settings.kinds)
-    problems = _workflow_problems(planner.tree.workflows, given, closed_book)
+    planner, _, model = _planner(name, settings)
+    given, problems = workflow_settings(settings.kinds), list[str]()
     hidden = planner.embedder.startswith(PREFIX)
-    if hidden and not (settings.kinds.get("planner") or {}).get("model"):
+    if hidden and model is None:
         problems.append("this planner looks at the hidden state of a model: set order.model, its file")
     if closed_book and planner.embedder and not hidden:
         problems.append("this planner looks at a question's embedding, which comes from an index: give one")
     if planner.cost == "dollars" and "reader" not in given.prices:
         problems.append("this planner counts dollars: set models.reader.input and models.reader.output")
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
+    _check_workflows(planner.tree.workflows, given, closed_book, problems)
 
 
 def _make_planner(name: str, setup: Setup) -> Session:
     """Raises `InputError` also if the index has another embedder than the planner was trained with."""
-    planner, alpha = _planner(name, setup.settings)
+    planner, alpha, model = _planner(name, setup.settings)
     _check_index(planner.tree.workflows, setup)
     encoder: Any = None
     if planner.embedder.startswith(PREFIX):
-        encoder = _hidden(str((setup.settings.kinds.get("planner") or {})["model"]))
+        encoder = _hidden(str(model))
     elif planner.embedder and setup.retriever is not None:
         encoder = setup.retriever.index.embedder
     if encoder is not None and encoder.fingerprint != planner.embedder:

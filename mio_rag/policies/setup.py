@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
@@ -73,18 +73,6 @@ class Controller(Protocol):
         ...
 
 
-@runtime_checkable
-class Resuming(Protocol):
-    """A controller whose decisions depend on what earlier questions have spent."""
-
-    def take_up(self, spent: Sequence[int]) -> None:
-        """Count questions that another process has asked.
-
-        spent: tokens of each, into and out of all models, in the order in which they were asked.
-        """
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Setup:
     """What controllers are made of.
@@ -99,15 +87,6 @@ class Setup:
     selector: Selector = field(default_factory=Selector)
     max_tokens: int = 32
     seed: int = 0
-
-
-def _unchecked(name: str, settings: ControlSettings, closed_book: bool) -> None:
-    """Any name of the kind will do."""
-
-
-def _no_files(name: str) -> Mapping[str, str]:
-    """Names of the kind refer to no files."""
-    return {}
 
 
 @dataclass(frozen=True)
@@ -126,9 +105,9 @@ class Kind:
 
     name: str
     make: Callable[[str, Setup], Controller]
-    check: Callable[[str, ControlSettings, bool], None] = _unchecked
+    check: Callable[[str, ControlSettings, bool], None] = lambda name, settings, closed_book: None
     rival: bool = True
-    files: Callable[[str], Mapping[str, str]] = _no_files
+    files: Callable[[str], Mapping[str, str]] = lambda name: {}
 
     def covers(self, name: str) -> bool:
         """Whether a controller of that name is of this kind."""
