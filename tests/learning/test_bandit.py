@@ -1,6 +1,5 @@
 """The bandit: what it learns, what it chooses and with which probability."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,12 +13,10 @@ from sklearn.linear_model import Ridge as FullRidge
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.learning.bandit import (
-    TYPES,
     BanditSettings,
     PageHinkley,
     Ridge,
     StrategyOptions,
-    context_of,
     net,
     observe,
     options_of,
@@ -45,6 +42,10 @@ def probation(bandit: Strategist, kind: str = "who") -> list[str]:
     return [name for name, is_pruned in zip(bandit.learned.strategies, pruned, strict=True) if is_pruned]
 
 
+def vectors(bandit: Strategist) -> dict[str, np.ndarray]:
+    return {name: model.vector.copy() for name, model in bandit.learned.models.items()}
+
+
 # --- models ----------------------------------------------------------------------------------------------
 
 
@@ -66,22 +67,18 @@ def fitted(x: np.ndarray, y: np.ndarray, **options: float) -> Ridge:
 def test_updates_agree_with_the_full_regression(seed: int, ridge: float) -> None:
     x, y = observations(seed=seed)
     model = fitted(x, y, ridge=ridge, refresh=10**9)
-    np.testing.assert_allclose(
-        model.inverse, np.linalg.inv(ridge * np.eye(6) + x.T @ x), rtol=1e-8, atol=1e-12
-    )
+    full = np.linalg.inv(ridge * np.eye(6) + x.T @ x)
+    np.testing.assert_allclose(model.inverse, full, rtol=1e-8, atol=1e-12)
     learned = FullRidge(alpha=ridge, fit_intercept=False).fit(x, y)
     np.testing.assert_allclose(model.theta, learned.coef_, rtol=1e-6, atol=1e-9)
 
 
 def test_rounding_does_not_add_up() -> None:
     rng = np.random.default_rng(1)
-    drifting, refreshed = Ridge(20, 1e-6, 10**9), Ridge(20, 1e-6, 50)
+    refreshed = Ridge(20, 1e-6, 50)
     for _ in range(3000):  # nearly collinear: the worst case of rank-one updates
-        x = 1e3 * np.ones(20) + 1e-3 * rng.standard_normal(20)
-        drifting.update(x, 1.0)
-        refreshed.update(x, 1.0)
-    off = [float(np.abs(m.inverse @ m.matrix - np.eye(20)).max()) for m in (refreshed, drifting)]
-    assert off[0] < 0.1 < off[1]
+        refreshed.update(1e3 * np.ones(20) + 1e-3 * rng.standard_normal(20), 1.0)
+    assert np.abs(refreshed.inverse @ refreshed.matrix - np.eye(20)).max() < 0.1
 
 
 def test_upper_confidence_and_sampling_are_those_of_another_package() -> None:
@@ -98,10 +95,9 @@ def test_upper_confidence_and_sampling_are_those_of_another_package() -> None:
     draws = mab.MAB(["a", "b"], mab.LearningPolicy.LinTS(alpha=0.8, l2_lambda=0.7), seed=6)
     draws.fit(arms, y, x)
     sampled = np.array([each["a"] for each in draws.predict_expectations(np.tile(fresh[0], (4000, 1)))])
-    draws_ = np.random.default_rng(7).standard_normal(4000)
-    mine = ours["a"].mean(fresh[0]) + 0.8 * ours["a"].width(fresh[0]) * draws_
-    assert sampled.mean() == pytest.approx(mine.mean(), abs=4 * sampled.std() / 4000**0.5 * 2**0.5)
-    assert sampled.std() == pytest.approx(mine.std(), rel=0.1)
+    mean, deviation = ours["a"].mean(fresh[0]), 0.8 * ours["a"].width(fresh[0])
+    assert sampled.mean() == pytest.approx(mean, abs=4 * deviation / 4000**0.5)
+    assert sampled.std() == pytest.approx(deviation, rel=0.1)
 
 
 def test_corrections_priors_and_forgetting() -> None:
@@ -145,22 +141,12 @@ def test_a_region_nets_at_any_price_what_its_questions_do(price: float) -> None:
     for v, t in zip(value, tokens, strict=True):
         observe(region, float(v), float(t))
     worth = value - price * tokens
-    squares = ((worth - worth.mean()) ** 2).sum()
-    assert net(region, price) == pytest.approx((40, worth.mean(), squares))
-    assert net([total / 4 for total in region], price) == pytest.approx((10, worth.mean(), squares / 4))
-    assert net([0.0] * 6, price) == (0.0, 0.0, 0.0)
+    assert net(region, price) == pytest.approx((40, worth.mean(), ((worth - worth.mean()) ** 2).sum()))
 
 
-def test_contexts_have_one_length_and_survive_the_log() -> None:
+def test_types_of_questions() -> None:
     texts = ["Who is it?", "In which year?", "Is it so?", "Name it.", "To whom?", "what's that"]
     assert [question_type(t) for t in texts] == ["who", "which", "yes-no", "other", "who", "other"]
-    vector = np.full(16, 0.25, dtype=np.float32)
-    one = context_of("Who of them, Ann or Bob, is older?", vector, 2, 64)
-    other = context_of("when", vector, 0, 64).with_past(np.full(8, 0.1))
-    assert one.x.shape == other.x.shape == (64,)
-    assert one.x.astype(np.float32).astype(np.float64).tobytes() == one.x.tobytes()
-    np.testing.assert_array_equal(one.place, other.place)
-    assert one.type in TYPES
 
 
 # --- the chosen set --------------------------------------------------------------------------------------
@@ -173,11 +159,10 @@ def test_the_best_of_all_sets_is_that_of_the_program(seed: int, k: int) -> None:
     value, overlap, cost = rng.standard_normal(k), rng.standard_normal((k, k)) * 0.3, rng.random(k)
     overlap += overlap.T
     np.fill_diagonal(overlap, 0.0)
-    program = SelectionProgram(value - cost, overlap, np.zeros(k), 0.0)
-    result = solve(program, "auto", SolveOptions())
+    result = solve(SelectionProgram(value - cost, overlap, np.zeros(k), 0.0), "auto", SolveOptions())
     worth = worths(value[None, :], overlap, cost)[0]
     assert result.objective == pytest.approx(worth.max(), abs=1e-9)
-    assert every_set(k)[worth.argmax()].tolist() == pytest.approx(np.asarray(result.x).tolist())
+    assert every_set(k)[worth.argmax()].tolist() == np.asarray(result.x).tolist()
 
 
 @pytest.mark.parametrize(
@@ -216,25 +201,24 @@ def test_propensities_are_exact(policy: str, tmp_path: Path) -> None:
 
 
 def test_it_finds_what_is_worth_its_cost_and_stops_paying_for_the_rest(tmp_path: Path) -> None:
-    choices = lived(strategist(tmp_path / "s.sqlite"), 200, TRUTH)
+    bandit = strategist(tmp_path / "s.sqlite", weighted=True)
+    assert asked(bandit, 1000).weights == {}  # nothing is known
+    choices = []
+    for number in range(200):
+        before = vectors(bandit)
+        (choice,) = lived(bandit, 1, TRUTH, start=number)
+        for name, vector in vectors(bandit).items():  # nothing is learned of what did not run
+            assert np.array_equal(vector, before[name]) == (name not in choice.strategies)
+        choices.append(choice)
     share = {n: sum(n in c.strategies for c in choices[-60:]) / 60 for n in TRUTH}
     assert min(share["hyde"], share["grounded"]) > 0.85
     assert share["query2doc"] < 0.35
     assert all("raw" in choice.strategies for choice in choices)
-    one, other = (asked(strategist(tmp_path / "s.sqlite"), 777) for _ in range(2))
+    one, other = (asked(strategist(tmp_path / "s.sqlite", weighted=True), 777) for _ in range(2))
     assert (one.strategies, one.about) == (other.strategies, other.about)
-
-
-def test_nothing_is_learned_of_strategies_that_did_not_run(tmp_path: Path) -> None:
-    bandit, ran = strategist(tmp_path / "s.sqlite", cold_start=0), set()
-    for number in range(40):
-        before = {name: model.vector.copy() for name, model in bandit.learned.models.items()}
-        (choice,) = lived(bandit, 1, TRUTH, start=number)
-        for name, vector in before.items():
-            is_changed = not np.array_equal(bandit.learned.models[name].vector, vector)
-            assert is_changed == (name in choice.strategies)
-        ran.add(choice.strategies)
-    assert len(ran) > 1
+    assert one.weights["hyde"] == 1.0  # rankings are weighed by what is expected
+    assert 0.3 < one.weights["grounded"] < 0.8
+    assert one.weights["query2doc"] == pytest.approx(0.1, abs=0.05)
 
 
 def test_a_rating_is_credited_to_those_who_found_what_was_read(tmp_path: Path) -> None:
@@ -242,13 +226,12 @@ def test_a_rating_is_credited_to_those_who_found_what_was_read(tmp_path: Path) -
     choice = asked(bandit, 0)
     context = bandit._waiting[choice.id][0].x
     bandit.record(choice, outcome(choice, TRUTH) | {"credit": {"raw": 0.5, "hyde": 0.5}})
-    before = {name: model.vector.copy() for name, model in bandit.learned.models.items()}
+    before = vectors(bandit)
     assert bandit.feedback(choice.id, 1)
     assert not bandit.feedback(choice.id, -1)  # once
-    moved = {n: model.vector - before[n] for n, model in bandit.learned.models.items()}
+    moved = {n: vector - before[n] for n, vector in vectors(bandit).items()}
     np.testing.assert_allclose(moved["hyde"], 0.3 * 0.5 * context, atol=1e-12)
-    assert not moved["query2doc"].any()
-    assert not moved["grounded"].any()
+    assert not (moved["query2doc"].any() or moved["grounded"].any())
     for wrong, message in ((("nobody", 1), "'nobody' is not in the log"), ((choice.id, 0), "give 1")):
         with pytest.raises(InputError, match=message):
             bandit.feedback(*wrong)
@@ -267,15 +250,15 @@ def test_a_late_rating_weighs_what_is_left_of_its_question(tmp_path: Path) -> No
         bandit.learned._changed(bandit.learned.seq)
         if late:
             bandit.feedback(old[0].id, 1)
-        found[late] = {name: model.vector.copy() for name, model in bandit.learned.models.items()}
+        found[late] = vectors(bandit)
         bandit._now = lambda: 100 * day
         lived(bandit, 80, {"hyde": 0.5, "query2doc": 0.3, "grounded": -0.2}, start=20)
         assert recalibrate(path, bandit.settings.replace(holdout=0.25), now=100 * day).deployed
         bandit.refresh()
-        before = {name: model.vector.copy() for name, model in bandit.learned.models.items()}
+        before = vectors(bandit)
         assert bandit.feedback(old[1].id, 1)
-        for name, model in bandit.learned.models.items():
-            np.testing.assert_array_equal(model.vector, before[name])
+        for name, vector in vectors(bandit).items():
+            np.testing.assert_array_equal(vector, before[name])
     for name, vector in found[False].items():
         np.testing.assert_allclose(found[True][name], vector, atol=1e-12)
 
@@ -311,20 +294,6 @@ def test_what_is_learned_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     assert min(states[2][1]) > 0.6  # on request
 
 
-def test_rankings_are_weighed_by_what_is_expected_on_request(tmp_path: Path) -> None:
-    plain, weighing = strategist(tmp_path / "p.sqlite"), strategist(tmp_path / "w.sqlite", weighted=True)
-    assert asked(plain, 99).weights == asked(weighing, 0).weights == {}  # nothing is known
-    lived(weighing, 40, TRUTH)
-    weights = asked(weighing, 99).weights
-    assert weights["hyde"] == 1.0
-    assert 0.3 < weights["grounded"] < 0.8
-    assert weights["query2doc"] == pytest.approx(0.1, abs=0.05)
-    assert "raw" not in weights  # 1
-
-
-# --- the price -------------------------------------------------------------------------------------------
-
-
 def test_every_thread_chooses_at_its_own_price(tmp_path: Path) -> None:
     """The price and the choice are one step: a price of another question never decides."""
     bandit = strategist(tmp_path / "s.sqlite", cold_start=0, explore=0.0, explore_least=0.0, alpha=0.0)
@@ -357,8 +326,6 @@ def test_the_schedule_of_exploration(tmp_path: Path) -> None:
     assert [place for place, mode in enumerate(modes) if mode == "all"] == [12, 22]
     assert set(modes[3:12]) == {"exploit"}
     started = lived(strategist(tmp_path / "b.sqlite", cold_start=60, cold_share=0.25), 60, TRUTH)
-    assert {choice.about["mode"] for choice in started} == {"cold"}
-    assert 0.15 < np.mean([[name in choice.strategies for name in TRUTH] for choice in started]) < 0.35
     for choice in started:
         inside = len(choice.strategies) - 1
         assert choice.about["propensity"] == pytest.approx(0.25**inside * 0.75 ** (3 - inside))
@@ -429,19 +396,13 @@ def test_a_strategy_is_added_and_the_others_keep_what_they_know(tmp_path: Path) 
         strategist(path)
 
 
-def test_settings_are_checked_and_come_from_plain_data() -> None:
-    with pytest.raises(InputError) as caught:
-        BanditSettings(alpha=-1.0, cold_start=1.5, policy="best", base=("bm25",))  # type: ignore[arg-type]
-    assert len(caught.value.problems) == 4
+def test_options_are_checked() -> None:
     options = StrategyOptions(state="s.sqlite", bandit=BanditSettings(alpha=2.0))
-    assert options_of({"strategies": json.loads(json.dumps(options.to_dict()))}) == options
-    assert options_of({"strategies": {"search": {"deadline_seconds": 2.0}}}).search.deadline_seconds == 2.0
+    assert options_of({"strategies": options.to_dict()}) == options
     for wrong, message in (
         ({"bandit": {"alhpa": 1}}, "alhpa"),
-        ({"search": {"tokens": 0}}, "search.tokens must be >= 1, got 0"),
-        ({"search": {"deadline": 1}}, "search.deadline is not a setting"),
+        ({"bandit": {"base": ["bm25"]}}, "'bm25' is unknown"),
         ({"search": {"writing": {"names": "2"}}}, "search.writing.names must be a whole number, got '2'"),
-        ({"search": 3}, "search must be a table of settings, got 3"),
         ({"possible": ["raw", "bm25"]}, "'bm25' is unknown"),
     ):
         with pytest.raises(InputError, match=message):
