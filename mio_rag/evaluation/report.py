@@ -77,15 +77,7 @@ _SHARED = ("decisions", "question", "question_type", "answers", "gold_ids", "sel
 def render_report(
     rows: Sequence[Record], summary: Sequence[Record], comparisons: Sequence[Record], run: Record
 ) -> str:
-    """Return the report as one self-contained HTML string.
-
-    rows: one per question, method and budget. Measures may be None or absent. May be empty.
-    summary: one per method and budget; each measure is ``{"mean", "low", "high"}`` or None.
-    comparisons: one per method, budget and measure: the paired difference from the baseline. May be empty.
-    run: the record of the run; the page's footer shows some of its keys.
-
-    Raises `MissingExtraError` if plotly is not installed.
-    """
+    """Return the report of a run as one self-contained HTML string; measures may be None or absent."""
     plotly = require("plotly", "evaluation", "the HTML report")
     report = _Report(*(plain(part) for part in (rows, summary, comparisons, run)))
     details, passages = _details_and_passages(report.rows)
@@ -386,41 +378,36 @@ def _cell(shown: str, order: float | str | None, kind: str = "num") -> str:
     return f'<td{value} class="{kind}">{shown}</td>'
 
 
-def _count(count: int | None) -> str:
-    return _cell(number(count, "count"), count)
+def _count(count: int | None, kind: str = "num") -> str:
+    return _cell(number(count, "count"), count, kind)
 
 
 def _method(report: _Report, method: str) -> str:
     return f'<th scope="row" data-order="{report.place[method]}" class="name">{report.swatch(method)}</th>'
 
 
-def _mean_cell(found: Record | None, measure: Measure, kind: str = "num", emphasised: bool = False) -> str:
+def _mean_cell(found: Record | None, measure: Measure, kind: str = "num") -> str:
     """Return a cell with a mean and its interval."""
     mean = None if found is None else found.get("mean")
     shown = number(mean, measure.kind)
-    if emphasised:
-        shown = f'<strong title="clearly the best at this budget">{shown}</strong>'
     if found is not None and mean is not None:
         shown += f"<small>{between(found, measure.kind)}</small>"
     return _cell(shown, mean, kind)
 
 
 def _summary_table(report: _Report) -> str:
-    """Method by budget; a mean is emphasised only where it is clearly the best of its budget."""
+    """Method by budget."""
     if not report.summary:
         return '<p class="empty">No summary was given.</p>'
-    best = {(key, measure.name) for measure in report.measures for key in _clear_best(report, measure)}
     kinds = {measure.name: _measure_class(report, measure) for measure in report.measures}
     columns = [("Budget", "num"), ("Method", "name"), *((m.label, kinds[m.name]) for m in report.measures)]
     lines = []
     for key in sorted(report.points, key=lambda key: (report.budgets.index(key[1]), report.place[key[0]])):
         record, failed = report.points[key], report.points[key].get("failed") or 0
         cells = [_count(key[1]), _method(report, key[0])]
-        for measure in report.measures:
-            name = measure.name
-            cells.append(_mean_cell(record.get(name), measure, kinds[name], (key, name) in best))
+        cells += [_mean_cell(record.get(one.name), one, kinds[one.name]) for one in report.measures]
         cells.append(_count(record.get("n")))
-        cells.append(_cell(number(failed, "count"), failed, "num warn" if failed else "num"))
+        cells.append(_count(failed, "num warn" if failed else "num"))
         lines.append("".join(cells))
     caption = "Mean and 95 % interval by method and budget"
     return _table("summary-table", caption, [*columns, ("n", "num"), ("Failed", "num")], lines)
@@ -434,31 +421,6 @@ def _measure_class(report: _Report, measure: Measure) -> str:
     if report.reading != "tokens_used" and measure.name in ("tokens_used", report.reading):
         core = measure.name == report.reading
     return "num" if core and judged else "num more"
-
-
-def _clear_best(report: _Report, measure: Measure) -> list[Key]:
-    """Return, per budget, the setting that beats every other one clearly, if there is one."""
-    found = []
-    for budget in report.budgets if measure.judged else ():
-        means = {key: measure.judged * m for key, m in report.means[measure.name].items() if key[1] == budget}
-        if len(means) > 1:
-            best = max(means, key=lambda key: means[key])
-            if all(_is_clearly_better(report, measure, best, key) for key in means if key != best):
-                found.append(best)
-    return found
-
-
-def _is_clearly_better(report: _Report, measure: Measure, one: Key, other: Key) -> bool:
-    """Use the paired comparison where one of the two is the baseline, else intervals that do not touch."""
-    up, down = ("above", "below") if measure.judged > 0 else ("below", "above")
-    for key, against, wanted in ((one, other, up), (other, one, down)):
-        comparison = report.paired.get((key, measure.name))
-        if comparison is not None and against[0] == report.baseline:
-            return _verdict(comparison) == wanted
-    first, second = report.points[one][measure.name], report.points[other][measure.name]
-    upper, lower = (first, second) if measure.judged > 0 else (second, first)
-    low, high = upper.get("low"), lower.get("high")
-    return low is not None and high is not None and low > high
 
 
 def _set_table(report: _Report) -> str:

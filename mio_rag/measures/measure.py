@@ -50,7 +50,7 @@ class Page:
 
     core: show it before "all measures" is asked for.
     headline: the headlines use the defined measure with the lowest number; None: never this one.
-    judged: mark the method that is best by it.
+    judged: more is better or worse, so that a failed row must count.
     card: show it on the card of a single answer.
     """
 

@@ -303,22 +303,8 @@ def test_proofs_and_failures_are_counted() -> None:
     assert "0.00 %" not in tiny
 
 
-def test_emphasis_needs_a_clear_best() -> None:
-    dear = entry("topk", None, tokens_per_correct=spread(900, 800, 1000))
-    cheap = entry("exact", None, tokens_per_correct=spread(500, 450, 550))
-    for summary, comparisons, shown in (
-        (PAIR, [], ""),
-        ([entry("topk", 0.4), entry("exact", 0.6)], [], "0.600"),
-        (PAIR, [comparison(0.02, 0.18, 0.01)], "0.600"),
-        ([entry("topk", 0.4), entry("exact", 0.6)], [comparison(-0.02, 0.3, 0.2)], ""),
-        ([entry("topk", 0.6), entry("exact", 0.5)], [comparison(-0.18, -0.02, 0.01)], "0.600"),
-        ([*PAIR, entry("mmr", 0.58)], [comparison(0.02, 0.18, 0.01)], ""),
-        ([dear, cheap], [], "500"),  # less is better
-        # What is not known is shown, and not judged.
-        ([entry("topk", 0.5, fluency=spread(0.2)), entry("exact", 0.5, fluency=spread(0.9))], [], ""),
-    ):
-        seen = page([], summary, comparisons)
-        assert seen.text("strong") == shown
+def test_what_is_not_known_is_shown_and_open_intervals_are_named() -> None:
+    seen = page([], [entry("topk", 0.5, fluency=spread(0.2)), entry("exact", 0.5, fluency=spread(0.9))])
     assert "Fluency" in seen.text("summary-table")
     open_above = {"mean": 900.0, "low": 500.0, "high": None}
     text = page([], [entry("exact", 0.5, tokens_per_correct=open_above)]).text("summary-table")

@@ -22,15 +22,9 @@ from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings, Retriever
 
 SETTINGS = FrontierSettings(
-    budgets=(100, 200),
-    weights=(0.0, 0.3),
-    radii=(0.0, 0.1),
-    penalties=(0.002,),
+    budgets=(100, 200), weights=(0.0, 0.3), radii=(0.0, 0.1), penalties=(0.002,), draws=2, limit=8, seed=3,
     retrieval=RetrievalSettings(pool=15),
-    draws=2,
-    limit=8,
-    seed=3,
-)
+)  # fmt: skip
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -53,13 +47,9 @@ def test_points_agree_with_the_harness(
     demo: Dataset, demo_index: CorpusIndex, found: FrontierResult, tmp_path: Path
 ) -> None:
     point = next(p for p in found.points if p["redundancy_weight"] == 0.3 and p["radius"] == 0.1)
+    same = SETTINGS.selector.replace(redundancy_weight=0.3, radius=0.1, passage_penalty=0.002)
     settings = EvaluationSettings(
-        methods=("exact",),
-        budgets=(100,),
-        selector=SETTINGS.selector.replace(redundancy_weight=0.3, radius=0.1, passage_penalty=0.002),
-        retrieval=RetrievalSettings(pool=15),
-        limit=8,
-        seed=3,
+        methods=("exact",), budgets=(100,), selector=same, retrieval=SETTINGS.retrieval, limit=8, seed=3
     )
     run = evaluate(demo, demo_index, None, settings, tmp_path / "run")
     assert point["budget_tokens"] == 100
@@ -208,11 +198,7 @@ def test_settings_that_differ_have_names_that_differ() -> None:
         FrontierSettings(budgets=(0, 0), weights=(), radii=(-1.0,), draws=-1, max_tokens=0)
     parts = ("budget_tokens=0", "weights is empty", "radii holds -1", "draws=-1", "max_tokens=0", "twice")
     assert all(part in str(caught.value) for part in parts)
-    near = (
-        Setting(0.1, 0.0, 0.02, 64),
-        Setting(0.10000001, 0.0, 0.02, 64),
-        Setting(0.1, 0.0, 0.0200000001, 64),
-    )
+    near = [Setting(a, 0.0, b, 64) for a, b in ((0.1, 0.02), (0.10000001, 0.02), (0.1, 0.0200000001))]
     assert near[0].name == "lambda_1=0.1 rho=0 lambda_2=0.02"
     assert len({setting.name for setting in near}) == 3
     assert Setting(1e6, 0.0, 0.02, 64).name != Setting(1e6 + 1, 0.0, 0.02, 64).name

@@ -13,7 +13,7 @@ from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import LinearConstraint, Segments, SelectionProgram
 from mio_rag.frontier import budget_path, penalty_path, query_frontier, weight_grid
-from mio_rag.frontier.paths import Chain, dominated, supported
+from mio_rag.frontier.paths import Chain
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
@@ -57,12 +57,17 @@ def test_budget_path_has_every_breakpoint(seed: int, n: int, rows: int, links: b
     path = budget_path(p)
     assert path.complete
     assert all(step.certified for step in path.steps)
+    before = [None, *values]
     changes = [
-        b
-        for b, v in enumerate(values)
-        if v is not None and (b == 0 or values[b - 1] is None or v > values[b - 1] + 1e-9)
+        b for b, v in enumerate(values) if v is not None and (before[b] is None or v > before[b] + 1e-9)
     ]
     assert [step.tokens for step in path.steps] == changes
+    hull = [s.supported for s in path.steps]
+    for step, on_hull in zip(path.steps, hull, strict=True):  # a price per token for which it is the best
+        prices = np.linspace(0, 1, 20001)
+        worth = np.array([[s.value - price * s.tokens for s in path.steps] for price in prices])
+        best = worth.argmax(axis=1) == path.steps.index(step)
+        assert on_hull or not best.any()
     for budget, value in enumerate(values):
         step = path.at(budget)
         assert (step is None) == (value is None)
@@ -76,14 +81,8 @@ def test_budget_path_has_every_breakpoint(seed: int, n: int, rows: int, links: b
 def test_what_more_tokens_buy() -> None:
     p = SelectionProgram([1.0, 0.9, 0.4], np.zeros((3, 3)), [10, 20, 5], 40)
     path = budget_path(p)
-    assert [(s.tokens, s.until) for s in path.steps] == [
-        (0, 4),
-        (5, 9),
-        (10, 14),
-        (15, 29),
-        (30, 34),
-        (35, 40),
-    ]
+    ranges = [(0, 4), (5, 9), (10, 14), (15, 29), (30, 34), (35, 40)]
+    assert [(s.tokens, s.until) for s in path.steps] == ranges
     assert [s.supported for s in path.steps] == [True, False, True, True, False, True]
     assert path.steps[1].next_price == pytest.approx((1.0 - 0.4) / 5)
     gain = path.gain(14, 20)
@@ -131,18 +130,6 @@ def test_an_infeasible_program_has_no_paths() -> None:
     assert budget_path(tight).steps == ()
     assert budget_path(tight).complete
     assert penalty_path(tight).pieces == ()
-
-
-def test_dominated_by_hand() -> None:
-    assert dominated([[1, 1], [2, 0], [0, 2], [1, 0.5], [1, 1], [2, np.nan]]).tolist() == [
-        False, False, False, True, False, True,
-    ]  # fmt: skip
-    assert dominated(np.zeros((0, 2))).tolist() == []
-
-
-def test_hull_by_hand() -> None:
-    assert supported([0, 1, 2, 3], [0, 1, 1.5, 3]) == [True, False, False, True]
-    assert supported([0, 1, 2], [0, 2, 3]) == [True, True, True]
 
 
 @pytest.fixture(scope="module")
@@ -226,17 +213,11 @@ def test_a_frontier_counts_what_is_read() -> None:
         f"The {word} met the {word} at the river." for word in ("cat", "dog", "fox", "owl", "bee")
     )
     spans = [(a, a + 67) for a in (0, 34, 68)]  # two sentences each
+    parts = [text[a:b] for a, b in spans]
     pool = Candidates(
-        ids=["a", "b", "c"],
-        texts=[text[a:b] for a, b in spans],
-        relevance=[0.9, 0.8, 0.7],
-        tokens=RegexCounter().count([text[a:b] for a, b in spans]),
-        titles=["River"] * 3,
-        sources=["river.md"] * 3,
-        spans=spans,
-        embeddings=np.eye(3),
-        query_embedding=np.ones(3),
-    )
+        ["a", "b", "c"], parts, [0.9, 0.8, 0.7], RegexCounter().count(parts), np.eye(3), np.ones(3),
+        titles=["River"] * 3, sources=["river.md"] * 3, spans=spans,
+    )  # fmt: skip
     selector = Selector(relevance_model="given", link_benefit=0.0, passage_penalty=0.0)
     found = query_frontier(pool, selector, 100, weights=[0.0], radii=[0.0], counter=RegexCounter())
     whole = RegexCounter().count([f"River\n{text[:135]}"])[0]

@@ -37,29 +37,15 @@ def first_is_gold(question: Question, selection: Selection) -> float:
 
 
 GOLD_FIRST = Measure(
-    "gold_first",
-    "Gold at once",
-    "the prompt begins with a gold passage",
-    of="selection",
-    better="higher",
-    unit="0 to 1",
-    source="this test",
-    compute=first_is_gold,
+    "gold_first", "Gold at once", "the prompt begins with a gold passage", of="selection", better="higher",
+    unit="0 to 1", source="this test", compute=first_is_gold,
     labelled=lambda question: bool(question.gold_ids),
-)
+)  # fmt: skip
 WORDS = Measure(
-    "answer_words",
-    "Words",
-    "words of the answer",
-    of="answer",
-    better="lower",
-    unit="words",
-    source="this test",
-    compute=lambda question, text: len(text.split()),
-    labelled=lambda question: bool(question.answers),
-    failed=100.0,
-    whole=True,
-)
+    "answer_words", "Words", "words of the answer", of="answer", better="lower", unit="words",
+    source="this test", compute=lambda question, text: len(text.split()),
+    labelled=lambda question: bool(question.answers), failed=100.0, whole=True,
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -223,13 +209,8 @@ def test_names_that_measure_nothing_are_reserved(
     rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
     """What a row, an entry of the summary or a point of a frontier has beside its measures."""
-    run = evaluate(
-        rivers,
-        river_index,
-        None,
-        EvaluationSettings(methods=("topk", "exact"), budgets=(30,)),
-        tmp_path / "r",
-    )
+    settings = EvaluationSettings(methods=("topk", "exact"), budgets=(30,))
+    run = evaluate(rivers, river_index, None, settings, tmp_path / "r")
     keys = {*columns(), *(key for row in Ledger(tmp_path / "r").read().values() for key in row)}
     keys |= {key for entry in summarize(run.rows) for key in entry}
     assert keys - {m.name for m in measures()} <= RESERVED
