@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -274,7 +273,7 @@ class CorpusIndex:
                 for p in self.passages:
                     lines.write(json.dumps(p.to_dict()) + "\n")
             if isinstance(self._dense, MappedVectors):
-                shutil.copyfile(self._dense.path, work / "dense.faiss")
+                self._dense.save(work / "dense.faiss")
             else:
                 # Through Python: faiss's own writer does not notice when the end meets a full disk.
                 faiss = require("faiss", "retrieval", "dense retrieval")
@@ -327,7 +326,7 @@ class CorpusIndex:
             else:
                 with (path / "passages.jsonl").open(encoding="utf-8") as lines:
                     passages = tuple(Passage.from_dict(json.loads(line)) for line in lines)
-            dense: Any = open_vectors(path / "dense.faiss") if mapped else None
+            dense: Any = open_vectors(path / "dense.faiss", mapped)
             if dense is None:
                 faiss = require("faiss", "retrieval", "dense retrieval")
                 dense = faiss.read_index(str(path / "dense.faiss"))

@@ -22,10 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, require
@@ -83,7 +82,6 @@ def _loaded(spec: str) -> Any:
 LINKS_FILE = "links.npz"
 _MOST_BEARERS = 50  # passages of one name; beyond that the name tells nothing of a passage
 
-_MOST_SHORT = 2**31 - 1  # the largest number of 32 bits
 
 Kind = Literal["titles", "entities"]
 _Number = TypeVar("_Number", np.int32, np.float32)
@@ -107,17 +105,24 @@ def passage_names(
     return [leading_name(p.text) or p.title for p in passages], "entities"
 
 
+class Rows(NamedTuple):
+    """A sparse matrix: row i has the columns `indices[indptr[i] : indptr[i + 1]]`, rising, with `data`."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    data: NDArray[np.float32]
+
+
 @dataclass(frozen=True, eq=False)
 class LinkIndex:
     """The links of a corpus, as one sparse matrix.
 
-    matrix (n, n): entry (i, j) in (0, 1] where passage i mentions passage j; never on the diagonal. Columns
-        ascend within a row.
+    matrix (n, n): entry (i, j) in (0, 1] where passage i mentions passage j; never on the diagonal.
     kind ("titles", "entities"): what the names are.
     names: different names in the dictionary.
     """
 
-    matrix: scipy.sparse.csr_array
+    matrix: Rows
     kind: Kind
     names: int
 
@@ -151,19 +156,22 @@ class LinkIndex:
                 rows.append(np.full(named.size, i, dtype=np.int32))
                 columns.append(named)
                 values.append(np.full(named.size, weight[k] / named.size, dtype=np.float32))
-        matrix = scipy.sparse.csr_array(
-            (_joined(values, np.float32), (_joined(rows, np.int32), _joined(columns, np.int32))), shape=(n, n)
-        )
-        matrix.sort_indices()
+        at = _joined(rows, np.int32).astype(np.int64) * n + _joined(columns, np.int32)
+        order = np.argsort(at, kind="stable")
+        cells, first = np.unique(at[order], return_index=True)
+        weights = _joined(values, np.float32)[order]
+        weights = np.add.reduceat(weights, first) if first.size else weights  # of two names of one passage
+        indptr = np.searchsorted(cells, np.arange(n + 1, dtype=np.int64) * n)
+        matrix = Rows(indptr.astype(np.int64), (cells % max(n, 1)).astype(np.int32), weights)
         return cls(matrix, kind, len(numbers))
 
     def __len__(self) -> int:
-        return int(self.matrix.nnz)
+        return int(self.matrix.indices.size)
 
     @property
     def passages(self) -> int:
         """Passages of the corpus."""
-        return int(self.matrix.shape[0])
+        return int(self.matrix.indptr.size) - 1
 
     def mentioned_by(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Rows that a passage links to, and the weights."""
@@ -172,8 +180,13 @@ class LinkIndex:
 
     def among(self, rows: Sequence[int]) -> NDArray[np.float32]:
         """The links within a pool, shape (len(rows), len(rows)): entry (i, j) where i mentions j, else 0."""
-        chosen = np.asarray(rows, dtype=np.int64)
-        return np.asarray(self.matrix[chosen][:, chosen].toarray(), dtype=np.float32)
+        place = {int(row): k for k, row in enumerate(rows)}
+        found = np.zeros((len(rows), len(rows)), dtype=np.float32)
+        for k, row in enumerate(rows):
+            for column, weight in zip(*self.mentioned_by(int(row)), strict=True):
+                if int(column) in place:
+                    found[k, place[int(column)]] = weight
+        return found
 
     def reached(self, rows: Sequence[int], hops: int = 1) -> dict[int, float]:
         """What passages lead to: row -> weight of the best path (the product along it), without themselves.
@@ -197,10 +210,10 @@ class LinkIndex:
     def save(self, folder: Path) -> None:
         """Write `LINKS_FILE`."""
         with (folder / LINKS_FILE).open("wb") as file:
-            indptr, indices = self.matrix.indptr.astype(np.int64), self.matrix.indices.astype(np.int32)
             kind, names = np.array(self.kind), np.array(self.names)
+            indptr, indices, weights = self.matrix
             # Not compressed: it can stay on disk.
-            np.savez(file, indptr=indptr, indices=indices, weights=self.matrix.data, kind=kind, names=names)
+            np.savez(file, indptr=indptr, indices=indices, weights=weights, kind=kind, names=names)
 
     @classmethod
     def load(cls, folder: Path, passages: int, *, mapped: bool = False) -> LinkIndex | None:
@@ -215,22 +228,19 @@ class LinkIndex:
         if data is None:
             return None
         rows = data["indptr"]
-        try:
-            columns, weights = (stored_array(path, name) if mapped else data[name] for name in _LARGE)
-            if columns is None or weights is None:  # empty ones are not left on disk
-                return cls.load(folder, passages)
-            if len(columns) < _MOST_SHORT:  # of two kinds of numbers scipy copies the shorter into the longer
-                rows = rows.astype(np.int32)
-            matrix = scipy.sparse.csr_array((weights, columns, rows), shape=(passages, passages))
-            if mapped:  # to look at each of them would read them all: the checksum has to do
-                matrix.has_canonical_format = True
-            matrix.check_format(full_check=not mapped)
-            whole = matrix.has_canonical_format  # no link twice
-        except (ValueError, TypeError):
-            whole = False
-        if not whole:
+        columns, weights = (stored_array(path, name) if mapped else data[name] for name in _LARGE)
+        if columns is None or weights is None:  # empty ones are not left on disk
+            return cls.load(folder, passages)
+        fits = rows.shape == (passages + 1,) and rows[0] == 0 and columns.shape == weights.shape
+        fits = fits and rows[-1] == columns.size and bool(np.all(np.diff(rows) >= 0))
+        if fits and columns.size and not mapped:  # to look at each of them would read them all
+            row = np.repeat(np.arange(passages), np.diff(rows))
+            fits = int(columns.min()) >= 0 and int(columns.max()) < passages
+            fits = fits and bool(np.all(np.diff(row * passages + columns) > 0))  # in order, none twice
+        if not fits:
             raise unfit(path)
-        return cls(matrix, "titles" if str(data["kind"]) == "titles" else "entities", int(data["names"]))
+        kind: Kind = "titles" if str(data["kind"]) == "titles" else "entities"
+        return cls(Rows(rows, columns, weights), kind, int(data["names"]))
 
 
 _LARGE = ("indices", "weights")

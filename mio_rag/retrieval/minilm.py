@@ -1,8 +1,9 @@
-"""The packaged all-MiniLM-L6-v2 by ONNX Runtime: the vectors that torch gives, ready in half a second.
+"""The packaged all-MiniLM-L6-v2 by ONNX Runtime: the vectors that torch gives, ready at once.
 
 The weights are read from the package as they are; the computation is in ``minilm.onnx`` (see
-`mio_rag.retrieval.minilm_graph`). Both are known by content, and a known text is embedded when the model is
-loaded: whatever does not agree leaves the work to torch.
+`mio_rag.retrieval.minilm_graph`). The first few texts of a process are embedded by numpy, before ONNX Runtime
+is loaded. Files are known by content, and a known text is embedded first: whatever does not agree leaves the
+work to torch.
 """
 
 from __future__ import annotations
@@ -10,18 +11,25 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import json
+import math
+import mmap
 import os
+import sys
+import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.errors import MissingExtraError, Notice, require
-from mio_rag.retrieval.cached import CachedEmbedder, unit
-from mio_rag.storage import known_sha256_of
+from mio_rag.errors import InputError, MissingExtraError, Notice, require
+from mio_rag.retrieval.cached import CachedEmbedder, cache_folder, unit
+from mio_rag.solvers.capabilities import one_blas_thread
+from mio_rag.storage import known_sha256_of, write_atomically
 
 #: What the index, the cache and relevance models know the model by: once computed from the torch model, and
 #: kept, so that it depends on the model's files alone and not on the libraries that run it.
@@ -40,6 +48,8 @@ KNOWN_VECTOR = (-0.0251217, -0.0039237, -0.0165764, 0.1141523, -0.0250242, -0.07
 TOLERANCE = 1e-4
 
 LONGEST = 256  # tokens; what follows is not read
+_SETTLED = 2_000_000_000  # nanoseconds: a later change has another time
+_FEW = 2  # texts that a process embeds by numpy: ONNX Runtime takes a quarter of a second to start
 _AT_ONCE = 1024  # tokens, padding included
 _GRAPH = Path(__file__).with_name("minilm.onnx")
 _NEEDED = ("onnxruntime", "tokenizers", "safetensors")
@@ -60,11 +70,27 @@ def packaged_minilm() -> Path:
 
 
 def is_minilm(folder: Path) -> bool:
-    """Whether a folder holds the packaged all-MiniLM-L6-v2, byte for byte."""
+    """Whether a folder holds the packaged all-MiniLM-L6-v2, byte for byte.
+
+    That its files were read and have not changed since is kept in the cache: 90 MB take 60 ms to read.
+    """
+    known = cache_folder() / "minilm.txt"
     try:
-        return _content(folder) == CONTENT
+        stamps = [_stamp(folder / name) for name in FILES]
+        as_read = repr([(str(path), *numbers) for path, *numbers in stamps])
+        with suppress(OSError):
+            if known.read_text(encoding="utf-8") == as_read:
+                return True
+        begun = time.time_ns()
+        if _content(folder) != CONTENT:
+            return False
     except OSError:
         return False
+    if begun - max(max(stamp[-2:]) for stamp in stamps) > _SETTLED:
+        with suppress(OSError, InputError):
+            known.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(known, as_read)
+    return True
 
 
 def _content(folder: Path) -> str:
@@ -75,18 +101,18 @@ def _content(folder: Path) -> str:
 
 
 def load_minilm(folder: Path) -> PackagedMiniLM | None:
-    """The model in a folder by ONNX Runtime.
+    """The model in a folder by numpy and ONNX Runtime.
 
-    None where ONNX Runtime is not installed or the folder holds another model. None too, with a warning,
-    where ONNX Runtime cannot run the model, or gives another vector for the known text.
+    None where a package is missing or the folder holds another model. None too, with a warning, where the
+    known text gets another vector.
     """
     if any(importlib.util.find_spec(name) is None for name in _NEEDED) or not is_minilm(folder):
         return None
     try:
         return PackagedMiniLM(folder)
-    except Exception as error:  # of the loader, of ONNX Runtime, of this file: torch can do it all the same
+    except Exception as error:  # torch can do it all the same
         warnings.warn(
-            f"ONNX Runtime cannot run the packaged MiniLM ({type(error).__name__}: {str(error)[:200]}): "
+            f"numpy cannot run the packaged MiniLM ({type(error).__name__}: {str(error)[:200]}): "
             "it runs by torch, which starts slower; the vectors are the same",
             Notice,
             stacklevel=2,
@@ -109,11 +135,33 @@ class PackagedMiniLM(CachedEmbedder):
     def __init__(self, folder: Path, *, cache: bool = True, batch_size: int = 32) -> None:
         super().__init__("minilm", cache=cache, batch_size=batch_size)
         read = (folder / "model.safetensors", folder / "tokenizer.json", _GRAPH)
-        self._tokenizer, self._session = _loaded(folder, _threads(), os.getpid(), *map(_stamp, read))
-        found = unit(self._embed([KNOWN_TEXT]))[0, : len(KNOWN_VECTOR)]
+        self._files = folder, os.getpid(), *map(_stamp, read)
+        self._tokenizer = _tokenizer(*self._files)
+        self._model: _InNumpy | _Session = _in_numpy(*self._files)
+        self._left = _FEW
+        self._check()
+
+    def _check(self) -> None:
+        ids = np.array([self._tokenizer.encode(KNOWN_TEXT).ids])
+        found = unit(self._model.mean(ids, np.ones_like(ids)))[0, : len(KNOWN_VECTOR)]
         error = float(np.abs(found - KNOWN_VECTOR).max())
         if not error <= TOLERANCE:
             raise ArithmeticError(f"the vector of a known text is off by {error:.1g}")
+
+    def _start_session(self) -> None:
+        """Go on with ONNX Runtime; with a warning by numpy where it fails."""
+        by_numpy, self._left = self._model, sys.maxsize
+        try:
+            self._model = _session(*self._files, threads=_threads())
+            self._check()
+        except Exception as error:  # of the loader, of ONNX Runtime, of this file
+            self._model = by_numpy
+            warnings.warn(
+                f"ONNX Runtime cannot run the packaged MiniLM ({type(error).__name__}: {str(error)[:200]}): "
+                "it runs by numpy, which takes more than twice as long; the vectors are the same",
+                Notice,
+                stacklevel=2,
+            )
 
     @property
     def fingerprint(self) -> str:
@@ -126,6 +174,9 @@ class PackagedMiniLM(CachedEmbedder):
         return 384
 
     def _embed(self, texts: Sequence[str]) -> NDArray[Any]:
+        self._left -= len(texts)
+        if self._left < 0:
+            self._start_session()
         tokens = [one.ids for one in self._tokenizer.encode_batch(list(texts))]
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         for batch in _batches([len(ids) for ids in tokens], self._batch_size):
@@ -134,7 +185,7 @@ class PackagedMiniLM(CachedEmbedder):
             for row, place in enumerate(batch):
                 ids[row, : len(tokens[place])] = tokens[place]
                 mask[row, : len(tokens[place])] = 1
-            vectors[batch] = self._session.mean(ids, mask)
+            vectors[batch] = self._model.mean(ids, mask)
         return vectors
 
 
@@ -157,22 +208,91 @@ def _stamp(path: Path) -> tuple[Any, ...]:
     return path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
+# All indexes of a process share what follows: a session takes a sixth of a second and 100 MB. A forked
+# process has one of its own, since threads are not forked.
+
+
 @functools.lru_cache(maxsize=1)
-def _loaded(folder: Path, threads: int, process: int, *files: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Tokenizer and session, which all indexes of a process share: they take a sixth of a second and 100 MB.
-
-    A forked process has a session of its own, since threads are not forked.
-    """
-    return _tokenizer(folder), _Session(folder, threads)
-
-
-def _tokenizer(folder: Path) -> Any:
+def _tokenizer(folder: Path, *_: object) -> Any:
     tokenizers = require("tokenizers", "retrieval", "the packaged MiniLM embedder")
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     # Its own settings, 128 tokens always, are not those the model is used with.
     tokenizer.enable_truncation(LONGEST)
     tokenizer.no_padding()
     return tokenizer
+
+
+@functools.lru_cache(maxsize=1)
+def _in_numpy(folder: Path, *_: object) -> _InNumpy:
+    return _InNumpy(folder)
+
+
+@functools.lru_cache(maxsize=1)
+def _session(folder: Path, *_: object, threads: int) -> _Session:
+    return _Session(folder, threads)
+
+
+class _InNumpy:
+    """The model with its weights left in their file: ready at once, and half as fast as a session."""
+
+    def __init__(self, folder: Path) -> None:
+        with (folder / "model.safetensors").open("rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        start = 8 + int.from_bytes(content[:8], "little")
+        self._weights: dict[str, NDArray[np.float32]] = {}
+        for name, about in json.loads(content[8:start]).items():
+            if about.get("dtype") == "F32":
+                at = start + about["data_offsets"][0]
+                flat = np.frombuffer(content, np.float32, math.prod(about["shape"]), at)
+                self._weights[name] = flat.reshape(about["shape"])
+
+    def mean(self, ids: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
+        """Of the words of each text."""
+        with one_blas_thread():  # two would wait for each other's pages of the file
+            return np.stack([self._mean(row[held > 0]) for row, held in zip(ids, mask, strict=True)])
+
+    def _mean(self, ids: NDArray[Any]) -> NDArray[Any]:
+        size, heads = len(ids), 12
+        x = self._weights["embeddings.word_embeddings.weight"][ids]
+        x = x + self._weights["embeddings.position_embeddings.weight"][:size]
+        x = self._normal(
+            x + self._weights["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm"
+        )
+        for layer in range(6):
+            part = f"encoder.layer.{layer}."
+            query, key, value = (
+                self._linear(x, f"{part}attention.self.{kind}").reshape(size, heads, -1).transpose(1, 0, 2)
+                for kind in ("query", "key", "value")
+            )
+            weights = query @ key.transpose(0, 2, 1) / np.float32(math.sqrt(query.shape[2]))
+            weights = np.exp(weights - weights.max(-1, keepdims=True))
+            weights /= weights.sum(-1, keepdims=True)
+            read = (weights @ value).transpose(1, 0, 2).reshape(size, -1)
+            x = self._normal(
+                self._linear(read, f"{part}attention.output.dense") + x, f"{part}attention.output.LayerNorm"
+            )
+            inner = self._linear(x, f"{part}intermediate.dense")
+            inner *= np.float32(0.5) * (1 + _erf(inner * np.float32(math.sqrt(0.5))))
+            x = self._normal(self._linear(inner, f"{part}output.dense") + x, f"{part}output.LayerNorm")
+        return np.asarray(x.mean(0))
+
+    def _linear(self, x: NDArray[Any], name: str) -> NDArray[Any]:
+        return np.asarray(x @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"])
+
+    def _normal(self, x: NDArray[Any], name: str) -> NDArray[Any]:
+        x = x - x.mean(-1, keepdims=True)
+        x /= np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(1e-12))
+        return np.asarray(x * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"])
+
+
+def _erf(x: NDArray[Any]) -> NDArray[Any]:
+    """The error function to 1.5e-7 (Abramowitz and Stegun, 7.1.26)."""
+    size = np.abs(x)
+    t = 1 / (1 + np.float32(0.3275911) * size)
+    power = np.zeros_like(t)
+    for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        power = (power + np.float32(factor)) * t
+    return np.asarray(np.sign(x) * (1 - power * np.exp(-size * size)))
 
 
 class _Session:

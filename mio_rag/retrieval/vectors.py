@@ -46,8 +46,8 @@ _AT_ONCE = 32  # rows that are read one by one before memory is given back
 _LEVELS = 255.0
 
 
-def open_vectors(path: Path) -> MappedVectors | None:
-    """The vectors of an index file; None where it holds them in a form that only FAISS reads.
+def open_vectors(path: Path, mapped: bool = True) -> MappedVectors | None:
+    """The vectors of an index file, in memory or on disk; None where only FAISS reads their form.
 
     Raises `OSError` if the file cannot be read.
     """
@@ -81,7 +81,7 @@ def open_vectors(path: Path) -> MappedVectors | None:
             or size - start != count * width * bytes_each
         ):
             return None
-        return MappedVectors(path, start, (count, width), low, span)
+        return MappedVectors(path, start, (count, width), low, span, mapped)
 
 
 def _size(told: bytes) -> int:
@@ -138,9 +138,9 @@ def forget(*arrays: NDArray[Any]) -> None:
 
 
 class MappedVectors:
-    """Rows of a file, in the place of the FAISS index that wrote them.
+    """Rows of a file, in memory or on disk, in the place of the FAISS index that wrote them.
 
-    path: it must not change while it is open.
+    path: it must not change while it is mapped.
     start: where the rows begin.
     shape: rows and dimensions.
     low, span (d,): of codes of a byte: a code c stands for low + span * (c + 1/2) / 255. None: rows are
@@ -154,15 +154,20 @@ class MappedVectors:
         shape: tuple[int, int],
         low: NDArray[np.float32] | None,
         span: NDArray[np.float32] | None,
+        mapped: bool,
     ) -> None:
-        self.path, self._start = path, start
+        self._start = start
         self.ntotal, self.d = shape
         self._low, self._span = low, span
         with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mapped else file.read()
         kind = np.float32 if low is None else np.uint8
         self._rows = np.frombuffer(self._map, dtype=kind, count=shape[0] * shape[1], offset=start)
         self._rows = self._rows.reshape(shape)
+
+    def save(self, path: Path) -> None:
+        """Write the file again."""
+        path.write_bytes(self._map)
 
     @property
     def is_coded(self) -> bool:
@@ -181,15 +186,18 @@ class MappedVectors:
         piece = np.empty((min(step, self.ntotal), self.d), dtype=np.float32)
         for first in range(0, self.ntotal, step):
             last = min(first + step, self.ntotal)
-            np.copyto(piece[: last - first], self._rows[first:last])
-            products[first:last] = piece[: last - first] @ weights.T
+            rows: NDArray[Any] = self._rows[first:last]
+            if isinstance(self._map, mmap.mmap) or self._low is not None:
+                np.copyto(piece[: last - first], rows)
+                rows = piece[: last - first]
+            products[first:last] = rows @ weights.T
             self._forget(first, last)
         products += constant
         k = min(k, self.ntotal)
-        rows = np.argpartition(-products, k - 1, axis=0)[:k].T
-        scores = np.take_along_axis(products.T, rows, axis=1)
-        order = np.lexsort((rows, -scores), axis=1)
-        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
+        best = np.argpartition(-products, k - 1, axis=0)[:k].T
+        scores = np.take_along_axis(products.T, best, axis=1)
+        order = np.lexsort((best, -scores), axis=1)
+        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(best, order, axis=1)
 
     def reconstruct_batch(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The vectors of some rows, shape (len(rows), d)."""
@@ -203,7 +211,7 @@ class MappedVectors:
 
     def _forget(self, first: int, last: int) -> None:
         """Give back the memory of rows that were read; they stay in the file."""
-        if hasattr(mmap, "MADV_DONTNEED"):
+        if isinstance(self._map, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             bytes_each = self._rows.itemsize * self.d
             page = mmap.PAGESIZE
             begin = (self._start + first * bytes_each) // page * page

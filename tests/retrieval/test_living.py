@@ -45,7 +45,7 @@ def assert_same(index: CorpusIndex, fresh: CorpusIndex) -> None:
         assert one.ids == other.ids
         assert one.scores.keys() == other.scores.keys()
         for name, scores in one.scores.items():
-            np.testing.assert_allclose(scores, other.scores[name], rtol=1e-9)
+            np.testing.assert_allclose(scores, other.scores[name], rtol=1e-6)
         assert one.sentences is not None
         assert other.sentences is not None
         np.testing.assert_array_equal(one.sentences.embeddings, other.sentences.embeddings)

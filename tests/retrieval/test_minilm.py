@@ -98,20 +98,32 @@ def test_other_files_are_left_to_torch(tmp_path: Path, damage: str) -> None:
     assert load_minilm(tmp_path) is None
 
 
-def test_a_graph_that_does_not_run_or_says_something_else_is_never_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_graph_that_does_not_run_or_gives_other_vectors_is_never_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, onnx: PackagedMiniLM
 ) -> None:
     library = pytest.importorskip("onnx")
     other = library.load_from_string(GRAPH.read_bytes())
     next(node for node in other.graph.node if node.op_type == "Gelu").op_type = "Relu"
     (tmp_path / "other").write_bytes(other.SerializeToString())
     (tmp_path / "cut").write_bytes(GRAPH.read_bytes()[:5000])
-    for name, said in (("other", "vector of a known text is off by"), ("cut", "ONNX"), ("absent", "absent")):
+    texts = ["one", "two words", "and three of them"]
+    wanted = onnx.encode(texts)
+    for name, reason in (("other", "vector of a known text is off by"), ("cut", "ONNX")):
         monkeypatch.setattr(minilm, "_GRAPH", tmp_path / name)
-        with pytest.warns(RuntimeWarning, match="it runs by torch") as heard:
-            assert load_minilm(FOLDER) is None
+        embedder = PackagedMiniLM(FOLDER, cache=False)
+        with pytest.warns(RuntimeWarning, match="it runs by numpy") as heard:
+            found = embedder.encode(texts)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
         assert len(heard) == 1
-        assert said in str(heard[0].message)
+        assert reason in str(heard[0].message)
+
+
+def test_the_first_texts_of_a_process_get_the_same_vectors(onnx: PackagedMiniLM) -> None:
+    texts = ["Which bridge is longer?", *ODD]
+    wanted = onnx.encode(texts)
+    for text, vector in zip(texts, wanted, strict=True):
+        few = PackagedMiniLM(FOLDER, cache=False)
+        np.testing.assert_allclose(few.encode([text])[0], vector, rtol=0, atol=1e-6)
 
 
 def test_the_graph_is_the_one_that_its_source_writes() -> None:
