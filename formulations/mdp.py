@@ -48,25 +48,16 @@ _LARGEST = 1e250  # of rewards: sums over a horizon stay within float64
 class FiniteMDP:
     """A Markov decision process with n states and m actions; `InputError` lists every problem found.
 
-    Parameters
-    ----------
-    transitions : array_like (n, m, n), or scipy sparse matrix (n * m, n)
-        P(j | s, a); row s * m + a of the sparse form. Kept sparse, rows scaled to sum to 1 exactly. Rows of
-        actions that are not allowed are ignored.
-    rewards : array_like (n, m)
-        r(s, a), finite where allowed.
-    discount : float
-        gamma in (0, 1]: value of one unit one unit of time later. 1 only with a horizon.
-    horizon : int or None
-        Number of decisions, >= 1; None: infinitely many.
-    terminal : array_like (n,), optional
-        What is paid in each state after the last decision; only with a horizon. By default nothing.
-    allowed : array_like of bool (n, m), optional
-        Which actions a state has; at least one each. By default all.
-    durations : array_like (n, m), optional
-        tau(s, a) > 0. By default 1 each.
-    actions : sequence of str, length m, optional
-        Names; where actions are worth the same, solvers take the one that is named first.
+    transitions (n, m, n): P(j | s, a); row s * m + a of the sparse form. Kept sparse, rows scaled to sum to 1
+        exactly. Rows of actions that are not allowed are ignored.
+    rewards (n, m): r(s, a), finite where allowed.
+    discount: gamma in (0, 1]: value of one unit one unit of time later. 1 only with a horizon.
+    horizon: number of decisions, >= 1; None: infinitely many.
+    terminal (n,): what is paid in each state after the last decision; only with a horizon. By default
+        nothing.
+    allowed (n, m): which actions a state has; at least one each. By default all.
+    durations (n, m): tau(s, a) > 0. By default 1 each.
+    actions: names; where actions are worth the same, solvers take the one that is named first.
     """
 
     transitions: Any
@@ -274,20 +265,12 @@ def quality_of(uncertainty: Any, name: QualityName, k: float = 1.0) -> FloatArra
 class RetrievalMDP:
     """The model and its grid; `InputError` lists every problem found.
 
-    Parameters
-    ----------
-    retrieve_drop, reason_drop : float or tuple of float
-        delta_r, delta_p in [0, 1]: how far one action lowers U.
-    success : float or tuple of float
-        p_s in [0, 1]: how often retrieving does.
-    retrieve_cost, reason_cost : float or tuple of float
-        c_r, c_p >= 0, in units of quality.
-    discount, horizon
-        As in `FiniteMDP`; without a horizon, the published reading.
-    k : float
-        > 0: steepness of "exp". Large: quality saturates early.
-    grid : int
-        Points of the grid over U, >= 2, both ends included.
+    retrieve_drop, reason_drop: delta_r, delta_p in [0, 1]: how far one action lowers U.
+    success: p_s in [0, 1]: how often retrieving does.
+    retrieve_cost, reason_cost: c_r, c_p >= 0, in units of quality.
+    discount, horizon: as in `FiniteMDP`; without a horizon, the published reading.
+    k: > 0: steepness of "exp". Large: quality saturates early.
+    grid: points of the grid over U, >= 2, both ends included.
     """
 
     retrieve_drop: Parameter = 0.25

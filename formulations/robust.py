@@ -79,22 +79,14 @@ def nominal_program(
 ) -> SelectionProgram:
     """Return the program that trusts the embeddings.
 
-    Parameters
-    ----------
-    relevance, costs : array_like, shape (n,)
-        r_i: value of reading each item; c_i: tokens.
-    similarity : array_like, shape (n, n), or None
-        s_ij; the diagonal is ignored. None is allowed only when `redundancy_weight` is 0.
-    budget : float
-        B, in tokens.
-    redundancy_weight : float
-        lambda_1 >= 0. 0: passages do not compete; large: only mutually dissimilar passages.
-    passage_penalty : float
-        lambda_2 >= 0, in units of relevance: what one more passage must be worth. Decides how many.
-    token_price : float
-        lambda_3 >= 0, in units of relevance per token.
-    benefit : array_like, shape (n, n), optional
-        Symmetric, >= 0, in units of relevance: what two items gain when both are chosen.
+    relevance, costs (n,): r_i: value of reading each item; c_i: tokens.
+    similarity (n, n): s_ij; the diagonal is ignored. None is allowed only when `redundancy_weight` is 0.
+    budget: B, in tokens.
+    redundancy_weight: lambda_1 >= 0. 0: passages do not compete; large: only mutually dissimilar passages.
+    passage_penalty: lambda_2 >= 0, in units of relevance: what one more passage must be worth. Decides how
+        many.
+    token_price: lambda_3 >= 0, in units of relevance per token.
+    benefit (n, n): symmetric, >= 0, in units of relevance: what two items gain when both are chosen.
     """
     _nonnegative(
         redundancy_weight=redundancy_weight, passage_penalty=passage_penalty, token_price=token_price
@@ -164,16 +156,11 @@ def termwise_program(
 ) -> SelectionProgram:
     """Return the termwise robust counterpart: safe against every perturbation in the set.
 
-    Parameters
-    ----------
-    relevance : array_like, shape (n,)
-        q . mu_i, or any score that falls by at most the fall of that inner product.
-    embeddings : array_like, shape (n, d)
-        mu_i, which may really lie anywhere in the uncertainty set around it.
-    query_embedding : array_like, shape (d,)
-        q, taken as exact.
-    costs, budget, redundancy_weight, passage_penalty, token_price, rows, fixed
-        As in `nominal_program`; with radius 0 both programs are the same.
+    relevance (n,): q . mu_i, or any score that falls by at most the fall of that inner product.
+    embeddings (n, d): mu_i, which may really lie anywhere in the uncertainty set around it.
+    query_embedding (d,): q, taken as exact.
+    costs, budget, redundancy_weight, passage_penalty, token_price, rows, fixed: as in `nominal_program`; with
+        radius 0 both programs are the same.
     """
     mu = np.asarray(embeddings, dtype=np.float64)
     q = np.asarray(query_embedding, dtype=np.float64)
@@ -266,19 +253,12 @@ _SWEEPS = 12
 class JointProblem:
     """A robust selection problem whose perturbations act on all terms at once.
 
-    Parameters
-    ----------
-    rest : ndarray, shape (n,)
-        What does not move of the items' values: penalties and prices, negative where they cost.
-    embeddings, query : ndarray, shapes (n, d) and (d,)
-        The query is taken as exact.
-    redundancy_weight : float
-        lambda_1 >= 0.
-    benefit : ndarray, shape (n, n), or None
-        Symmetric weights >= 0: choosing both i and j gains weight * max(value_i, value_j, 0).
-    assemble : callable
-        (linear (n,), pairwise (n, n)) -> SelectionProgram with budget and rows; items that it adds behind the
-        first n are not perturbed.
+    rest (n,): what does not move of the items' values: penalties and prices, negative where they cost.
+    embeddings, query (n, d) and (d,): the query is taken as exact.
+    redundancy_weight: lambda_1 >= 0.
+    benefit (n, n): symmetric weights >= 0: choosing both i and j gains weight * max(value_i, value_j, 0).
+    assemble: (linear (n,), pairwise (n, n)) -> SelectionProgram with budget and rows; items that it adds
+        behind the first n are not perturbed.
     """
 
     value: ItemValue

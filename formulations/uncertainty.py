@@ -326,15 +326,10 @@ class Ellipsoid(ScaledSet):
 class OwnSet(ScaledSet):
     """A shape of your own, given by its support function.
 
-    Parameters
-    ----------
-    function : callable
-        h: array (..., d) -> array (...). Must be that of a convex set K that is symmetric about 0 (so
+    function: h: array (..., d) -> array (...). Must be that of a convex set K that is symmetric about 0 (so
         h(a) = h(-a) >= 0); nothing can check that, and certificates are only as good.
-    bilinear_bound : float
-        At least max u . v over K.
-    maximiser : callable, optional
-        array (m, d) -> array (m, d): an element of K that attains h for each row. Needed by the joint
+    bilinear_bound: at least max u . v over K.
+    maximiser: array (m, d) -> array (m, d): an element of K that attains h for each row. Needed by the joint
         counterpart and by attacks.
     """
 

@@ -224,12 +224,8 @@ def solve(
     limit nor the reported seconds include. Where coefficients differ by more than about 12 orders of
     magnitude, the search may end without a proof to 10^-6: the bound holds, and the message says so.
 
-    Parameters
-    ----------
-    max_nodes : int, optional
-        Stop after so many nodes, with ``limit="nodes"``.
-    warm : WarmStart, optional
-        What a program of the same pool left behind; updated. See `solve_path`.
+    max_nodes: stop after so many nodes, with ``limit="nodes"``.
+    warm: what a program of the same pool left behind; updated. See `solve_path`.
     """
     _ready(False)
     if program.segments is not None:

@@ -51,25 +51,14 @@ def solve_many(
 
     A program that the solver refuses, or breaks on, has status ERROR and the reason as its message.
 
-    Parameters
-    ----------
-    solver, options
-        As in `solve`; the time limit holds for each program.
-    workers : int
-        Threads or processes, >= 1.
-    executor : {"threads", "processes"}
-        Threads start at once and share memory; the kernel and HiGHS release the interpreter's lock while they
-        search. Processes take a second each to start; a solver that takes its process down costs one program.
-        They are spawned: a script that uses them needs the usual ``if __name__ == "__main__":``.
-    progress : callable, optional
-        Called with 1 as each program is finished.
-
-    Raises
-    ------
-    InputError
-        For an unknown solver or executor, or fewer than one worker.
-    SolverError
-        If worker processes cannot be started at all.
+    solver, options: as in `solve`; the time limit holds for each program.
+    workers: threads or processes, >= 1.
+    executor: threads start at once and share memory; the kernel and HiGHS release the interpreter's lock
+        while they search. Processes take a second each to start; a solver that takes its process down costs
+        one program. They are spawned: a script that uses them needs the usual ``if __name__ == "__main__":``.
+    progress: called with 1 as each program is finished.
+    Raises `InputError` for an unknown solver or executor, or fewer than one worker.
+    Raises `SolverError` if worker processes cannot be started at all.
     """
     found: dict[int, SolveResult] = {}
     tasks = enumerate(programs)

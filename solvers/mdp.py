@@ -26,20 +26,13 @@ _TIGHTER = 0.25  # with factors that differ the check may be weaker than the sto
 class MDPSolution:
     """Values, the policy, and how far they can be off.
 
-    Parameters
-    ----------
-    values : ndarray (n,), with a horizon of T (T + 1, n)
-        V; row t: before decision t, row T: the terminal rewards.
-    q : ndarray (n, m), with a horizon (T, n, m)
-        Q; minus infinity where an action is not allowed.
-    policy : ndarray of int (n,), with a horizon (T, n)
-        The first action that is within `tie` of the best.
-    error, policy_loss : float
-        |V - V*| <= error in every state; following the policy loses at most policy_loss against V*.
-    converged : bool
-        Whether error <= epsilon; if not, the limit on sweeps came first.
-    sweeps : int
-        Passes over all states, the check included.
+    values (n,): V; row t: before decision t, row T: the terminal rewards.
+    q (n, m): Q; minus infinity where an action is not allowed.
+    policy (n,): the first action that is within `tie` of the best.
+    error, policy_loss: |V - V*| <= error in every state; following the policy loses at most policy_loss
+        against V*.
+    converged: whether error <= epsilon; if not, the limit on sweeps came first.
+    sweeps: passes over all states, the check included.
     """
 
     values: FloatArray
@@ -69,19 +62,12 @@ def solve_mdp(
 ) -> MDPSolution:
     """Solve a process.
 
-    Parameters
-    ----------
-    method : str
-        "auto": backward induction with a horizon; without one a single pass where states never rise, else
+    method: "auto": backward induction with a horizon; without one a single pass where states never rise, else
         modified policy iteration. `SolverError` if it cannot take the process.
-    epsilon : float
-        > 0: wanted error of the values.
-    max_sweeps : int
-        >= 1: when to give up on that; the solution then has its error.
-    initial : array_like (n,), optional
-        Values to start from; by default zeros.
-    tie : float
-        >= 0: how much worse than the best an action may be and still be taken, if it is named earlier.
+    epsilon: > 0: wanted error of the values.
+    max_sweeps: >= 1: when to give up on that; the solution then has its error.
+    initial (n,): values to start from; by default zeros.
+    tie: >= 0: how much worse than the best an action may be and still be taken, if it is named earlier.
     """
     problems = []
     if method not in _METHODS:

@@ -54,14 +54,10 @@ def solve_path(
     The kernel starts each from the selection and the relaxation matrix of the one before; other solvers start
     anew. Certificates are those of `solve`.
 
-    Parameters
-    ----------
-    programs : iterable of SelectionProgram
-        All with the same number of items, which mean the same passages (else `InputError`). Built as needed.
-    solver, options
-        As in `solve`; the time limit holds for each program.
-    progress : callable, optional
-        Called with 1 after each program.
+    programs: all with the same number of items, which mean the same passages (else `InputError`). Built as
+        needed.
+    solver, options: as in `solve`; the time limit holds for each program.
+    progress: called with 1 after each program.
     """
     run = path_solver(solver, options or SolveOptions())
     n: int | None = None
@@ -219,14 +215,10 @@ def _weights(values: FloatArray) -> FloatArray:
 class Conflict:
     """Requirements that cannot hold together.
 
-    Parameters
-    ----------
-    parts : tuple of str
-        In the user's words.
-    minimal : bool
-        Whether it is proven that every part is needed; False if a time limit came first.
-    smallest_budget : float or None
-        The least budget under which all of it holds; None where none is large enough, or none was proven.
+    parts: in the user's words.
+    minimal: whether it is proven that every part is needed; False if a time limit came first.
+    smallest_budget: the least budget under which all of it holds; None where none is large enough, or none
+        was proven.
     """
 
     parts: tuple[str, ...]

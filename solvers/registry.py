@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 class SolverInfo:
     """A solver and what it takes.
 
-    Parameters
-    ----------
-    exact : bool
-        Whether it proves optimality, given time. Heuristics prove only a bound.
-    max_free : int or None
-        Largest number of items that are not fixed.
+    exact: whether it proves optimality, given time. Heuristics prove only a bound.
+    max_free: largest number of items that are not fixed.
     """
 
     name: str

@@ -265,17 +265,12 @@ def conclude(
 ) -> SolveResult:
     """Turn a back end's claims into a result that holds: everything is recomputed from `x`.
 
-    Parameters
-    ----------
-    x : array of shape (n,) or None
-        The back end's decision, 0/1.
-    bound : float or None
-        Its upper bound; None or infinite when it proved nothing. After a limit, `upper_bound` where it is
+    x (n,) or None: The back end's decision, 0/1.
+    bound: its upper bound; None or infinite when it proved nothing. After a limit, `upper_bound` where it is
         lower.
-    proven_infeasible : bool
-        Whether the back end proved that nothing is feasible; with a feasible x, a contradiction.
-    broken : bool
-        Whether the back end failed rather than stopped: without a selection, that is an error.
+    proven_infeasible: whether the back end proved that nothing is feasible; with a feasible x, a
+        contradiction.
+    broken: whether the back end failed rather than stopped: without a selection, that is an error.
     """
 
     def made(status: Status, text: str = message, stopped: str | None = limit, **found: Any) -> SolveResult:
