@@ -166,7 +166,7 @@ def mdpsolver(mdp: FiniteMDP, algorithm: str, update: str) -> Callable[[], Float
 
 def contenders(mdp: FiniteMDP, small: bool) -> list[Contender]:
     """Return the contenders of a process; `small` adds those that take too long on a large one."""
-    methods: list[MDPMethod] = ["policy_iteration", "value_iteration", "numpy"]
+    methods: list[MDPMethod] = ["policy_iteration", "value_iteration"]
     if mdp.never_rises:
         methods.insert(0, "one_pass")
     found: list[Contender] = [(f"mio-rag {name}", partial(ours, mdp, name)) for name in methods]

@@ -36,10 +36,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations.numbers import FEASIBILITY_TOLERANCE, row_size
-from mio_rag.formulations.program import LinearConstraint, Segments, SelectionProgram
+from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.solvers import kernel
 from mio_rag.solvers.capabilities import one_blas_thread
-from mio_rag.solvers.compiled import IS_AHEAD, VERSION, announced
+from mio_rag.solvers.compiled import VERSION
+from mio_rag.solvers.compiled import warm as warm_up
 from mio_rag.solvers.presolve import FloatArray, IntArray, Problem, fixed_in, presolve
 from mio_rag.solvers.relaxation import (
     Incumbent,
@@ -245,29 +246,9 @@ def warmup() -> float:
 
 @cache
 def _ready(shared: bool) -> None:
-    """Load or compile the kernel by calling its parts; print a message if that takes seconds."""
-    what = "the exact kernel for shared text" if shared else "the exact kernel"
-    if IS_AHEAD:
-        return
-    # The first use of one_blas_thread looks for BLAS libraries, which is not solving either.
-    with announced(what, "8 to 12"), one_blas_thread():
-        (program, root), best = _tiny(shared), Incumbent(-math.inf, None)
-        _round(program, root.problem, root.x, best, 1)
-        probed(relax_root(root, best, 1e-9, SolveOptions()), math.inf, math.inf, fewest=0)
-        kernel.knapsack_search(np.ones(3), np.ones(3), 2.0, 10)
-        Search(program, root, Incumbent(-math.inf, None), 1e-9, 0.0).run(math.inf, 2)
-
-
-def _tiny(shared: bool) -> tuple[SelectionProgram, Root]:
-    """A program of three items, and its root."""
-    segments = Segments(np.full(2, 0.5), np.tri(3, 3, 0)[:, 1:] > 0) if shared else None
-    penalties = np.array([[0, 0.1, 0.2], [0.1, 0, 0.3], [0.2, 0.3, 0]])
-    value, cost = np.array([1.0, 1.1, 1.2]), np.array([1.0, 2.0, 3.0])
-    program = SelectionProgram(value, penalties, cost, 4, segments=segments)
-    problem = presolve(program)
-    assert problem is not None
-    G = dominated(problem.A)
-    return program, Root(problem, G, np.zeros(0), np.zeros(problem.m), math.inf, -math.inf)
+    """Load or compile the kernel, and look for BLAS libraries: neither is solving."""
+    with one_blas_thread():
+        warm_up(kernel, "the exact kernel" + (" for shared text" if shared else ""), "8 to 12", shared)
 
 
 def _solve(

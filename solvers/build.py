@@ -43,8 +43,6 @@ def compile_to(target: Path) -> None:
         package.__path__ = [str(folder)]
         sys.modules[name] = package
     compiled = importlib.import_module("mio_rag.solvers.compiled")
-    import numba
-    from numba.core.dispatcher import Dispatcher
     from numba.pycc import CC, compiler
 
     made_by_numba = compiler.Flags
@@ -61,48 +59,13 @@ def compile_to(target: Path) -> None:
     digest = compiled.digest()
     extension.export("source", "int64()")(lambda: digest)
     for kernel in compiled.KERNELS:
-        module = importlib.import_module(f"mio_rag.solvers.{kernel}")
-        for name, function in vars(module).items():
-            is_entry = isinstance(function, Dispatcher) and not name.startswith("_")
-            if not is_entry or function.py_func.__module__ != module.__name__:
-                continue
-            kinds = [kind for label, kind in function.py_func.__annotations__.items() if label != "return"]
-            if "Shared" not in kinds:
-                types_ = tuple(_type(kind, module, compiled, numba, False) for kind in kinds)
-                extension.export(name, types_)(function.py_func)
-            if "Needs" in kinds or "Shared" in kinds:
-                types_ = tuple(_type(kind, module, compiled, numba, True) for kind in kinds)
-                extension.export(f"{name}_shared", types_)(function.py_func)
+        for name, entry in compiled.entries(importlib.import_module(f"mio_rag.solvers.{kernel}")).items():
+            for suffix, shared in (("", False), ("_shared", True)):
+                types_ = compiled.types_of(entry.py_func, shared)
+                if types_ is not None:
+                    extension.export(name + suffix, types_)(entry.py_func)
     extension.target_cpu = compiled.PROCESSOR
     extension.compile()
-
-
-def _type(kind: str, module: Any, compiled: Any, numba: Any, shared: bool) -> Any:
-    """The type of an annotation, with or without segments."""
-    if kind in compiled.ARRAYS:
-        element, dimensions = compiled.ARRAYS[kind]
-        return numba.types.Array(
-            getattr(numba.types, element if element != "bool" else "boolean"), dimensions, "C"
-        )
-    if kind in ("int", "float", "bool"):
-        return {"int": numba.int64, "float": numba.float64, "bool": numba.boolean}[kind]
-    if kind in ("Needs", "Shared"):
-        fields = compiled.SEGMENTS if shared else ["none"] * 4
-        made = compiled.Needs
-    elif kind == "none":
-        return numba.types.none
-    else:
-        made = getattr(module, kind)
-        fields = list(made.__annotations__.values())
-    parts = [
-        _type(getattr(field, "__forward_arg__", field), module, compiled, numba, shared) for field in fields
-    ]
-    uniform = all(part == parts[0] for part in parts)
-    return (
-        numba.types.NamedUniTuple(parts[0], len(parts), made)
-        if uniform
-        else numba.types.NamedTuple(parts, made)
-    )
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -45,8 +45,8 @@ ARRAYS = {
     "IntMatrix": ("int64", 2),
     "Places": ("int32", 1),
     "Bits": ("int8", 1),
-    "Bools": ("bool", 1),
-    "BoolMatrix": ("bool", 2),
+    "Bools": ("bool_", 1),
+    "BoolMatrix": ("bool_", 2),
 }
 KERNELS = ("kernel", "mdp_kernel")
 
@@ -180,9 +180,47 @@ def _load(cache: Any, signature: Any, context: Any) -> Any:
         return None
 
 
-@contextmanager
-def announced(what: str, seconds: str) -> Iterator[None]:
-    """Print a message if compiling takes more than a moment of CPU time; `seconds` is the usual time."""
+def types_of(function: Callable[..., object], shared: bool) -> tuple[Any, ...] | None:
+    """numba's types of the arguments, with or without segments; None where there is no such version."""
+    import numba
+
+    def type_of(kind: str) -> Any:
+        if kind in ARRAYS:
+            element, dimensions = ARRAYS[kind]
+            return numba.types.Array(getattr(numba.types, element), dimensions, "C")
+        if kind in ("int", "float", "bool"):
+            return {"int": numba.int64, "float": numba.float64, "bool": numba.boolean}[kind]
+        if kind in ("Needs", "Shared"):
+            made, parts = Needs, [type_of(part) if shared else numba.types.none for part in SEGMENTS]
+        else:
+            made = function.__globals__[kind]
+            parts = [type_of(part.__forward_arg__) for part in made.__annotations__.values()]
+        if all(part == parts[0] for part in parts):
+            return numba.types.NamedUniTuple(parts[0], len(parts), made)
+        return numba.types.NamedTuple(parts, made)
+
+    kinds = [kind for name, kind in function.__annotations__.items() if name != "return"]
+    has_versions = not {"Needs", "Shared"}.isdisjoint(kinds)
+    if (shared and not has_versions) or (not shared and "Shared" in kinds):
+        return None
+    return tuple(map(type_of, kinds))
+
+
+def entries(module: Any) -> dict[str, Any]:
+    """Functions of a module that Python may call, with their numba dispatchers; empty where numba is off."""
+    return {
+        name: one
+        for name, one in vars(module).items()
+        if hasattr(one, "py_func") and one.py_func.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+
+def warm(module: Any, what: str, seconds: str, shared: bool = False) -> None:
+    """Load or compile what a module exports, with or without segments; print a message where that takes more
+    than a moment of CPU time (`seconds` is the usual time).
+    """
+    if IS_AHEAD:
+        return
     text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag lab warmup` does it in advance)\n"
     done, start = threading.Event(), time.process_time()
 
@@ -194,6 +232,9 @@ def announced(what: str, seconds: str) -> Iterator[None]:
 
     threading.Thread(target=watch, daemon=True).start()
     try:
-        yield
+        for dispatcher in entries(module).values():
+            types = types_of(dispatcher.py_func, shared)
+            if types is not None:
+                dispatcher.compile(types)
     finally:
         done.set()

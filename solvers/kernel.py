@@ -989,26 +989,34 @@ def _use(i: int, by: int, start: Ints, segment: Ints, users: Ints) -> None:
 
 
 @compiled
+def _begin(
+    data: Data, needs: Needs, x: Bits, g: Floats, users: Ints, activity: Floats
+) -> tuple[float, float]:
+    """Fill in gains, users and activities for the items of x; returns their cost and value."""
+    _, A, c, _, W, w = data
+    start, segment, cost, price = needs
+    used = value = 0.0
+    for i in range(g.size):
+        if x[i]:
+            used += c[i] + _needed(i, start, segment, cost, users, ZERO)
+            value += g[i] - _needed(i, start, segment, price, users, ZERO)
+            _use(i, ONE, start, segment, users)
+            for k in range(g.size):
+                g[k] -= A[i, k]
+            for r in range(w.size):
+                activity[r] += W[r, i]
+    return used, value
+
+
+@compiled
 def _local_search(data: Data, needs: Needs, x: Bits) -> float:
     """Best add, drop or swap until none improves; the feasible x is changed in place. Returns the value."""
     p, A, c, room, W, w = data
     start, segment, cost, price = needs
     n = p.size
-    g = p.copy()
-    gain = np.empty(n)
-    users = np.zeros(_size(cost), np.int64)
-    activity = np.zeros(w.size)
-    used = 0.0
-    value = 0.0
-    for i in range(n):
-        if x[i]:
-            used += c[i] + _needed(i, start, segment, cost, users, ZERO)
-            value += g[i] - _needed(i, start, segment, price, users, ZERO)
-            _use(i, ONE, start, segment, users)
-            for j in range(n):
-                g[j] -= A[i, j]
-            for r in range(w.size):
-                activity[r] += W[r, i]
+    g, gain = p.copy(), np.empty(n)
+    users, activity = np.zeros(_size(cost), np.int64), np.zeros(w.size)
+    used, value = _begin(data, needs, x, g, users, activity)
     for _ in range(10 * n + 50):
         best = 1e-10
         add = NONE
@@ -1076,18 +1084,9 @@ def _greedy(data: Data, needs: Needs, x: Bits, power: float, banned: Ints) -> bo
     start, segment, cost, price = needs
     n = p.size
     g = p.copy()
-    users = np.zeros(_size(cost), np.int64)
-    activity = np.zeros(w.size)
+    users, activity = np.zeros(_size(cost), np.int64), np.zeros(w.size)
+    used, _ = _begin(data, needs, x, g, users, activity)
     spend, toll, weight = np.empty(n), np.empty(n), np.empty(n)  # with what is not paid for yet
-    used = 0.0
-    for i in range(n):
-        if x[i]:
-            used += c[i] + _needed(i, start, segment, cost, users, ZERO)
-            _use(i, ONE, start, segment, users)
-            for k in range(n):
-                g[k] -= A[i, k]
-            for r in range(w.size):
-                activity[r] += W[r, i]
     for i in range(n):
         if x[i] or banned[i]:
             g[i] = -np.inf

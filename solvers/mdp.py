@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.mdp import FiniteMDP
-from mio_rag.solvers.compiled import IS_AHEAD, announced
+from mio_rag.solvers.compiled import warm
 
 FloatArray = NDArray[np.float64]
-MDPMethod = Literal["auto", "one_pass", "policy_iteration", "value_iteration", "numpy", "backward_induction"]
+MDPMethod = Literal["auto", "one_pass", "policy_iteration", "value_iteration", "backward_induction"]
 _METHODS = get_args(MDPMethod)
 _EPS = float(np.finfo(np.float64).eps)
 _EVALUATIONS = 100  # most backups under one policy
@@ -26,9 +27,9 @@ _TIGHTER = 0.25  # with factors that differ the check may be weaker than the sto
 class MDPSolution:
     """Values, the policy, and how far they can be off.
 
-    values (n,): V; row t: before decision t, row T: the terminal rewards.
-    q (n, m): Q; minus infinity where an action is not allowed.
-    policy (n,): the first action that is within `tie` of the best.
+    values (n,), with a horizon of T (T + 1, n): V; row t: before decision t, row T: the terminal rewards.
+    q (n, m) or (T, n, m): Q; minus infinity where an action is not allowed.
+    policy (n,) or (T, n): the first action that is within `tie` of the best.
     error, policy_loss: |V - V*| <= error in every state; following the policy loses at most policy_loss
         against V*.
     converged: whether error <= epsilon; if not, the limit on sweeps came first.
@@ -108,14 +109,8 @@ def warmup() -> float:
 
 @cache
 def _ready() -> None:
-    """Load or compile the kernels by solving a process of one state; say so where that takes seconds."""
-    if IS_AHEAD:
-        return
-    with announced("the kernels of decision processes", "2 to 4"):
-        mdp = FiniteMDP(np.ones((1, 1, 1)), np.ones((1, 1)), 0.5)
-        for method in ("one_pass", "policy_iteration"):
-            values, sweeps = _fixed_point(mdp, method, np.zeros(1), 1e-6, 100)
-            _checked(mdp, method, values, 1e-6, sweeps, 0.0, time.perf_counter())
+    """Load or compile the kernels: that is not solving."""
+    warm(import_module("mio_rag.solvers.mdp_kernel"), "the kernels of decision processes", "2 to 4")
 
 
 def _resolve(mdp: FiniteMDP, method: MDPMethod) -> str:
@@ -147,8 +142,6 @@ def _fixed_point(
     mdp: FiniteMDP, method: str, values: FloatArray, epsilon: float, max_sweeps: int
 ) -> tuple[FloatArray, int]:
     """Values near the fixed point, and the sweeps that it took."""
-    if method == "numpy":
-        return _by_products(mdp, values, epsilon, max_sweeps)
     from mio_rag.solvers import mdp_kernel as kernel
 
     if method == "one_pass":
@@ -159,19 +152,6 @@ def _fixed_point(
     limits = (evaluations, *mdp.factor_range, epsilon, max_sweeps, numbers)
     values = kernel.iterate(_process(mdp), values, policy, *limits)
     return values, int(numbers[kernel.SWEEPS])
-
-
-def _by_products(
-    mdp: FiniteMDP, values: FloatArray, epsilon: float, max_sweeps: int
-) -> tuple[FloatArray, int]:
-    sweep = 0
-    while True:
-        sweep += 1
-        improved = mdp.q_values(values).max(axis=1)
-        below, above = _beyond(mdp, float((improved - values).min()), float((improved - values).max()))
-        values = improved
-        if 0.5 * (above - below) <= epsilon or sweep >= max_sweeps:
-            return values + 0.5 * (above + below), sweep
 
 
 def _beyond(mdp: FiniteMDP, low: float, high: float) -> tuple[float, float]:

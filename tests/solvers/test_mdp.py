@@ -10,7 +10,7 @@ from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.mdp import FiniteMDP
 from mio_rag.solvers.mdp import MDPMethod, solve_mdp
 
-METHODS: tuple[MDPMethod, ...] = ("policy_iteration", "value_iteration", "numpy")
+METHODS: tuple[MDPMethod, ...] = ("policy_iteration", "value_iteration")
 
 
 def random_mdp(seed: int, n: int = 5, m: int = 3, falling: bool = False, semi: bool = False) -> FiniteMDP:
