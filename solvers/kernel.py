@@ -215,9 +215,10 @@ def relax(
             used += t
         up_ratio, up = 0.0, -1
         down_ratio, down = np.inf, -2
+        above, below = np.uint64(iu), np.uint64(jd)  # signed indices are checked for counting from the end
         for r in range(m):
-            s = ids[r]
-            g[r] += a * G[iu, s] - d * G[jd, s]
+            s = np.uint64(ids[r])
+            g[r] += a * G[above, s] - d * G[below, s]
             ratio = (q[r] - g[r]) * per_token[r]
             if ratio - full[r] > up_ratio:
                 up_ratio, up = ratio, r
