@@ -13,22 +13,27 @@ from typing import Annotated, Any
 import typer
 import typer.main
 
-from mio_rag.cli.options import OLD_COMMANDS, opt
-from mio_rag.cli.output import ReportingGroup, usage_error
+from mio_rag.cli.options import opt
+from mio_rag.cli.output import ReportingGroup
 
-#: Name -> file in mio_rag/cli, and what of it is the command, in the order of the help.
+#: Name -> file in mio_rag/cli, what of it is the command, and its help, so that `--help` loads none of them.
 _COMMANDS = {
-    "select": ("ask", "select"),
-    "ask": ("ask", "ask"),
-    "index": ("index", "index"),
-    "evaluate": ("evaluate", "evaluate"),
-    "serve": ("serve", "serve"),
-    "mcp": ("mcp", "mcp"),
-    "batch": ("batch", "batch_app"),
-    "policy": ("policy", "policy_app"),
-    "lab": ("lab", "lab_app"),
-    "demo": ("evaluate", "demo"),
+    "select": ("ask", "select", "Print the passages that answer QUESTION, within a token budget."),
+    "ask": ("ask", "ask", "Answer QUESTION from the selected passages."),
+    "index": ("index", "index", "Index documents, or refresh an index."),
+    "evaluate": ("evaluate", "evaluate", "Compare selection methods and policies on your questions."),
+    "serve": ("serve", "serve", "Serve selections and answers over HTTP, with a page at /."),
+    "mcp": ("mcp", "mcp", "Let assistants search documents: tools of the Model Context Protocol."),
+    "batch": ("batch", "batch_app", "Many questions: select, answer, or share a total."),
+    "policy": (
+        "policy",
+        "policy_app",
+        "Policies: how a question is searched, read and answered.",
+    ),
+    "lab": ("lab", "lab_app", "The optimizer's bench: programs, other settings, errors of embeddings."),
+    "demo": ("evaluate", "demo", "Compare methods on the bundled questions. Takes under a minute."),
 }
+_HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class _Commands(MutableMapping[str, Any]):
@@ -57,7 +62,7 @@ class _Commands(MutableMapping[str, Any]):
 
 def _load(name: str) -> Any:
     """What Typer makes of a command's function, or of a group of commands."""
-    file, of_file = _COMMANDS[name]
+    file, of_file, _ = _COMMANDS[name]
     found = getattr(importlib.import_module(f"mio_rag.cli.{file}"), of_file)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_HELP)
     if isinstance(found, typer.Typer):
@@ -78,14 +83,12 @@ class _AllCommands(ReportingGroup):
         """Names of the commands."""
         return list(self.commands)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command; of an old one, say what replaces it."""
-        if args and args[0] in OLD_COMMANDS:
-            raise usage_error(f"{args[0]} is now {OLD_COMMANDS[args[0]]}", ctx)
-        return super().resolve_command(ctx, args)
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands without loading one."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (*_, text) in _COMMANDS.items()])
 
 
-_HELP = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(
     name="mio-rag",
     cls=_AllCommands,

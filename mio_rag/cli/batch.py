@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mio_rag.cli import options as o
-from mio_rag.cli.chosen import Chosen
-from mio_rag.cli.output import open_output
 from mio_rag.defaults import DEFAULTS
-from mio_rag.errors import InputError, collect
+from mio_rag.errors import InputError
 
 if TYPE_CHECKING:
-    from mio_rag.batch import AllocationSummary, BatchSummary, Engine
+    from mio_rag.batch import AllocationSummary, BatchSummary
     from mio_rag.batch.ask import AskedSummary
+    from mio_rag.cli.chosen import Chosen
     from mio_rag.policy_files import Allocating
 
 batch_app = typer.Typer(
@@ -24,27 +23,11 @@ batch_app = typer.Typer(
     rich_markup_mode=None,
 )
 Candidates = Annotated[Path, o.arg("Parquet file of candidates, or a folder of them.")]
-Out = Annotated[Path, o.opt("Folder of the output; an interrupted run resumes there.", "--out")]
-EngineName = Annotated[str, o.opt("local, or ray.", "--engine")]
-Workers = Annotated[int, o.opt("Worker processes. 0: one per core.", "--workers")]
-Column = Annotated[list[str] | None, o.opt("OURS=THEIRS: a column has another name. Repeatable.", "--column")]
-ShardRows = Annotated[int, o.opt("Maximum rows of an output file.", "--shard-rows")]
+_ROWS = "folder policy set engine workers column shard_rows json"
 
 
-@batch_app.command("select")
-def batch_select(
-    candidates: Candidates,
-    out: Out,
-    budget: o.Budget = None,
-    units: o.Units = None,
-    policy: o.PolicyName = DEFAULTS.policy,
-    set_: o.Sets = None,
-    engine: EngineName = "local",
-    workers: Workers = 1,
-    column: Column = None,
-    shard_rows: ShardRows = 5000,
-    json_output: o.Json = False,
-) -> None:
+@o.command(f"{_ROWS} budget units", app=batch_app, name="select")
+def batch_select(call: o.Call, candidates: Candidates) -> None:
     """Select passages for every row of a Parquet file.
 
     A row holds the candidates of a question: query_id, ids, relevance, tokens and embeddings (or similarity)
@@ -53,65 +36,46 @@ def batch_select(
     from mio_rag.batch import select_batch
     from mio_rag.cli.terminal import batch_bars
 
-    output = open_output(json_output, lambda: kept(out))
-    chosen, names = collect(
-        lambda: _of_rows(policy, set_, budget, units), lambda: o.pairs("--column", column)
-    )
+    call.output.kept = lambda: kept(call.folder)
+    chosen, names = call.check(lambda: o.pairs("--column", call.column), policy=lambda: _of_rows(call))
     with batch_bars() as shown:
         done = select_batch(
-            candidates,
-            out,
-            chosen.policy.limits.budget,
-            chosen.selector,
-            engine=cast("Engine", engine),
-            workers=workers,
-            columns=names,
-            shard_rows=shard_rows,
-            progress=shown,
-        )
-    output.result(done.to_dict(), sentences(done))
+            candidates, call.folder, chosen.policy.limits.budget, chosen.selector, engine=call.engine,
+            workers=call.workers, columns=names, shard_rows=call.shard_rows, progress=shown,
+        )  # fmt: skip
+    call.output.result(done.to_dict(), sentences(done))
     if done.rejected == done.rows:
         raise typer.Exit(1)
 
 
-def _of_rows(policy: str, set_: list[str] | None, budget: int | None, units: str | None) -> Chosen:
+def _of_rows(call: o.Call) -> Chosen:
     """The policy of a batch that has its candidates; rows have no texts to cut into sentences."""
-    chosen = Chosen.of(policy, set_, budget=budget, units=units).whole()
-    searches = [key for key in chosen.given if key.startswith("search.")]
-    if searches:
-        raise InputError(
-            f"{', '.join(sorted(searches))}: a batch takes its candidates as they are: leave it out"
-        )
+    chosen = call.chosen().whole()
+    if searches := sorted(key for key in chosen.given if key.startswith("search.")):
+        raise InputError(f"{', '.join(searches)}: a batch takes its candidates as they are: leave it out")
     if not chosen.is_plain:
-        raise InputError(f"--policy {policy} decides more than a selection: use batch answer")
+        raise InputError(f"--policy {call.policy} decides more than a selection: use batch answer")
     assert chosen.selector
     return chosen
 
 
-@batch_app.command("answer")
+@o.command(
+    "path folder policy set budget model embedder engine workers limit json",
+    app=batch_app, name="answer", policy="balanced", workers=2,
+)  # fmt: skip
 def batch_answer(
-    path: o.SourcePath,
+    call: o.Call,
     questions: Annotated[
         str, o.arg("JSONL or Parquet file with id and question, or a question set.", "QUESTIONS")
     ],
-    out: Out,
-    policy: o.PolicyName = "balanced",
-    set_: o.Sets = None,
-    budget: o.Budget = None,
-    model: o.Model = None,
     total_tokens: Annotated[
         int | None, o.opt("Tokens that all questions may take; sets the price of a token.")
     ] = None,
     total_dollars: Annotated[
         float | None, o.opt("Dollars that all questions may cost, by the policy's prices.")
     ] = None,
-    embedder: o.EmbedderName = DEFAULTS.embedder,
-    engine: EngineName = "local",
-    workers: Annotated[int, o.opt("Of ray: processes that open the index.")] = 2,
     concurrency: Annotated[int, o.opt("Questions in progress at a time.")] = 4,
     retries: Annotated[int, o.opt("Repetitions of a call that failed.")] = 5,
-    limit: o.Limit = None,
-    json_output: o.Json = False,
 ) -> None:
     """Answer many questions under a policy.
 
@@ -123,40 +87,28 @@ def batch_answer(
     from mio_rag.policy_files import resolve
     from mio_rag.sources import kind_of
 
-    output = open_output(json_output, lambda: f"answers are kept in '{out}': run the same to resume")
-    spec = o.reader_spec(model)
-    chosen, asked, *_ = collect(
-        lambda: Chosen.of(policy, set_, budget=budget),
+    call.output.kept = lambda: f"answers are kept in '{call.folder}': run the same to resume"
+    spec = o.reader_spec(call.model)
+    chosen, asked, *_ = call.check(
         lambda: read_questions(questions),
-        lambda: kind_of(path),
+        lambda: kind_of(call.path),
         lambda: check_generator(spec),
         lambda: AskSettings(
-            total_tokens=total_tokens, total_dollars=total_dollars, engine=cast("Engine", engine),
-            workers=workers, concurrency=concurrency, retries=retries,
+            total_tokens=total_tokens, total_dollars=total_dollars, engine=call.engine, workers=call.workers,
+            concurrency=concurrency, retries=retries,
         ),
-        lambda: o.at_least(limit=(limit, 1)),
     )  # fmt: skip
     if chosen.controller is not None:
-        raise InputError(f"--policy {policy} is no policy of a file: give a preset or a TOML file")
+        raise InputError(f"--policy {call.policy} is no policy of a file: give a preset or a TOML file")
     resolve(chosen.policy)
-    found = o.opened(output, path, embedder)
-    asked = asked[:limit]
+    found, asked = call.open(), asked[: call.limit]
     with o.progress("answering", len(asked)) as advance:
         done = ask_many(
-            asked,
-            found.folder,
-            spec,
-            chosen.policy,
-            out,
-            total_tokens=total_tokens,
-            total_dollars=total_dollars,
-            engine=cast("Engine", engine),
-            workers=workers,
-            concurrency=concurrency,
-            retries=retries,
-            progress=lambda more, all_: advance(more),
-        )
-    output.result(done.to_dict(), f"{_answered(done)} -> {out / 'answers.jsonl'}")
+            asked, found.folder, spec, chosen.policy, call.folder, total_tokens=total_tokens,
+            total_dollars=total_dollars, engine=call.engine, workers=call.workers, concurrency=concurrency,
+            retries=retries, progress=lambda more, all_: advance(more),
+        )  # fmt: skip
+    call.output.result(done.to_dict(), f"{_answered(done)} -> {call.folder / 'answers.jsonl'}")
     if not done.answered:
         raise typer.Exit(1)
 
@@ -193,26 +145,19 @@ def _why_left(done: AskedSummary) -> str:
     return f"{rest} left, and one question may {most}: raise the total, or lower the policy's limits"
 
 
-@batch_app.command("allocate")
+@o.command(_ROWS, app=batch_app, name="allocate")
 def batch_allocate(
+    call: o.Call,
     candidates: Candidates,
-    out: Out,
     total_tokens: Annotated[
         int | None, o.opt("Tokens of all questions together. [default: the policy's total]")
     ] = None,
-    policy: o.PolicyName = DEFAULTS.policy,
-    set_: o.Sets = None,
     weights: Annotated[str | None, o.opt("Column that says what each question counts.")] = None,
     floor: Annotated[int, o.opt("Minimum tokens of a question.")] = 0,
     ceiling: Annotated[
         int | None, o.opt("Maximum tokens of a question without a budget of its own. [no limit]")
     ] = None,
     sample: Annotated[int, o.opt("Questions on which the price of a token is estimated first.")] = 2000,
-    engine: EngineName = "local",
-    workers: Workers = 1,
-    column: Column = None,
-    shard_rows: ShardRows = 5000,
-    json_output: o.Json = False,
 ) -> None:
     """Share a total of tokens among the rows of a Parquet file.
 
@@ -222,42 +167,34 @@ def batch_allocate(
     from mio_rag.batch import allocate_batch
     from mio_rag.cli.terminal import batch_bars
 
-    output = open_output(json_output, lambda: kept(out))
-    given, names = collect(lambda: _total(policy, set_, total_tokens), lambda: o.pairs("--column", column))
-    named = policy != DEFAULTS.policy
-    most = given.ceiling if named and ceiling is None else ceiling
-    unused = [line for line in given.unused if named]
+    call.output.kept = lambda: kept(call.folder)
+    given, names = call.check(
+        lambda: o.pairs("--column", call.column), policy=lambda: _total(call, total_tokens)
+    )
+    named = call.policy != DEFAULTS.policy
     with batch_bars() as shown:
         done = allocate_batch(
-            candidates,
-            out,
-            given.total_tokens,
-            given.selector,
-            weighted=weights is not None,
-            floor=floor,
-            ceiling=most,
-            sample=sample,
-            engine=cast("Engine", engine),
-            workers=workers,
-            columns=names if weights is None else {**names, "weight": weights},
-            shard_rows=shard_rows,
+            candidates, call.folder, given.total_tokens, given.selector, weighted=weights is not None,
+            floor=floor, ceiling=given.ceiling if named and ceiling is None else ceiling, sample=sample,
+            engine=call.engine, workers=call.workers,
+            columns=names if weights is None else {**names, "weight": weights}, shard_rows=call.shard_rows,
             progress=shown,
-        )
-    if json_output:
-        output.json({**done.to_dict(), **({"unused": unused} if named else {})})
-    else:
-        for line in unused:
-            output.say(f"policy: no effect of {line}")
-        output.console.print(f"{_worth(done)}\n{sentences(done)}", soft_wrap=True)
+        )  # fmt: skip
+    unused = list(given.unused) if named else []
+    call.output.result(
+        {**done.to_dict(), **({"unused": unused} if named else {})},
+        *(f"policy: no effect of {line}" for line in unused),
+        f"{_worth(done)}\n{sentences(done)}",
+    )
     if done.rejected == done.rows:
         raise typer.Exit(1)
 
 
-def _total(policy: str, set_: list[str] | None, total_tokens: int | None) -> Allocating:
+def _total(call: o.Call, total_tokens: int | None) -> Allocating:
     """A policy as that of an allocation, with everything that is wrong about it."""
     from mio_rag.policy_files import allocating, resolve
 
-    chosen = Chosen.of(policy, set_).whole()
+    chosen = call.chosen().whole()
     resolve(chosen.policy)
     return allocating(chosen.policy, chosen.base, total_tokens)
 

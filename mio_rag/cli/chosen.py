@@ -232,13 +232,13 @@ class Chosen:
         InputError
             With everything that is wrong with any of them.
         """
-        from mio_rag.policies.make import find_kind, kind_names
-
         changes = changes_of(sets or ())
         given = {option: value for option, value in options.items() if value is not None}
         changes |= {_KEYS[option]: value for option, value in given.items()}
         controller = None
         if name not in PRESETS and not name.endswith(".toml") and not Path(name).is_file():
+            from mio_rag.policies.make import find_kind, kind_names
+
             if find_kind(name) is None:
                 known = (*PRESETS, *kind_names())
                 raise InputError(
@@ -364,10 +364,11 @@ class Chosen:
 
     def check(self) -> Chosen:
         """Check it with the files that it names; no model is loaded."""
-        from mio_rag.policies.make import check_controllers
         from mio_rag.policy_files import resolve
 
         if self.controller is not None:
+            from mio_rag.policies.make import check_controllers
+
             check_controllers([self.controller], self.control, closed_book=False)
         elif not self.is_plain or self.name != DEFAULTS.policy:
             resolve(self.policy)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mio_rag.cli import options as o
-from mio_rag.cli.chosen import Chosen, kinds_of, policy_names
-from mio_rag.cli.output import Output, kept_rows, open_output
+from mio_rag.cli.output import Output, kept_rows
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
+    from mio_rag.cli.chosen import Chosen
     from mio_rag.corpora.dataset import Dataset
-    from mio_rag.evaluation.harness import EvaluationSettings, Report
+    from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.measures import Instruments
     from mio_rag.retrieval import CorpusIndex
     from mio_rag.retrieval.embedders import Embedder
@@ -28,19 +28,17 @@ _METHODS = "mio,fused,topk,bm25,mmr,adaptive-k"
 # -- evaluate ---------------------------------------------------------------------------------------------
 
 
+@o.command("questions plugin policy set embedder limit seed resume json")
 def evaluate(
+    call: o.Call,
     path: Annotated[str | None, o.arg("As in select; several with commas between them.", "PATH")] = None,
-    questions: o.Questions = None,
     methods: Annotated[
         str, o.opt("Methods (--list) and policies: presets, files, and names of `mio-rag policy list`.")
     ] = _METHODS,
-    plugin: o.Plugins = None,
-    budget: o.Budgets = "256,1024",
+    budgets: Annotated[str, o.opt("Token budgets, separated by commas.", "--budget", "-b")] = "256,1024",
     model: Annotated[str | None, o.opt("Also answer, and score answers: as in ask. [default: none]")] = None,
     answer: Annotated[int, o.opt("Longest answer, in tokens.")] = DEFAULTS.answer,
     baseline: Annotated[str | None, o.opt("Compare with this method. [default: fused, or topk]")] = None,
-    policy: o.PolicyName = DEFAULTS.policy,
-    set_: o.Sets = None,
     measure: Annotated[
         list[str] | None,
         o.opt(
@@ -50,20 +48,15 @@ def evaluate(
             metavar="NAME=MODEL",
         ),
     ] = None,
-    embedder: o.EmbedderName = DEFAULTS.embedder,
     closed_book: Annotated[
         bool, o.opt("Answer the questions of PATH from the model alone.", "--closed-book")
     ] = False,
     keep_choices: Annotated[
         bool, o.opt("Do not shuffle the options of multiple-choice questions.", "--keep-choices")
     ] = False,
-    limit: o.Limit = None,
-    seed: o.Seed = None,
     out: Annotated[Path | None, o.opt("Ledger, summary and report. [default: evaluation, or -2, -3]")] = None,
-    resume: o.Resume = False,
     details: Annotated[bool, o.opt("Print every measure, with 95 % intervals.", "--details")] = False,
     show_list: Annotated[bool, o.opt("List methods and measures.", "--list")] = False,
-    json_output: o.Json = False,
 ) -> None:
     """Compare selection methods and policies on your questions.
 
@@ -82,40 +75,35 @@ def evaluate(
     from mio_rag.retrieval.embedders import check_embedder
     from mio_rag.sources import kind_of
 
-    out = free_folder(Path("evaluation"), resume) if out is None else out
-    output = open_output(json_output, kept_rows(out))
-    o.load_plugins(plugin)
+    out = free_folder(Path("evaluation"), call.resume) if out is None else out
+    call.output.kept = kept_rows(out)
     if show_list:
-        _print_list(output)
+        _print_list(call.output)
         return
     if path is None:
         raise InputError("PATH is missing: give documents with questions, an index, or a question set")
     spec = None if model in (None, "none") else o.reader_spec(model)
     ranked, controllers = _split(methods)
-    sources, asked = o.listed(path), [None] if questions is None else o.listed(questions)
-    asked = asked * len(sources) if len(asked) == 1 else asked
-    chosen, budgets, instruments, *_ = collect(
-        lambda: Chosen.of(policy, set_, seed=seed),
-        lambda: o.whole_numbers("--budget", budget),
+    sources = o.listed(path)
+    chosen, at, instruments, *_ = call.check(
+        lambda: o.whole_numbers("--budget", budgets),
         lambda: _Measuring.of(measure, closed_book, answered=spec is not None),
         lambda: _check_methods(ranked, controllers, closed_book, spec),
         lambda: None if spec is None else check_generator(spec),
-        lambda: EvaluationSettings(limit=limit, max_tokens=answer, seed=seed or 0),
-        lambda: check_folder(out, resume),
-        lambda: check_embedder(embedder),
+        lambda: EvaluationSettings(max_tokens=answer),
+        lambda: check_folder(out, call.resume),
+        lambda: check_embedder(call.embedder),
         *(lambda one=one: None if closed_book else kind_of(one) for one in sources),
     )
-    if len(asked) != len(sources):
-        raise InputError(f"{len(sources)} sources and {len(asked)} question sets: give one for each")
     refusal = chosen.policy.answers.refusal
     if refusal is not None and controllers:
         raise InputError("answers.refusal does not go with policies: leave one of them out")
-    settings = _settings(chosen, ranked, controllers, closed_book)
     settings = dataclasses.replace(
-        settings, budgets=budgets, baseline=baseline, limit=limit, max_tokens=answer,
-        refusing=None if refusal is None else Refusal.load(refusal),
+        _settings(chosen, ranked, controllers, closed_book), budgets=at, baseline=baseline, limit=call.limit,
+        max_tokens=answer, refusing=None if refusal is None else Refusal.load(refusal),
     )  # fmt: skip
-    datasets, corpora = _loaded(output, sources, asked, embedder, closed_book, keep_choices, chosen.seed)
+    asked = o.several(sources, call.questions)
+    datasets, corpora = _loaded(call, asked, closed_book, None if keep_choices else chosen.seed)
     for corpus in corpora:
         o.check_fits(settings.selector, corpus)
     reader, loaded = collect(lambda: None if spec is None else make_generator(spec), instruments.load)
@@ -126,25 +114,25 @@ def evaluate(
             from mio_rag.session.costs import Prices
 
             settings = dataclasses.replace(settings, prices=Prices({reader.name: (rate.into, rate.out)}))
-        total = sum(len(one.questions[: settings.limit]) for one in datasets)
-        from mio_rag.cli.terminal import progress_bar
-
-        with progress_bar("evaluating", total) as advance:
+        with o.progress("evaluating", sum(len(one.questions[: call.limit]) for one in datasets)) as advance:
             result = evaluate_and_report(
-                datasets, corpora or None, reader, settings, out, resume=resume, progress=advance,
+                datasets, corpora or None, reader, settings, out, resume=call.resume, progress=advance,
                 instruments=loaded,
             )  # fmt: skip
     finally:
         if reader is not None:
             reader.close()
+    from mio_rag.cli.show import evaluation_json, evaluation_lines
+
     refused = {} if settings.refusing is None else refusal_scores(result.rows, settings.refusing.threshold)
-    _print_result(output, result, refused, details)
+    call.output.result(evaluation_json(result, refused), *evaluation_lines(result, refused, details))
     if all(row["error"] for row in result.rows):
         raise typer.Exit(1)
 
 
 def _split(methods: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the methods, and the policies that stand among them."""
+    from mio_rag.cli.chosen import policy_names
     from mio_rag.policies.make import find_kind
 
     given = policy_names([name.strip() for name in methods.split(",") if name.strip()])
@@ -174,44 +162,34 @@ def _settings(
     chosen: Chosen, methods: tuple[str, ...], controllers: tuple[str, ...], closed_book: bool
 ) -> EvaluationSettings:
     """What is compared, on which candidates."""
+    from mio_rag.cli.chosen import kinds_of
     from mio_rag.evaluation.harness import EvaluationSettings
     from mio_rag.policies.make import check_controllers
 
-    selector = chosen.whole().selector  # "mio" chooses sentences, too
     control = chosen.control
     control = dataclasses.replace(control, kinds={**control.kinds, **kinds_of(controllers)})
     check_controllers(controllers, control, closed_book)
     return EvaluationSettings(
-        methods=methods,
-        selector=selector,
-        retrieval=chosen.policy.search.retrieval,
-        seed=chosen.seed,
-        controllers=controllers,
-        control=control,
+        methods=methods, selector=chosen.whole().selector,  # "mio" chooses sentences, too
+        retrieval=chosen.policy.search.retrieval, seed=chosen.seed, controllers=controllers, control=control,
         closed_book=closed_book,
-    )
+    )  # fmt: skip
 
 
 def _loaded(
-    output: Output,
-    sources: Sequence[str],
-    asked: Sequence[str | None],
-    embedder: str,
-    closed_book: bool,
-    keep_choices: bool,
-    seed: int,
+    call: o.Call, sources: Sequence[tuple[str, str | None]], closed_book: bool, seed: int | None
 ) -> tuple[list[Dataset], list[CorpusIndex]]:
-    """Questions with what they are asked of; choices in an order that the seed draws."""
+    """Questions with what they are asked of; choices in an order that the seed draws, as they are without."""
     from mio_rag.corpora.load import closed_book as without_corpus
     from mio_rag.corpora.load import shuffle_choices
 
     if closed_book:
-        datasets, corpora = [without_corpus(one) for one in sources], []
+        datasets, corpora = [without_corpus(one) for one, _ in sources], []
     else:
-        found = [o.opened(output, one, embedder) for one in sources]
-        datasets = [o.questions_of(one, its) for one, its in zip(found, asked, strict=True)]
-        corpora = [one.index for one in found]
-    if not keep_choices:
+        found = [(call.open(one), its) for one, its in sources]
+        datasets = [o.questions_of(one, its) for one, its in found]
+        corpora = [one.index for one, _ in found]
+    if seed is not None:
         datasets = [
             shuffle_choices(one, seed) if any(q.choices for q in one.questions) else one for one in datasets
         ]
@@ -285,73 +263,41 @@ class _Measuring:
         return dataclasses.replace(instruments, embedder=embedder)
 
 
-def _print_result(output: Output, result: Report, refused: dict[Any, Any], details: bool) -> None:
-    from mio_rag.cli.show import (
-        evaluation_json,
-        print_failures,
-        print_run,
-        print_scores,
-        print_sets,
-        print_summary,
-    )
-    from mio_rag.evaluation.statistics import by_twins, part_read, reading_nothing
-
-    console = output.console
-    if output.as_json:
-        told = [{"method": m, "budget_tokens": b, **s.to_dict()} for (m, b), s in refused.items()]
-        output.json({**evaluation_json(result), **({"refusal": told} if told else {})})
-        return
-    print_run(console, result.run)
-    print_summary(console, result.summary, result.comparisons, result.run["baseline"], details=details)
-    for note in filter(None, (reading_nothing(result.rows), part_read(result.run), by_twins(result.rows))):
-        console.print(f"\nnote: {note}", style="yellow", soft_wrap=True)
-    print_sets(console, result.by_set)
-    if refused:
-        console.print("\nunanswerable questions: HasAns and NoAns as by SQuAD 2.0\n")
-        several = len({budget for _, budget in refused}) > 1
-        names = [f"{m} @{b}" if several else m for m, b in refused]
-        print_scores(console, "method", names, list(refused.values()))
-    if not details:
-        console.print("every measure, with intervals: --details, summary.json and the report", style="dim")
-    print_failures(console, result.rows)
-    console.print(f"\nreport: {result.folder}/report.html", soft_wrap=True)
-
-
 def _print_list(output: Output) -> None:
     """Print methods and measures."""
-    from mio_rag.cli.show import print_measures
+    from mio_rag.cli.show import measure_lines
     from mio_rag.evaluation.contenders import TOTALS
     from mio_rag.measures import measures
     from mio_rag.methods import known_methods
     from mio_rag.policies.make import kind_names
 
     found, methods = measures(), [*known_methods(), *TOTALS]
-    if output.as_json:
-        fields = ("name", "label", "meaning", "of", "better", "unit", "source")
-        told = [{field: getattr(measure, field) for field in fields} for measure in found]
-        output.json({"methods": methods, "policies": kind_names(), "measures": told})
-        return
+    fields = ("name", "label", "meaning", "of", "better", "unit", "source")
+    told = [{field: getattr(measure, field) for field in fields} for measure in found]
     more = "exact:UNITS, mmr:LAMBDA, and topk:K, bm25:K and so on, which stop after K passages"
-    output.console.print(f"methods: {', '.join(methods)}; {more}", soft_wrap=True)
-    output.console.print(f"policies: presets, files, {', '.join(kind_names())}\n", soft_wrap=True)
-    print_measures(output.console, found)
+    output.result(
+        {"methods": methods, "policies": kind_names(), "measures": told},
+        f"methods: {', '.join(methods)}; {more}",
+        f"policies: presets, files, {', '.join(kind_names())}\n",
+        *measure_lines(found),
+    )
 
 
 # -- demo -------------------------------------------------------------------------------------------------
 
 
+@o.command("embedder json")
 def demo(
+    call: o.Call,
     out: Annotated[Path, o.opt("Folder of the report; NAME-2 and so on where it exists.")] = Path(
         "mio-rag-demo"
     ),
-    embedder: o.EmbedderName = DEFAULTS.embedder,
     model: Annotated[str, o.opt("As in ask.")] = "extract",
-    json_output: o.Json = False,
 ) -> None:
-    """Compare with fused top-k and MMR on the bundled questions. Takes under a minute."""
+    """Compare methods on the bundled questions. Takes under a minute."""
     from mio_rag.evaluation.ledger import free_folder
 
     evaluate(
-        "demo", methods="mio,fused,mmr", budget="256,512", model=model, answer=32, embedder=embedder,
-        out=free_folder(out), json_output=json_output,
+        path="demo", methods="mio,fused,mmr", budgets="256,512", model=model, answer=32,
+        embedder=call.embedder, out=free_folder(out), json=call.json,
     )  # fmt: skip

@@ -1,24 +1,24 @@
-"""Commands that learn from questions: policy fit KIND."""
+"""Commands that learn from questions: policy fit relevance, settings, price, refusal and completeness."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from mio_rag.cli import options as o
-from mio_rag.cli.chosen import Chosen
-from mio_rag.cli.output import Output, open_output
 from mio_rag.defaults import DEFAULTS
-from mio_rag.errors import DataError, InputError, collect
+from mio_rag.errors import DataError, InputError
 
 if TYPE_CHECKING:
-    from mio_rag.corpora.dataset import Dataset
+    from mio_rag.cli.chosen import Chosen
     from mio_rag.evaluation.tune import TuneResult
+    from mio_rag.generation import Generator
+    from mio_rag.relevance import DocumentModel, RelevanceModel
     from mio_rag.retrieval.index import CorpusIndex
 
 fit_app = typer.Typer(
@@ -26,24 +26,16 @@ fit_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-Out = Annotated[Path, o.opt("File for what is learned.", "--out")]
-Draws = Annotated[int, o.opt("Seed of whatever is drawn.", "--seed")]
-
-
-def data_of(output: Output, path: str, questions: str | None, embedder: str) -> tuple[Dataset, CorpusIndex]:
-    """Return an opened source's questions and passages, and its index."""
-    found = o.opened(output, path, embedder)
-    return o.questions_of(found, questions), found.index
+_DATA = "path questions out embedder limit json"
+_KINDS = ("logistic", "isotonic")
 
 
 # -- relevance --------------------------------------------------------------------------------------------
 
 
-@fit_app.command("relevance")
+@o.command(f"{_DATA} set seed", app=fit_app, name="relevance")
 def fit_relevance(
-    path: o.SourcePath,
-    out: Out,
-    questions: o.Questions = None,
+    call: o.Call,
     kind: Annotated[str, o.opt("logistic or isotonic.")] = "logistic",
     link_stages: Annotated[int, o.opt("Stages with features from evidence links. 0: none.")] = 1,
     sentences: Annotated[
@@ -52,12 +44,7 @@ def fit_relevance(
     synthetic: Annotated[
         int | None, o.opt("Make so many questions from the documents, where none are labelled.")
     ] = None,
-    model_spec: Annotated[str | None, o.opt("Writes them. Default: their rarest words.", "--model")] = None,
-    set_: o.Sets = None,
-    embedder: o.EmbedderName = DEFAULTS.embedder,
-    limit: o.Limit = None,
-    seed: Draws = 0,
-    json_output: o.Json = False,
+    writer: Annotated[str | None, o.opt("Writes them. Default: their rarest words.", "--model")] = None,
 ) -> None:
     """Fit the probability that a passage is needed.
 
@@ -66,82 +53,84 @@ def fit_relevance(
     """
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.evaluation.fit import calibrate, calibrate_documents, write_model
-    from mio_rag.generation import Prompt, make_generator
-    from mio_rag.relevance import DocumentModel, RelevanceModel
     from mio_rag.relevance.documents import is_document_pool
     from mio_rag.relevance.synthetic import made_questions
     from mio_rag.retrieval import Retriever
-    from mio_rag.types import Question
 
-    output = open_output(json_output)
-
-    def check() -> None:
-        if kind not in ("logistic", "isotonic"):
-            raise InputError(f"--kind {kind} is unknown: choose logistic or isotonic")
+    def check_stages() -> None:
         if not 0 <= link_stages <= 3:
             raise InputError(f"--link-stages must be between 0 and 3, got {link_stages}")
 
-    chosen, *_ = collect(
-        lambda: Chosen.of(DEFAULTS.policy, set_),
-        lambda: o.at_least(limit=(limit, 1), seed=(seed, 0), synthetic=(synthetic, 1)),
-        check,
-        lambda: o.check_ending("--out", out, ".json"),
-    )
+    out = call.out
+    chosen, *_ = call.check(
+        lambda: o.one_of("--kind", kind, *_KINDS), check_stages,
+        lambda: o.check_ending("--out", out, ".json"), lambda: o.at_least(synthetic=(synthetic, 1)),
+    )  # fmt: skip
     if synthetic is None:
-        dataset, index = data_of(output, path, questions, embedder)
-        asked = dataset.questions[:limit]
+        dataset, index = call.data()
+        asked = dataset.questions[: call.limit]
     else:
-        index = o.opened(output, path, embedder).index
-        reader = make_generator(o.reader_spec(model_spec)) if model_spec else None
-
-        def write(text: str) -> str:
-            assert reader is not None
-            return reader.generate(Prompt(Question("made", "question"), (), "", text), max_tokens=48).text
-
-        with o.progress("making questions", synthetic) as advance:
+        index = call.open().index
+        with (
+            call.reader(writer and o.reader_spec(writer)) as reader,
+            o.progress("making questions", synthetic) as advance,
+        ):
             asked = made_questions(
-                index.passages, synthetic, write=write if reader else None, seed=seed, progress=advance
+                index.passages, synthetic, write=reader and _writing(reader), seed=call.seed, progress=advance
             )
         dataset = Dataset("made", tuple(index.passages), asked)
         if reader is None:
-            output.say("Questions of words alone are unlike people's: compare with what ships before use.")
+            call.output.say(
+                "Questions of words alone are unlike people's: compare with what ships before use."
+            )
     found = chosen.policy.search.retrieval
     if found.link_hops is None and index.links is not None:
         found = dataclasses.replace(found, link_hops=1)
     retriever = Retriever.of(index, found)
-    model: RelevanceModel | DocumentModel
+    of_fit: dict[str, Any] = {"seed": call.seed, "name": out.stem}
+    fitted: RelevanceModel | DocumentModel
     with o.progress("retrieving", len(asked)) as advance:
         if is_document_pool(retriever.retrieve(asked[0].text)):
-            model = calibrate_documents(asked, retriever, seed=seed, name=out.stem, progress=advance)
+            fitted = calibrate_documents(asked, retriever, **of_fit, progress=advance)
         else:
-            model = calibrate(
-                dataset,
-                retriever,
-                kind=cast("Any", kind),
-                link_stages=link_stages,
-                limit=limit,
-                seed=seed,
-                name=out.stem,
-                progress=advance,
-                sentences=sentences,
-            )
-    picture = write_model(model, out)
-    lines = []
+            fitted = calibrate(
+                dataset, retriever, kind=cast("Any", kind), link_stages=link_stages, limit=call.limit,
+                sentences=sentences, **of_fit, progress=advance,
+            )  # fmt: skip
+    picture = write_model(fitted, out)
+    told = {"out": str(out), "plot": picture and str(picture), **fitted.to_dict()}
+    call.output.result(told, *_relevance_lines(fitted, out, picture))
+
+
+def _writing(reader: Generator) -> Callable[[str], str]:
+    """A model as what writes a text to a text."""
+    from mio_rag.generation import Prompt
+    from mio_rag.types import Question
+
+    question = Question("made", "question")
+    return lambda text: reader.generate(Prompt(question, (), "", text), max_tokens=48).text
+
+
+def _relevance_lines(model: RelevanceModel | DocumentModel, out: Path, picture: Path | None) -> list[str]:
+    """What was fitted, and how good it is on questions that were not seen."""
+    from mio_rag.relevance import DocumentModel
+
     if isinstance(model, DocumentModel):
         of = model.measures
-        lines.append(
+        return [
             f"{of['questions']} questions, {of['units']} units, {of['needed']} needed; log loss "
             f"{of['log_loss_after']:.3f} out of fold, {of['log_loss_before']:.3f} by what ships; {out}"
-        )
-    elif model.sentences is not None:
+        ]
+    lines = []
+    if model.sentences is not None:
         said = model.sentences.measures
         lines.append(
             f"{said['questions']} questions, {said['sentences']} sentences, {said['needed']} needed; "
             f"log loss {said['log_loss_after']:.4f} out of fold, {said['log_loss_before']:.4f} by what ships"
         )
-    if picture is None and isinstance(model, RelevanceModel):
+    if picture is None:
         lines.append(f"{out}: relevance of passages as it ships")
-    elif isinstance(model, RelevanceModel):
+    else:
         of = model.measures
         lines.append(
             f"{of['questions']} questions, {of['candidates']} candidates, {of['needed']} needed; out of fold:"
@@ -152,7 +141,7 @@ def fit_relevance(
             for label, key in (("cosine as it is", "before"), (f"{model.kind} model", "after"))
         ]
         lines.append(f"{out}, {picture}")
-    output.result({"out": str(out), "plot": picture and str(picture), **model.to_dict()}, *lines)
+    return lines
 
 
 # -- settings ---------------------------------------------------------------------------------------------
@@ -171,9 +160,7 @@ def _changed(chosen: Chosen, selection: Mapping[str, Any], **tables: Mapping[str
         "preset": chosen.policy.selection.preset,
         **{key: value for key, value in own.items() if value is not None},
     }
-    for name, table in tables.items():
-        data[name] = {**data.get(name, {}), **table}
-    return data
+    return data | {name: {**data.get(name, {}), **table} for name, table in tables.items()}
 
 
 def _write(out: Path, data: dict[str, Any], measured: Mapping[str, Any], comment: str) -> None:
@@ -189,12 +176,9 @@ def _write(out: Path, data: dict[str, Any], measured: Mapping[str, Any], comment
     write_atomically(out, lines + toml_text({**data, "measured": dict(measured)}))
 
 
-@fit_app.command("settings")
+@o.command(f"{_DATA} budget policy set seed", app=fit_app, name="settings")
 def fit_settings(
-    path: o.SourcePath,
-    out: Out,
-    questions: o.Questions = None,
-    budget: o.Budget = None,
+    call: o.Call,
     recall: Annotated[float | None, o.opt("Find this share of the evidence with the fewest tokens.")] = None,
     vary: Annotated[str, o.opt("Also redundancy_by_relevance, max_per_source. The rest stays.")] = _VARY,
     trials: Annotated[int, o.opt("Maximum trials of each search.")] = 60,
@@ -204,12 +188,6 @@ def fit_settings(
         str | None, o.opt("Fit a relevance model within the folds: logistic or isotonic.")
     ] = None,
     storage: Annotated[Path | None, o.opt("SQLite file of the trials. [default: OUT, .sqlite]")] = None,
-    policy: o.PolicyName = DEFAULTS.policy,
-    set_: o.Sets = None,
-    embedder: o.EmbedderName = DEFAULTS.embedder,
-    limit: o.Limit = None,
-    seed: Draws = 0,
-    json_output: o.Json = False,
 ) -> None:
     """Find weights of the program, and write a policy file.
 
@@ -220,67 +198,57 @@ def fit_settings(
     from mio_rag.retrieval import Retriever
     from mio_rag.storage import claimed, make_parent
 
-    kept = storage or out.with_suffix(".sqlite")
+    out, kept = call.out, storage or call.out.with_suffix(".sqlite")
     told = f"finished trials are kept in '{kept}': run the same command to resume"
-    output = open_output(json_output, lambda: told if kept.exists() else "")
+    call.output.kept = lambda: told if kept.exists() else ""
 
     def check() -> None:
         o.check_ending("--out", out, ".toml")
         if storage is not None and os.path.realpath(storage) == os.path.realpath(out):
             raise InputError(f"--storage must be another file than --out, got {storage}")
-        if relevance not in (None, "logistic", "isotonic"):
-            raise InputError(f"--relevance {relevance} is unknown: choose logistic or isotonic")
         make_parent(out)
 
-    chosen, *_ = collect(
-        lambda: Chosen.of(policy, set_, budget=budget, seed=seed).whole(),
-        lambda: o.at_least(limit=(limit, 1)),
-        check,
+    chosen, *_ = call.check(
+        lambda: o.one_of("--relevance", relevance, *_KINDS), check, policy=lambda: call.chosen().whole()
     )
-    selector = chosen.selector
-    options = dataclasses.replace(selector.options, time_limit_seconds=1.0, relative_gap=0.001)
-    selector = selector.replace(options=options, **({"relevance_model": "given"} if relevance else {}))
-    goal = Goal(chosen.policy.limits.budget, recall)
+    options = dataclasses.replace(chosen.selector.options, time_limit_seconds=1.0, relative_gap=0.001)
+    selector = chosen.selector.replace(options=options, **({"relevance_model": "given"} if relevance else {}))
     settings = TuneSettings(
-        goal, selector, cast("Any", relevance) or selector.relevance_model, o.listed(vary), trials, patience,
-        folds, seed,
+        Goal(chosen.policy.limits.budget, recall), selector,
+        cast("Any", relevance) or selector.relevance_model, o.listed(vary), trials, patience, folds,
+        call.seed,
     )  # fmt: skip
-    dataset, index = data_of(output, path, questions, embedder)
+    dataset, index = call.data()
     o.check_fits(selector, index)
-    asked = [q for q in dataset.questions[:limit] if q.gold_ids]
-    asked = asked or [q for q in dataset.questions[:limit] if q.gold_sources]
+    asked = [q for q in dataset.questions[: call.limit] if q.gold_ids]
+    asked = asked or [q for q in dataset.questions[: call.limit] if q.gold_sources]
     if not asked:
         raise DataError(f"no question of '{dataset.name}' names its gold passages or documents: label some")
     search = chosen.policy.search
-    retriever = Retriever.of(index, search.retrieval)
     label = str([dataset.content_hash(), index.digest(), search.to_dict()])
     with claimed(out):
         with o.progress("retrieving", len(asked)) as advance:
-            pools = retriever.retrieve_many([q.text for q in asked], advance)
+            pools = Retriever.of(index, search.retrieval).retrieve_many([q.text for q in asked], advance)
         with o.progress("trials", (folds + 1) * trials) as advance:
             found = tune(asked, pools, settings, kept, label=label, progress=advance)
+        best = found.setting
         own = {
-            "redundancy_weight": found.setting.redundancy_weight,
-            "redundancy_by_relevance": found.setting.redundancy_by_relevance or None,
-            "passage_penalty": found.setting.passage_penalty,
-            "link_benefit": found.setting.link_benefit,
-            "max_per_source": found.setting.max_per_source,
+            "redundancy_weight": best.redundancy_weight,
+            "redundancy_by_relevance": best.redundancy_by_relevance or None,
+            "passage_penalty": best.passage_penalty,
+            "link_benefit": best.link_benefit,
+            "max_per_source": best.max_per_source,
             "units": selector.units,
         }
         if relevance:
-            own["relevance_model"] = _fitted(asked, pools, relevance, out, seed, index, dataset.name)
-        data = _changed(
-            chosen,
-            own,
-            price={"token": found.setting.token_price},
-            limits={"budget": found.setting.budget_tokens},
-        )
+            own["relevance_model"] = _fitted(asked, pools, relevance, call, index, dataset.name)
+        data = _changed(chosen, own, price={"token": best.token_price}, limits={"budget": best.budget_tokens})
         _write(out, data, _figures(found), _tuned_comment(found, dataset.name, recall))
-    output.result({"out": str(out), "policy": data, **found.to_dict()}, *tuned_lines(found), str(out))
+    call.output.result({"out": str(out), "policy": data, **found.to_dict()}, *tuned_lines(found), str(out))
 
 
 def _fitted(
-    asked: Sequence[Any], pools: Sequence[Any], kind: str, out: Path, seed: int, index: CorpusIndex, name: str
+    asked: Sequence[Any], pools: Sequence[Any], kind: str, call: o.Call, index: CorpusIndex, name: str
 ) -> str:
     """Fit relevance on all questions, and write it next to the policy; its file name."""
     from mio_rag.evaluation.fit import write_model
@@ -288,14 +256,11 @@ def _fitted(
 
     labelled = [Labelled(p, frozenset(q.gold_ids)) for p, q in zip(pools, asked, strict=True)]
     model = fit(
-        labelled,
-        kind=cast("Any", kind),
-        seed=seed,
-        name=out.stem,
+        labelled, kind=cast("Any", kind), seed=call.seed, name=call.out.stem,
         embedder=index.embedder.fingerprint,
         provenance=f"{len(labelled)} questions of '{name}', fitted while tuning",
-    )
-    path = out.with_name(f"{out.stem}.relevance.json")
+    )  # fmt: skip
+    path = call.out.with_name(f"{call.out.stem}.relevance.json")
     write_model(model, path)
     return path.name
 
@@ -365,18 +330,10 @@ def tuned_lines(found: TuneResult) -> list[str]:
 _APART = 1.1
 
 
-@fit_app.command("price")
+@o.command(f"{_DATA} budget policy set", app=fit_app, name="price", budget=2048)
 def fit_price(
-    path: o.SourcePath,
-    out: Out,
+    call: o.Call,
     mean_tokens: Annotated[float, o.opt("Tokens of context that a question may take on average.")],
-    questions: o.Questions = None,
-    budget: Annotated[int, o.opt("Largest context of any question, in tokens.", "--budget", "-b")] = 2048,
-    policy: o.PolicyName = DEFAULTS.policy,
-    set_: o.Sets = None,
-    embedder: o.EmbedderName = DEFAULTS.embedder,
-    limit: o.Limit = None,
-    json_output: o.Json = False,
 ) -> None:
     """Find the price of a token for a mean length of contexts.
 
@@ -386,7 +343,7 @@ def fit_price(
     from mio_rag.retrieval import Retriever
     from mio_rag.storage import claimed, make_parent
 
-    output = open_output(json_output)
+    out, budget = call.out, call.budget or 0
 
     def check() -> None:
         o.check_ending("--out", out, ".toml")
@@ -396,15 +353,13 @@ def fit_price(
             raise InputError(f"--mean-tokens {mean_tokens:g} is above --budget {budget}: raise the budget")
         make_parent(out)
 
-    chosen, *_ = collect(
-        lambda: Chosen.of(policy, set_, budget=budget).whole(), lambda: o.at_least(limit=(limit, 1)), check
-    )
+    chosen, *_ = call.check(check, policy=lambda: call.chosen().whole())
     if "price.token" in chosen.given:
         raise InputError("price.token is what is looked for: leave it out")
     selector = chosen.selector.replace(token_price=0.0)
-    dataset, index = data_of(output, path, questions, embedder)
+    dataset, index = call.data()
     o.check_fits(selector, index)
-    asked = dataset.questions[:limit]
+    asked = dataset.questions[: call.limit]
     with claimed(out):
         with o.progress("retrieving", len(asked)) as advance:
             retriever = Retriever.of(index, chosen.policy.search.retrieval)
@@ -434,101 +389,79 @@ def fit_price(
         )
         data = _changed(chosen, {"units": selector.units}, price={"by": "fixed", "token": found.token_price})
         _write(out, data, measured, comment)
-    output.result({"out": str(out), "policy": data, **found.to_dict()}, found.explain(), str(out))
+    call.output.result({"out": str(out), "policy": data, **found.to_dict()}, found.explain(), str(out))
 
 
 # -- refusal ----------------------------------------------------------------------------------------------
 
 
-@fit_app.command("refusal")
-def fit_refusal(
-    path: o.SourcePath,
-    out: Out,
-    questions: o.Questions = None,
-    model: o.Model = None,
-    budget: o.Budget = None,
-    answer: o.Answer = None,
-    embedder: o.EmbedderName = DEFAULTS.embedder,
-    limit: o.Limit = None,
-    seed: Draws = 0,
-    json_output: o.Json = False,
-) -> None:
+@o.command(f"{_DATA} model budget answer seed", app=fit_app, name="refusal")
+def fit_refusal(call: o.Call) -> None:
     """Fit when to refuse a question, and measure it.
 
     Needs questions of both kinds. Questions without an answer have the type 'unanswerable'. Use the file with
     --set answers.refusal=FILE.
     """
-    from mio_rag.cli.show import print_scores
+    from mio_rag.cli.show import score_table
     from mio_rag.evaluation.ledger import environment
-    from mio_rag.generation import check_generator, make_generator
+    from mio_rag.generation import check_generator
     from mio_rag.refusal.fitting import fit_refusal as fit
     from mio_rag.refusal.fitting import observe, warnings_of
 
-    output, spec = open_output(json_output), o.reader_spec(model)
+    spec = o.reader_spec(call.model)
     tokens: dict[str, Any] = {
-        "budget_tokens": budget or DEFAULTS.budget,
-        "max_tokens": answer or DEFAULTS.answer,
+        "budget_tokens": call.budget or DEFAULTS.budget,
+        "max_tokens": call.answer or DEFAULTS.answer,
     }
-    collect(
-        lambda: check_generator(spec),
-        lambda: o.at_least(limit=(limit, 1), budget=(budget, 1), answer=(answer, 1)),
-    )
-    dataset, index = data_of(output, path, questions, embedder)
-    reader = make_generator(spec)
-    try:
-        asked = dataclasses.replace(dataset, questions=dataset.questions[:limit])
+    call.check(lambda: check_generator(spec))
+    dataset, index = call.data()
+    asked = dataclasses.replace(dataset, questions=dataset.questions[: call.limit])
+    with call.reader(spec) as reader:
         with o.progress("answering", len(asked.questions)) as advance:
             observed = observe(asked, index, reader, **tokens, progress=advance)
         made, scores = fit(
-            observed, index, reader, seed, data=dataset.name, data_sha256=asked.content_hash(), **tokens,
-            **environment(),
+            observed, index, reader, call.seed, data=dataset.name, data_sha256=asked.content_hash(),
+            **tokens, **environment(),
         )  # fmt: skip
-    finally:
-        reader.close()
-    made.save(out)
+    made.save(call.out)
     notes = warnings_of(scores)
     told = {key: made.provenance[key] for key in ("fitted_on", "brier", "held_out")}
     count = next(iter(scores.values())).questions
-    output.result(
-        {"out": str(out), "threshold": made.threshold, **told, "notes": notes},
+    call.output.result(
+        {"out": str(call.out), "threshold": made.threshold, **told, "notes": notes},
         f"{dataset.name}: fitted on {told['fitted_on']} questions, measured on {count} others; "
         f"reader {made.reader}\n",
-        lambda: print_scores(output.console, "", list(scores), list(scores.values())),
+        score_table("", list(scores), list(scores.values())),
         *(f"note: {note}" for note in notes),
-        f"\nrefused above a probability of {made.threshold:.3f}; Brier score {told['brier']:.3f} -> {out}",
+        f"\nrefused above a probability of {made.threshold:.3f}; Brier score {told['brier']:.3f} -> "
+        f"{call.out}",
     )
 
 
 # -- completeness -----------------------------------------------------------------------------------------
 
 
-@fit_app.command("completeness")
-def fit_completeness(
-    path: o.SourcePath,
-    out: Out,
-    questions: o.Questions = None,
-    embedder: o.EmbedderName = DEFAULTS.embedder,
-    limit: Annotated[int, o.opt("Most questions, drawn by seed.")] = 500,
-    seed: Draws = 0,
-    json_output: o.Json = False,
-) -> None:
+@o.command(f"{_DATA} seed", app=fit_app, name="completeness", limit=500)
+def fit_completeness(call: o.Call) -> None:
     """Learn how likely the evidence is complete.
 
-    Needs labelled questions. Use the file with --set repeat.calibration=FILE.
+    Needs labelled questions, of which --limit are drawn by --seed. Use the file with
+    --set repeat.calibration=FILE.
     """
     from mio_rag.evaluation.fit import calibrate_completeness
     from mio_rag.storage import make_parent, write_atomically
 
-    output = open_output(json_output)
+    limit = call.limit or 0
     o.at_least(limit=(limit, 1))
-    dataset, index = data_of(output, path, questions, embedder)
+    dataset, index = call.data()
     with o.progress("reading", min(limit, len(dataset.questions))) as advance:
-        found = calibrate_completeness(dataset, index, limit=limit, seed=seed, progress=advance)
-    make_parent(out)
-    write_atomically(out, found.model.to_json())
-    output.result(
-        {"file": str(out), **found.to_dict()},
+        found = calibrate_completeness(dataset, index, limit=limit, seed=call.seed, progress=advance)
+    make_parent(call.out)
+    write_atomically(call.out, found.model.to_json())
+    call.output.result(
+        {"file": str(call.out), **found.to_dict()},
         f"{found.questions} questions: on those not seen, probabilities are off by {found.error:.3f} (as "
         f"shipped: {found.shipped_error:.3f}; by chance alone, on so few: {found.chance:.3f}), Brier "
-        f"{found.brier:.3f} ({found.shipped_brier:.3f})\n{out}",
+        f"{found.brier:.3f} ({found.shipped_brier:.3f})",
+        str(call.out),
     )

@@ -3,43 +3,44 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mio_rag.cli.options import EmbedderName, Json, arg, opt, progress
-from mio_rag.cli.output import Output, open_output
-from mio_rag.defaults import DEFAULTS
+from mio_rag.cli import options as o
 from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.sources import Building, Opened
+    from mio_rag.sources import Opened
 
 
+@o.command("embedder json")
 def index(
+    call: o.Call,
     path: Annotated[
-        str | None, arg("Folder or file of documents, a JSONL file of passages, or a question set.", "PATH")
+        str | None, o.arg("Folder or file of documents, a JSONL file of passages, or a question set.", "PATH")
     ] = None,
-    out: Annotated[Path | None, opt("Write the index here. [default: the cache]")] = None,
-    embedder: EmbedderName = DEFAULTS.embedder,
-    vectors: Annotated[str, opt("exact, 8bit (a quarter of the memory), or pq (a 16th).")] = "exact",
+    out: Annotated[Path | None, o.opt("Write the index here. [default: the cache]")] = None,
+    vectors: Annotated[str, o.opt("exact, 8bit (a quarter of the memory), or pq (a 16th).")] = "exact",
     sentences: Annotated[
-        bool, opt("Embed every sentence, too: better for units of sentences.", "--sentences")
+        bool, o.opt("Embed every sentence, too: better for units of sentences.", "--sentences")
     ] = False,
     entities: Annotated[
-        str | None, opt("Link passages by the named entities of a model: spacy:MODEL.")
+        str | None, o.opt("Link passages by the named entities of a model: spacy:MODEL.")
     ] = None,
-    max_file_mb: Annotated[float | None, opt("Skip larger files. [default: 100]")] = None,
-    follow_links: Annotated[bool, opt("Follow symbolic links out of PATH.", "--follow-links")] = False,
-    overwrite: Annotated[bool, opt("Replace an index of something else at --out.", "--overwrite")] = False,
+    max_file_mb: Annotated[float | None, o.opt("Skip larger files. [default: 100]")] = None,
+    follow_links: Annotated[bool, o.opt("Follow symbolic links out of PATH.", "--follow-links")] = False,
+    overwrite: Annotated[bool, o.opt("Replace an index of something else at --out.", "--overwrite")] = False,
     check: Annotated[
-        bool, opt("Report what changed and what cannot be read. Write nothing.", "--check")
+        bool, o.opt("Report what changed and what cannot be read. Write nothing.", "--check")
     ] = False,
-    show_list: Annotated[bool, opt("List cached indexes.", "--list")] = False,
-    prune: Annotated[bool, opt("Remove cached indexes whose source is gone.", "--prune")] = False,
-    json_output: Json = False,
+    show_list: Annotated[bool, o.opt("List cached indexes.", "--list")] = False,
+    prune: Annotated[bool, o.opt("Remove cached indexes whose source is gone.", "--prune")] = False,
 ) -> None:
-    """Index documents, or refresh an index. select and ask do this themselves.
+    """Index documents, or refresh an index.
+
+    select and ask do this themselves.
 
     \b
       mio-rag index handbook
@@ -48,94 +49,95 @@ def index(
     from mio_rag.sources import Building, cached_indexes, changes_of, open_source
     from mio_rag.sources import prune as remove
 
-    output = open_output(json_output)
+    output = call.output
     if show_list or prune:
         found = remove() if prune else cached_indexes()
-        _print_list(output, found, "removed" if prune else "")
+        did, none = ("removed ", "nothing to remove") if prune else ("", "no cached indexes")
+        lines = [
+            f"{did}{one['index']}  {one['source']}  {one['embedder']}, {one['files']} files"
+            f"{'  (gone)' if one['gone'] and not prune else ''}"
+            for one in found
+        ]
+        output.result({"indexes": found}, *(lines or [none]))
         return
     if path is None:
         raise InputError("PATH is missing: give a folder or file of documents")
     if max_file_mb is not None and not 0 < max_file_mb < math.inf:
         raise InputError(f"--max-file-mb must be > 0, got {max_file_mb:g}")
     most = None if max_file_mb is None else max(1, round(max_file_mb * 1e6))
-    how = Building(embedder, vectors, sentences, entities, follow_links, most)
+    how = Building(call.embedder, vectors, sentences, entities, follow_links, most)
     if check:
         collect(how.check)
-        _print_changes(output, changes_of(path, how, out))
+        seen = changes_of(path, how, out)
+        output.result(
+            {**asdict(seen.changes), "not_read": [asdict(one) for one in seen.left_out]}, *_changed(seen)
+        )
         return
-    done = open_source(path, how, out=out, overwrite=overwrite, progress=progress)
-    _print_built(output, done, how)
+    done = open_source(path, how, out=out, overwrite=overwrite, progress=o.progress)
+    told, lines = _built(done, call.embedder)
+    output.result(told, *lines, *_left_out(done))
 
 
-def _print_list(output: Output, found: list[dict[str, Any]], did: str) -> None:
-    if output.as_json:
-        output.json({"indexes": found})
-        return
-    for one in found:
-        gone = "  (gone)" if one["gone"] and not did else ""
-        told = f"{one['index']}  {one['source']}  {one['embedder']}, {one['files']} files{gone}"
-        output.console.print(f"{did} {told}".strip(), soft_wrap=True)
-    if not found:
-        output.console.print("nothing to remove" if did else "no cached indexes")
-
-
-def _print_changes(output: Output, found: Opened) -> None:
-    changes = found.changes
-    if output.as_json:
-        output.json({**asdict(changes), "not_read": [asdict(one) for one in found.left_out]})
-        return
+def _changed(found: Opened) -> Iterator[str]:
     for what in ("changed", "added", "removed"):
-        for name in getattr(changes, what):
-            output.console.print(f"{what:<9} {name}", soft_wrap=True)
-    if not changes:
-        output.console.print("Nothing changed.")
+        for name in getattr(found.changes, what):
+            yield f"{what:<9} {name}"
+    if not found.changes:
+        yield "Nothing changed."
     for one in found.left_out:
-        output.console.print(f"not read  {one.path}: {one.reason}", soft_wrap=True)
+        yield f"not read  {one.path}: {one.reason}"
 
 
-def _print_built(output: Output, done: Opened, how: Building) -> None:
-    from mio_rag.cli.show import print_left_out
+def _left_out(found: Opened) -> Iterator[str]:
+    """Files that are not in the index, those of one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for item in found.left_out:
+        reasons.setdefault(item.reason, []).append(item.path)
+    for reason, paths in list(reasons.items())[:20]:
+        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+        yield f"not read  {', '.join(paths[:3])}{more}: {reason}"
+    if len(reasons) > 20:
+        yield f"and {len(reasons) - 20} other reasons; --json lists everything"
+
+
+def _built(done: Opened, embedder: str) -> tuple[dict[str, Any], list[str]]:
+    """An index as plain data, and in words."""
     from mio_rag.formulations.numbers import plural
     from mio_rag.retrieval.repetition import contradicting
 
     index, repeated = done.index, done.index.repetition
-    contradict = contradicting(index.passages)
     overlapping, copies = (0, 0) if repeated is None else (repeated.overlapping, repeated.copies)
-    if output.as_json:
-        output.json(
-            {
-                "index": str(done.folder),
-                "source": done.source,
-                "files": len(done.files),
-                **asdict(done.changes),
-                "passages": len(index),
-                "dimensions": index.dimensions,
-                "embedder": how.embedder,
-                "seconds": done.seconds,
-                "overlapping": overlapping,
-                "contradicting": contradict,
-                "near_duplicates": copies,
-                "sentences": 0 if index.sentences is None else len(index.sentences),
-                "left_out": [asdict(item) for item in done.left_out],
-            }
+    told: dict[str, Any] = {
+        "index": str(done.folder),
+        "source": done.source,
+        "files": len(done.files),
+        **asdict(done.changes),
+        "passages": len(index),
+        "dimensions": index.dimensions,
+        "embedder": embedder,
+        "seconds": done.seconds,
+        "overlapping": overlapping,
+        "contradicting": contradicting(index.passages),
+        "near_duplicates": copies,
+        "sentences": 0 if index.sentences is None else len(index.sentences),
+        "left_out": [asdict(item) for item in done.left_out],
+    }
+    cut = "" if index.sentences is None else f" in {plural(len(index.sentences), 'sentence')}"
+    files = f"Read {plural(len(done.files), 'file')}. " if done.files else ""
+    lines = [
+        f"{files}Indexed {plural(len(index), 'passage')}{cut}, {index.dimensions} dimensions by {embedder}, "
+        f"in {done.seconds:.1f} s."
+        if done.built
+        else "Nothing changed.",
+        f"Stored in {done.folder}",
+    ]
+    lines += [
+        f"of these, {count} {what}"
+        for count, what in (
+            (overlapping, "with a known place in their document (overlaps are read once)"),
+            (told["contradicting"], "of documents with two texts at the same place (read by themselves)"),
+            (copies, f"near-duplicate{'s' * (copies > 1)} of an earlier one"),
         )
-        return
-    console = output.console
-    if not done.built:
-        console.print("Nothing changed.")
-    else:
-        cut = "" if index.sentences is None else f" in {plural(len(index.sentences), 'sentence')}"
-        files = f"Read {plural(len(done.files), 'file')}. " if done.files else ""
-        console.print(
-            f"{files}Indexed {plural(len(index), 'passage')}{cut}, {index.dimensions} dimensions by "
-            f"{how.embedder}, in {done.seconds:.1f} s."
-        )
-    console.print(f"Stored in {done.folder}", soft_wrap=True)
-    for count, what in (
-        (overlapping, "with a known place in their document (overlaps are read once)"),
-        (contradict, "of documents with two texts at the same place (read by themselves)"),
-        (copies, f"near-duplicate{'s' * (copies > 1)} of an earlier one"),
-    ):
-        if count:
-            console.print(f"of these, {count} {what}")
-    print_left_out(console, done.left_out)
+        if count
+    ]
+    return told, lines

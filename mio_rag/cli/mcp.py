@@ -12,7 +12,9 @@ from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, collect
 
 
+@o.command("policy embedder")
 def mcp(
+    call: o.Call,
     paths: Annotated[list[str], o.arg("Folders or files of documents, indexes, or a store.", "PATH...")],
     http: Annotated[
         str | None, o.opt("Serve over HTTP at /mcp, instead of stdio.", "--http", metavar="[HOST:]PORT")
@@ -20,8 +22,6 @@ def mcp(
     allow_ask: Annotated[
         str | None, o.opt("Add a tool that answers with this model.", "--allow-ask", metavar="MODEL")
     ] = None,
-    policy: o.PolicyName = DEFAULTS.policy,
-    embedder: o.EmbedderName = DEFAULTS.embedder,
     print_config: Annotated[
         str | None,
         o.opt(
@@ -40,13 +40,13 @@ def mcp(
       mio-rag mcp handbook --http 8765
     """
     from mio_rag.assistants import Assistants, configuration, run_http, run_stdio
-    from mio_rag.generation import check_generator
     from mio_rag.sources import kind_of
 
+    policy, embedder = call.policy, call.embedder
     spec = None if allow_ask is None else o.reader_spec(allow_ask)
     address, *_ = collect(
         lambda: _address(http),
-        lambda: None if spec is None else check_generator(spec),
+        lambda: None if spec is None else o.check_model(spec),
         *(lambda path=path: kind_of(path) for path in paths),
     )
     if print_config is not None:

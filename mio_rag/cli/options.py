@@ -1,21 +1,24 @@
-"""Options that several commands share, and how their values are read."""
+"""Options that several commands share, each declared once, and what a command does with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from mio_rag.cli.output import Output, open_output
 from mio_rag.defaults import DEFAULTS
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
-    from mio_rag.cli.output import Output
+    from mio_rag.cli.chosen import Chosen
     from mio_rag.corpora.dataset import Dataset
+    from mio_rag.generation import Generator
     from mio_rag.retrieval.index import CorpusIndex
     from mio_rag.selection.selector import Selector
     from mio_rag.sources import Opened
@@ -31,71 +34,229 @@ def arg(text: str, metavar: str | None = None) -> Any:
     return typer.Argument(metavar=metavar, help=text, show_default=False)
 
 
-SourcePath = Annotated[
-    str, arg("Folder or file of documents, an index, a JSONL file of passages, or a question set.", "PATH")
-]
-QuestionText = Annotated[str, arg("What is asked.", "QUESTION")]
-Questions = Annotated[
-    str | None, opt("Question set, where PATH has none of its own.", "--questions", metavar="DATA")
-]
-Budget = Annotated[
-    int | None, opt(f"Largest context, in tokens. [default: {DEFAULTS.budget}]", "--budget", "-b")
-]
-Budgets = Annotated[str, opt("Token budgets, separated by commas.", "--budget", "-b")]
-Answer = Annotated[int | None, opt(f"Longest answer, in tokens. [default: {DEFAULTS.answer}]", "--answer")]
-Units = Annotated[str | None, opt("auto, passages or sentences. [default: auto]", "--units")]
-Model = Annotated[
-    str | None,
-    opt(
-        "openai:NAME[@URL], gguf:FILE, hf:ID, or extract, which quotes a span. "
-        "[default: $MIO_RAG_MODEL, else extract]",
-        "--model",
+_NEEDED = inspect.Parameter.empty
+Shared = tuple[Any, Any]
+
+
+def _opt(kind: Any, default: Any, text: str, *flags: str, **more: Any) -> Shared:
+    return Annotated[kind, opt(text, *flags, **more)], default
+
+
+def _arg(kind: Any, text: str, metavar: str) -> Shared:
+    return Annotated[kind, arg(text, metavar)], _NEEDED
+
+
+Texts = list[str] | None
+#: Shared options by name: type, help and default. These stand before the options of a command itself;
+_FIRST: dict[str, Shared] = {
+    "path": _arg(str, "Folder or file of documents, an index, JSONL of passages, or a question set.", "PATH"),
+    "paths": _arg(list[str], "As in select; each with questions. Or tables of an earlier run.", "PATH..."),
+    "question": _arg(str, "What is asked.", "QUESTION"),
+    "out": _opt(Path, _NEEDED, "File for what is learned.", "--out"),
+    "folder": _opt(Path, _NEEDED, "Folder of the output; an interrupted run resumes there.", "--out"),
+    "questions": _opt(
+        str | None, None, "Question set, where PATH has none; several with commas.", "--questions",
+        metavar="DATA",
     ),
-]
-PolicyName = Annotated[str, opt("A policy file, a preset, or a name of `mio-rag policy list`.", "--policy")]
-Sets = Annotated[
-    list[str] | None, opt("Change one setting of the policy. Repeatable.", "--set", metavar="KEY=VALUE")
-]
-EmbedderName = Annotated[
-    str, opt("For what is not indexed yet: minilm, tfidf, or a model's id or folder.", "--embedder")
-]
-NoRefresh = Annotated[bool, opt("Use the stored index, even if documents changed.", "--no-refresh")]
-Mapped = Annotated[bool, opt("Leave the index on disk: less memory, slower searches.", "--mapped")]
-Where = Annotated[
-    list[str] | None,
-    opt(
-        "Only matching documents: 'source=travel*', 'date>=2026-01-01', 'tenant=a'. Repeatable.",
-        "--where",
-        "-w",
-        metavar="EXPR",
+    "budget": _opt(
+        int | None, None, f"Largest context, in tokens. [default: {DEFAULTS.budget}]", "--budget", "-b"
     ),
-]
-Why = Annotated[bool, opt("Explain what was selected and what was left out.", "--why")]
-Limit = Annotated[int | None, opt("Only the first N questions.", "--limit")]
-Seed = Annotated[int | None, opt("Seed of whatever is drawn. [default: 0]", "--seed")]
-Resume = Annotated[bool, opt("Continue an interrupted run.", "--resume")]
-Json = Annotated[bool, opt("Print one JSON object on stdout and nothing else there.", "--json")]
+    "where": _opt(
+        Texts, None, "Only matching documents: 'source=travel*', 'date>=2026-01-01', 'tenant=a'. Repeatable.",
+        "--where", "-w", metavar="EXPR",
+    ),
+    "units": _opt(str | None, None, "auto, passages or sentences. [default: auto]", "--units"),
+    "model": _opt(
+        str | None, None, "openai:NAME[@URL], gguf:FILE, hf:ID, or extract, which quotes a span. "
+        "[default: $MIO_RAG_MODEL, else extract]", "--model",
+    ),
+    "answer": _opt(
+        int | None, None, f"Longest answer, in tokens. [default: {DEFAULTS.answer}]", "--answer"
+    ),
+}  # fmt: skip
+#: and these behind.
+_LAST: dict[str, Shared] = {
+    "plugin": _opt(
+        list[Path] | None, None, "Python file that registers methods or measures. Repeatable.", "--plugin",
+        metavar="FILE",
+    ),
+    "policy": _opt(
+        str, DEFAULTS.policy, "A policy file, a preset, or a name of `mio-rag policy list`.", "--policy"
+    ),
+    "set": _opt(
+        Texts, None, "Change one setting of the policy. Repeatable.", "--set", metavar="KEY=VALUE"
+    ),
+    "embedder": _opt(
+        str, DEFAULTS.embedder, "For what is not indexed yet: minilm, tfidf, or a model's id or folder.",
+        "--embedder",
+    ),
+    "engine": _opt(str, "local", "local, or ray.", "--engine"),
+    "workers": _opt(int, 1, "Worker processes. 0: one per core.", "--workers"),
+    "column": _opt(Texts, None, "OURS=THEIRS: a column has another name. Repeatable.", "--column"),
+    "shard_rows": _opt(int, 5000, "Maximum rows of an output file.", "--shard-rows"),
+    "limit": _opt(int | None, None, "Only the first N questions.", "--limit"),
+    "seed": _opt(int, 0, "Seed of whatever is drawn.", "--seed"),
+    "why": _opt(bool, False, "Explain what was selected and what was left out.", "--why"),
+    "proof": _opt(bool, False, "Print the certificate.", "--proof"),
+    "no_refresh": _opt(bool, False, "Use the stored index, even if documents changed.", "--no-refresh"),
+    "mapped": _opt(bool, False, "Leave the index on disk: less memory, slower searches.", "--mapped"),
+    "resume": _opt(bool, False, "Continue an interrupted run.", "--resume"),
+    "json": _opt(bool, False, "Print one JSON object on stdout and nothing else there.", "--json"),
+}  # fmt: skip
 
 
-Plugins = Annotated[
-    list[Path] | None,
-    opt("Python file that registers methods or measures. Repeatable.", "--plugin", metavar="FILE"),
-]
+def command(
+    names: str, *, app: typer.Typer | None = None, name: str | None = None, **defaults: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function: it gets a `Call` with the shared options, then its own.
+
+    names: of shared options, parted by blanks.
+    app: group of commands that it belongs to, under `name`.
+    defaults: of shared options, where this command has others.
+    """
+    wanted = set(names.split())
+
+    def made(function: Callable[..., None]) -> Callable[..., None]:
+        own = dict(list(inspect.signature(function).parameters.items())[1:])
+        hints = get_type_hints(function, include_extras=True)
+        shared = {
+            key: (kind, defaults.get(key, default))
+            for table in (_FIRST, _LAST)
+            for key, (kind, default) in table.items()
+            if key in wanted
+        }
+        assert wanted == set(shared), wanted - set(shared)
+        mine = {key: (hints[key], one.default) for key, one in own.items()}
+        first = {key: value for key, value in shared.items() if key in _FIRST}
+        every = {**first, **mine, **shared}
+
+        def run(**given: Any) -> None:
+            every_one = {key: given.get(key, default) for key, (_, default) in every.items()}
+            call = Call({key: every_one.pop(key) for key in shared})
+            function(call, **every_one)
+
+        run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
+        run.__annotations__ = {key: kind for key, (kind, _) in every.items()}
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+                for key, (kind, default) in every.items()
+            ]
+        )
+        return run if app is None else app.command(name)(run)
+
+    return made
 
 
-def load_plugins(files: Sequence[Path] | None) -> None:
-    """Import the files of --plugin."""
-    from mio_rag.methods import load_plugin
+class Call:
+    """A call of a command: its shared options, where its result goes, and what it works on."""
 
-    for file in files or ():
-        load_plugin(file)
+    path: str
+    paths: list[str]
+    question: str
+    out: Path
+    folder: Path
+    questions: str | None
+    budget: int | None
+    where: list[str] | None
+    units: str | None
+    model: str | None
+    answer: int | None
+    policy: str
+    plugin: list[Path] | None
+    set: list[str] | None
+    embedder: str
+    engine: Any
+    workers: int
+    column: list[str] | None
+    shard_rows: int
+    limit: int | None
+    seed: int
+    why: bool
+    proof: bool
+    no_refresh: bool
+    mapped: bool
+    resume: bool
+    json: bool
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        usual = {key: None if one is _NEEDED else one for key, (_, one) in {**_FIRST, **_LAST}.items()}
+        self.__dict__.update({**usual, **given})
+        self.output: Output = open_output(self.json)
+        for file in self.plugin or ():
+            from mio_rag.methods import load_plugin
+
+            load_plugin(file)
+
+    def chosen(self, **more: Any) -> Chosen:
+        """Return the policy with what the options change of it."""
+        from mio_rag.cli.chosen import Chosen
+
+        given = {"budget": self.budget, "answer": self.answer, "units": self.units, "seed": self.seed or None}
+        return Chosen.of(self.policy, self.set, **{**given, **more})
+
+    def check(self, *checks: Callable[[], Any], policy: Callable[[], Any] | None = None) -> list[Any]:
+        """Return the policy and what other checks give; raise all of their problems at once."""
+        least = {"limit": (self.limit, 1), "seed": (self.seed, 0)}
+        found = collect(policy or self.chosen, *checks, lambda: at_least(**least))
+        return found[:-1]
+
+    def open(self, path: str | None = None, **building: Any) -> Opened:
+        """Open the source, and report on stderr what was indexed, what could not be read, what changed."""
+        from mio_rag.cli.terminal import said_if_slow
+        from mio_rag.formulations.numbers import plural
+        from mio_rag.sources import Building, kind_of, open_source
+
+        path, how = path or self.path, Building(self.embedder, **building)
+        stored = kind_of(path) == "index" and how == Building()
+        with said_if_slow("loading the index and its embedder"):
+            found = open_source(
+                path, None if stored else how, refresh=not self.no_refresh, mapped=self.mapped,
+                progress=progress,
+            )  # fmt: skip
+        if found.built:
+            files = f"{len(found.files)} files, " if len(found.files) > 1 else ""
+            self.output.say(
+                f"Indexed {path}: {files}{plural(len(found.index), 'passage')}, {found.seconds:.1f} s",
+                *(f"not read  {one.path}: {one.reason}" for one in found.left_out[:5]),
+            )
+            if len(found.left_out) > 5:
+                self.output.say(f"not read  {len(found.left_out) - 5} more: mio-rag index {path} lists them")
+        self.output.say(*(f"note: {note}" for note in found.notes))
+        return replace(found, loaded=found.index.only(self.where)) if self.where else found
+
+    def data(self, path: str | None = None, questions: str | None = None) -> tuple[Dataset, CorpusIndex]:
+        """Return questions with the passages that they are asked of, and the index of these."""
+        found = self.open(path)
+        return questions_of(found, questions or self.questions), found.index
+
+    @contextmanager
+    def reader(self, spec: str | None) -> Iterator[Any]:
+        """Load the model that answers, and close it in the end; None without one."""
+        if spec is None:
+            yield None
+            return
+        from mio_rag.generation import make_generator
+
+        made: Generator = make_generator(spec)
+        try:
+            yield made
+        finally:
+            made.close()
 
 
-def reader_spec(model: str | None, default: str | None = None) -> str:
+def reader_spec(model: str | None) -> str:
     """Return a model as `make_generator` takes it; see `mio_rag.generation.reader_spec`."""
     from mio_rag.generation import reader_spec
 
-    return reader_spec(model, default)
+    return reader_spec(model)
+
+
+def check_model(spec: str) -> None:
+    """Raise `InputError` for a model that cannot be loaded."""
+    from mio_rag.generation import check_generator
+
+    check_generator(spec)
 
 
 def listed(text: str) -> list[str]:
@@ -103,6 +264,15 @@ def listed(text: str) -> list[str]:
     if Path(text).exists():
         return [text]
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def several(paths: Sequence[str], questions: str | None) -> list[tuple[str, str | None]]:
+    """Return each source with its question set: one for all, one for each, or none."""
+    asked: list[str | None] = [None] if questions is None else [*listed(questions)]
+    asked = asked * len(paths) if len(asked) == 1 else asked
+    if len(asked) != len(paths):
+        raise InputError(f"{len(paths)} sources and {len(asked)} question sets: give one for each")
+    return list(zip(paths, asked, strict=True))
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
@@ -125,11 +295,19 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
 
 def at_least(**options: tuple[float | None, float]) -> None:
     """Raise `InputError` for options below their least values: name -> (value, least)."""
-    wrong = {k.replace("_", "-"): v for k, v in options.items() if v[0] is not None and v[0] < v[1]}
-    if wrong:
-        raise InputError(
-            [f"--{name} must be >= {least:g}, got {value:g}" for name, (value, least) in wrong.items()]
-        )
+    problems = [
+        f"--{name.replace('_', '-')} must be >= {least:g}, got {value:g}"
+        for name, (value, least) in options.items()
+        if value is not None and value < least
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def one_of(option: str, value: str | None, *known: str) -> None:
+    """Raise `InputError` for a value that is none of these."""
+    if value is not None and value not in known:
+        raise InputError(f"{option} {value} is unknown: choose {', '.join(known[:-1])} or {known[-1]}")
 
 
 def check_question(question: str) -> None:
@@ -162,44 +340,6 @@ def progress(what: str, total: int) -> AbstractContextManager[Callable[..., None
     return progress_bar(what, total)
 
 
-def opened(
-    output: Output,
-    path: str,
-    embedder: str = DEFAULTS.embedder,
-    *,
-    refresh: bool = True,
-    mapped: bool = False,
-    where: Sequence[str] | None = None,
-    **building: Any,
-) -> Opened:
-    """Open a source, and report on stderr what was indexed, what could not be read, and what changed."""
-    from mio_rag.cli.terminal import said_if_slow
-    from mio_rag.formulations.numbers import plural
-    from mio_rag.sources import Building, kind_of, open_source
-
-    how = Building(embedder, **building)
-    is_index = kind_of(path) == "index"
-    with said_if_slow("loading the index and its embedder"):
-        found = open_source(
-            path,
-            None if is_index and how == Building() else how,
-            refresh=refresh,
-            mapped=mapped,
-            progress=progress,
-        )
-    if found.built:
-        files = f"{len(found.files)} files, " if len(found.files) > 1 else ""
-        passages = plural(len(found.index), "passage")
-        output.say(f"Indexed {path}: {files}{passages}, {found.seconds:.1f} s")
-        for one in found.left_out[:5]:
-            output.say(f"not read  {one.path}: {one.reason}")
-        if len(found.left_out) > 5:
-            output.say(f"not read  {len(found.left_out) - 5} more: mio-rag index {path} lists them")
-    for note in found.notes:
-        output.say(f"note: {note}")
-    return replace(found, loaded=found.index.only(where)) if where else found
-
-
 def questions_of(found: Opened, questions: str | None) -> Dataset:
     """Return the passages of an opened source with the questions of `questions`, by default its own."""
     from mio_rag.corpora.dataset import Dataset
@@ -208,9 +348,10 @@ def questions_of(found: Opened, questions: str | None) -> Dataset:
 
     if questions is None and found.kind not in ("set", "layout", "documents"):
         raise DataError(f"{found.source} has no questions: give them with --questions")
-    asked = load_questions(questions or found.source)
-    name = source_name(questions or found.source)
-    return Dataset(name, tuple(found.index.passages), asked, left_out=found.left_out)
+    data = questions or found.source
+    return Dataset(
+        source_name(data), tuple(found.index.passages), load_questions(data), left_out=found.left_out
+    )
 
 
 def check_fits(selector: Selector, index: CorpusIndex) -> None:
@@ -222,66 +363,3 @@ def check_fits(selector: Selector, index: CorpusIndex) -> None:
     model = selector.relevance_model
     if isinstance(model, RelevanceModel) and (misfit := model.misfit(index.embedder.fingerprint)):
         raise InputError(misfit)
-
-
-#: Old command -> what replaces it.
-OLD_COMMANDS = {
-    "select-batch": "batch select", "answer-batch": "batch answer", "allocate": "batch allocate",
-    "calibrate": "policy fit relevance", "tune": "policy fit settings, or policy fit price",
-    "unanswerable": "policy fit refusal", "mdp": "lab solve mdp, policy fit process and policy replay",
-    "route": "policy fit router and policy show", "strategies": "policy state",
-    "plan": "policy fit planner, policy show and policy replay", "solve": "lab solve",
-    "frontier": "lab frontier", "radius": "lab radius", "warmup": "lab warmup",
-    "measures": "evaluate --list",
-}  # fmt: skip
-#: Old option -> what replaces it.
-OLD_OPTIONS = {
-    "--budget-tokens": "--budget", "--max-tokens": "--answer", "--generator": "--model",
-    "--explain": "--why", "--config": "--policy FILE", "--controller": "--policy NAME",
-    "--controllers": "--methods", "--policies": "--methods",
-    "--workflow": "--policy workflow:NAME, or --set order.workflow=NAME",
-    "--strategies": "--set search.strategies=NAME,NAME", "--strategy-state": "--set search.state=FILE",
-    "--strategy-price": "--set price.token=PRICE", "--router": "--set depth.file=FILE",
-    "--tiers": "--set depth.tiers=FILE", "--utility": "--set price.token=PRICE",
-    "--unsure": "--set depth.unsure=stay|up", "--planner": "--set order.file=FILE",
-    "--alpha": "--set price.token=PRICE", "--model-price": "--set models.NAME.input=DOLLARS",
-    "--prices": "--set models.reader.input=DOLLARS", "--worth": "--set price.worth=DOLLARS",
-    "--preset": "--set selection.preset=NAME", "--redundancy": "--set selection.redundancy_weight=X",
-    "--passage-penalty": "--set selection.passage_penalty=X", "--token-price": "--set price.token=PRICE",
-    "--radius": "--set selection.radius=X", "--norm": "--set selection.norm=NAME",
-    "--max-per-source": "--set selection.max_per_source=N",
-    "--min-passages": "--set selection.min_passages=N", "--max-passages": "--set selection.max_passages=N",
-    "--no-merge": "--set selection.merge=false",
-    "--near-duplicates": "--set selection.near_duplicates=one|all",
-    "--shared-text": "--set selection.shared_text_weight=X",
-    "--must-include": "--set selection.must_include=ID,ID",
-    "--must-exclude": "--set selection.must_exclude=ID,ID", "--solver": "--set selection.solver=NAME",
-    "--time-limit": "--set selection.options.time_limit_seconds=S",
-    "--relative-gap": "--set selection.options.relative_gap=X",
-    "--threads": "--set selection.options.threads=N", "--relevance": "--set selection.relevance_model=FILE",
-    "--link-hops": "--set search.link_hops=N", "--link-benefit": "--set selection.link_benefit=X",
-    "--redundancy-by-relevance": "--set selection.redundancy_by_relevance=true",
-    "--prompt-order": "--set selection.prompt_order=document", "--rerank": "--set search.rerank=NAME",
-    "--pool": "--set search.pool=N", "--retrieval": "--set search.ranking=fused|dense|bm25",
-    "--max-source-share": "--set selection.side.max_source_share=X",
-    "--cover": "--set selection.side.cover=HOW",
-    "--max-similarity": "--set selection.side.max_similarity=X",
-    "--conflict": '--set \'selection.side.conflicts=[["A", "B"]]\'',
-    "--needs": "--set selection.side.needs.ID=ID", "--previous": "--set selection.side.previous=ID,ID",
-    "--max-changes": "--set selection.side.max_changes=N",
-    "--change-price": "--set selection.side.change_price=X", "--soft": "--set selection.side.prices.KIND=X",
-    "--counterpart": "--set selection.counterpart=joint",
-    "--uncertainty-set": "--set selection.uncertainty=FILE",
-    "--radii": "--set selection.passage_radii=FILE", "--cache": "--set answers.cache=FILE",
-    "--cache-entries": "--set answers.cache_entries=N", "--cache-days": "--set answers.cache_days=N",
-    "--refusal": "--set answers.refusal=FILE", "--max-steps": "--set limits.max_steps=N",
-    "--max-total-tokens": "--set limits.max_total_tokens=N", "--max-seconds": "--set limits.timeout=S",
-    "--mdp-config": "--set repeat.process=FILE",
-    "--tokens-per-day": "--set price.total=N --set price.per=day",
-    "--tokens-per-hour": "--set price.total=N --set price.per=hour",
-    "--pacer-state": "--set price.state=FOLDER", "--start-price": "--set server.start_price=X",
-    "--mean-tokens": "`mio-rag policy fit price`", "--judge": "--measure judge=NAME",
-    "--cosine": "--measure cosine=NAME", "--bert-score": "--measure bert-score=NAME",
-    "--corpus": "PATH, with --questions DATA", "--index": "PATH, with --questions DATA",
-    "--help-all": "`mio-rag policy show --keys`",
-}  # fmt: skip

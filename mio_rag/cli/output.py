@@ -100,7 +100,7 @@ _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
 
 class Output:
-    """Where a command's result goes. `kept` says what an interrupt leaves behind; empty for nothing.
+    """Where a command's result goes. `kept` says what an interrupt leaves behind.
 
     With `as_json`, exactly one JSON object is written to stdout. Native libraries write to file descriptor 1
     whenever they like, so that descriptor is pointed at stderr until the object is printed.
@@ -129,17 +129,20 @@ class Output:
             os.close(self._stdout)
             self._stdout = None
 
-    def say(self, text: str) -> None:
-        """Print a line that is no part of the result on stderr."""
-        self.notes.print(text, soft_wrap=True)
+    def say(self, *items: Any) -> None:
+        """Print lines and tables that are no part of the result on stderr."""
+        self.notes.show(*items)
 
-    def result(self, data: Mapping[str, Any], *told: str | Callable[[], None]) -> None:
-        """Print the data as JSON, or these lines for people; what can be called prints itself."""
+    def text(self, text: str) -> None:
+        """Print a text on stdout as it is."""
+        self.console.print(text, soft_wrap=True)
+
+    def result(self, data: Mapping[str, Any], *items: Any) -> None:
+        """Print the data as JSON, or these lines and tables for people."""
         if self.as_json:
             self.json(data)
-            return
-        for line in told:
-            self.console.print(line, soft_wrap=True) if isinstance(line, str) else line()
+        else:
+            self.console.show(*items)
 
     def json(self, data: Mapping[str, Any]) -> None:
         """Print the one object, on one line; what JSON cannot hold (infinity, NaN) becomes null.
@@ -232,11 +235,7 @@ class ReportingGroup(TyperGroup):
     def main(
         self, args: Any = None, prog_name: Any = None, complete_var: Any = None, *rest: Any, **extra: Any
     ) -> Any:
-        """Run the command line and end the program.
-
-        Exit code 1 if a solver, model or store failed, or the output could not be written; 2 for bad input; 3
-        if there is nothing to select or answer from; 4 if a budget is spent; 130 if interrupted.
-        """
+        """Run the command line and end the program; exit codes as in `mio_rag.cli.app`."""
         global _current
         _current = None
         given = sys.argv[1:] if args is None else list(args)
@@ -344,18 +343,9 @@ def _dotted(found: re.Match[str]) -> str:
     return ".".join(filter(None, found.groups()[:3])) + found[4]
 
 
-def usage_error(message: str, context: Any = None) -> Any:
-    """Return the error of a command line that is used wrongly."""
-    return cast("Any", typer.BadParameter.__mro__[1])(message, context)
-
-
 def _report_usage(error: Any, as_json: bool) -> int:
-    """Tell a usage error as Typer words it; of an old option, what replaces it."""
-    from mio_rag.cli.options import OLD_OPTIONS
+    """Tell a usage error as Typer words it."""
     from mio_rag.cli.terminal import errors
-
-    if new := OLD_OPTIONS.get(getattr(error, "option_name", "")):
-        error = usage_error(f"{error.option_name} is now {new}", error.ctx)
 
     shown = io.StringIO()
     error.show(shown)

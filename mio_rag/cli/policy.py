@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mio_rag.cli.chosen import Chosen, keys
+from mio_rag.cli import options as o
 from mio_rag.cli.fit import fit_app
 from mio_rag.cli.learn import encoder_of
-from mio_rag.cli.options import Json, Sets, arg, check_ending, numbers, opt
-from mio_rag.cli.output import Output, open_output
+from mio_rag.cli.terminal import styled
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import DataError, InputError
 
@@ -21,19 +20,22 @@ if TYPE_CHECKING:
     from mio_rag.session.trace import Trace
 
 policy_app = typer.Typer(
-    help="Policies: what decides how a question is searched, read and answered, at one price.",
+    help="Policies: how a question is searched, read and answered, at one price.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 policy_app.add_typer(fit_app, name="fit")
-Named = Annotated[str, arg("A policy file, or a preset.", "FILE|PRESET")]
 
 
-@policy_app.command("new")
+def _named(text: str, metavar: str) -> Any:
+    return typer.Argument(metavar=metavar, help=text)
+
+
+@o.command("set", app=policy_app, name="new")
 def policy_new(
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="What to begin with.")] = DEFAULTS.policy,
-    set_: Sets = None,
-    out: Annotated[Path | None, opt("File to write. [default: stdout]")] = None,
+    call: o.Call,
+    preset: Annotated[str, _named("What to begin with.", "PRESET")] = DEFAULTS.policy,
+    out: Annotated[Path | None, o.opt("File to write. [default: stdout]")] = None,
 ) -> None:
     """Print a policy file to begin your own with.
 
@@ -44,65 +46,60 @@ def policy_new(
     from mio_rag.policy_files import preset_text
     from mio_rag.storage import write_atomically
 
-    output = open_output(False)
-    check_ending("--out", out, ".toml")
+    o.check_ending("--out", out, ".toml")
     text = preset_text(preset)
-    if set_:
-        text = Chosen.of(preset, set_).check().policy.to_toml()
+    if call.set:
+        call.policy = preset
+        text = call.chosen().check().policy.to_toml()
     if out is not None:
         write_atomically(out, text)
     else:
-        output.console.print(text, end="", soft_wrap=True)
+        call.output.console.print(text, end="", soft_wrap=True)
 
 
-@policy_app.command("check")
+@o.command("set json", app=policy_app, name="check")
 def policy_check(
-    policy: Named,
-    set_: Sets = None,
-    index: Annotated[Path | None, opt("Also compare what was learned with this index.")] = None,
-    json_output: Json = False,
+    call: o.Call,
+    policy: Annotated[str, o.arg("A policy file, or a preset.", "FILE|PRESET")],
+    index: Annotated[Path | None, o.opt("Also compare what was learned with this index.")] = None,
 ) -> None:
     """Find everything that is wrong with a policy and its files. No model is loaded, nothing spent."""
+    from mio_rag.formulations.numbers import plural
     from mio_rag.policy_files import resolve
     from mio_rag.retrieval.index import CorpusIndex
 
-    output = open_output(json_output)
-    found = Chosen.of(policy, set_).policy
+    call.policy = policy
+    found = call.chosen().policy
     states = resolve(found)
     if index is not None:
         states.check(CorpusIndex.load(index).embedder.fingerprint)
-    told = {"name": found.name, "sha256": states.sha256, "files": dict(states.hashes)}
-    count = len(states.hashes)
-    files = f", with {count} file{'s' if count > 1 else ''}" if count else ""
-    lines = [f"{found.name} is valid{files}; content {states.sha256[:12]}"]
-    output.result(told, *lines)
+    files = f", with {plural(len(states.hashes), 'file')}" if states.hashes else ""
+    call.output.result(
+        {"name": found.name, "sha256": states.sha256, "files": dict(states.hashes)},
+        f"{found.name} is valid{files}; content {states.sha256[:12]}",
+    )
 
 
-@policy_app.command("show")
+@o.command("set json", app=policy_app, name="show")
 def policy_show(
+    call: o.Call,
     name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="A policy, a workflow (also as JSON file), or the file of a router or planner.",
-        ),
+        str, _named("A policy, a workflow (also as JSON file), or the file of a router or planner.", "NAME")
     ] = DEFAULTS.policy,
-    set_: Sets = None,
     show_keys: Annotated[
-        bool, opt("List all keys of a policy file, with meaning and default.", "--keys")
+        bool, o.opt("List all keys of a policy file, with meaning and default.", "--keys")
     ] = False,
-    json_output: Json = False,
 ) -> None:
     """Show what decides, at which price and within which limits."""
-    from mio_rag.cli.show_control import print_planner, print_policy, print_router, router_json
+    from mio_rag.cli.show_policy import planner_table, policy_lines, router_json, router_lines
     from mio_rag.policies.describe import policy_json
     from mio_rag.policy import PRESETS
     from mio_rag.policy_files import resolve
-    from mio_rag.session.workflow import NAMED
+    from mio_rag.session.workflow import NAMED, find_workflow, workflow_problems, workflow_text
 
-    output = open_output(json_output)
+    output, call.policy = call.output, name
     if show_keys:
-        _print_keys(output)
+        _print_keys(call)
     elif name.endswith(".safetensors"):
         from mio_rag.learning.planner import planner_about, read_planner
         from mio_rag.learning.router_model import read_router
@@ -113,145 +110,119 @@ def policy_show(
             if "is of the kind 'router'" not in str(error):
                 raise
             router = read_router(name)
-            output.result(router_json(router), lambda: print_router(output.console, router))
+            output.result(router_json(router), *router_lines(router))
             return
-        output.result(about, lambda: print_planner(output.console, about))
+        output.result(about, planner_table(about))
     elif name in NAMED or name.endswith(".json") or name.startswith("workflow:"):
-        _show_workflow(output, name.removeprefix("workflow:"))
+        found = find_workflow(name.removeprefix("workflow:"))
+        # Which models there are, and what they cost, is known where it runs.
+        if problems := workflow_problems(found, models=found.models, prices=found.models):
+            raise InputError(problems)
+        output.result(found.to_dict(), workflow_text(found))
     elif name in PRESETS or name.endswith(".toml"):
-        policy = Chosen.of(name, set_).policy
+        policy = call.chosen().policy
         states = resolve(policy)
-        output.result(policy_json(policy, states), lambda: print_policy(output.console, policy, states))
+        output.result(policy_json(policy, states), *policy_lines(policy, states))
     else:
-        Chosen.of(name, set_).check()
-        output.console.print(f"{name} is a policy that is known by name: see `mio-rag policy list`")
+        call.chosen().check()
+        said = f"{name} is a policy that is known by name: see `mio-rag policy list`"
+        output.result({"name": name}, said)
 
 
-def _show_workflow(output: Output, name: str) -> None:
-    from mio_rag.session.workflow import find_workflow, workflow_problems, workflow_text
-
-    found = find_workflow(name)
-    # Which models there are, and what they cost, is known where it runs.
-    if problems := workflow_problems(found, models=found.models, prices=found.models):
-        raise InputError(problems)
-    output.result(found.to_dict(), workflow_text(found))
-
-
-def _print_keys(output: Output) -> None:
+def _print_keys(call: o.Call) -> None:
     """Print every key of a policy file."""
+    from mio_rag.cli.chosen import keys
     from mio_rag.settings import plain
 
-    found = keys().values()
-    if output.as_json:
-        told = {
-            one.name: {"help": one.help, "default": _plain_default(one.default), "with": one.of}
-            for one in found
-        }
-        output.json({"keys": plain(told)})
-        return
-    for one in found:
-        default = _plain_default(one.default)
-        shown = "" if default in (None, "", [], {}) else f" [default: {default}]"
-        only = f" [with by = {one.of}]" if one.of else ""
-        output.console.print(f"{one.name}", style="bold", end="")
-        output.console.print(f"{shown}{only}", style="dim", soft_wrap=True)
-        if one.help:
-            output.console.print(f"    {one.help}", soft_wrap=not output.console.is_terminal)
+    told: dict[str, Any] = {}
+    lines: list[Any] = []
+    for key in keys().values():
+        default = key.default.to_dict() if hasattr(key.default, "to_dict") else plain(key.default)
+        told[key.name] = {"help": key.help, "default": default, "with": key.of}
+        shown = "" if default in (None, "", (), {}) else f" [default: {default}]"
+        lines.append(
+            styled((key.name, "bold"), (f"{shown}{f' [with by = {key.of}]' if key.of else ''}", "dim"))
+        )
+        lines += [f"    {key.help}"] if key.help else []
+    call.output.result({"keys": told}, *lines)
 
 
-def _plain_default(value: Any) -> Any:
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    return list(value) if isinstance(value, tuple) else value
-
-
-@policy_app.command("list")
-def policy_list(json_output: Json = False) -> None:
+@o.command("json", app=policy_app, name="list")
+def policy_list(call: o.Call) -> None:
     """List presets, policies that are known by name, and workflows."""
-    from mio_rag.cli.show_control import print_named, print_presets
+    from mio_rag.cli.show_policy import workflow_table
+    from mio_rag.cli.terminal import Table
     from mio_rag.policies.make import kind_names
     from mio_rag.policy import PRESETS
     from mio_rag.session.workflow import NAMED
 
-    output = open_output(json_output)
-    if json_output:
-        flows = [found.to_dict() for found in NAMED.values()]
-        output.json({"presets": dict(PRESETS), "policies": kind_names(), "workflows": flows})
-        return
-    print_presets(output.console, PRESETS)
-    names = [{"tier": "tier:NAME", "strategies": "strategies:A+B", "workflow": "workflow:NAME"}.get(n, n)
-             for n in kind_names() if n != "policy"]  # fmt: skip
-    told = (
-        f"\nby name: {', '.join(names)}; rules may end with @tracked, @confidence, @evidence or @complete\n"
+    forms = {"tier": "tier:NAME", "strategies": "strategies:A+B", "workflow": "workflow:NAME"}
+    names = [forms.get(name, name) for name in kind_names() if name != "policy"]
+    call.output.result(
+        {
+            "presets": dict(PRESETS),
+            "policies": kind_names(),
+            "workflows": [found.to_dict() for found in NAMED.values()],
+        },
+        Table.rows("policy|what it is for", PRESETS.items(), left=2),
+        f"\nby name: {', '.join(names)}; rules may end with @tracked, @confidence, @evidence or @complete\n",
+        workflow_table(NAMED),
     )
-    output.console.print(told, soft_wrap=True)
-    print_named(output.console, NAMED)
 
 
 # -- replay -----------------------------------------------------------------------------------------------
 
 
-@policy_app.command("replay")
+@o.command("embedder json", app=policy_app, name="replay")
 def policy_replay(
+    call: o.Call,
     path: Annotated[
-        Path, arg("Traces of ask or evaluate, outcomes of policy fit planner, or a bandit's .sqlite file.")
+        Path, o.arg("Traces of ask or evaluate, outcomes of policy fit planner, or a bandit's .sqlite file.")
     ],
-    planner: Annotated[Path | None, opt("File of the planner that decides.")] = None,
-    embedder: Annotated[str, opt("Of the planner: as in index, or an index.")] = DEFAULTS.embedder,
-    prices: Annotated[str, opt("With outcomes: prices of a unit of cost.")] = "0,0.05,0.1,0.2,0.5",
-    every: Annotated[bool, opt("With outcomes: also questions that training has seen.", "--all")] = False,
-    question: Annotated[str | None, opt("Show the traces of this question (id or text) in full.")] = None,
-    bandit: Annotated[str, opt("Of a bandit: linucb, thompson, epsilon-greedy or uniform.")] = "linucb",
-    rule: Annotated[str, opt("Of a bandit: program, or margin, the published rule.")] = "program",
-    price: Annotated[float | None, opt("Of a bandit: price of a token. [that of the log]")] = None,
+    planner: Annotated[Path | None, o.opt("File of the planner that decides.")] = None,
+    prices: Annotated[str, o.opt("With outcomes: prices of a unit of cost.")] = "0,0.05,0.1,0.2,0.5",
+    every: Annotated[bool, o.opt("With outcomes: also questions that training has seen.", "--all")] = False,
+    question: Annotated[str | None, o.opt("Show the traces of this question (id or text) in full.")] = None,
+    bandit: Annotated[str, o.opt("Of a bandit: linucb, thompson, epsilon-greedy or uniform.")] = "linucb",
+    rule: Annotated[str, o.opt("Of a bandit: program, or margin, the published rule.")] = "program",
+    price: Annotated[float | None, o.opt("Of a bandit: price of a token. [that of the log]")] = None,
     width: Annotated[
-        float | None, opt("Of a bandit: width of the upper confidence. [that of the log]")
+        float | None, o.opt("Of a bandit: width of the upper confidence. [that of the log]")
     ] = None,
-    json_output: Json = False,
 ) -> None:
     """Make recorded decisions again, or estimate what others would bring.
 
     No model is asked. Traces: status 1 where a decision comes out differently. Outcomes: quality and cost of
     a planner at every price. A bandit's log: what another one would have earned, with 95 % intervals.
     """
-    output = open_output(json_output)
     if path.suffix == ".sqlite":
-        _replay_bandit(output, path, bandit, rule, price, width)
+        from mio_rag.cli.show_policy import replay_lines
+        from mio_rag.learning.bandit_report import replay, settings_of
+
+        given: dict[str, Any] = {"policy": bandit, "rule": rule, "alpha": width, "token_price": price}
+        changes = {key: value for key, value in given.items() if value is not None}
+        found = replay(path, settings_of(path).replace(**changes))
+        call.output.result(asdict(found), *replay_lines(found))
     elif (path / "outcomes.parquet").is_file():
-        _replay_outcomes(output, path, planner, embedder, prices, every)
+        _replay_outcomes(call, path, planner, prices, every)
     else:
-        _replay_traces(output, path, planner, embedder, question)
+        _replay_traces(call, path, planner, question)
 
 
-def _replay_bandit(
-    output: Output, path: Path, bandit: str, rule: str, price: float | None, width: float | None
-) -> None:
-    from mio_rag.cli.show_control import print_replay
-    from mio_rag.learning.bandit_report import replay, settings_of
-
-    given: dict[str, Any] = {"policy": bandit, "rule": rule}
-    given |= {} if width is None else {"alpha": width}
-    given |= {} if price is None else {"token_price": price}
-    found = replay(path, settings_of(path).replace(**given))
-    output.result(asdict(found), lambda: print_replay(output.console, found))
-
-
-def _replay_outcomes(
-    output: Output, folder: Path, planner: Path | None, embedder: str, prices: str, every: bool
-) -> None:
+def _replay_outcomes(call: o.Call, folder: Path, planner: Path | None, prices: str, every: bool) -> None:
     import numpy as np
 
-    from mio_rag.cli.show_control import print_points
+    from mio_rag.cli.show_policy import point_lines
     from mio_rag.learning.planner import read_planner
     from mio_rag.learning.planner_training import fixed_points, frontier, never_seen, read_table
 
     if planner is None:
         raise InputError("outcomes are replayed by a planner: give --planner")
-    asked, found = numbers("--prices", prices), read_planner(planner)
+    asked, found = o.numbers("--prices", prices), read_planner(planner)
     for price in asked:
         found.checked_alpha(price)
     own = [name for name in map(str, folder.glob("*.json")) if name.endswith(".workflow.json")]
-    table = read_table(folder, encoder_of(embedder), own)
+    table = read_table(folder, encoder_of(call.embedder), own)
     if table.embedder != found.embedder:
         raise InputError(f"the planner was trained with embedder {found.embedder}, here is {table.embedder}")
     places = np.arange(len(table.outcomes)) if every else never_seen(table.outcomes, found)
@@ -265,25 +236,22 @@ def _replay_outcomes(
         raise InputError(f"the planner chooses among other workflows than the table holds: {names}")
     experience = table.experience(found.tree, found.features, places, found.unit, found.cost)
     points = [*fixed_points(experience, asked[0]), *frontier(found, experience, asked)]
-    output.result(
+    call.output.result(
         {"questions": len(places), "points": [point.to_dict() for point in points]},
         f"{len(places)} questions; a cost of 1 is {found.unit:.4g} {found.cost}",
-        lambda: print_points(output.console, points),
+        *point_lines(points),
     )
 
 
-def _replay_traces(
-    output: Output, path: Path, planner: Path | None, embedder: str, question: str | None
-) -> None:
-    from mio_rag.cli.show_control import print_run
-    from mio_rag.errors import DataError
+def _replay_traces(call: o.Call, path: Path, planner: Path | None, question: str | None) -> None:
+    from mio_rag.cli.show_policy import run_lines
     from mio_rag.learning.planner import read_planner
     from mio_rag.learning.planner import replay as replay_workflow
     from mio_rag.learning.rules import replay as replay_rule
     from mio_rag.session.trace import read_traces
 
     learned = None if planner is None else read_planner(planner)
-    encoder = encoder_of(embedder) if learned is not None and learned.embedder else None
+    encoder = encoder_of(call.embedder) if learned is not None and learned.embedder else None
     traces = [t for t in read_traces(path) if question in (None, t.question_id, t.question)]
     if not traces:
         raise InputError(f"'{path}' holds no trace of question '{question}'")
@@ -301,19 +269,15 @@ def _replay_traces(
         for t, wrong in checked
         if wrong
     ]
-    if output.as_json:
-        shown = [t.to_dict() for t in traces] if question is not None else []
-        output.json({"traces": len(checked), "differing": differing, "shown": shown})
-    else:
-        for trace in traces if question is not None else []:
-            output.console.print(f"\n{trace.policy}: {trace.question}", style="bold")
-            output.console.print(trace.answer or "(no answer)")
-            print_run(output.console, trace)
-        output.console.print(f"{len(checked)} traces replayed, {len(differing)} differ")
-        for entry in differing[:10]:
-            output.console.print(
-                f"{entry['question']}, {entry['policy']}: {entry['differs'][0]}", soft_wrap=True
-            )
+    shown = traces if question is not None else []
+    lines: list[Any] = []
+    for trace in shown:
+        lines += [styled((f"\n{trace.policy}: {trace.question}", "bold")), trace.answer or "(no answer)"]
+        lines += run_lines(trace)
+    lines.append(f"{len(checked)} traces replayed, {len(differing)} differ")
+    lines += [f"{one['question']}, {one['policy']}: {one['differs'][0]}" for one in differing[:10]]
+    told = {"traces": len(checked), "differing": differing, "shown": [t.to_dict() for t in shown]}
+    call.output.result(told, *lines)
     if differing:
         raise typer.Exit(1)
 
@@ -326,29 +290,28 @@ state_app = typer.Typer(
     rich_markup_mode=None,
 )
 policy_app.add_typer(state_app, name="state")
-State = Annotated[Path, arg("SQLite file of search.state.")]
+State = Annotated[Path, o.arg("SQLite file of search.state.")]
 
 
-@state_app.command("show")
+@o.command("json", app=state_app, name="show")
 def state_show(
+    call: o.Call,
     state: State,
-    json_output: Json = False,
 ) -> None:
     """Show how often each strategy ran, and what was learned of it."""
-    from mio_rag.cli.show_control import print_stats
+    from mio_rag.cli.show_policy import state_lines
     from mio_rag.learning.bandit_report import stats_of
 
-    output = open_output(json_output)
     found = stats_of(state)
-    output.result(found, lambda: print_stats(output.console, found))
+    call.output.result(found, *state_lines(found))
 
 
-@state_app.command()
-def feedback(
+@o.command("json", app=state_app, name="feedback")
+def state_feedback(
+    call: o.Call,
     state: State,
-    question: Annotated[str, arg("Id that select, ask or serve showed.")],
-    rating: Annotated[str, arg("helpful or unhelpful.")],
-    json_output: Json = False,
+    question: Annotated[str, o.arg("Id that select, ask or serve showed.")],
+    rating: Annotated[str, o.arg("helpful or unhelpful.")],
 ) -> None:
     """Rate the answer to a question, once.
 
@@ -357,33 +320,28 @@ def feedback(
     from mio_rag.learning.bandit_log import EventLog
     from mio_rag.learning.strategist import rate
 
-    output = open_output(json_output)
-    values = {"helpful": 1, "unhelpful": -1}
-    if rating not in values:
-        raise InputError(f"rating '{rating}' is unknown: give helpful or unhelpful")
-    new = rate(EventLog(state), question, values[rating], time.time())
-    told = "noted" if new else "this question was rated before: nothing changes"
-    output.result({"question": question, "rating": rating, "new": new}, told)
+    o.one_of("rating", rating, "helpful", "unhelpful")
+    new = rate(EventLog(state), question, 1 if rating == "helpful" else -1, time.time())
+    said = "noted" if new else "this question was rated before: nothing changes"
+    call.output.result({"question": question, "rating": rating, "new": new}, said)
 
 
-@state_app.command()
-def recalibrate(
+@o.command("json", app=state_app, name="recalibrate")
+def state_recalibrate(
+    call: o.Call,
     state: State,
-    window_days: Annotated[float, opt("Days to learn from.")] = 30.0,
-    holdout: Annotated[float, opt("Share of them, the last ones, to compare on.")] = 0.2,
-    json_output: Json = False,
+    window_days: Annotated[float, o.opt("Days to learn from.")] = 30.0,
+    holdout: Annotated[float, o.opt("Share of them, the last ones, to compare on.")] = 0.2,
 ) -> None:
     """Fit the models on the last days alone.
 
     They take over if they are not worse on later questions.
     """
-    from mio_rag.learning.bandit_report import recalibrate as recalibrated
-    from mio_rag.learning.bandit_report import settings_of
+    from mio_rag.learning.bandit_report import recalibrate, settings_of
 
-    output = open_output(json_output)
-    found = recalibrated(state, settings_of(state).replace(window_days=window_days, holdout=holdout))
+    found = recalibrate(state, settings_of(state).replace(window_days=window_days, holdout=holdout))
     verdict = "the new models take over" if found.deployed else "the old models stay"
-    output.result(
+    call.output.result(
         asdict(found),
         f"{found.window} questions to learn from, {found.holdout} later ones to compare on (strategies ran "
         f"on {found.compared} of them): squared error {found.loss:.5f} in use, {found.new_loss:.5f} new; "
@@ -391,80 +349,73 @@ def recalibrate(
     )
 
 
-@state_app.command()
-def rebuild(state: State, json_output: Json = False) -> None:
+@o.command("json", app=state_app, name="rebuild")
+def state_rebuild(call: o.Call, state: State) -> None:
     """Replay the whole log, without the snapshot."""
-    from mio_rag.learning.bandit_report import rebuild as rebuilt
+    from mio_rag.learning.bandit_report import rebuild
 
-    output = open_output(json_output)
-    events = rebuilt(state)
-    output.result({"events": events}, f"{events} events replayed")
+    events = rebuild(state)
+    call.output.result({"events": events}, f"{events} events replayed")
 
 
-@state_app.command()
-def export(
+@o.command("json", app=state_app, name="export")
+def state_export(
+    call: o.Call,
     state: State,
-    out: Annotated[Path, opt("File to write, for instance prior.safetensors.")],
-    json_output: Json = False,
+    out: Annotated[Path, o.opt("File to write, for instance prior.safetensors.")],
 ) -> None:
     """Write what was learned, as a prior for another state."""
-    from mio_rag.learning.bandit_report import export as exported
+    from mio_rag.learning.bandit_report import export
 
-    output = open_output(json_output)
-    questions = exported(state, out)
-    told = f"learned from {questions} questions: {out}"
-    output.result({"questions": questions, "out": str(out)}, told)
+    questions = export(state, out)
+    said = f"learned from {questions} questions: {out}"
+    call.output.result({"questions": questions, "out": str(out)}, said)
 
 
-@state_app.command(name="import")
-def import_(
+@o.command("json", app=state_app, name="import")
+def state_import(
+    call: o.Call,
     state: State,
-    prior: Annotated[Path, arg("File that export wrote.")],
-    weight: Annotated[float, opt("How hard it is to move, in units of the ridge.")] = 1.0,
-    json_output: Json = False,
+    prior: Annotated[Path, o.arg("File that export wrote.")],
+    weight: Annotated[float, o.opt("How hard it is to move, in units of the ridge.")] = 1.0,
 ) -> None:
     """Start from what another state learned, as a prior mean."""
     from mio_rag.learning.bandit_report import start_from
 
-    output = open_output(json_output)
     start_from(state, prior, weight)
-    output.result({"prior": str(prior), "weight": weight}, "the prior is part of the log")
+    call.output.result({"prior": str(prior), "weight": weight}, "the prior is part of the log")
 
 
-@state_app.command()
-def prune(
+@o.command("json", app=state_app, name="prune")
+def state_prune(
+    call: o.Call,
     state: State,
-    strategy: Annotated[str, arg("Strategy to put on probation.")],
-    kind: Annotated[str, opt("Type of question: who, when, which, yes-no, ...", "--type")],
-    lift: Annotated[bool, opt("End the probation instead.", "--lift")] = False,
-    json_output: Json = False,
+    strategy: Annotated[str, o.arg("Strategy to put on probation.")],
+    kind: Annotated[str, o.opt("Type of question: who, when, which, yes-no, ...", "--type")],
+    lift: Annotated[bool, o.opt("End the probation instead.", "--lift")] = False,
 ) -> None:
     """Let a strategy run only rarely for a type of question."""
-    from mio_rag.learning.bandit_report import prune as pruned
+    from mio_rag.learning.bandit_report import prune
 
-    output = open_output(json_output)
-    changed = pruned(state, strategy, kind, not lift)
+    changed = prune(state, strategy, kind, not lift)
     where = f"on probation for '{kind}' questions"
     if not lift:
-        told = f"is {where}{'' if changed else ' already'}; --lift ends it"
+        said = f"is {where}{'' if changed else ' already'}; --lift ends it"
     elif changed:
-        told = f"is no longer put {where}; what was learned may still do so"
+        said = f"is no longer put {where}; what was learned may still do so"
     else:
-        told = f"was not put {where}: nothing changes"
-    data = {"strategy": strategy, "type": kind, "probation": not lift, "changed": changed}
-    output.result(data, f"{strategy} {told}")
+        said = f"was not put {where}: nothing changes"
+    told = {"strategy": strategy, "type": kind, "probation": not lift, "changed": changed}
+    call.output.result(told, f"{strategy} {said}")
 
 
-@state_app.command()
-def add(
-    state: State,
-    strategy: Annotated[str, arg("Strategy to choose among from now on.")],
-    json_output: Json = False,
+@o.command("json", app=state_app, name="add")
+def state_add(
+    call: o.Call, state: State, strategy: Annotated[str, o.arg("Strategy to choose among from now on.")]
 ) -> None:
     """Choose among one more strategy; what was learned of the others stays."""
     from mio_rag.learning.bandit_report import add_strategy
 
-    output = open_output(json_output)
     new = add_strategy(state, strategy)
-    told = "added" if new else "it is chosen among already: nothing changes"
-    output.result({"strategy": strategy, "new": new}, told)
+    said = "added" if new else "it is chosen among already: nothing changes"
+    call.output.result({"strategy": strategy, "new": new}, said)

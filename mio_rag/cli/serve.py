@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mio_rag.cli import options as o
-from mio_rag.cli.chosen import Chosen, settings_table
-from mio_rag.cli.output import open_output
 from mio_rag.defaults import DEFAULTS
-from mio_rag.errors import InputError, collect
-from mio_rag.policy import PRESETS, READER
+from mio_rag.errors import InputError
+
+if TYPE_CHECKING:
+    from mio_rag.cli.chosen import Chosen
 
 #: Parts of a policy that change nothing about how a question is decided.
 _ASIDE = ("server.", "answers.", "models.", "price.worth")
 
 
+@o.command("where model policy set embedder mapped")
 def serve(
+    call: o.Call,
     path: Annotated[str, o.arg("As for select; not needed with --new-key.", "PATH")] = "",
     host: Annotated[str, o.opt("Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, o.opt("Port to listen on.")] = 8000,
     workers: Annotated[int, o.opt("Processes.")] = 1,
-    model: o.Model = None,
-    policy: o.PolicyName = DEFAULTS.policy,
-    set_: o.Sets = None,
-    where: o.Where = None,
-    embedder: o.EmbedderName = DEFAULTS.embedder,
     keys: Annotated[
         Path | None, o.opt("File of API keys with their filters and budgets; or set MIO_RAG_API_KEY.")
     ] = None,
@@ -50,7 +47,6 @@ def serve(
         list[str] | None,
         o.opt("Question that the page proposes. Repeatable.", "--example", metavar="QUESTION"),
     ] = None,
-    mapped: o.Mapped = False,
 ) -> None:
     """Serve selections and answers over HTTP, with a page at /.
 
@@ -62,8 +58,8 @@ def serve(
       mio-rag serve --new-key support
       mio-rag serve handbook --model openai:gpt-5-mini --keys keys.toml
     """
+    from mio_rag.cli.chosen import settings_table
     from mio_rag.filters import Filter
-    from mio_rag.generation import check_generator
     from mio_rag.service.keys import new_key as made_key
     from mio_rag.service.keys import read_keys
     from mio_rag.service.run import check
@@ -71,7 +67,6 @@ def serve(
     from mio_rag.service.settings import ConnectionLimits, ServiceLimits, ServiceSettings, single_key
     from mio_rag.sources import Building, kind_of
 
-    output = open_output(False)
     if new_key is not None:
         typer.echo("\n\n".join(made_key(new_key)), nl=False)
         return
@@ -81,59 +76,44 @@ def serve(
         "max_budget_tokens": max_budget, "max_answer_tokens": max_answer, "concurrency": concurrency,
         "queue": queue, "max_deadline_seconds": timeout, "trusted_proxies": trusted_proxy,
     }  # fmt: skip
-    sets = [*(set_ or ())]
-    sets += [
-        f"server.{name}={list(v) if isinstance(v, list) else v}" for name, v in given.items() if v is not None
-    ]
-    spec, key = o.reader_spec(model), single_key()
-    chosen, *_ = collect(
-        lambda: Chosen.of(policy, sets),
-        lambda: check_generator(spec),
+    call.set = [*(call.set or ())]
+    call.set += [f"server.{name}={value}" for name, value in given.items() if value is not None]
+    output, spec, key = call.output, o.reader_spec(call.model), single_key()
+    place: dict[str, Any] = {
+        "host": host, "port": port, "workers": workers, "examples": tuple(example or ()),
+    }  # fmt: skip
+    chosen, *_ = call.check(
+        lambda: o.check_model(spec),
         lambda: kind_of(path),
-        lambda: Filter(where),
+        lambda: Filter(call.where),
         lambda: None if keys is None else read_keys(keys),
         lambda: check(
-            ServiceSettings(
-                path, host=host, port=port, workers=workers, examples=tuple(example or ()),
-                keys=None if keys is None else str(keys),
-            ),
-            key, without_key, rates=False,
+            ServiceSettings(path, **place, keys=None if keys is None else str(keys)), key, without_key,
+            rates=False,
         ),
     )  # fmt: skip
     bounds, connections = settings_table(chosen.policy, (ServiceLimits, ConnectionLimits))
     with tempfile.TemporaryDirectory() as work:
-        is_index = kind_of(path) == "index"
-        source = path if kind_of(path) == "set" else str(Path(path).absolute())
+        stored = kind_of(path) == "index" and call.embedder == DEFAULTS.embedder
         settings = ServiceSettings(
-            source=source,
-            building=None if is_index and embedder == DEFAULTS.embedder else Building(embedder),
-            host=host,
-            port=port,
-            workers=workers,
-            limits=bounds,
-            connections=connections,
-            examples=tuple(example or ()),
-            keys=None if keys is None else str(keys.absolute()),
-            where=tuple(where or ()),
-            mapped=mapped,
-            **_readers(chosen, spec),
-            **_deciding(chosen, Path(work)),
-        )
+            source=path if kind_of(path) == "set" else str(Path(path).absolute()),
+            building=None if stored else Building(call.embedder), limits=bounds, connections=connections,
+            keys=None if keys is None else str(keys.absolute()), where=tuple(call.where or ()),
+            mapped=call.mapped, **place, **_readers(chosen, spec), **_deciding(chosen, Path(work)),
+        )  # fmt: skip
         check(settings, key, without_key)
-        o.opened(output, path, embedder, mapped=mapped, where=where)
-        shown = f"[{host}]" if ":" in host else host
+        call.open(path)
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         answered = False
 
         def ready() -> None:
             nonlocal answered
             answered = True
-            output.console.print(
-                f"mio-rag on http://{shown}:{port}  (page: /, reference: /docs, Ctrl-C ends it)"
-            )
+            output.console.show(f"mio-rag on {address}  (page: /, reference: /docs, Ctrl-C ends it)")
 
         try:
             loading = "loading index and models ..."
-            run(settings, key, without_key, ready, lambda: output.console.print(loading))
+            run(settings, key, without_key, ready, lambda: output.console.show(loading))
         except KeyboardInterrupt:
             if not answered:
                 raise
@@ -144,6 +124,7 @@ def _readers(chosen: Chosen, spec: str) -> dict[str, Any]:
     """The reader of --model and the models of the policy, with their prices."""
     from mio_rag.allocation.money import Rate
     from mio_rag.generation import model_name
+    from mio_rag.policy import READER
 
     name = model_name(spec)
     models = chosen.policy.models
@@ -158,6 +139,7 @@ def _readers(chosen: Chosen, spec: str) -> dict[str, Any]:
 
 def _deciding(chosen: Chosen, work: Path) -> dict[str, Any]:
     """What decides how requests are answered, as `ServiceSettings` takes it."""
+    from mio_rag.policy import PRESETS
     from mio_rag.service.settings import Kept
 
     if chosen.controller is not None:

@@ -1,13 +1,16 @@
-"""Text for people, and how far a command has come: nothing in it is markup or acts on a terminal."""
+"""Text and tables for people, and progress: nothing in them is markup or acts on a terminal."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
@@ -35,6 +38,11 @@ def styled(*parts: str | tuple[str, str]) -> Text:
     """One text of parts, each a string or (string, style), all of them printed as they are."""
     pairs = ((part, "") if isinstance(part, str) else part for part in parts)
     return Text.assemble(*((printable(text), style) for text, style in pairs))
+
+
+def dim(text: str) -> Text:
+    """What matters less."""
+    return styled((text, "dim"))
 
 
 #: Columns of a pipe or a file: nothing is wrapped, and tables take the width that they need.
@@ -92,10 +100,110 @@ class Terminal(Console):
         except OSError as error:
             raise OutputError(error) from error
 
+    def show(self, *items: Any) -> None:
+        """Print texts, in lines of whole words where a terminal is narrow, and tables."""
+        for item in items:
+            if isinstance(item, Table):
+                item.print(self)
+            elif isinstance(item, str) and self.width < _UNBOUNDED:
+                self.print("\n".join(_folded(line, self.width) for line in item.split("\n")))
+            else:
+                self.print(item, soft_wrap=self.width >= _UNBOUNDED)
+
+
+def _folded(line: str, width: int) -> str:
+    """A line in several, which begin as far from the edge as it does."""
+    edge = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(
+        line, max(20, width), subsequent_indent=edge, break_long_words=False, break_on_hyphens=False
+    )
+
 
 #: Where problems, notes and progress go.
 errors = Terminal(stderr=True)
+
+
+# -- tables ----------------------------------------------------------------------------------------------
+
+_BETWEEN = 2  # columns of air between two fields
+_LEAST = 12  # columns that a name keeps, however narrow the terminal
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of a title, whose lines are kept, and a cell for each row.
+
+    left: columns at the beginning that hold text; the others hold numbers.
+    keys: columns that every part of the table begins with, where the terminal is too narrow for all of it; 0:
+        cells are folded instead.
+    """
+
+    columns: Sequence[tuple[str, Sequence[Any]]]
+    left: int = 1
+    keys: int = 0
+
+    @classmethod
+    def rows(cls, titles: str, rows: Iterable[Sequence[object]], left: int = 1) -> Table:
+        """Return a table of titles with bars between them, row by row."""
+        heads, cells = titles.split("|"), list(zip(*rows, strict=True))
+        return cls(list(zip(heads, cells or [()] * len(heads), strict=True)), left)
+
+    def print(self, console: Terminal) -> None:
+        """Print it, in as many parts as the terminal needs."""
+        if not self.keys:
+            self._print(console, range(len(self.columns)), None)
+            return
+        widths = [self._width(title, cells) for title, cells in self.columns]
+        name, *keys = widths[: self.keys]
+        rest = sum(width + _BETWEEN for width in keys)
+        widest = max(widths[self.keys :], default=-_BETWEEN)
+        name = min(name, max(_LEAST, console.width - rest - widest - _BETWEEN))
+        room = left = console.width - name - rest
+        parts: list[list[int]] = [[]]
+        for place in range(self.keys, len(widths)):
+            widths[place] = min(widths[place], max(_LEAST, room - _BETWEEN))
+            left -= widths[place] + _BETWEEN
+            if left < 0 and parts[-1]:
+                parts.append([])
+                left = room - widths[place] - _BETWEEN
+            parts[-1].append(place)
+        widths[0] = name
+        for number, part in enumerate(parts):
+            if number:
+                console.print()
+            self._print(console, [*range(self.keys), *part], widths)
+
+    @staticmethod
+    def _width(title: str, cells: Sequence[Any]) -> int:
+        return max(cell_len(line) for text in (title, *cells) for line in printable(str(text)).split("\n"))
+
+    def _print(self, console: Terminal, places: Iterable[int], widths: Sequence[int] | None) -> None:
+        from rich.table import Table as Grid
+
+        grid, shown = Grid(header_style="bold", box=None, pad_edge=False), list(places)
+        for place in shown:
+            title, cells = self.columns[place]
+            width = None if widths is None else widths[place]
+            whole = width is not None and self._width(title, cells) <= width
+            grid.add_column(
+                Text(printable(title)), justify="left" if place < self.left else "right", vertical="bottom",
+                overflow="fold", no_wrap=whole, min_width=width, max_width=width,
+            )  # fmt: skip
+        for row in zip(*(self.columns[place][1] for place in shown), strict=True):
+            clean = (isinstance(one, Text) and printable(one.plain) == one.plain for one in row)
+            grid.add_row(
+                *(one if ok else Text(printable(str(one))) for one, ok in zip(row, clean, strict=True))
+            )
+        console.print(grid)
+
+
+def heading(label: str) -> str:
+    """A label as the head of a column: in lines of about 14 columns, whole words each."""
+    return "\n".join(textwrap.wrap(label, 14, break_long_words=False, break_on_hyphens=False))
+
+
 # -- progress --------------------------------------------------------------------------------------------
+
 _MOMENT_SECONDS = 1.0  # shorter waits need no word
 
 

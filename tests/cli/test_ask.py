@@ -10,9 +10,8 @@ import pytest
 
 from mio_rag.ask import ask
 from mio_rag.cli.chosen import Chosen, changes_of, keys
-from mio_rag.cli.options import reader_spec
 from mio_rag.errors import InputError
-from mio_rag.generation import ExtractiveGenerator
+from mio_rag.generation import ExtractiveGenerator, reader_spec
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.trace import read_traces
 from tests.cli.running import cli, here, ids, only_object, refused

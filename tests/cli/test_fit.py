@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.cli.show_control import _figure
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.generation.scripted import ScriptedGenerator
 from mio_rag.learning.router import read_table
@@ -358,9 +357,3 @@ def test_planners_are_refused_where_they_do_not_fit(table: Path, index: Path, tm
     judge = ("policy", "replay", table, "--planner", file, "--prices", "0.1", "--embedder", index)
     assert "has learned from all 24 questions" in refused(here(*judge))[0]
     assert here(*judge, "--all").returncode == 0
-
-
-def test_dollars_of_little_are_not_shown_as_none() -> None:
-    assert [_figure(x) for x in (0.0, 0.000323, 0.5, 12.0, 1234.0)] == [
-        "0.000", "0.000323", "0.500", "12", "1234",
-    ]  # fmt: skip

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +12,7 @@ import typer.core
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import _COMMANDS, app
-from mio_rag.cli.options import OLD_COMMANDS, OLD_OPTIONS
+from mio_rag.cli.chosen import keys
 from tests.cli.running import cli, here, refused
 
 
@@ -69,19 +71,32 @@ def test_help_is_shown(arguments: tuple[str, ...]) -> None:
     assert "Usage: " in done.stdout
 
 
-def test_old_names_say_what_replaces_them() -> None:
-    found = dict(commands())
-    for old, new in OLD_COMMANDS.items():
-        done = here(old, "x")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert f"{old} is now {new}" in done.stderr
-        first = re.split(r", | and ", new)[0].removesuffix(" --list").removesuffix(" mdp")
-        assert first in found or any(path.startswith(f"{first} ") for path in found)
-    known = set().union(*map(options, found.values()))
-    for old in sorted(set(OLD_OPTIONS) - known):
-        done = here("select", "x", "y", old, "1", "--json")
-        assert (done.returncode, f"{old} is now {OLD_OPTIONS[old]}" in done.stderr) == (2, True)
-        assert done.stdout.count("\n") == 1
+def test_the_list_of_commands_says_what_the_commands_say() -> None:
+    shown = " ".join(here("-h").stdout.split())
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        assert f"{name} {_COMMANDS[name][2]}" in shown
+        assert (command.help or "").startswith(_COMMANDS[name][2].rstrip(".")), name
+
+
+def test_defaults_in_the_help_are_those_of_the_settings() -> None:
+    known, ask = keys(), here("ask", "-h").stdout
+    for option, key in (("--budget", "limits.budget"), ("--answer", "limits.max_tokens"),
+                        ("--units", "selection.units")):  # fmt: skip
+        text = " ".join(ask[ask.index(option) :].split())
+        assert re.search(r"\[default: (\S+)\]", text)[1] == str(known[key].default)  # type: ignore[index]
+
+
+def test_help_loads_none_of_the_heavy_packages() -> None:
+    code = (
+        "import sys; sys.argv = ['mio-rag', *sys.argv[1:]]\n"
+        "from mio_rag.cli.app import app\n"
+        "try: app()\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'numpy', 'rich', 'mio_rag.policy'} & set(sys.modules)), file=sys.stderr)"
+    )
+    for arguments in (["--help"], ["select", "--help"], ["ask", "--help"], ["--version"]):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        assert done.stderr.strip().endswith("[]"), (arguments, done.stderr)
 
 
 def test_a_near_name_is_proposed() -> None:

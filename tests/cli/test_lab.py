@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.cli.show import _alike
+from mio_rag.cli.show import alike
 from tests.cli.running import cli, here, only_object, refused
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
@@ -103,7 +103,7 @@ def test_settings_that_choose_the_same_are_one_line() -> None:
         for r in (0.0, 0.05)
     ]
     rows[3]["selected"] = [1]  # of (.1, .05)
-    told = [dict(weights) for weights in _alike(rows).values()]
+    told = [dict(weights) for weights in alike(rows).values()]
     assert told == [{0.0: (0.0, 0.05), 0.1: (0.0,)}, {0.1: (0.05,), 0.4: (0.0, 0.05)}]
 
 

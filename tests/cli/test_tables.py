@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mio_rag.cli.evaluate import _METHODS
-from mio_rag.cli.show import Field, heading, print_fields, print_points, print_summary
-from mio_rag.cli.show_control import _verdict
-from mio_rag.cli.terminal import Terminal
+from mio_rag.cli.show import frontier_lines, summary_lines
+from mio_rag.cli.show_policy import point_lines
+from mio_rag.cli.terminal import Table, Terminal, heading
 from mio_rag.evaluation.contenders import DEFAULT_METHODS
 from mio_rag.evaluation.harness import EvaluationSettings
 from mio_rag.learning.planner_training import Point
@@ -61,7 +61,7 @@ def summary(budgets: tuple[int, ...] = (128, 256), **more: Any) -> list[dict[str
 
 def shown(width: int | None, *given: Any, **named: Any) -> str:
     file = io.StringIO()
-    print_summary(Terminal(file=file, width=width), *given, **named)
+    Terminal(file=file, width=width).show(*summary_lines(*given, **named))
     return file.getvalue()
 
 
@@ -157,7 +157,7 @@ def test_a_frontier_keeps_its_keys(width: int, own: list[str]) -> None:
         "measures": measures,
     }  # fmt: skip
     file = io.StringIO()
-    print_points(Terminal(file=file, width=width), [point, point | {"dominated": True}], None)
+    Terminal(file=file, width=width).show(*frontier_lines([point, point | {"dominated": True}], None))
     text = file.getvalue()
     rows = [line.split() for line in text.split("\n") if "256" in line]
     assert all(row[:4] == ["0.1", "0.05", "auto", "256"] for row in rows)
@@ -170,11 +170,15 @@ def test_a_frontier_keeps_its_keys(width: int, own: list[str]) -> None:
 
 def test_a_long_name_is_folded_and_the_rest_stays() -> None:
     file = io.StringIO()
-    print_fields(
-        Terminal(file=file, width=40),
-        [Field("method", ["m" * 60], "left"), Field("budget", ["256"])],
-        [Field(heading("evidence found"), ["72.5 %"]), Field("a", ["1"]), Field("b", ["x" * 15])],
-    )
+    columns = {
+        "method": "m" * 60,
+        "budget": "256",
+        heading("evidence found"): "72.5 %",
+        "a": 1,
+        "b": "x" * 15,
+    }
+    table = Table([(title, [cell]) for title, cell in columns.items()], keys=2)
+    Terminal(file=file, width=40).show(table)
     text = file.getvalue()
     assert text.count("m") == 60 * text.count("256") + text.count("method")
     for whole in ("256", "72.5 %", "x" * 15, "evidence found"):
@@ -189,6 +193,9 @@ def test_the_verdict_on_a_planner_goes_by_the_intervals() -> None:
     fixed = point("plain", 0.0, 0.5, 0.9)  # no planner
     unclear, better = point("planner", 0.0, -1.0, 1.0), point("planner", 0.1, 0.1, 1.0)
     worse = point("planner", 0.5, -1.0, -0.1)
-    assert _verdict([fixed, unclear]).startswith("at no price the planner clearly has more")
-    assert _verdict([fixed, unclear, better]).endswith("at its cost for alpha 0.1")
-    assert _verdict([unclear, worse]).endswith("; clearly less for alpha 0.5")
+    verdicts = [
+        [*point_lines(of)][-1] for of in ([fixed, unclear], [fixed, unclear, better], [unclear, worse])
+    ]
+    assert verdicts[0].startswith("at no price the planner clearly has more")
+    assert verdicts[1].endswith("at its cost for alpha 0.1")
+    assert verdicts[2].endswith("; clearly less for alpha 0.5")

@@ -13,8 +13,8 @@ from mio_rag import Passage
 from mio_rag.cli import terminal as progress
 from mio_rag.cli.app import app
 from mio_rag.cli.output import prepare_streams
-from mio_rag.cli.show import print_failures, print_passage, print_summary
-from mio_rag.cli.terminal import Terminal, printable, progress_bar, styled
+from mio_rag.cli.show import summary_lines
+from mio_rag.cli.terminal import Table, Terminal, printable, progress_bar, styled
 from mio_rag.retrieval import CorpusIndex
 
 EVIL = (
@@ -55,10 +55,8 @@ def test_no_string_is_markup_whatever_prints_it() -> None:
     file = io.StringIO()
     console = Terminal(file=file, width=200)
     console.print(EVIL)
-    console.print(styled((EVIL, "bold"), f" {EVIL}"))
-    print_passage(console, 1, EVIL, EVIL, 1, EVIL)
-    print_failures(console, [{"error": EVIL}])
-    print_summary(console, [{"method": EVIL, "budget_tokens": 1, "failed": 0, "optimal_share": None}])
+    console.show(styled((EVIL, "bold"), f" {EVIL}"), EVIL, Table.rows(f"{EVIL}|b", [(EVIL, EVIL)]))
+    console.show(*summary_lines([{"method": EVIL, "budget_tokens": 1, "failed": 0, "optimal_share": None}]))
     assert squeezed(file.getvalue()).count(PLAIN) == 8
     assert not set(file.getvalue()) & set("\x1b\x9b\x07\x08\x00\r\x7f\u202e\u2066")
 

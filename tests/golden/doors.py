@@ -330,7 +330,7 @@ WRONG_COMMANDS = (
     ("policy", "show", "cheap"),
     ("policy", "fit", "router", "missing.parquet", "--out", "x"),
     ("policy", "state", "show", "missing.sqlite"),
-    *((old, "INDEX") for old in ("select-batch", "calibrate", "mdp", "frontier")),
+    *((old, "INDEX") for old in ("select-batch", "frontier")),
 )
 
 WRONG_POLICIES = (

@@ -1,16 +1,14 @@
-"""What people see of controllers, plans, policies, routers, strategies and batches."""
+"""What people see of policies, sessions, processes, planners, routers and bandits: lines and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mio_rag.cli.show import print_passage, print_rows
-from mio_rag.cli.terminal import Terminal, styled
-from mio_rag.learning.rules import decided, open_actions
-from mio_rag.policies.describe import described, price_in_words
+from mio_rag.cli.show import shortened
+from mio_rag.cli.terminal import Table, dim, styled
 
 if TYPE_CHECKING:
     from mio_rag.evaluation.tiers import Labelled
@@ -25,15 +23,12 @@ if TYPE_CHECKING:
     from mio_rag.session.trace import Trace
     from mio_rag.session.workflow import Workflow
 
-
-# -- control ---------------------------------------------------------------------------------------------
-
 _SHOWN = 6  # segments of a step, before the rest is counted
 _WHAT = 120  # characters of what a step searched for: small models write on and on; JSON has all of it
+_TEXT = 160  # characters of a passage
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _WHAT else f"{text[:_WHAT].rstrip()} ..."
+# -- decision processes ----------------------------------------------------------------------------------
 
 
 def _rule(segments: Sequence[Segment]) -> str:
@@ -42,120 +37,59 @@ def _rule(segments: Sequence[Segment]) -> str:
     return ", ".join(shown) + more
 
 
-def print_plan(console: Terminal, plan: Plan, shape: Structure, changes: Sequence[Sensitivity]) -> None:
+def plan_lines(plan: Plan, shape: Structure, changes: Sequence[Sensitivity]) -> Iterator[Any]:
     """The policy step by step, what is odd about it, and what each parameter does to it."""
-    steps = (
-        ("every" if plan.model.horizon is None else step, _rule(parts))
-        for step, parts in enumerate(shape.segments)
-    )
-    print_rows(console, "step|over U", steps, left=2)
+    endless = plan.model.horizon is None
+    steps = (("every" if endless else step, _rule(parts)) for step, parts in enumerate(shape.segments))
+    yield Table.rows("step|over U", steps, left=2)
     solved, on_grid = plan.solution, plan.grid_error
     within = f", grid within {on_grid.at_points:.2g}" if on_grid else ""
-    console.print(
+    yield (
         f"{solved.method}: values within {solved.error:.2g} of the grid's optimum, "
         f"V(1) = {plan.values()[-1]:.4f}{within}"
     )
-    _print_notes(console, shape.warnings)
+    yield from _notes(shape.warnings)
     if tied := sum(map(bool, shape.ties)):
-        console.print(f"actions tie somewhere in {tied} of {plan.steps} steps (--json lists where)")
-    console.print()
-    names = {"discount": "1 - discount"}
+        yield f"actions tie somewhere in {tied} of {plan.steps} steps (--json lists where)"
+    yield ""
     moved = (
-        (names.get(one.parameter, one.parameter), f"{one.factor:g}", f"{one.changed:.1%}",
+        (one.parameter.replace("discount", "1 - discount"), f"{one.factor:g}", f"{one.changed:.1%}",
          f"{one.value_change:.4f}")
         for one in changes
     )  # fmt: skip
-    print_rows(console, "parameter|times|policy moved|value", moved)
+    yield Table.rows("parameter|times|policy moved|value", moved)
 
 
-def _print_notes(console: Terminal, notes: Sequence[str]) -> None:
+def _notes(notes: Sequence[str]) -> Iterator[Any]:
     for note in notes:
-        console.print(styled(("note:", "yellow"), f" {note}"), soft_wrap=True)
+        yield styled(("note:", "yellow"), f" {note}")
 
 
-def print_run(console: Terminal, trace: Trace) -> None:
-    """What was read, every step with what it brought and cost, and how a question ended."""
-    from mio_rag.session.trace import asked_by_model
-
-    found, signal = trace.search.get("found_by", {}), trace.about.get("signal")
-    console.print()
-    for place, passage in enumerate(trace.passages, 1):
-        ranks = found.get(passage["id"])
-        said = found_by(ranks) if ranks else ""
-        print_passage(
-            console, place, passage["title"], passage["id"], passage["tokens"], passage["text"], said
-        )
-    if trace.passages:
-        console.print()
-    if "policy" in trace.settings:
-        console.print(trace.explain(), soft_wrap=True)
-    elif signal is not None:
-        _print_process(console, trace)
-    else:
-        _print_steps(console, trace)
-    for strategy, queries in trace.search.get("queries", {}).items():
-        if queries:
-            console.print(f"{strategy} searched for: {_cut(' | '.join(queries))}")
-    _print_notes(console, trace.search.get("notes", ()))
-    if trace.search.get("id"):
-        console.print(f"id for feedback: {trace.search['id']}", style="dim", soft_wrap=True)
-    if trace.fallback is not None:
-        console.print(f"answered another way: {trace.fallback}", style="yellow", soft_wrap=True)
-    if trace.error is not None:
-        console.print(trace.error, style="red", soft_wrap=True)
-    asked = asked_by_model(trace)
-    each = ", ".join(f"{name} {into} + {out}" for name, (into, out) in asked.items())
-    by = f"; prompt and answer tokens by model: {each}" if len(asked) > 1 else ""
-    gauge = "" if signal is None else f", U {signal}"
-    console.print(f"{trace.spent()}, {trace.seconds:.2f} s; {trace.policy}{gauge}{by}", soft_wrap=True)
-    console.print(f"ended: {trace.ended}{'' if signal is None else _end(trace)}")
+def calibration_lines(found: Calibration, shapes: Mapping[str, Structure]) -> Iterator[Any]:
+    """Estimates with intervals, for all U and by bins; the assumptions; the first decision before, after."""
+    yield (
+        f"{found.retrievals} retrievals and {found.reasonings} reasoning steps on {found.questions} "
+        f"questions, U by {found.gauge}\n"
+    )
+    parts: list[tuple[str, Any]] = [("all", found)]
+    parts += [(f"{part.low:.2f}\u2013{part.high:.2f}", part) for part in found.bins]
+    cells = (
+        (name, *map(_estimate, (one.success, one.retrieve_drop, one.reason_drop))) for name, one in parts
+    )
+    yield Table.rows("U|p_s|delta_r|delta_p", cells, left=4)
+    yield f"costs: retrieve {_estimate(found.retrieve_cost)}, reason {_estimate(found.reason_cost)}\n"
+    for check in found.checks:
+        said = {None: ("too few data", "dim"), True: ("violated", "red"), False: ("not violated", "")}
+        value = "" if check.value is None else f" ({check.value:.2f}, n = {check.n})"
+        yield styled(f"{check.name}: ", said[check.violated], value)
+    yield from _notes(found.notes)
+    yield ""
+    first = ((name, _rule(shape.segments[0])) for name, shape in shapes.items())
+    yield Table.rows("process|first decision over U", first, left=2)
+    yield from _notes(shapes["calibrated"].warnings)
 
 
-def _print_steps(console: Terminal, trace: Trace) -> None:
-    costs, is_workflow, rows = trace.by_step(), "workflow" in trace.settings, []
-    for step in trace.steps:
-        if "/" in step.id and not is_workflow:
-            continue
-        spent, gave = costs[step.id], step.output if is_workflow else _cut(step.why)
-        gave = gave if step.dropped is None else f"dropped: {step.dropped}"
-        does = f"{step.do} by {step.model}" if step.model else step.do
-        tokens = spent.prompt_tokens + spent.completion_tokens
-        rows.append((step.id, does, gave, tokens or "", f"{spent.seconds:.2f}"))
-    print_rows(console, "step|does|gave|tokens|s", rows, left=3)
-
-
-def _print_process(console: Terminal, trace: Trace) -> None:
-    """Every action with U before and after, and the worth of the actions."""
-    steps, closed_book = decided(trace), bool(trace.settings["closed_book"])
-    rows = []
-    for k, one in enumerate(steps):
-        step = one.step
-        possible = open_actions([before.step for before in steps[:k]], closed_book, step.closed)
-        new = len(step.new_ids) if step.action == "retrieve" else ""
-        spent = sum(call.seconds for call in one.calls)
-        what = _cut(step.query or step.note or "(nothing new)")
-        rows.append((k, step.action, what, new, f"{one.uncertainty:.3f}", f"{one.next_uncertainty:.3f}",
-                     _worth(one.q_values, possible), f"{spent:.2f}"))  # fmt: skip
-    if rows:
-        print_rows(console, "step|action|what|new|U|then|Q|s", rows, left=3)
-
-
-def _end(trace: Trace) -> str:
-    """U in the end, and why nothing more was done."""
-    steps, closed = [one.step for one in decided(trace)], tuple(trace.about.get("closed") or ())
-    possible = open_actions(steps, bool(trace.settings["closed_book"]), closed)
-    worth = _worth(trace.about.get("q_values"), possible)
-    level = float(trace.about.get("uncertainty", 1.0))
-    return f", at U = {level:.3f}" + (f"; {worth}" if worth and trace.ended == "stop" else "")
-
-
-def _worth(q_values: Mapping[str, float] | None, possible: Sequence[str]) -> str:
-    """The worth of each action; in brackets those that could bring nothing new, and were not to be taken."""
-    shown = [(action, f"{action} {q:.3f}") for action, q in (q_values or {}).items()]
-    return " ".join(text if action in possible else f"({text})" for action, text in shown)
-
-
-def _interval(estimate: Estimate | None) -> str:
+def _estimate(estimate: Estimate | None) -> str:
     if estimate is None:
         return "\u2013"
     if estimate.low is None or estimate.high is None:
@@ -163,57 +97,106 @@ def _interval(estimate: Estimate | None) -> str:
     return f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f}, n = {estimate.n})"
 
 
-def print_calibration(console: Terminal, found: Calibration, shapes: Mapping[str, Structure]) -> None:
-    """Estimates with intervals, for all U and by bins; the assumptions; the first decision before, after."""
-    console.print(
-        f"{found.retrievals} retrievals and {found.reasonings} reasoning steps on {found.questions} "
-        f"questions, U by {found.gauge}\n"
-    )
-    rows: list[tuple[str, Any]] = [
-        ("all", found),
-        *((f"{part.low:.2f}\u2013{part.high:.2f}", part) for part in found.bins),
-    ]
-    cells = ((name, *map(_interval, (one.success, one.retrieve_drop, one.reason_drop))) for name, one in rows)
-    print_rows(console, "U|p_s|delta_r|delta_p", cells, left=4)
-    console.print(
-        f"costs: retrieve {_interval(found.retrieve_cost)}, reason {_interval(found.reason_cost)}\n"
-    )
-    for check in found.checks:
-        said = {None: ("too few data", "dim"), True: ("violated", "red"), False: ("not violated", "")}
-        value = "" if check.value is None else f" ({check.value:.2f}, n = {check.n})"
-        console.print(styled(f"{check.name}: ", said[check.violated], value))
-    _print_notes(console, found.notes)
-    console.print()
-    first = ((name, _rule(shape.segments[0])) for name, shape in shapes.items())
-    print_rows(console, "process|first decision over U", first, left=2)
-    _print_notes(console, shapes["calibrated"].warnings)
+# -- sessions --------------------------------------------------------------------------------------------
 
 
-# -- plan ------------------------------------------------------------------------------------------------
+def run_lines(trace: Trace) -> Iterator[Any]:
+    """What was read, every step with what it brought and cost, and how a question ended."""
+    from mio_rag.session.trace import asked_by_model
+
+    found, signal = trace.search.get("found_by", {}), trace.about.get("signal")
+    yield ""
+    for place, passage in enumerate(trace.passages, 1):
+        name = " ".join(filter(None, [passage["title"], passage["id"]]))
+        yield f"{place}. {name}, {passage['tokens']} tokens"
+        yield f"   {shortened(passage['text'], _TEXT)}"
+        if ranks := found.get(passage["id"]):
+            yield dim(f"   found by {_found_by(ranks)}")
+    if trace.passages:
+        yield ""
+    if "policy" in trace.settings:
+        yield trace.explain()
+    else:
+        yield from _step_table(trace) if signal is None else _process_table(trace)
+    for strategy, queries in trace.search.get("queries", {}).items():
+        if queries:
+            yield f"{strategy} searched for: {shortened(' | '.join(queries), _WHAT)}"
+    yield from _notes(trace.search.get("notes", ()))
+    if trace.search.get("id"):
+        yield dim(f"id for feedback: {trace.search['id']}")
+    if trace.fallback is not None:
+        yield styled((f"answered another way: {trace.fallback}", "yellow"))
+    if trace.error is not None:
+        yield styled((trace.error, "red"))
+    asked = asked_by_model(trace)
+    each = ", ".join(f"{name} {into} + {out}" for name, (into, out) in asked.items())
+    by = f"; prompt and answer tokens by model: {each}" if len(asked) > 1 else ""
+    gauge = "" if signal is None else f", U {signal}"
+    yield f"{trace.spent()}, {trace.seconds:.2f} s; {trace.policy}{gauge}{by}"
+    yield f"ended: {trace.ended}{'' if signal is None else _end(trace)}"
+
+
+def _step_table(trace: Trace) -> Iterator[Any]:
+    costs, is_workflow, rows = trace.by_step(), "workflow" in trace.settings, []
+    for step in trace.steps:
+        if "/" in step.id and not is_workflow:
+            continue
+        spent, gave = costs[step.id], step.output if is_workflow else shortened(step.why, _WHAT)
+        gave = gave if step.dropped is None else f"dropped: {step.dropped}"
+        does = f"{step.do} by {step.model}" if step.model else step.do
+        tokens = spent.prompt_tokens + spent.completion_tokens
+        rows.append((step.id, does, gave, tokens or "", f"{spent.seconds:.2f}"))
+    yield Table.rows("step|does|gave|tokens|s", rows, left=3)
+
+
+def _process_table(trace: Trace) -> Iterator[Any]:
+    """Every action with U before and after, and the value of the actions."""
+    from mio_rag.learning.rules import decided, open_actions
+
+    steps, closed_book = decided(trace), bool(trace.settings["closed_book"])
+    rows = []
+    for k, one in enumerate(steps):
+        step = one.step
+        possible = open_actions([before.step for before in steps[:k]], closed_book, step.closed)
+        new = len(step.new_ids) if step.action == "retrieve" else ""
+        what, spent = (
+            shortened(step.query or step.note or "(nothing new)", _WHAT),
+            sum(call.seconds for call in one.calls),
+        )
+        rows.append((k, step.action, what, new, f"{one.uncertainty:.3f}", f"{one.next_uncertainty:.3f}",
+                     _values(one.q_values, possible), f"{spent:.2f}"))  # fmt: skip
+    if rows:
+        yield Table.rows("step|action|what|new|U|then|Q|s", rows, left=3)
+
+
+def _end(trace: Trace) -> str:
+    """U in the end, and why nothing more was done."""
+    from mio_rag.learning.rules import decided, open_actions
+
+    steps, closed = [one.step for one in decided(trace)], tuple(trace.about.get("closed") or ())
+    possible = open_actions(steps, bool(trace.settings["closed_book"]), closed)
+    values = _values(trace.about.get("q_values"), possible)
+    level = float(trace.about.get("uncertainty", 1.0))
+    return f", at U = {level:.3f}" + (f"; {values}" if values and trace.ended == "stop" else "")
+
+
+def _values(q_values: Mapping[str, float] | None, possible: Sequence[str]) -> str:
+    """The value of each action; in brackets those that could bring nothing new, and were not to be taken."""
+    shown = [(action, f"{action} {q:.3f}") for action, q in (q_values or {}).items()]
+    return " ".join(text if action in possible else f"({text})" for action, text in shown)
+
+
+# -- workflows and planners ------------------------------------------------------------------------------
 
 _MEASURES = (
     "token_f1", "exact_match", "evidence", "tokens", "lm_calls", "retrieval_calls", "dollars", "seconds",
 )  # fmt: skip
 
 
-def print_named(console: Terminal, workflows: Mapping[str, Workflow]) -> None:
+def workflow_table(workflows: Mapping[str, Workflow]) -> Table:
     """All workflows, one a line."""
     rows = ((w.name, ", ".join(_step(one.do, one.settings) for one in w.nodes)) for w in workflows.values())
-    print_rows(console, "workflow|steps", rows, left=2)
-
-
-def print_planner(console: Terminal, about: Mapping[str, Any]) -> None:
-    """What a planner decides, at which prices, and what it learned from."""
-    when = "before the first step" if about["mode"] == "once" else "before every step"
-    asked, by = about.get("questions", "?"), about.get("generator", "?")
-    rows = (
-        ("chooses from", ", ".join(about["workflows"])),
-        ("alphas", ", ".join(f"{alpha:g}" for alpha in about["alphas"]) or "any"),
-        ("a cost of 1", f"{about['unit']:.4g} {about['cost']}"),
-        ("questions are embedded by", about["embedder"] or "nothing"),
-        ("learned from", f"{asked} questions, answered by {by}"),
-    )
-    print_rows(console, f"planner|{about['method']}, decides {when}", rows, left=2)
+    return Table.rows("workflow|steps", rows, left=2)
 
 
 def _step(do: str, settings: Mapping[str, object]) -> str:
@@ -225,24 +208,33 @@ def _step(do: str, settings: Mapping[str, object]) -> str:
     return f"{do} ({', '.join(told)})" if told else do
 
 
-def print_points(console: Terminal, points: Sequence[Point]) -> None:
-    """Policies and fixed workflows: quality, cost, and what a mixture of fixed ones has at that cost."""
+def planner_table(about: Mapping[str, Any]) -> Table:
+    """What a planner decides, at which prices, and what it learned from."""
+    when = "before the first step" if about["mode"] == "once" else "before every step"
+    asked, by = about.get("questions", "?"), about.get("generator", "?")
+    rows = (
+        ("chooses from", ", ".join(about["workflows"])),
+        ("alphas", ", ".join(f"{alpha:g}" for alpha in about["alphas"]) or "any"),
+        ("a cost of 1", f"{about['unit']:.4g} {about['cost']}"),
+        ("questions are embedded by", about["embedder"] or "nothing"),
+        ("learned from", f"{asked} questions, answered by {by}"),
+    )
+    return Table.rows(f"planner|{about['method']}, decides {when}", rows, left=2)
+
+
+def point_lines(points: Sequence[Point]) -> Iterator[Any]:
+    """Planner and fixed workflows: quality, cost, and what a mixture of fixed ones has at that cost."""
     rows = (
         (one.name, *(f"{v:.3f}" for v in (one.alpha, one.quality, one.cost, one.reward, one.fixed)),
          f"{one.gain:+.3f}", f"{one.low:+.3f} to {one.high:+.3f}")
         for one in points
     )  # fmt: skip
-    print_rows(console, "who|alpha|quality|cost|reward|fixed at cost|gain|95 %", rows)
+    yield Table.rows("who|alpha|quality|cost|reward|fixed at cost|gain|95 %", rows)
     for point in points:
         if len(point.shares) > 1:
             told = sorted(point.shares.items(), key=lambda item: -item[1])
             said = ", ".join(f"{name} {share:.0%}" for name, share in told)
-            console.print(f"{point.name} at {point.alpha:g}: {said}", style="dim", soft_wrap=True)
-    console.print(_verdict(points), soft_wrap=not console.is_terminal)
-
-
-def _verdict(points: Sequence[Point]) -> str:
-    """Where the planner is worth having, by the intervals."""
+            yield dim(f"{point.name} at {point.alpha:g}: {said}")
     planned = [point for point in points if point.name == "planner"]
     better = ", ".join(f"{point.alpha:g}" for point in planned if point.low > 0)
     worse = ", ".join(f"{point.alpha:g}" for point in planned if point.high < 0)
@@ -252,61 +244,57 @@ def _verdict(points: Sequence[Point]) -> str:
     )
     if better:
         said = f"the planner has more than any mixture of fixed workflows at its cost for alpha {better}"
-    return said + (f"; clearly less for alpha {worse}" if worse else "")
+    yield said + (f"; clearly less for alpha {worse}" if worse else "")
 
 
-def _figure(mean: float) -> str:
-    """Three digits behind the point; none of large numbers, more of dollars."""
-    if mean >= 10:
-        return f"{mean:.0f}"
-    return f"{mean:.3g}" if 0 < mean < 1e-3 else f"{mean:.3f}"
-
-
-def print_table(console: Terminal, table: Outcomes) -> None:
+def outcome_lines(table: Outcomes) -> Iterator[Any]:
     """Means of every workflow, over the questions of the table."""
+
+    def figure(mean: float) -> str:
+        if mean >= 10:
+            return f"{mean:.0f}"
+        return f"{mean:.3g}" if 0 < mean < 1e-3 else f"{mean:.3f}"  # dollars of little are not none
+
     shown = [measure for measure in _MEASURES if measure in table.values]
     rows = (
-        (name, *(_figure(float(np.nanmean(table.values[measure][:, place]))) for measure in shown))
+        (name, *(figure(float(np.nanmean(table.values[measure][:, place]))) for measure in shown))
         for place, name in enumerate(table.actions)
     )
-    print_rows(console, "|".join(["workflow", *shown]), rows)
-    console.print(f"{len(table)} questions", style="dim")
+    yield Table.rows("|".join(["workflow", *shown]), rows)
+    yield dim(f"{len(table)} questions")
 
 
-# -- policy ----------------------------------------------------------------------------------------------
+# -- policies --------------------------------------------------------------------------------------------
 
 
-def print_presets(console: Terminal, presets: Mapping[str, str]) -> None:
-    """The policies that ship, one a line."""
-    print_rows(console, "policy|what it is for", presets.items(), left=2)
-
-
-def print_policy(console: Terminal, policy: Policy, states: Resolved) -> None:
+def policy_lines(policy: Policy, states: Resolved) -> Iterator[Any]:
     """Who decides what, the price, the limits, models and files."""
-    console.print(policy.name, style="bold")
+    from mio_rag.policies.describe import described, price_in_words
+
+    yield styled((policy.name, "bold"))
     if policy.about:
-        console.print(policy.about, soft_wrap=True, markup=False)
+        yield policy.about
     most = policy.limits
     ends = f"{most.max_total_tokens:,} tokens, {most.max_steps} steps of a model, {most.timeout:g} s"
     rows = [("price", "one for all", price_in_words(policy))]
     rows += [(line.decision, line.who, line.how) for line in described(policy, states)]
-    console.print()
-    print_rows(console, "decision|who|how", [*rows, ("limits", "every question", ends)], left=3)
+    yield ""
+    yield Table.rows("decision|who|how", [*rows, ("limits", "every question", ends)], left=3)
     for name, model in policy.models.items():
         dollars = f"${model.input:g} in, ${model.output:g} out per million tokens" if model.is_priced else ""
-        console.print(f"model {name}: {', '.join(filter(None, [model.spec, dollars]))}", soft_wrap=True)
+        yield f"model {name}: {', '.join(filter(None, [model.spec, dollars]))}"
     for file, digest in states.hashes.items():
-        console.print(f"{file}: {digest[:12]}", style="dim", soft_wrap=True)
-    console.print(f"content {states.sha256[:12]}", style="dim")
+        yield dim(f"{file}: {digest[:12]}")
+    yield dim(f"content {states.sha256[:12]}")
 
 
-# -- router ----------------------------------------------------------------------------------------------
+# -- routers ---------------------------------------------------------------------------------------------
 
 
-def print_labels(console: Terminal, found: Labelled) -> None:
+def label_lines(found: Labelled) -> Iterator[Any]:
     """Each tier: how many questions need it, how often it does, and what it costs."""
     table = found.table
-    console.print(
+    yield (
         f"{len(table)} questions labelled; left out: {found.unlabelled} without gold, "
         f"{found.failed} on which a tier failed"
     )
@@ -316,24 +304,24 @@ def print_labels(console: Terminal, found: Labelled) -> None:
         (tier.name, f"{count} ({count / len(table):.0%})", f"{share:.3f}", f"{cost[0]:.0f}", f"{cost[1]:.2f}")
         for tier, count, share, cost in each
     )
-    print_rows(console, "tier|needed by|does for|tokens|seconds", rows)
+    yield Table.rows("tier|needed by|does for|tokens|seconds", rows)
     if none := found.unanswered:
         does = "reads the evidence of" if table.by == ("evidence",) else "answers"
         rule = table.outcomes.provenance.get("unanswered")
-        console.print(
+        yield (
             f"no tier {does} {none} ({none / len(table):.0%}) of the questions; which tier these are counted "
             f"under follows the rule '{rule}' (--unanswered)"
         )
 
 
-def print_router(console: Terminal, router: Router) -> None:
+def router_lines(router: Router) -> Iterator[Any]:
     """Tiers and their use, then everything that was measured out of fold."""
     said, measures, weak = router.provenance, router.measures, router.correction
-    console.print(f"{router.kind} router of {said.get('questions', '?')} questions, by {router.features}")
+    yield f"{router.kind} router of {said.get('questions', '?')} questions, by {router.features}"
     sets = ", ".join(f"{count} {name}" for name, count in said.get("sets", {}).items())
-    console.print(f"labels by {', '.join(said.get('by', []))}; sets: {sets}", style="dim")
+    yield dim(f"labels by {', '.join(said.get('by', []))}; sets: {sets}")
     if weak is not None:
-        console.print(
+        yield (
             f"searches with no cosine of {weak.below:.3f} are weak: {weak.more} passages more are read; what "
             "follows was measured without them"
         )
@@ -343,10 +331,10 @@ def print_router(console: Terminal, router: Router) -> None:
          f"{cost[0]:.0f}")
         for tier, share, cost in each
     )  # fmt: skip
-    print_rows(console, "tier|depth|context|answer|chosen|tokens", tiers)
+    yield Table.rows("tier|depth|context|answer|chosen|tokens", tiers)
     if not measures:
         return
-    console.print(
+    yield (
         f"\nout of fold: the right tier for {measures['accuracy']:.3f} of the questions (always the most "
         f"frequent: {measures['most_frequent_label']:.3f}); calibration error "
         f"{measures['calibration_error']:.3f}; several tiers plausible for {measures['unsure_share']:.0%}"
@@ -354,8 +342,8 @@ def print_router(console: Terminal, router: Router) -> None:
     if "confusion" in measures:
         names = [tier.name for tier in router.tiers]
         counts = ((name, *row) for name, row in zip(names, measures["confusion"], strict=True))
-        print_rows(console, "|".join(["needed", *(f"chosen:\n{name}" for name in names)]), counts)
-        console.print()
+        yield Table.rows("|".join(["needed", *(f"chosen:\n{name}" for name in names)]), counts)
+        yield ""
     places = {f"tier:{tier.name}": place for place, tier in enumerate(router.tiers)}
     # A file keeps names in alphabetical order: it shows what training showed.
     order = sorted(measures["rows"], key=lambda name: (not name.startswith("router"), places.get(name, 99)))
@@ -363,12 +351,12 @@ def print_router(console: Terminal, router: Router) -> None:
     first = ["worked", "prompt_tokens", "tokens_used", "gold_recall"]
     columns = sorted(rows["router"], key=lambda name: first.index(name) if name in first else len(first))
     cells = ((name, *(_number(row.get(column)) for column in columns)) for name, row in rows.items())
-    print_rows(console, "|".join(["", *(name.replace("_", " ") for name in columns)]), cells)
+    yield Table.rows("|".join(["", *(name.replace("_", " ") for name in columns)]), cells)
     if (found := measures.get("against_mixture")) is None:  # of an earlier release
         return
     verdict = "more" if found["low"] > 0 else "less" if found["high"] < 0 else "not clearly more"
     routed = rows["router"]["worked"]
-    console.print(
+    yield (
         f"the router does for {routed:.3f}, {verdict} than the best mixture of fixed tiers at its tokens "
         f"({routed - found['mean']:.3f}): {found['mean']:+.3f}, 95 % interval {found['low']:+.3f} to "
         f"{found['high']:+.3f}"
@@ -376,9 +364,7 @@ def print_router(console: Terminal, router: Router) -> None:
 
 
 def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.0f}" if value >= 2 else f"{value:.3f}"
+    return "" if value is None else f"{value:.0f}" if value >= 2 else f"{value:.3f}"
 
 
 def router_json(router: Router) -> dict[str, Any]:
@@ -395,71 +381,63 @@ def router_json(router: Router) -> dict[str, Any]:
     }
 
 
-# -- strategies ------------------------------------------------------------------------------------------
+# -- strategies and bandits ------------------------------------------------------------------------------
 
 
-def found_by(ranks: Mapping[str, int]) -> str:
-    """Who found a passage, at which rank, in words."""
+def _found_by(ranks: Mapping[str, int]) -> str:
     said = [f"{name} {rank}" if rank else f"{name} by a link" for name, rank in ranks.items()]
     return ", ".join(said) or "nobody"
 
 
-def print_searched(console: Terminal, searched: Mapping[str, Any]) -> None:
+def searched_lines(searched: Mapping[str, Any]) -> Iterator[str]:
     """A line for each strategy, then one for each passage that is read: `strategist.searched_json`."""
     strategies, choice = searched["strategies"], searched["choice"]
-    lines = ["", "searched by:"]
+    yield "\nsearched by:"
     for one in strategies:
         tokens = one["prompt_tokens"] + one["completion_tokens"]
-        lines.append(f"  {one['strategy']}: {tokens} tokens; {one['note'] or ' | '.join(one['queries'])}")
-    lines.append("found by (rank):")
-    lines += [f"  {name}: {found_by(ranks)}" for name, ranks in searched["found_by"].items()]
+        yield f"  {one['strategy']}: {tokens} tokens; {one['note'] or ' | '.join(one['queries'])}"
+    yield "found by (rank):"
+    for name, ranks in searched["found_by"].items():
+        yield f"  {name}: {_found_by(ranks)}"
     told = {f"{one['strategy']}: {one['note']}" for one in strategies}
-    lines += [f"note: {note}" for note in searched["search_notes"] if note not in told]  # it stands above
-    lines += [f"chosen: {choice['why']}"] if choice["why"] else []
-    lines += [f"id for feedback: {choice['id']}"] if choice["id"] else []
-    for line in lines:
-        console.print(line, soft_wrap=True)
+    yield from (f"note: {note}" for note in searched["search_notes"] if note not in told)
+    for label, key in (("chosen", "why"), ("id for feedback", "id")):
+        if choice[key]:
+            yield f"{label}: {choice[key]}"
 
 
-def print_stats(console: Terminal, found: Mapping[str, Any]) -> None:
+def state_lines(found: Mapping[str, Any]) -> Iterator[Any]:
     """A line for each strategy, the state of the whole, and what was learned."""
+
+    def form(value: float | None, by: str) -> str:
+        return "" if value is None else format(value, by)
+
     rows = (
-        (name, one["ran"], _form(one["selection_rate"], ".0%"), _form(one["share_exploring"], ".0%"),
-         "always runs" if one["always"] else _form(one["contribution_rate"], ".0%"),
-         "" if one["always"] else _form(one["contribution"], "+.3f"), _form(one["tokens"], ".0f"),
-         _form(one["seconds"], ".2f"), f"{one['rating']:+.1f}")
+        (name, one["ran"], form(one["selection_rate"], ".0%"), form(one["share_exploring"], ".0%"),
+         "always runs" if one["always"] else form(one["contribution_rate"], ".0%"),
+         "" if one["always"] else form(one["contribution"], "+.3f"), form(one["tokens"], ".0f"),
+         form(one["seconds"], ".2f"), f"{one['rating']:+.1f}")
         for name, one in found["strategies"].items()
     )  # fmt: skip
-    print_rows(console, "strategy|ran|share|exploring|adds in|adds|tokens|seconds|rating", rows)
-    console.print(
+    yield Table.rows("strategy|ran|share|exploring|adds in|adds|tokens|seconds|rating", rows)
+    yield (
         f"{found['questions']} questions; lately the same set on {found['convergence']:.0%}, entropy of the "
         f"choices {found['entropy_bits']:.2f} bits; expected regret {found['regret']:.3f}; "
-        f"{found['changes']} changes found",
-        soft_wrap=True,
+        f"{found['changes']} changes found"
     )
     for kind, names in found["probation"].items():
-        console.print(f"on probation for {kind} questions: {', '.join(names)}", soft_wrap=True)
-    for said in found["insights"]:
-        console.print(said, soft_wrap=True)
+        yield f"on probation for {kind} questions: {', '.join(names)}"
+    yield from found["insights"]
 
 
-def print_replay(console: Terminal, found: Replay) -> None:
+def replay_lines(found: Replay) -> Iterator[Any]:
     """What was earned, and the estimates of what the policy would have earned."""
-    console.print(f"{found.questions} questions; earned {found.earned:+.4f} a question, net of costs")
+    yield f"{found.questions} questions; earned {found.earned:+.4f} a question, net of costs"
     for one in found.estimates:
-        console.print(
+        yield (
             f"{found.policy}, {one.name}: {one.value:+.4f} [{one.low:+.4f}, {one.high:+.4f}], rests on "
-            f"{one.effective:.0f} questions",
-            soft_wrap=True,
+            f"{one.effective:.0f} questions"
         )
     if not found.differs:
-        console.print(
-            "It would have chosen alike on all of them (they may all lie in the cold start): this says "
-            "nothing of the policy.",
-            style="yellow",
-            soft_wrap=True,
-        )
-
-
-def _form(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
+        said = "It would have chosen alike on all of them (they may all lie in the cold start): this says "
+        yield styled((f"{said}nothing of the policy.", "yellow"))
