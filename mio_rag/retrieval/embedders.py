@@ -75,9 +75,6 @@ def _terms(text: str) -> list[str]:
     return _TERM.findall(lower)
 
 
-_SHIPPED = ("minilm", "tfidf")
-
-
 class Embedder(Protocol):
     """What an index needs of an embedding model."""
 
@@ -112,6 +109,23 @@ def sampled_digest(model: Any, settings: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def load_sentence_model(kind: str, library: Any, model: str, hint: str = "") -> Any:
+    """A model of sentence-transformers, by hub id or folder; `InputError` if it cannot be loaded."""
+    local = Path(model).is_dir()
+    if not local and (model.startswith((".", "~", "/")) or model.count("/") > 1):
+        raise InputError(f"{kind} '{model}' is no folder: give the folder of a sentence-transformers model")
+    require("transformers", "retrieval", kind).utils.logging.disable_progress_bar()
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+    try:
+        return library(model, device="cpu", local_files_only=local)
+    except Exception as error:  # the library raises OSError, ValueError and hub errors alike
+        reason = next(iter(str(error)[:200].splitlines()), "no reason given")
+        how = hint or "give a folder, or the id of a model on a hub that can be reached from here"
+        raise InputError(
+            f"{kind} '{model}' could not be loaded ({type(error).__name__}: {reason}): {how}"
+        ) from error
+
+
 class SentenceTransformerEmbedder(CachedEmbedder):
     """A sentence-transformers model, by hub id or local folder.
 
@@ -126,22 +140,13 @@ class SentenceTransformerEmbedder(CachedEmbedder):
         self, model: str, *, name: str | None = None, cache: bool = True, batch_size: int = 32
     ) -> None:
         check_embedder(model)
-        local = Path(model).is_dir()
-        library = require("sentence_transformers", "retrieval", f"embedder '{name or model}'")
-        transformers_logging = require("transformers", "retrieval", "embedding").utils.logging
-        transformers_logging.disable_progress_bar()
-        logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
-        try:
-            self._model = library.SentenceTransformer(model, device="cpu", local_files_only=local)
-        except Exception as error:  # the library raises OSError, ValueError and hub errors alike
-            reason = next(iter(str(error)[:200].splitlines()), "no reason given")
-            raise InputError(
-                f"embedder '{model}' could not be loaded ({type(error).__name__}: {reason}): "
-                f"{choose(model, _SHIPPED, more=', or a sentence-transformers hub id or folder')}"
-            ) from error
+        what = f"embedder '{name or model}'"
+        library = require("sentence_transformers", "retrieval", what)
+        hint = choose(model, ("minilm", "tfidf"), more=", or a sentence-transformers hub id or folder")
+        self._model = load_sentence_model("embedder", library.SentenceTransformer, model, hint)
         super().__init__(name or model, cache=cache, batch_size=batch_size)
         # The packaged model is known by its files: the digest of a torch model changes with the libraries.
-        known = local and is_minilm(Path(model))
+        known = Path(model).is_dir() and is_minilm(Path(model))
         self._fingerprint = FINGERPRINT if known else f"sentence-transformers:{self._weights_digest()}"
 
     def _weights_digest(self) -> str:

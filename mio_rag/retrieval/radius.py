@@ -1,6 +1,4 @@
-"""Uncertainty radii of embeddings.
-
-Radii from data: how far the embeddings of an index are off, in the l2 norm.
+"""Uncertainty radii of embeddings from data: how far those of an index are off, in the l2 norm.
 
     pq:M, pq:MxBITS    product quantisation with M sub-vectors (of BITS bits, 8 by default): the exact error
     sq8                8 bits a coordinate: the exact error |mu - decode(encode(mu))| of every passage
@@ -255,12 +253,9 @@ def _paraphrases(index: CorpusIndex, file: Path, progress: Progress | None) -> M
         except InputError as error:
             problems += error.problems
             continue
-        given = row.get("texts") if isinstance(row, dict) else None
-        if (
-            not isinstance(given, list)
-            or len(given) < 2
-            or not all(isinstance(text, str) and text.strip() for text in given)
-        ):
+        given: Any = row.get("texts") if isinstance(row, dict) else None
+        fine = isinstance(given, list) and all(isinstance(text, str) and text.strip() for text in given)
+        if not fine or len(given) < 2:
             problems.append(f'{where}: expected {{"texts": [two or more strings]}}')
             continue
         groups.append(list(range(len(texts), len(texts) + len(given))))
@@ -303,28 +298,19 @@ def read_radii(path: Path) -> dict[str, float]:
 
     Raises `DataError` if the file cannot be read, or holds something else.
     """
-    how = f"write one with mio-rag lab radius INDEX --out {path.with_suffix('.npz').name}"
+
+    def refused(why: object) -> DataError:
+        how = f"write one with mio-rag lab radius INDEX --out {path.with_suffix('.npz').name}"
+        return DataError(f"'{path}' cannot be read as radii: {why}; {how}")
+
     try:
-        stored = np.load(path, allow_pickle=False)
-    except OSError as error:
-        raise DataError(f"'{path}' cannot be read as radii: {error.strerror or error}; {how}") from error
-    except Exception as error:  # what is wrong with a file of another kind says nothing to its user
-        raise DataError(f"'{path}' cannot be read as radii: it is not an .npz archive; {how}") from error
-    try:
-        if isinstance(stored, np.ndarray):
-            raise DataError(f"'{path}' cannot be read as radii: it is one array without ids; {how}")
-        try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             ids, errors = stored["ids"], np.asarray(stored["errors"], dtype=np.float64)
-        except Exception as error:
-            raise DataError(
-                f"'{path}' cannot be read as radii: it lacks the arrays 'ids' and 'errors' of numbers; {how}"
-            ) from error
-    finally:
-        if not isinstance(stored, np.ndarray):
-            stored.close()
+    except OSError as error:
+        raise refused(error.strerror or error) from error
+    except Exception as error:  # what is wrong with a file of another kind says nothing to its user
+        raise refused("it is no .npz archive of 'ids' and numbers 'errors'") from error
     fine = ids.ndim == 1 and ids.shape == errors.shape and bool(np.all(np.isfinite(errors) & (errors >= 0)))
     if not fine or np.unique(ids).size < ids.size:
-        raise DataError(
-            f"'{path}' cannot be read as radii: it must hold one finite radius >= 0 for each id; {how}"
-        )
+        raise refused("it must hold one finite radius >= 0 for each id")
     return dict(zip(map(str, ids.tolist()), errors.tolist(), strict=True))

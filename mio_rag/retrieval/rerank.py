@@ -15,11 +15,9 @@ a relevance model sees them as the features score:NAME and gap:NAME, and ranking
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -31,7 +29,7 @@ from mio_rag.generation.prompts import relevance_prompt
 from mio_rag.generation.protocol import ChoiceWeigher, Generator
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.cached import EmbeddingCache, cache_folder
-from mio_rag.retrieval.embedders import sampled_digest
+from mio_rag.retrieval.embedders import load_sentence_model, sampled_digest
 from mio_rag.retrieval.minilm import packaged_minilm
 
 FloatArray = NDArray[np.float64]
@@ -62,23 +60,6 @@ class Reranker(Protocol):
 
 
 _LONGEST_FIRST = 64  # passages embedded together
-
-
-def load_sentence_model(kind: str, library: Any, model: str) -> Any:
-    """A model of sentence-transformers, by hub id or folder."""
-    local = Path(model).is_dir()
-    if not local and (model.startswith((".", "~", "/")) or model.count("/") > 1):
-        raise InputError(f"{kind} '{model}' is no folder: give the folder of a sentence-transformers model")
-    require("transformers", "retrieval", kind).utils.logging.disable_progress_bar()
-    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
-    try:
-        return library(model, device="cpu", local_files_only=local)
-    except Exception as error:  # the library raises OSError, ValueError and hub errors alike
-        reason = next(iter(str(error)[:200].splitlines()), "no reason given")
-        raise InputError(
-            f"{kind} '{model}' could not be loaded ({type(error).__name__}: {reason}): give a folder, or the "
-            "id of a model on a hub that can be reached from here"
-        ) from error
 
 
 class MaxSim:
