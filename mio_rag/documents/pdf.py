@@ -34,6 +34,11 @@ _YEARS = re.compile(
     r"|vs|restated|unaudited|\d{1,2}(?=,))\b\W*+)+",
     re.IGNORECASE,
 )
+_COUNTS = re.compile(
+    r"(?:(?:article|chapter|part|item|section|note|annex|appendix)\s+)?[\dIVX]+(?:\.\d{1,2})*\b",
+    re.IGNORECASE,
+)
+_NO_HEADING = re.compile(r"[$\u20ac\u00a3=]|^\(.*\)$")
 _UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff]")
 
 
@@ -256,75 +261,38 @@ class _Layout:
 
     def _heading_level(self, lines: list[PageLine], k: int, gap: bool) -> int:
         """The level of a heading; 0 if the line is none."""
-        line = lines[k]
-        text = line.text
-        if line.words > 16 or text[-1] in ",;" or not any(c.isalpha() for c in text) or line.cut:
-            return 0
+        line, text = lines[k], lines[k].text
         large = line.size >= 1.12 * self.body
-        bold = line.bold and self.bold_matters
         capitals = text.isupper() and len(text) > 4 and line.words > 1
-        numbered = re.match(
-            r"(?:(?:article|chapter|part|item|section|note|annex|appendix)\s+)?[\dIVX]+(?:\.\d{1,2})*\b",
-            text,
-            re.I,
-        )
+        if not (large or capitals or (line.bold and self.bold_matters)) or line.words > 16 or line.cut:
+            return 0
+        numbered = _COUNTS.match(text)
+        sentence = text[-1] == "." and line.words > 4
         if (
-            text[0].islower()
-            or re.search(r"[$\u20ac\u00a3=]", text)
-            or (len(line.cells) > 1 and not numbered)
+            (text[0].islower() or text[-1] in ",;" or not any(c.isalpha() for c in text))
+            or (_NO_HEADING.search(text) or _YEARS.fullmatch(text))
+            or (not numbered and (len(line.cells) > 1 or (capitals and sentence)))
+            or (large and sentence and line.words > 8)
         ):
             return 0
-        if capitals and text[-1] == "." and line.words > 4 and not numbered:
-            return 0
-        if not (large or bold or capitals) or _YEARS.fullmatch(text) or re.fullmatch(r"\(.*\)", text):
-            return 0
-        before = lines[k - 1] if k else None
-        after = lines[k + 1] if k + 1 < len(lines) else None
         if not large:
-            if text[-1] == "." and line.words > 4 and not capitals:
+            after = lines[k + 1] if k + 1 < len(lines) else None
+            goes_on = after is not None and after.bold == line.bold and after.text[:1].islower()
+            within = k > 0 and not gap and bool(self.waiting) and _alike(lines[k - 1], line)  # all is bold
+            if ((sentence or goes_on) and not capitals) or within:
                 return 0
-            same = (
-                before is not None
-                and not gap
-                and before.bold == line.bold
-                and before.text.isupper() == text.isupper()
-                and abs(before.size - line.size) < 0.5
-            )
-            if same and self.waiting:
-                return 0  # within a paragraph that is bold
-            goes_on = (
-                after is not None and after.bold == line.bold and after.text[:1].islower() and not capitals
-            )
-            if goes_on:
+            if line.words > 10 and line.right > line.left + 0.85 * (self._right(lines, k) - line.left):
                 return 0
-            full = line.right > line.left + 0.85 * (self._right(lines, k) - line.left) and line.words > 10
-            if full:
-                return 0
-        if large and text[-1] == "." and line.words > 8:
-            return 0
+        if large and (level := self.levels.get(round(line.size), 0)):
+            return level
         counted = re.match(r"(\d{1,2}(?:\.\d{1,2})*)\.?\s", text)
-        deep = counted[1].count(".") if counted else 0
-        base = self.levels.get(round(line.size), 0) if large else 0
-        if base:
-            return base
         first = capitals or re.match(r"(?:article|chapter|part|item|section)\s+[\dIVX]+", text, re.IGNORECASE)
-        return len(self.levels) + (1 if first else 2) + deep
+        return len(self.levels) + (1 if first else 2) + (counted[1].count(".") if counted else 0)
 
     def _same_heading(self, line: PageLine, after: PageLine, leading: float) -> bool:
-        near = line.bottom - after.top < 0.7 * max(leading, line.size)
-        alike = (
-            abs(line.size - after.size) < 0.5
-            and line.bold == after.bold
-            and line.text.isupper() == after.text.isupper()
-        )
-        return (
-            near
-            and alike
-            and not after.cells
-            and not re.match(r"\d|[-\u2022]", after.text)
-            and after.words <= 14
-            and after.bottom < line.bottom
-        )
+        near = line.bottom - after.top < 0.7 * max(leading, line.size) and after.bottom < line.bottom
+        fits = not after.cells and after.words <= 14 and not re.match(r"\d|[-\u2022]", after.text)
+        return near and fits and _alike(line, after)
 
     def _code_end(self, lines: list[PageLine], k: int, leading: float) -> int:
         """Where lines of code that begin here end; 0 if there are none."""
@@ -484,6 +452,12 @@ class _Layout:
             after.text = rest
         else:
             del blocks[first]
+
+
+def _alike(one: PageLine, other: PageLine) -> bool:
+    """Whether two lines are of one size and weight, and both in capitals or neither."""
+    same = one.bold == other.bold and one.text.isupper() == other.text.isupper()
+    return same and abs(one.size - other.size) < 0.5
 
 
 def _is_row(lines: Sequence[PageLine], k: int) -> bool:
