@@ -15,6 +15,8 @@ from mio_rag.types import check_date, clean
 BOLD_LEVEL, COUNTED_LEVEL, CASE_LEVEL = 7, 8, 9
 #: Words of a title, at most.
 LONGEST_TITLE = 12
+_LOOKED_AT = 1000  # rows of a table that say whether its first one is a header
+_MOST_CELLS = 5_000_000  # of a table whose rows are made equally long
 _DEEPEST = 12  # level of an item: each line of it is indented
 _LONG_CELL = 12  # words of a merged cell that every row may repeat
 
@@ -107,7 +109,8 @@ class Document:
         dropped = sum(not any(row) for row in kept[:headers]) if headers else 0
         kept = [row for row in kept if any(row)]
         width = max((k + 1 for row in kept for k, cell in enumerate(row) if cell), default=0)
-        kept = [[*row, *[""] * width][:width] for row in kept]
+        if width * len(kept) < _MOST_CELLS:  # else one long row would widen all others
+            kept = [[*row, *[""] * width][:width] for row in kept]
         count = _headers(kept, usual) if headers is None else headers - dropped
         self._tables += 1
         self.close()
@@ -124,7 +127,7 @@ def _headers(rows: Sequence[Sequence[str]], usual: bool | None) -> int:
     width = len(rows[0]) if rows else 0
     if len(rows) < 2 or width < 2 or not (all(rows[0][1:]) or usual):
         return 0
-    below = [[row[k] for row in rows[1:] if row[k]] for k in range(width)]
+    below = [[row[k] for row in rows[1:_LOOKED_AT] if k < len(row) and row[k]] for k in range(width)]
     years = [k for k in range(1, width) if _YEAR.fullmatch(rows[0][k])]
     if years and len({rows[0][k] for k in years}) == len(years) == width - 1:
         return int(not all(_YEAR.fullmatch(cell) for k in years for cell in below[k]))
