@@ -382,10 +382,8 @@ def fit_price(
         comment = (
             f"The price of a token at which {found.questions} questions of '{dataset.name}' take at most "
             f"{found.wanted:g} tokens\non average; use it with --policy. No labels were used. limits.budget "
-            "is the most that one question\nmay take. For a service of N tokens a day, as its forecast:\n"
-            "mio-rag serve PATH --set price.total=N --set price.per=day "
-            f"--set server.start_price={found.token_price:g}\n  "
-            f"--set server.mean_tokens={found.at.mean_tokens:.0f}"
+            "is the most that one question\nmay take. For a total of N tokens a day instead: "
+            'price.total = N and price.per = "day".'
         )
         data = _changed(chosen, {"units": selector.units}, price={"by": "fixed", "token": found.token_price})
         _write(out, data, measured, comment)
