@@ -38,7 +38,7 @@ from mio_rag.learning.bandit_log import Event
 from mio_rag.learning.bandit_report import off_policy
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
-from mio_rag.session.search import STRATEGIES, Found, SearchSettings, SearchTask, search
+from mio_rag.session.search import STRATEGIES, Found, SearchSettings, Strategy, search
 from mio_rag.storage import append_lines
 from mio_rag.types import Question
 
@@ -178,16 +178,10 @@ def _find(sets: Sequence[QuestionSet], given: argparse.Namespace, generator: Gen
     generator.close()
 
 
-class _Known:
+def _known(name: str, rows: Sequence[int]) -> Strategy:
     """A strategy that found its ranking before."""
-
-    needs_model = needs_links = False
-
-    def __init__(self, name: str, rows: Sequence[int]) -> None:
-        self.name, self._rows = name, tuple(rows)
-
-    def find(self, task: SearchTask) -> Found:
-        return Found(self._rows, note="" if self._rows else "nothing was found")
+    found = Found(tuple(rows), note="" if rows else "nothing was found")
+    return Strategy(name, lambda task: found, needs_model=False)
 
 
 def _tabulated(given: QuestionSet, settings: argparse.Namespace) -> list[Line]:
@@ -213,7 +207,7 @@ def _cell(question: Question, retriever: Retriever, found: Mapping[str, Any], ac
     """Return what a set of strategies reads and costs, and what the bandit would learn of it."""
     names = action.split("+")
     alone = sets_to_compare(names, (BASE,)) if BASE in names else []
-    searched = search(question, retriever, None, [_Known(n, found[n]["rows"]) for n in names], alone=alone)
+    searched = search(question, retriever, None, [_known(n, found[n]["rows"]) for n in names], alone=alone)
     selector, gold = Selector(), set(question.gold_ids)
     read = selector.select(searched.pool, _BUDGET, retriever.counter)
     cell = {"recall": len(gold & set(read.ids)) / len(gold), "tokens": sum(found[n]["tokens"] for n in names)}

@@ -24,7 +24,7 @@ from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session import search as search_module
-from mio_rag.session.search import Found, SearchTask, search
+from mio_rag.session.search import Found, SearchTask, Strategy, search
 from mio_rag.session.trace import Trace, append_traces, read_traces, wrong_totals
 from mio_rag.types import GenerationError, Question
 from tests.session.scripted import said
@@ -92,16 +92,9 @@ def test_contributions_are_differences_of_best_values() -> None:
     assert contributions(values, ("raw", "hyde"), ("raw",)) is None
 
 
-class Known:
+def known(name: str, rows: list[int]) -> Strategy:
     """A strategy that finds given rows."""
-
-    needs_model = needs_links = False
-
-    def __init__(self, name: str, rows: list[int]) -> None:
-        self.name, self.rows = name, tuple(rows)
-
-    def find(self, task: SearchTask) -> Found:
-        return Found(self.rows)
+    return Strategy(name, lambda task: Found(tuple(rows)), needs_model=False)
 
 
 def test_displacing_passages_of_others_counts_against_a_strategy(river_index: CorpusIndex) -> None:
@@ -109,7 +102,7 @@ def test_displacing_passages_of_others_counts_against_a_strategy(river_index: Co
     retriever = Retriever(river_index, pool=2, link_hops=0)
     selector = Selector.raw(passage_penalty=0.0, redundancy_weight=0.0)
     first, second, third = retriever.ranked(QUESTION.text)[:3]
-    ran, names = [Known("raw", [first, second]), Known("hyde", [third, first])], ("raw", "hyde")
+    ran, names = [known("raw", [first, second]), known("hyde", [third, first])], ("raw", "hyde")
     searched = search(QUESTION, retriever, None, ran, alone=sets_to_compare(names, ("raw",)))
     assert searched.every is not None
 
