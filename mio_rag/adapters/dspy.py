@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mio_rag.adapters.core import Choice, Documents, Vectors, choose
+from mio_rag.adapters.core import Choice, Documents, Vectors, choose, label
 from mio_rag.adapters.plain import Counter, SelectorSettings, as_counter, check_budget, make_selector
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, optional
@@ -133,11 +133,14 @@ class SelectionModule(dspy.Module):
             raise InputError(f"scores has {held} entries, expected {len(passages)}: one per passage")
         if rows is not None and len(rows) != len(passages):
             raise InputError(f"indices has {len(rows)} entries, expected {len(passages)}: one per passage")
+        metadata = list(map(_metadata, passages))
+        sources = [label(one.get("source")) for one in metadata]
         documents = Documents(
             list(map(_text, passages)),
+            sources=sources if any(sources) else None,
             scores=None if scores is None else list(scores),
             embeddings=rows,
-            metadata=list(map(_metadata, passages)),
+            metadata=metadata,
         )
         return choose(
             query,
