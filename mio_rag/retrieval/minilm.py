@@ -1,7 +1,7 @@
 """The packaged all-MiniLM-L6-v2 by ONNX Runtime: the vectors that torch gives, ready at once.
 
 The weights are read from the package as they are; the computation is in ``minilm.onnx`` (see
-`mio_rag.retrieval.minilm_graph`). The first few texts of a process are embedded by numpy, before ONNX Runtime
+`benchmarks/minilm_graph.py`). The first few texts of a process are embedded by numpy, before ONNX Runtime
 is loaded. Files are known by content, and a known text is embedded first: whatever does not agree leaves the
 work to torch.
 """

@@ -1,15 +1,13 @@
-"""Re-rankers, and pools in their order.
-
-Re-rankers: slower models that score question and passage together; the score is one more feature.
+"""Re-rankers: slower models that score question and passage together; the score is one more feature.
 
     maxsim[:ID_OR_PATH]          late interaction over token embeddings, the packaged MiniLM's or another's
     cross-encoder:ID_OR_PATH     a sentence-transformers CrossEncoder
     yes-no:GENERATOR             log-odds of Yes against No when a language model is asked whether it helps;
                                  GENERATOR as elsewhere, for instance yes-no:gguf:PATH
 
-A re-ranker scores pairs of texts. Scores are kept on disk by content (the model, the question, the passage as
-a reader sees it), so that no pair is scored twice. `Candidates.scores` holds them under the re-ranker's name:
-a relevance model sees them as the features score:NAME and gap:NAME, and rankings can go by them.
+Scores are kept on disk by content (the model, the question, the passage as a reader sees it).
+`Candidates.scores` holds them under the re-ranker's name: a relevance model sees them as the features
+score:NAME and gap:NAME, and rankings can go by them.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> di
     """Fuse rankings: each gives a row 1 / (k + rank), ranks from 1.
 
     k: >= 0. Small: the first places decide; large: all rankings weigh alike.
+
+    Source: Cormack, Clarke and Buettcher (SIGIR 2009).
     """
     if k < 0:
         raise InputError(f"k={k} must be >= 0")
@@ -181,6 +183,7 @@ class Retriever:
         rankings: as in `pool_of`.
         fused: what ranked the first.
 
+        Returns pool, all, ids.
         pool, all: the pool of the first ranking; that pool and behind it whatever the others' hold besides.
         ids: of each ranking's own pool.
         """

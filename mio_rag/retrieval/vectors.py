@@ -1,15 +1,4 @@
-"""Stored vectors and passages, mapped from disk.
-
-Vectors that stay on disk: the file of an index is read piece by piece for every question.
-
-No more than a piece of it is in memory at a time, and FAISS is not loaded. What the system keeps of the file
-while memory is free makes repeated questions quick; it gives that memory up whenever something else needs it.
-
-Layout of the files: FAISS 1.7 to 1.13, `faiss/impl/index_write.cpp`, of a flat inner-product index ("IxFI")
-and of a scalar quantizer with a byte for each dimension ("IxSQ"). Whatever else a file holds is left to
-FAISS.
-
-Indexes for little memory: vectors in fewer bytes, and texts that stay on disk.
+"""Vectors in fewer bytes, and vectors and passages that stay on disk.
 
     exact    float32, 4 bytes a dimension
     8bit     a scalar quantizer, 1 byte a dimension
@@ -17,6 +6,10 @@ Indexes for little memory: vectors in fewer bytes, and texts that stay on disk.
 
 Compressed vectors stand in for the exact ones everywhere: in the search, in redundancy and in features. What
 they cost in recall `python -m benchmarks edge` measures.
+
+A mapped file is read piece by piece for every question, without FAISS. Layout: FAISS 1.7 to 1.13,
+`faiss/impl/index_write.cpp`, of a flat inner-product index ("IxFI") and of a scalar quantizer with a byte for
+each dimension ("IxSQ"). Whatever else a file holds is left to FAISS.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.minilm_graph import GRAPH, graph
 from mio_rag.corpora.load import load_dataset
 from mio_rag.retrieval import CorpusIndex, SentenceTransformerEmbedder, make_embedder, minilm
 from mio_rag.retrieval.minilm import FILES, FINGERPRINT, PackagedMiniLM, is_minilm, load_minilm
-from mio_rag.retrieval.minilm_graph import GRAPH, graph
 from mio_rag.service.run import _loaded
 from mio_rag.service.settings import ServiceSettings
 from mio_rag.types import Passage

@@ -1,6 +1,6 @@
 """The computation of all-MiniLM-L6-v2 as an ONNX graph without weights.
 
-``python -m mio_rag.retrieval.minilm_graph`` writes ``minilm.onnx`` beside this file. It holds the operations
+``python -m benchmarks.minilm_graph`` writes ``mio_rag/retrieval/minilm.onnx``. It holds the operations
 alone (23 KB): the weights are named as in the model's ``model.safetensors`` and are handed to the session,
 so that no second copy of them is made, kept or checked. Needs the package ``onnx``; reading the graph does
 not.
@@ -16,7 +16,7 @@ from typing import Any
 from mio_rag.errors import require
 
 #: Where the graph is kept.
-GRAPH = Path(__file__).with_name("minilm.onnx")
+GRAPH = Path(__file__).parents[1] / "mio_rag" / "retrieval" / "minilm.onnx"
 
 LAYERS, WIDTH, HEADS, INNER = 6, 384, 12, 1536
 WORDS, POSITIONS, KINDS = 30522, 512, 2
