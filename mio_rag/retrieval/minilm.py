@@ -237,7 +237,7 @@ class _InNumpy:
 
     def __init__(self, folder: Path) -> None:
         with (folder / "model.safetensors").open("rb") as file:
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._content = content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         start = 8 + int.from_bytes(content[:8], "little")
         self._weights: dict[str, NDArray[np.float32]] = {}
         for name, about in json.loads(content[8:start]).items():
@@ -274,6 +274,8 @@ class _InNumpy:
             inner = self._linear(x, f"{part}intermediate.dense")
             inner *= np.float32(0.5) * (1 + _erf(inner * np.float32(math.sqrt(0.5))))
             x = self._normal(self._linear(inner, f"{part}output.dense") + x, f"{part}output.LayerNorm")
+            if hasattr(mmap, "MADV_DONTNEED"):
+                self._content.madvise(mmap.MADV_DONTNEED)  # the layer was read; it stays in its file
         return np.asarray(x.mean(0))
 
     def _linear(self, x: NDArray[Any], name: str) -> NDArray[Any]:
