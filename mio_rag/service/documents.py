@@ -17,6 +17,7 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.sources import Building, Opened, changes_of, kind_of, open_source
 
 _CHECK_SECONDS = 5.0  # between two looks at the files
+_PATIENCE_SECONDS = 0.3  # small folders are indexed again in less
 _FILTERS = 64  # whose matches are cached
 _LOG = logging.getLogger("mio_rag.service")
 
@@ -80,14 +81,16 @@ class Documents:
         return found
 
     def _look(self) -> None:
-        """Look at the files in another thread: a request never waits for it."""
+        """Look at the files in another thread: a request waits for a moment, and goes on with what there is."""
         if self.source is None or self._mapped:
             return
         with self._lock:
             if self._looking or time.monotonic() - self._looked < self._seconds:
                 return
             self._looking = True
-        threading.Thread(target=self.refresh, daemon=True).start()
+        thread = threading.Thread(target=self.refresh, daemon=True)
+        thread.start()
+        thread.join(_PATIENCE_SECONDS)
 
     def refresh(self) -> None:
         """Load what has changed; where that fails, the index stays, and `problem` reports why."""

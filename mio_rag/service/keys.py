@@ -302,7 +302,7 @@ class Accounts(SharedFile):
             blocking = [one for one, tokens in fits.items() if tokens < least]
             if blocking:
                 one = max(blocking, key=lambda one: ends(one.window, today))
-                raise self._refusal(one, now, today)
+                raise self._refusal(one, least, now, today)
             allowed = min([wanted, *fits.values()])
             row = (key.sha256, user, today.isoformat(), allowed, _nanos(allowed, most, rate))
             made = connection.execute(
@@ -325,12 +325,17 @@ class Accounts(SharedFile):
                     (*row, tokens, nanos),
                 )
 
-    def _refusal(self, one: _Limit, now: float, today: date) -> BudgetSpentError:
+    def _refusal(self, one: _Limit, least: int, now: float, today: date) -> BudgetSpentError:
         resets = midnight(ends(one.window, today), self.zone)
         whose = "of this key" if one.user is None else "of this user"
-        amount = f"{one.most:,} tokens" if one.what == "tokens" else f"${one.most / _NANO:g}"
+        tokens = one.what == "tokens"
+        amount = f"{one.most:,} tokens" if tokens else f"${one.most / _NANO:g}"
+        left = f"{one.left:,} tokens are left" if tokens else f"${one.left / _NANO:.3g} is left"
         at = datetime.fromtimestamp(resets, self.zone).isoformat()
-        message = f"the budget {whose}, {amount} a {one.window}, is spent: try again at {at}"
+        message = (
+            f"the budget {whose} is {amount} a {one.window}: {left}, and the request may take {least:,} tokens; "
+            f"ask for less, or again at {at}"
+        )
         return BudgetSpentError(message, one.window, resets, max(1.0, resets - now))
 
     def share(self, key: Key, user: str) -> float:
