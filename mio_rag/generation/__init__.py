@@ -1,13 +1,7 @@
-"""Generators: what reads the selected passages and answers.
+"""Generators: what reads the selected passages and answers. Each counts tokens as its own model does.
 
-    from mio_rag.generation import build_prompt, make_generator
-
-    with make_generator("gguf:model.gguf") as generator:
-        answer = generator.generate(build_prompt(question, selection.passages))
-
-Five back ends meet one protocol, `Generator`: `ExtractiveGenerator` (no weights), `GGUFGenerator` (llama.cpp
-in this process), `HuggingFaceGenerator` (transformers), `OpenAIGenerator` (any compatible endpoint) and
-`ScriptedGenerator` (tests). Each counts tokens as its own model does.
+with make_generator("gguf:model.gguf") as generator:
+    answer = generator.generate(build_prompt(question, selection.passages))
 """
 
 from __future__ import annotations

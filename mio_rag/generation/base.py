@@ -1,8 +1,4 @@
-"""What every generator does: count, refuse what does not fit, answer, stream, choose.
-
-`Generator` is the protocol that the rest of the package relies on. `BaseGenerator` holds the behaviour that
-all back ends share, so that a back end only says how it counts and how it generates.
-"""
+"""What every generator does: count, refuse what does not fit, answer, stream, choose."""
 
 from __future__ import annotations
 
@@ -76,9 +72,6 @@ def spoken(said: Answer, thought: bool = False) -> Answer:
 def parse_choice(reply: str, choices: Sequence[str], who: str) -> int:
     """Index of the option that a reply names, by its letter or by its text.
 
-    Tried in order: the reply is the text of an option; its first line begins with a letter that stands alone;
-    it says "answer is X"; the text of exactly one option occurs in it.
-
     Raises `GenerationError` if no option, or more than one, is named: guessing would count as knowledge.
     """
     plain = [_plain(choice) for choice in choices]
@@ -143,10 +136,7 @@ def repeated(
 ) -> T:
     """Ask until it succeeds, and wait longer each time, at least as long as a server's Retry-After says.
 
-    retries: repetitions, >= 0.
-    allowed: called with every failure; says whether the call may be repeated.
-
-    Raises `GenerationError` of the last attempt.
+    allowed: called with every failure; whether the call may be repeated.
     """
     for attempt in range(retries + 1):
         try:
@@ -428,11 +418,8 @@ class BaseGenerator(ABC):
     def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
         """Answer one prompt.
 
-        max_tokens: upper bound on the completion, >= 1.
-
-        Raises `GenerationError` if prompt and completion do not fit the window (the model is then not
-        called), if the generator is closed, or if the back end fails; `spent` is what the failed call cost or
-        may have cost.
+        Raises `GenerationError` if prompt and completion do not fit the window, if the generator is closed,
+        or if the back end fails; `spent` is what the failed call cost or may have cost.
         """
         self._check_fits(prompt, max_tokens)
         with self._turns:
@@ -466,11 +453,7 @@ class BaseGenerator(ABC):
         return [result for result in results if result is not None]
 
     def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
-        """Tokens that the window leaves for the context block of this question.
-
-        What instructions, question, chat template and a completion of `max_tokens` take is subtracted, and a
-        few tokens for the seams between them. 0: there is no room. None: the window is unbounded or unknown.
-        """
+        """Tokens that the window leaves for the context block of this question; None: unbounded."""
         self._check_max_tokens(max_tokens)
         if self._window is None:
             return None
@@ -480,14 +463,10 @@ class BaseGenerator(ABC):
         return max(0, self._window - max_tokens - around - _SEAM_TOKENS)
 
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
-        """The option that the generator holds to be right, with its probability among all of them.
-
-        If the prompt was not built with these choices it is built again with them, so that the model always
-        sees the lettered options that it is asked about.
+        """The option that the generator holds to be right; a prompt without these choices is built again.
 
         Raises `InputError` for fewer than 2 or more than 26 choices, or a blank one; `GenerationError` as
-        `generate`; also if the reply of a model that cannot be constrained names no option (`spent` is that
-        reply), or nothing counts the prompt's tokens.
+        `generate`, and if a reply names no option (`spent` is that reply).
         """
         prompt = self._with_choices(prompt, choices)
         with self._turns:
@@ -631,30 +610,17 @@ class Alone(WrappedGenerator):
         super().__init__(inner)
         self._alone = RLock()
 
-    def count(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text."""
-        with self._alone:
-            return super().count(texts)
 
-    def prompt_tokens(self, prompt: Prompt) -> int:
-        """Tokens of the whole prompt."""
+def _alone(name: str) -> Callable[..., Any]:
+    def call(self: Alone, *given: Any, **named: Any) -> Any:
         with self._alone:
-            return super().prompt_tokens(prompt)
+            return getattr(super(Alone, self), name)(*given, **named)
 
-    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
-        """Tokens that the window leaves for the context block."""
-        with self._alone:
-            return super().context_allowance(question, max_tokens=max_tokens)
+    return call
 
-    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
-        """Answer one prompt."""
-        with self._alone:
-            return super().generate(prompt, max_tokens=max_tokens)
 
-    def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
-        """The option, how probable it is among all, and what it cost to choose."""
-        with self._alone:
-            return super().choose_scored(prompt, choices)
+for _name in ("count", "prompt_tokens", "context_allowance", "generate", "generate_many", "choose_scored"):
+    setattr(Alone, _name, _alone(_name))
 
 
 class Streamed(WrappedGenerator):

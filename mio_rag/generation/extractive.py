@@ -1,7 +1,5 @@
 """A reader without weights: it copies its answer out of the passages.
 
-How it reads
-------------
 Every sentence of the context is a bag of stems, those of its title and heading included. With N sentences,
 of which df(w) hold stem w, ``idf(w) = ln(1 + N / df(w))``. The support of a sentence for a question is the
 sum of idf over the question's stems that it holds; a stem that stands only above it counts half. Of the
@@ -23,8 +21,7 @@ A capitalised span answers only if the question does not name it. Where a senten
 Within a sentence the span with the largest sum of idf(w) / distance to the question's words (in words) is
 taken.
 
-It knows no synonyms and makes no inferences. It is meant for running everything without a language model
-(first steps, tests, continuous integration), and as a baseline for language models.
+It has no synonyms and makes no inferences: for first steps, tests, and as a baseline for language models.
 """
 
 from __future__ import annotations
@@ -124,11 +121,7 @@ _CALENDAR = re.compile(
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of a sentence: characters [start, end), its text, and its value where it is a quantity.
-
-    Dates have the year as value (negative before the common era) and kind "date"; numbers have their amount
-    in the base unit of their kind, for instance metres for "length", and kind "" without a unit.
-    """
+    """Characters [start, end) of a sentence; `value`: year of a date, or amount in the unit of its kind."""
 
     start: int
     end: int
@@ -210,10 +203,9 @@ def numbers(sentence: str) -> list[Span]:
 
 
 def names(sentence: str, ordinary: frozenset[str] = frozenset()) -> list[Span]:
-    """Capitalised spans, in order: names of people, places and things.
+    """Capitalised spans, in order.
 
-    ordinary: words that the context also writes in lower case: alone at the start of a sentence they are no
-        name.
+    ordinary: words that the context also writes in lower case: no names at the start of a sentence.
     """
     spans = []
     for m in _NAME.finditer(sentence):
@@ -291,11 +283,7 @@ def _quantity(option: str, asked: set[str], passages: Sequence[Passage], by_date
 
 
 def compare(question: str, passages: Sequence[Passage]) -> str | None:
-    """The option that wins a comparison; None if it is none, or the passages lack one of the two quantities.
-
-    Dates are compared for words such as "first", "older", "later", numbers (brought to one unit) for words
-    such as "longer", "smaller". Of equal quantities the first option is given.
-    """
+    """The option that wins a comparison of dates or numbers; None if it is none, or a quantity is missing."""
     pair = _options(question)
     if pair is None:
         return None
@@ -403,10 +391,7 @@ _COPULA = re.compile(r"\b(?:is|are|was|were)\s+(?:(?:a|an|the)\s+)?", re.I)
 
 
 class ExtractiveGenerator(BaseGenerator):
-    """Answers by copying; see the module docstring for how.
-
-    Without passages, or when no passage shares a word with the question, there is nothing to copy: the answer
-    is then the empty string. `choose` without passages returns 0, the first option, since it must return one.
+    """Answers by copying, with the empty string where no passage shares a word with the question.
 
     context_window: in tokens of `RegexCounter`; None: unbounded.
     """
@@ -437,17 +422,11 @@ class ExtractiveGenerator(BaseGenerator):
         def support(choice: str) -> float:
             own = stems(choice) - asked
             # An option is only as good as its own words: covered in part, it is supported in part.
-            return (
-                max(
-                    (
-                        reading.covered(k, own) * (1 + reading.support(k, asked | own))
-                        for k in range(len(reading.sentences))
-                    ),
-                    default=0.0,
-                )
-                if own
-                else 0.0
+            found = (
+                reading.covered(k, own) * (1 + reading.support(k, asked | own))
+                for k in range(len(reading.sentences))
             )
+            return max(found, default=0.0) if own else 0.0
 
         scores = [support(choice) for choice in choices]
         return scores.index(max(scores)), None, None

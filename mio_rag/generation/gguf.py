@@ -1,13 +1,9 @@
 """Language models in GGUF files, run in this process by llama.cpp (package `xllamacpp`).
 
-The package holds llama.cpp's own server. Completions go to it by direct calls. Its tokenizer and chat
-template can only be reached over HTTP, so the server also listens on a free port of the loopback interface; a
-random key, made anew for each server, keeps everyone else out. Nothing leaves the machine.
-
-Decoding is greedy, and by default no state is kept from one prompt to the next: an answer, and the time it
-took, do not depend on what was asked before. With several slots the part that a prompt shares with an earlier
-one is not read again. That halves the time of agents, and it costs this independence: rounding then depends
-on what was read before, and now and then so does the wording of a reply.
+The package holds llama.cpp's own server. Completions are direct calls; its tokenizer and chat template are
+only reached over HTTP, on a free port of the loopback interface with a random key. Decoding is greedy. With
+one slot an answer does not depend on what was asked before; with several, what prompts share is read once,
+and rounding then depends on what was read before.
 """
 
 from __future__ import annotations

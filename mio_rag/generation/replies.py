@@ -1,10 +1,7 @@
 """A cache of replies on disk, so that no model is asked the same thing twice.
 
-One SQLite file. The key is the generator's `identity` (the model's file by its content, versions, sampling),
-the messages as the model gets them, and the longest answer. Decoding is greedy, so the model would give the
-same reply again. A reply is stored with its tokens and the seconds that it took; a reply from the cache is
-charged these, not the time of the look-up. A file that cannot be read or written causes a warning and is not
-used: a cache must never cost a result.
+The key is the generator's `identity`, the messages and the longest answer; decoding is greedy. A stored reply
+is charged the tokens and seconds that it took. A file that cannot be read or written causes a warning.
 
 Of an endpoint only address and model name are known: if another model is served under them, use another file.
 """

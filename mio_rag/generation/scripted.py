@@ -16,31 +16,12 @@ from mio_rag.types import Answer, GenerationError
 
 
 class ScriptedGenerator(BaseGenerator):
-    """Gives the answers that it was told to give, and records what it was asked.
+    """Gives prepared answers; `prompts` has every prompt that reached it.
 
-    Parameters
-    ----------
-    answers : mapping or callable
-        Question id or question text -> answer (the id is looked up first); or a function of the prompt. A
-        function may raise `GenerationError` to play a failing model.
-    window : int or None
-        `context_window` in tokens of `counter`; None: unbounded.
-    counter : TokenCounter or None
-        None: `RegexCounter`.
-
-    Attributes
-    ----------
-    prompts : list of Prompt
-        Every prompt that reached the script, in order. Prompts refused because they do not fit are not among
-        them.
-
-    Examples
-    --------
-    >>> from mio_rag.types import Question
-    >>> from mio_rag.generation import ScriptedGenerator, build_prompt
-    >>> generator = ScriptedGenerator({"q1": "Paris"})
-    >>> generator.generate(build_prompt(Question(id="q1", text="What is the capital of France?"))).text
-    'Paris'
+    answers: question id or question text -> answer (the id is looked up first); or a function of the prompt,
+        which may raise `GenerationError` to play a failing model.
+    window: in tokens of `counter`; None: unbounded.
+    counter: None: `RegexCounter`.
     """
 
     def __init__(
@@ -63,10 +44,7 @@ class ScriptedGenerator(BaseGenerator):
 
     @classmethod
     def from_file(cls, path: str | Path, window: int | None = None) -> ScriptedGenerator:
-        """Read the answers from a JSON object: question id or text -> answer.
-
-        Raises `InputError` if the file is missing or is not such an object.
-        """
+        """Read the answers from a JSON object; raises `InputError` where there is none."""
         file = Path(path)
         if not file.is_file():
             raise InputError(

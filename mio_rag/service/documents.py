@@ -81,7 +81,7 @@ class Documents:
         return found
 
     def _look(self) -> None:
-        """Look at the files in another thread: a request waits for a moment, and goes on with what there is."""
+        """Look at the files in another thread: a request waits only a moment."""
         if self.source is None or self._mapped:
             return
         with self._lock:

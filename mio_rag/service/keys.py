@@ -333,7 +333,7 @@ class Accounts(SharedFile):
         left = f"{one.left:,} tokens are left" if tokens else f"${one.left / _NANO:.3g} is left"
         at = datetime.fromtimestamp(resets, self.zone).isoformat()
         message = (
-            f"the budget {whose} is {amount} a {one.window}: {left}, and the request may take {least:,} tokens; "
+            f"the budget {whose} is {amount} a {one.window}: {left}, the request takes {least:,} or more; "
             f"ask for less, or again at {at}"
         )
         return BudgetSpentError(message, one.window, resets, max(1.0, resets - now))
