@@ -420,7 +420,13 @@ def _indexed(
         with suppress(IndexFormatError):
             old = CorpusIndex.load(folder)
     unchanged = set(files) - {*changes.changed, *changes.added}
-    dataset = read_dataset(text, how, {} if old is None else _known(old, unchanged, _left_out(record)))
+    known = {} if old is None else _known(old, unchanged, _left_out(record))
+    several = progress is not None and kind == "documents"
+    with (
+        progress("reading files", len(files) - len(known)) if several and progress else nullcontext() as more
+    ):
+        each = None if more is None else lambda done, of: more(1)
+        dataset = read_dataset(text, how, known, each)
     index = _built(dataset, how, progress, old)
     index.save(folder, overwrite=True)
     told = {
@@ -451,7 +457,10 @@ def _known(old: CorpusIndex, names: set[str], left_out: Sequence[LeftOut]) -> di
 
 
 def read_dataset(
-    source: str | Path, building: Building | None = None, known: Mapping[str, Read] | None = None
+    source: str | Path,
+    building: Building | None = None,
+    known: Mapping[str, Read] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
     """Return the passages of a source that is no index, and its questions where it has any.
 
@@ -459,13 +468,17 @@ def read_dataset(
     ----------
     known : mapping of str to Read, optional
         Of a folder of documents: what is known of unchanged files, which are not read again.
+    progress : callable, optional
+        Of a folder of documents: told how many files are done, of how many.
     """
     kind, how = kind_of(source), building or Building()
     if kind == "passages":
         return load_passages(source)
     if kind == "documents":
         follow = how.follow_links or None
-        return load_dataset(source, follow_links=follow, max_bytes=how.max_bytes, known=known)
+        return load_dataset(
+            source, follow_links=follow, max_bytes=how.max_bytes, known=known, progress=progress
+        )
     if kind == "file":
         return load_folder(source, max_bytes=how.max_bytes or MAX_BYTES)
     return load_dataset(source)

@@ -185,13 +185,14 @@ def load_dataset(
     follow_links: bool | None = None,
     max_bytes: int | None = None,
     known: Mapping[str, Read] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
     """The data set at a path or of a name.
 
     source: "demo", a folder in the layout above, a folder of documents, "FORMAT:PATH", or "hf:NAME". What of
         a folder of documents, or of a published set, is not in the corpus is in `Dataset.left_out`. Gold
         documents of questions beside documents are their paths below the folder ("guides/rivers.md").
-    follow_links, max_bytes, known: as in `load_folder`, for folders of documents alone.
+    follow_links, max_bytes, known, progress: as in `load_folder`, for folders of documents alone.
 
     Raises `DataError` with every malformed line (file and line number), or what was not found; for a folder
     of documents, if nothing in it can be read.
@@ -205,7 +206,8 @@ def load_dataset(
             "with --questions"
         )
     if not named and folder.is_dir() and _find(folder, "corpus") is None:
-        return _documents(folder, bool(follow_links), MAX_BYTES if max_bytes is None else max_bytes, known)
+        most = MAX_BYTES if max_bytes is None else max_bytes
+        return _documents(folder, bool(follow_links), most, known, progress)
     if follow_links is not None or max_bytes is not None:
         raise InputError(
             f"'{source}' is not a folder of documents: follow_links and max_bytes apply only to one; leave "
@@ -279,11 +281,19 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     return questions
 
 
-def _documents(folder: Path, follow_links: bool, max_bytes: int, known: Mapping[str, Read] | None) -> Dataset:
+def _documents(
+    folder: Path,
+    follow_links: bool,
+    max_bytes: int,
+    known: Mapping[str, Read] | None,
+    progress: Callable[[int, int], None] | None,
+) -> Dataset:
     """The documents of a folder, and the questions that lie beside them."""
     path = _find(folder, "questions")
     try:
-        found = load_folder(folder, follow_links=follow_links, max_bytes=max_bytes, known=known)
+        found = load_folder(
+            folder, follow_links=follow_links, max_bytes=max_bytes, known=known, progress=progress
+        )
     except DataError as error:
         if path is None:
             raise

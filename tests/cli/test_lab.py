@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.cli.show import alike
 from tests.cli.running import cli, here, only_object, refused
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
@@ -93,18 +92,6 @@ def test_a_frontier_agrees_with_select(index: Path, tmp_path: Path) -> None:
     assert "--weights must be numbers separated by commas" in problems[0]
     assert "--up-to 3 is below" in problems[1]
     assert "give a QUESTION, or --out" in refused(here("lab", "frontier", index))[0]
-
-
-def test_settings_that_choose_the_same_are_one_line() -> None:
-    figures = {"relevance": 0.5, "redundancy": 0.1, "guaranteed": 0.4, "frontier": True, "certified": True}
-    rows = [
-        {"redundancy_weight": w, "radius": r, "tokens": 10, "selected": [1, 0] if w < 0.4 else [1], **figures}
-        for w in (0.0, 0.1, 0.4)
-        for r in (0.0, 0.05)
-    ]
-    rows[3]["selected"] = [1]  # of (.1, .05)
-    told = [dict(weights) for weights in alike(rows).values()]
-    assert told == [{0.0: (0.0, 0.05), 0.1: (0.0,)}, {0.1: (0.05,), 0.4: (0.0, 0.05)}]
 
 
 def test_a_frontier_of_a_set_goes_on_with_resume(index: Path, tmp_path: Path) -> None:

@@ -171,33 +171,33 @@ NO_POLICY = ["--policy", "missing.toml"]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["select", "i", "q", *NO_POLICY], "'missing.toml': no such file"),
-        (["ask", "i", "q", *NO_POLICY], "'missing.toml': no such file"),
-        (["evaluate", "demo", "--out", "o", *NO_POLICY], "'missing.toml': no such file"),
-        (["lab", "solve", "missing.toml"], "'missing.toml' cannot be read"),
-        (["policy", "fit", "process", "t", "--start", "missing.toml"], "'missing.toml' cannot be read"),
-        (["policy", "replay", "missing.jsonl"], "'missing.jsonl' cannot be read"),
-        (["select", "nowhere", "q"], "nowhere does not exist"),
-        (["select", "i", "q", "--set", "search.pool=many"], "search.pool must be"),
-        (["select", "i"], "QUESTION"),
-        (["select", "i", "q", "--no-such"], "--no-such"),
-        (["lab", "frontier", "nowhere", "q"], "nowhere does not exist"),
-        (["lab", "frontier", "nowhere", "--out", "o"], "nowhere does not exist"),
-        (["policy", "fit", "settings", "nowhere", "--out", "o.toml"], "nowhere does not exist"),
-        (["policy", "fit", "relevance", "nowhere", "--out", "o.json"], "nowhere does not exist"),
-        (["lab", "radius", "nowhere"], "nowhere does not exist"),
-        (["index", "nowhere", "--out", "o"], "nowhere does not exist"),
-        (["demo", "--embedder", "./nowhere"], "is no folder"),
-        (["batch", "select", "nowhere.parquet", "--out", "o"], "nowhere.parquet"),
-        (["lab", "solve", "nowhere.json"], "'nowhere.json' cannot be read"),
-        (["no-such-command"], "no-such-command"),
+        ("select i q --policy missing.toml", "'missing.toml': no such file"),
+        ("ask i q --policy missing.toml", "'missing.toml': no such file"),
+        ("evaluate demo --out o --policy missing.toml", "'missing.toml': no such file"),
+        ("lab solve missing.toml", "'missing.toml' cannot be read"),
+        ("policy fit process t --start missing.toml", "'missing.toml' cannot be read"),
+        ("policy replay missing.jsonl", "'missing.jsonl' cannot be read"),
+        ("select nowhere q", "nowhere does not exist"),
+        ("select i q --set search.pool=many", "search.pool must be"),
+        ("select i", "QUESTION"),
+        ("select i q --no-such", "--no-such"),
+        ("lab frontier nowhere q", "nowhere does not exist"),
+        ("lab frontier nowhere --out o", "nowhere does not exist"),
+        ("policy fit settings nowhere --out o.toml", "nowhere does not exist"),
+        ("policy fit relevance nowhere --out o.json", "nowhere does not exist"),
+        ("lab radius nowhere", "nowhere does not exist"),
+        ("index nowhere --out o", "nowhere does not exist"),
+        ("demo --embedder ./nowhere", "is no folder"),
+        ("batch select nowhere.parquet --out o", "nowhere.parquet"),
+        ("lab solve nowhere.json", "'nowhere.json' cannot be read"),
+        ("no-such-command", "no-such-command"),
     ],
 )
 def test_every_early_error_is_an_object_too(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, [*arguments, "--json"])
+    done = CliRunner().invoke(app, [*arguments.split(), "--json"])
     assert done.exit_code == 2, done.exception
     assert done.stdout.count("\n") == 1
     told: dict[str, Any] = json.loads(done.stdout)
@@ -220,36 +220,30 @@ def test_an_error_does_not_go_where_the_command_before_wrote(index: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ask", "INDEX", "q", "--policy", "wise"], "--policy wise is neither a file nor a known policy"),
-        (["ask", "INDEX", "q", "--policy", "mdp@heart"], "'heart' is not a way to measure U"),
-        (["ask", "INDEX", "q", "--set", "limits.max_steps=-1"], "limits.max_steps must be >= 0"),
-        (
-            ["ask", "INDEX", "q", "--trace", "no/such/t.jsonl"],
-            "--trace must be a file in a folder that exists",
-        ),
-        (["ask", "INDEX", "q", "--answer", "0"], "--answer must be >= 1"),
-        (["select", "INDEX", "q", "--set", "search.link_hops=9"], "search.link_hops must be <= 3"),
-        (["evaluate", "INDEX", "--out", "o", "--methods", "oracle"], "'oracle'"),
-        (["evaluate", "INDEX", "--out", "o", "--methods", "mdp"], "needs a model that answers"),
-        (["lab", "frontier", "INDEX", "q", "--weights", "-1"], "--weights"),
-        (["lab", "frontier", "INDEX", "q", "--up-to", "3"], "--up-to 3 is below"),
-        (["lab", "frontier", "INDEX", "q", "--plot", "p.txt"], "the ending names the format"),
-        (["lab", "frontier", "INDEX", "--out", "o", "--weights", "-1"], "weights"),
-        (["policy", "fit", "settings", "INDEX", "--out", "o.toml", "--trials", "0"], "--trials must be >= 1"),
-        (
-            ["policy", "fit", "settings", "INDEX", "--out", "o.toml", "--vary", "luck"],
-            "'luck' cannot be varied",
-        ),
-        (["policy", "fit", "relevance", "INDEX", "--out", "o.json", "--limit", "0"], "--limit must be >= 1"),
-        (["lab", "radius", "INDEX", "--quantile", "2"], "--quantile"),
-        (["index", "demo", "--out", "INDEX"], "exists already"),
-        (["demo", "--out", "d", "--model", "oracle"], "'oracle' is not known"),
-        (["serve", "INDEX", "--port", "99999"], "--port must be"),
-        (["serve", "INDEX", "--model", "oracle"], "'oracle' is not known"),
+        ("ask INDEX q --policy wise", "--policy wise is neither a file nor a known policy"),
+        ("ask INDEX q --policy mdp@heart", "'heart' is not a way to measure U"),
+        ("ask INDEX q --set limits.max_steps=-1", "limits.max_steps must be >= 0"),
+        ("ask INDEX q --trace no/such/t.jsonl", "--trace must be a file in a folder that exists"),
+        ("ask INDEX q --answer 0", "--answer must be >= 1"),
+        ("select INDEX q --set search.link_hops=9", "search.link_hops must be <= 3"),
+        ("evaluate INDEX --out o --methods oracle", "'oracle'"),
+        ("evaluate INDEX --out o --methods mdp", "needs a model that answers"),
+        ("lab frontier INDEX q --weights -1", "--weights"),
+        ("lab frontier INDEX q --up-to 3", "--up-to 3 is below"),
+        ("lab frontier INDEX q --plot p.txt", "the ending names the format"),
+        ("lab frontier INDEX --out o --weights -1", "weights"),
+        ("policy fit settings INDEX --out o.toml --trials 0", "--trials must be >= 1"),
+        ("policy fit settings INDEX --out o.toml --vary luck", "'luck' cannot be varied"),
+        ("policy fit relevance INDEX --out o.json --limit 0", "--limit must be >= 1"),
+        ("lab radius INDEX --quantile 2", "--quantile"),
+        ("index demo --out INDEX", "exists already"),
+        ("demo --out d --model oracle", "'oracle' is not known"),
+        ("serve INDEX --port 99999", "--port must be"),
+        ("serve INDEX --model oracle", "'oracle' is not known"),
     ],
 )
 def test_cheap_options_are_checked_before_anything_is_loaded(
-    arguments: list[str], message: str, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: str, message: str, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def loaded(*_: object, **__: object) -> None:
         raise AssertionError("something was loaded before the options were checked")
@@ -260,8 +254,7 @@ def test_cheap_options_are_checked_before_anything_is_loaded(
     monkeypatch.setattr(generation, "make_generator", loaded)
     monkeypatch.setattr(embedders, "make_embedder", loaded)
     monkeypatch.setattr("mio_rag.corpora.load._load_layout", loaded)
-    given = [str(index) if argument == "INDEX" else argument for argument in arguments]
-    done = CliRunner().invoke(app, given)
+    done = CliRunner().invoke(app, arguments.replace("INDEX", str(index)).split())
     assert done.exit_code == 2, done.exception
     assert message in " ".join(done.stderr.split())
 

@@ -107,17 +107,6 @@ def test_select_reports_which_strategy_found_what(rivers_at: Path, model: str) -
     )
 
 
-def test_a_model_that_writes_on_and_on_does_not_fill_the_table(rivers_at: Path, tmp_path: Path) -> None:
-    said = "The Tiber, " + "a river, " * 40 + "is long."
-    (tmp_path / "model.json").write_text(json.dumps({QUESTION: said}))
-    options = ("--policy", "strategies:raw+hyde", "--model", f"scripted:{tmp_path / 'model.json'}")
-    shown = here("ask", rivers_at, QUESTION, *options).stderr
-    table = shown[shown.index("step ") : shown.index("ended:")]
-    assert "The Tiber, a river," in table
-    assert " ..." in table
-    assert "is long." not in table
-
-
 def test_a_bandit_learns_from_the_command_line(rivers_at: Path, model: str, tmp_path: Path) -> None:
     state = tmp_path / "s.sqlite"
     options = ("--policy", "strategies:bandit", "--set", f"search.state={state}", "--set",

@@ -114,27 +114,6 @@ def test_details_show_every_measure_with_its_interval() -> None:
     assert "tokens_per" not in shown(80, many, [], "fused")
 
 
-def test_controllers_are_shown_with_all_that_they_read() -> None:
-    entries = [
-        entry("fused", 256, 0.7, 200, prompt_tokens=spread(260, 5)),
-        entry("mdp", 256, 0.7, 120, prompt_tokens=spread(1900, 5), steps=spread(3.0)),
-    ]
-    text = shown(100, entries, [], "fused")
-    (first, second) = lines(text, "mdp")
-    assert "1900" in first
-    assert " 120" not in first
-    assert " 120" in second  # the context is among the other measures
-    assert "prompt" in text
-
-
-def test_without_labels_or_a_rival_less_is_said() -> None:
-    bare = {"method": "exact", "budget_tokens": 9, "n": 2, "failed": 0, "optimal_share": 1.0}
-    text = shown(80, [{**bare, "tokens_used": spread(5, 0)}], [], "exact")
-    assert "have no answers and name no evidence" in " ".join(text.split())
-    assert "baseline" not in text
-    assert "saved" not in text
-
-
 def test_a_pipe_takes_what_a_table_needs(own: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     text = shown(None, summary(**dict.fromkeys(own, spread(0.5))), [], "fused", details=True)
