@@ -27,7 +27,7 @@ from mio_rag.storage import sha256_of
 Engine = Literal["local", "ray"]
 _Count = Annotated[int, Field(ge=1, le=MOST_BUDGET)]
 
-FORMAT = 2
+FORMAT = 3
 _BUFFER = 1 << 20
 
 

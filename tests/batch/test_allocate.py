@@ -260,7 +260,7 @@ def test_the_command_shares_the_total_of_a_policy(tmp_path: Path) -> None:
     assert told["unused"]
     assert all(row["tokens_used"] <= 90 for row in answered(tmp_path / "o"))
     for more, said in (
-        (("--policy", str(policy), "--max-passages", "2"), "--max-passages is now --set"),
+        (("--policy", str(policy), "--max-passages", "2"), "No such option: --max-passages"),
         ((), "an allocation needs a total"),
     ):
         wrong = allocated("n", *more)
