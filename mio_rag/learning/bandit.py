@@ -198,16 +198,12 @@ def context_of(text: str, embedding: NDArray[np.float32], known_names: int, dime
     found = _WORD.findall(text)
     words = [word.lower() for word in found]
     kind = question_type(text)
+    capitals = sum(word[0].isupper() for word in found[1:])
     shown = [
-        1.0,
-        min(len(words), 40) / 40,
-        min(len(text), 240) / 240,
-        min(sum(word[0].isupper() for word in found[1:]), 6) / 6,
-        min(known_names, 4) / 4,
-        float(any(character.isdigit() for character in text)),
-        float(any(map(_VAGUE.fullmatch, words))),
-        float(any(map(_COMPARED.fullmatch, words))),
-    ]
+        1.0, min(len(words), 40) / 40, min(len(text), 240) / 240, min(capitals, 6) / 6,
+        min(known_names, 4) / 4, any(character.isdigit() for character in text),
+        any(map(_VAGUE.fullmatch, words)), any(map(_COMPARED.fullmatch, words)),
+    ]  # fmt: skip
     types = [float(kind == known) for known in TYPES]
     reduced = _projection(embedding.size, dimensions - _PLACE) @ embedding.astype(np.float64)
     x = np.concatenate([shown, types, np.zeros(SLOTS), reduced])

@@ -305,20 +305,11 @@ def gain_over_mixtures(
 
 #: Columns of the table of outcomes.
 MEASURES = (
-    "token_f1",
-    "exact_match",
-    "evidence",
-    "tokens",
-    "prompt_tokens",
-    "completion_tokens",
-    "lm_calls",
-    "retrieval_calls",
-    "seconds",
-    "dollars",
-    "dropped",
-    "failed",
-)
+    "token_f1", "exact_match", "evidence", "tokens", "prompt_tokens", "completion_tokens", "lm_calls",
+    "retrieval_calls", "seconds", "dollars", "dropped", "failed",
+)  # fmt: skip
 _NEEDED = ("question_id", "set", "question", "action", "steps")
+_SPENT = ("prompt_tokens", "completion_tokens", "lm_calls", "retrieval_calls", "seconds")
 _ROWS, _ABOUT, _TABLE = "rows.jsonl", "settings.json", "outcomes.parquet"
 
 
@@ -421,17 +412,11 @@ def _row(name: str, source: Source, question: Question, workflow: Workflow, foun
         "exact_match": right.get("accuracy") if f1 is None else right.get("exact_match"),
         "evidence": len(read) / len(gold) if gold else None,
         "tokens": total.prompt_tokens + total.completion_tokens,
-        "prompt_tokens": total.prompt_tokens,
-        "completion_tokens": total.completion_tokens,
-        "lm_calls": total.lm_calls,
-        "retrieval_calls": total.retrieval_calls,
-        "seconds": total.seconds,
+        **{name: getattr(total, name) for name in _SPENT},
         "dollars": dollars(trace.steps, source.settings),
         "dropped": len(trace.dropped),
         "failed": int(found.error is not None),
-        "answer": trace.answer,
-        "error": trace.error,
-        "fallback": trace.fallback,
+        **{name: getattr(trace, name) for name in ("answer", "error", "fallback")},
         "steps": list(_top_steps(workflow, trace, source.settings)),
     }
 

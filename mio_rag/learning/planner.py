@@ -49,16 +49,9 @@ _COMPARED = re.compile(
 _NESTED = re.compile(r"\bof\b|'s\b|\bthat\b|\bwho\b|\bwhose\b|\bwhere\b|\bin which\b", re.I)
 #: Names of what `wording` counts, in order.
 WORDING = (
-    "words",
-    "names",
-    "digits",
-    "commas",
-    "quotes",
-    "compared",
-    "nested",
-    "yes_no",
+    "words", "names", "digits", "commas", "quotes", "compared", "nested", "yes_no",
     *(f"asks {kind}" for kind in _KINDS),
-)
+)  # fmt: skip
 
 
 def wording(question: str) -> FloatArray:
@@ -136,21 +129,11 @@ class QuestionFeatures:
 
 #: What is seen of the executors so far: executor.signal -> divided by.
 SEEN: Mapping[str, float] = {
-    "retrieve.top": 1.0,
-    "retrieve.gap": 0.2,
-    "retrieve.fall": 0.5,
-    "select.best": 1.0,
-    "select.expected": 2.0,
-    "select.read": 4.0,
-    "answer.logprob": 1.0,
-    "answer.lowest": 3.0,
-    "answer.first": 1.0,
-    "answer.unknown": 1.0,
-    "answer.words": 10.0,
-    "decompose.parts": 3.0,
-    "each.unknown": 1.0,
-    "summarise.logprob": 1.0,
-}
+    "retrieve.top": 1.0, "retrieve.gap": 0.2, "retrieve.fall": 0.5,
+    "select.best": 1.0, "select.expected": 2.0, "select.read": 4.0,
+    "answer.logprob": 1.0, "answer.lowest": 3.0, "answer.first": 1.0, "answer.unknown": 1.0,
+    "answer.words": 10.0, "decompose.parts": 3.0, "each.unknown": 1.0, "summarise.logprob": 1.0,
+}  # fmt: skip
 
 
 #: A step that has run: its tool, signals, whether it was dropped, and its cost.
@@ -241,10 +224,7 @@ class Tree:
 
     def mask(self) -> NDArray[np.bool_]:
         """Return which workflows can still be reached from each place, shape (places, workflows)."""
-        found = np.zeros((len(self.branches), len(self.workflows)), dtype=bool)
-        for branch in self.branches:
-            found[branch.place, branch.leaves] = True
-        return found
+        return np.array([np.isin(np.arange(len(self.workflows)), b.leaves) for b in self.branches])
 
 
 # -- how it decides -----------------------------------------------------------------------------------------

@@ -67,8 +67,8 @@ def judged(name: str, experience: Experience, chosen: IntArray, alpha: float, *,
 
 def frontier(planner: Planner, experience: Experience, alphas: Sequence[float]) -> list[Point]:
     """Return a planner at every price that it may be asked for."""
-    allowed = [a for a in alphas if not planner.alphas or planner.alphas[0] <= a <= planner.alphas[-1]]
-    return [judged("planner", experience, planner.replay(experience, alpha), alpha) for alpha in allowed]
+    asked = [a for a in alphas if not planner.alphas or planner.alphas[0] <= a <= planner.alphas[-1]]
+    return [judged("planner", experience, planner.replay(experience, alpha), alpha) for alpha in asked]
 
 
 def fixed_points(experience: Experience, alpha: float) -> list[Point]:

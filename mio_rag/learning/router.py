@@ -321,14 +321,8 @@ def train_mlp(rows: FloatArray, labels: IntArray, tiers: int, seed: int = 0) -> 
     kept_out, learned = order[:held], order[held:]
     # A class that no question needs has none to weigh.
     counts = np.maximum(np.bincount(labels[learned], minlength=tiers), 1)
-    network = nn.Sequential(
-        nn.Linear(rows.shape[1], 256),
-        nn.ReLU(),
-        nn.Dropout(0.3),
-        nn.Linear(256, 64),
-        nn.ReLU(),
-        nn.Linear(64, tiers),
-    )
+    layers = [nn.Linear(rows.shape[1], 256), nn.Linear(256, 64), nn.Linear(64, tiers)]
+    network = nn.Sequential(layers[0], nn.ReLU(), nn.Dropout(0.3), layers[1], nn.ReLU(), layers[2])
     loss_of = nn.CrossEntropyLoss(weight=torch.tensor(len(learned) / (tiers * counts), dtype=torch.float32))
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=1e-4)
     best: tuple[float, list[NDArray[Any]]] = (-1.0, [])

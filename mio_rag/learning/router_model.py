@@ -31,24 +31,14 @@ _KIND = "router"
 _RANKS = (1, 2, 5)
 _DEPTHS = (2, 5, 10)
 _FACTS = (
-    "pool_agreement",
-    "pool_correlation",
-    "pool_dense_lead",
-    "pool_bm25_lead",
-    "pool_question_words",
+    "pool_agreement", "pool_correlation", "pool_dense_lead", "pool_bm25_lead", "pool_question_words",
     "pool_question_names",
-)
+)  # fmt: skip
 #: Names of the numbers of `Seen.search`.
 SEARCH = (
-    "best_cosine",
-    "second_cosine",
-    "fifth_cosine",
-    "best_bm25",
-    *_FACTS,
-    *(f"likely_{rank}" for rank in _RANKS),
-    "expected",
-    *(f"covered_{depth}" for depth in _DEPTHS),
-)
+    "best_cosine", "second_cosine", "fifth_cosine", "best_bm25", *_FACTS,
+    *(f"likely_{rank}" for rank in _RANKS), "expected", *(f"covered_{depth}" for depth in _DEPTHS),
+)  # fmt: skip
 #: mlp: the published network. logistic: a regression of the tier that is needed. utility: for each tier a
 #: regression of its success, so that prices may change without training.
 KINDS = ("mlp", "logistic", "utility")

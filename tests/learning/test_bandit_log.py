@@ -276,20 +276,6 @@ def test_a_damaged_event_is_named(log: Path, column: str, value: Any, expected: 
     assert str(error.value).startswith(f"'{log}': event 3{expected}")
 
 
-def test_events_are_plain_finite_data(log: Path) -> None:
-    with EventLog(log).transaction() as events:
-        assert events.append("strategy", "a", 0.0, {"n": np.int64(3), "set": {"b", "a"}, "v": np.ones(2)})
-        found = events.find("strategy", "a")
-        assert found is not None
-        assert found.data == {"n": 3, "set": ["a", "b"], "v": [1.0, 1.0]}
-        for wrong in (float("nan"), object()):
-            with pytest.raises(InputError, match="must be plain finite data"):
-                events.append("strategy", "b", 0.0, {"n": wrong})
-        events.append("prior", "prior", 0.0, {"theta": {"hyde": [0.0] * 3}, "weight": 1.0})
-    with pytest.raises(DataError, match=r"s\.sqlite': event \d+, a prior, is damaged"):
-        strategist(log)
-
-
 # --- off-policy estimates --------------------------------------------------------------------------------
 
 

@@ -105,12 +105,6 @@ def test_what_is_missing_or_twice_is_named(table: Outcomes) -> None:
         Outcomes.from_rows(rows, ["f1"], actions=["z"])
 
 
-def test_all_problems_at_once() -> None:
-    with pytest.raises(InputError) as caught:
-        Outcomes(("a", "a"), ("x",), {"f1": np.zeros((1, 1)), "em": np.full((2, 1), np.inf)}, sets=("s",))
-    assert len(caught.value.problems) == 4
-
-
 def test_other_files_are_refused(table: Outcomes, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq

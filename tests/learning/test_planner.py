@@ -170,39 +170,6 @@ def test_workflows_of_chance_alone_count_as_alike(workflows: int, sets: int, eac
     assert 0.5 <= alike / 200 <= 0.8  # by two tests that are passed by three of four
 
 
-def of_seven_sets(rng: np.random.Generator, n: int, truth: NDArray[Any], places: NDArray[Any]) -> Experience:
-    """Questions of sets of equal size, whose features tell the set; noisy outcomes around a truth by set."""
-    given = outcomes(n, seed=int(rng.integers(2**31)))
-    member = np.arange(n) % len(truth)
-    observed = places[member][:, None] + 0.1 * rng.normal(size=given.observed.shape)
-    quality = truth[member] + 0.38 * rng.normal(size=(n, 1)) + 0.25 * rng.normal(size=(n, 3))
-    sets = tuple(f"set {k}" for k in member)
-    return dataclasses.replace(given, observed=observed, quality=quality, sets=sets)
-
-
-@pytest.mark.parametrize("apart", [0.0, 0.15])
-def test_sets_are_judged_together_as_far_as_they_hardly_differ(apart: float) -> None:
-    """Close to judging all sets together where they are alike, to judging each by itself where not."""
-    alpha, gains = 0.02, []
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        truth = np.array([0.28, 0.36, 0.36]) + 0.02 * rng.normal(size=3) + apart * rng.normal(size=(7, 3))
-        places = 2 * rng.normal(size=(7, 6))
-        train, test = (of_seven_sets(rng, n, truth, places) for n in (252, 70))
-        cost, member = test.cost[0], np.arange(70) % 7
-        each = np.stack([train.quality[k::7].mean(axis=0) for k in range(7)])
-        choices = [
-            regressed(train).replay(test, alpha),
-            np.argmax(each - alpha * cost, axis=1)[member],
-            np.full(70, np.argmax(each.mean(axis=0) - alpha * cost)),
-        ]
-        gains.append([float((truth[member, c] - alpha * cost[c]).mean()) for c in choices])
-    found, apart_, together = np.mean(gains, axis=0)
-    right, wrong = (together, apart_) if apart == 0 else (apart_, together)
-    assert right > wrong + 0.005
-    assert found > right - 0.25 * (right - wrong)
-
-
 # --- proximal policy optimisation ------------------------------------------------------------------------
 
 
