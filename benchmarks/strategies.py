@@ -26,7 +26,9 @@ from mio_rag.errors import MioRagError
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.generation import Generator, ScriptedGenerator, make_generator
 from mio_rag.learning.bandit import BanditSettings, Context, Learned, context_of
-from mio_rag.learning.bandit_choice import (
+from mio_rag.learning.bandit_log import Event
+from mio_rag.learning.bandit_report import off_policy
+from mio_rag.learning.strategist import (
     Values,
     contributions,
     every_set,
@@ -34,8 +36,6 @@ from mio_rag.learning.bandit_choice import (
     sets_to_compare,
     uniform,
 )
-from mio_rag.learning.bandit_log import Event
-from mio_rag.learning.bandit_report import off_policy
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.search import STRATEGIES, Found, SearchSettings, Strategy, search

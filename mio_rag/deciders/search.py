@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mio_rag.learning.bandit_choice import sets_to_compare
-from mio_rag.learning.strategist import Choice, Chooser
+from mio_rag.learning.strategist import Choice, Chooser, sets_to_compare
 from mio_rag.session.state import Action, State
 
 

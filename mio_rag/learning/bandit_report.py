@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.learning.bandit import TYPES, BanditSettings, Learned, Ridge, context_in, net, rewarded
-from mio_rag.learning.bandit_choice import every_set, mixture
 from mio_rag.learning.bandit_log import Event, EventLog, Events
-from mio_rag.learning.strategist import admit, folded, known_settings
+from mio_rag.learning.strategist import admit, every_set, folded, known_settings, mixture
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 
 FloatArray = NDArray[np.float64]

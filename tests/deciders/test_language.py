@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from mio_rag.deciders.plans import STEPS, grammar, parse_plan, plans
+from mio_rag.deciders.planner import STEPS, grammar, parse_plan, plans
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt
 from mio_rag.policies.make import check_controllers, make_controller

@@ -22,9 +22,8 @@ from mio_rag.learning.bandit import (
     options_of,
     question_type,
 )
-from mio_rag.learning.bandit_choice import every_set, margin_set, mixture, worths
 from mio_rag.learning.bandit_report import add_strategy, recalibrate
-from mio_rag.learning.strategist import Choice, Strategist
+from mio_rag.learning.strategist import Choice, Strategist, every_set, margin_set, mixture, worths
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import SolveOptions
 from tests.learning.bandits import TRUTH, asked, lived, outcome, strategist

@@ -15,7 +15,7 @@ from mio_rag.context import RegexCounter
 from mio_rag.deciders.search import Search
 from mio_rag.errors import DataError, InputError, Notice
 from mio_rag.generation import Prompt, ScriptedGenerator
-from mio_rag.learning.bandit_choice import Values, contributions, sets_to_compare
+from mio_rag.learning.strategist import Values, contributions, sets_to_compare
 from mio_rag.policies.compose import compose
 from mio_rag.policies.make import check_controllers, make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
