@@ -71,45 +71,26 @@ def select(
 ) -> Selection:
     """Choose among passages that you already retrieved.
 
-    Parameters
-    ----------
-    passages : sequence of str, Passage or mapping
-        Mappings have "text" and perhaps id, title, source, start, date, section and page; further keys are
-        metadata. What has no id gets its position, from 0.
-    budget : int
-        Largest size of the context, in tokens.
-    scores : array_like, optional
-        Relevance of each passage, larger is better: a re-ranker's, a retriever's, a probability.
-    distances : array_like, optional
-        Distance of each passage, smaller is better; instead of `scores`.
-    embeddings, question_embedding : array_like, optional
-        A row for each passage, and one vector. Without scores or distances, passages are ranked as those of
-        an index: by vectors, words, and the names by which they mention each other.
-    embedder : Embedder or str, optional
-        Makes the embeddings that are missing: "minilm", or a sentence-transformers id or folder.
-    tokens : array_like of int, optional
-        Cost of each passage. Otherwise `counter` counts: your model's tokenizer, or a function from a text to
-        its tokens; by default an approximation.
-    where : mapping or str, optional
-        Only passages that meet it; see `mio_rag.filters`.
-    method : str
-        "mio", or another method of `evaluate`, as "topk".
-    policy : str, Path or Policy
-        Where the settings come from; or a `selector`.
-    budget_tokens : int, optional
-        Another name of `budget`.
-    **settings
-        Any parameter of `Selector`: ``max_per_source=2``, ``redundancy_weight=0.3`` and so on.
+    passages: mappings have "text" and perhaps id, title, source, start, date, section and page; further keys
+        are metadata. What has no id gets its position, from 0.
+    budget: largest size of the context, in tokens.
+    scores: relevance of each passage, larger is better: a re-ranker's, a retriever's, a probability.
+    distances: distance of each passage, smaller is better; instead of `scores`.
+    embeddings, question_embedding: A row for each passage, and one vector. Without scores or distances,
+        passages are ranked as those of an index: by vectors, words, and the names by which they mention each
+        other.
+    embedder: makes the embeddings that are missing: "minilm", or a sentence-transformers id or folder.
+    tokens: cost of each passage. Otherwise `counter` counts: your model's tokenizer, or a function from a
+        text to its tokens; by default an approximation.
+    where: only passages that meet it; see `mio_rag.filters`.
+    method: "mio", or another method of `evaluate`, as "topk".
+    policy: where the settings come from; or a `selector`.
+    budget_tokens: another name of `budget`.
+    **settings: any parameter of `Selector`: ``max_per_source=2``, ``redundancy_weight=0.3`` and so on.
 
-    Returns
-    -------
-    Selection
-        Empty for no passages.
+    Returns: empty for no passages.
 
-    Raises
-    ------
-    InputError
-        For input that does not fit, and where relevance is unknown.
+    Raises `InputError` for input that does not fit, and where relevance is unknown.
 
     Examples
     --------
@@ -168,23 +149,14 @@ def select(
 class Collection:
     """Documents, passages, an index or a store, ready for questions. Safe to use from several threads.
 
-    Parameters
-    ----------
-    source : str, Path or Store
-        A folder or file of documents, a JSONL file of passages, an index, a question set, the URL of a store
-        such as "qdrant://HOST/COLLECTION", or an object with `search`. What is not indexed is indexed in the
-        cache, and again when files changed; see `refresh`.
-    embedder : str or Embedder
-        For what is not indexed yet, and of a store, the one that made its vectors.
-    policy : str, Path or Policy
-        What decides what is searched, read and answered.
-    cache : str or Path, optional
-        Folder of the index; by default one of the cache.
+    source: A folder or file of documents, a JSONL file of passages, an index, a question set, the URL of a
+        store such as "qdrant://HOST/COLLECTION", or an object with `search`. What is not indexed is indexed
+        in the cache, and again when files changed; see `refresh`.
+    embedder: for what is not indexed yet, and of a store, the one that made its vectors.
+    policy: what decides what is searched, read and answered.
+    cache: folder of the index; by default one of the cache.
 
-    Raises
-    ------
-    InputError
-        If there is nothing, or it cannot be read.
+    Raises `InputError` if there is nothing, or it cannot be read.
     """
 
     def __init__(
@@ -247,10 +219,7 @@ class Collection:
     ) -> Selection:
         """Choose what is read for a question; parameters as of `mio_rag.select`.
 
-        Raises
-        ------
-        InputError
-            For settings that are unknown, and a filter that nothing meets.
+        Raises `InputError` for settings that are unknown, and a filter that nothing meets.
         """
         allowed = check_budget(budget)
         retriever = self.retriever(None if counter is None else as_counter(counter), where)
@@ -274,22 +243,13 @@ class Collection:
     ) -> Answer:
         """Answer a question from the selected passages.
 
-        Parameters
-        ----------
-        model : str, Generator or callable
-            "openai:NAME[@URL]", "gguf:FILE", "hf:ID", "extract", or a function (prompt, max_tokens) -> text.
-        answer_tokens : int
-            Longest answer.
+        model: "openai:NAME[@URL]", "gguf:FILE", "hf:ID", "extract", or a function (prompt, max_tokens) ->
+            text.
+        answer_tokens: longest answer.
 
-        Returns
-        -------
-        Answer
-            `refused` where nothing was selected: the model is then not called.
+        Returns: `refused` where nothing was selected: the model is then not called.
 
-        Raises
-        ------
-        GenerationError
-            If the model fails.
+        Raises `GenerationError` if the model fails.
         """
         allowed, reader = check_budget(budget), self._reader(model)
         retriever = self.retriever(reader, where)

@@ -178,6 +178,11 @@ def test_a_filter_is_the_same_at_every_door(
     assert {part["source"] for part in found.parts} == {"travel-guide"}
     done = here("select", folder / "index", QUESTION, "--budget", BUDGET, "--json", "-w", "source=travel*")
     assert json.loads(done.stdout)["context"] == found.context
+    out, data = folder / "filtered", folder / "questions.jsonl"
+    given = ["--out", out, "--model", "extract", "--policy", "default", "--budget", BUDGET]
+    here("batch", "answer", folder / "index", data, *given, "-w", "source=travel*")
+    row = json.loads((out / "answers.jsonl").read_text().splitlines()[0])
+    assert {one["id"] for one in row["read"]} == {found.candidates.ids[i] for i in found.chosen}
     allowed = {one.text for one in passages if one.source.startswith("travel")}
     documents = pytest.importorskip("langchain_core.documents")
     from mio_rag.adapters.langchain import SelectionCompressor

@@ -54,19 +54,6 @@ def label(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def number(metadata: Mapping[str, Any], key: str | None, where: str) -> float | None:
-    """The number under a key of a document's metadata; None without key, or where it is missing.
-
-    Raises `InputError` if something else stands there.
-    """
-    value = None if key is None else metadata.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise InputError(f"{where}: '{key}' is {value!r}, expected a number")
-    return float(value)
-
-
 #: Vectors that a `Vectors` remembers at most; the oldest are forgotten first.
 REMEMBERED = 20_000
 
@@ -288,23 +275,14 @@ def choose(
     the suffixes "#2", "#3" and so on; a document without id gets its position, from 0.
     With ``prompt_order="document"`` the order of the documents is kept.
 
-    Parameters
-    ----------
-    where : mapping or str, optional
-        Only documents whose metadata meet it; see `mio_rag.filters`.
+    where: only documents whose metadata meet it; see `mio_rag.filters`.
 
-    Returns
-    -------
-    Choice
-        Empty where there are no documents.
+    Returns: empty where there are no documents.
 
-    Raises
-    ------
-    InputError
-        If scores or vectors are missing where they are needed, or the selector refuses what it is given.
-    InfeasibleError
-        If no selection satisfies the constraints, or the solver found none: an empty context would make a
-        reader invent its answer.
+    Raises `InputError` if scores or vectors are missing where they are needed, or the selector refuses what
+    it is given.
+    Raises `InfeasibleError` if no selection satisfies the constraints, or the solver found none: an empty
+    context would make a reader invent its answer.
     """
     check_budget(budget)
     documents = documents.only(where)

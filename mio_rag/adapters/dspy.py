@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mio_rag.adapters.core import Choice, Documents, Vectors, choose, label
-from mio_rag.adapters.plain import Counter, SelectorSettings, as_counter, check_budget, make_selector
+from mio_rag.adapters.plain import Counter, as_counter, check_budget, make_selector
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, optional
 from mio_rag.filters import Filter
@@ -26,30 +26,20 @@ if TYPE_CHECKING:
 class SelectionModule(dspy.Module):
     """Chooses among a retriever's passages under a token budget, with a proof.
 
-    Parameters
-    ----------
-    retriever : callable, optional
-        Question -> a `dspy.Prediction` with ``passages`` (and ``scores``, where it has them), or a list of
-        passages: `dspy.Embeddings`, `dspy.Retrieve`, a module or function of yours. Should find more than
-        fits: 30 to 50 passages. Without one, give the call its passages.
-    budget : int
-        Largest total of what is chosen, in tokens, >= 1.
-    where : mapping or str, optional
-        Only passages that meet it, where they are mappings or objects with metadata; see `mio_rag.filters`.
-    selector : Selector, optional
-        Settings to start from.
-    embedder : dspy.Embedder or other function from texts to rows, mio_rag Embedder or str, optional
-        Embeds question and passages where that is needed. By default the retriever's own: the passages'
+    retriever: question -> a `dspy.Prediction` with ``passages`` (and ``scores``, where it has them), or a
+        list of passages: `dspy.Embeddings`, `dspy.Retrieve`, a module or function of yours. Should find more
+        than fits: 30 to 50 passages. Without one, give the call its passages.
+    budget: largest total of what is chosen, in tokens, >= 1.
+    where: only passages that meet it, where they are mappings or objects with metadata; see
+        `mio_rag.filters`.
+    selector: settings to start from.
+    embedder: embeds question and passages where that is needed. By default the retriever's own: the passages'
         vectors that `dspy.Embeddings` keeps are taken as they are.
-    counter : TokenCounter or callable, optional
-        The reader's tokenizer, or a function from a text to its tokens. By default an approximation.
-    **settings
-        Any parameter of `mio_rag.Selector`. Ids are the passages' places in what was retrieved, from "0".
+    counter: the reader's tokenizer, or a function from a text to its tokens. By default an approximation.
+    **settings: any parameter of `mio_rag.Selector`. Ids are the passages' places in what was retrieved, from
+        "0".
 
-    Raises
-    ------
-    InputError
-        For settings out of range.
+    Raises `InputError` for settings out of range.
     """
 
     def __init__(
@@ -61,7 +51,7 @@ class SelectionModule(dspy.Module):
         selector: Selector | None = None,
         embedder: Callable[[list[str]], ArrayLike] | Embedder | str | None = None,
         counter: Counter | None = None,
-        **settings: Unpack[SelectorSettings],
+        **settings: Any,
     ) -> None:
         super().__init__()
         check_budget(budget)

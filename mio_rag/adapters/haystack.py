@@ -9,7 +9,7 @@ import asyncio
 import inspect
 from collections.abc import Mapping
 from copy import copy
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from mio_rag.adapters.core import NOTES, Documents, Read, Vectors, choose, label, place
 from mio_rag.adapters.plain import (
     Counter,
-    SelectorSettings,
     as_counter,
     check_budget,
     from_plain,
@@ -41,36 +40,23 @@ with optional("haystack", "haystack", "mio_rag.adapters.haystack"):
 class SelectionRanker:
     """Chooses among retrieved documents under a token budget, with a proof.
 
-    Parameters
-    ----------
-    budget : int
-        Largest total of what is chosen, in tokens, >= 1.
-    where : mapping or str, optional
-        Only documents whose ``meta`` meet it; see `mio_rag.filters`.
-    selector : Selector, or a mapping that `mio_rag.adapters.plain.to_plain` wrote
-        Settings to start from.
-    embedder : mio_rag Embedder or str, optional
-        Embeds question and documents where that is needed; saved only where it is a name.
-    text_embedder, document_embedder : Haystack embedders, optional
-        Instead of `embedder`: Haystack's own components for question and documents. Neither is needed where
-        documents come with embeddings (``return_embedding=True``) and `run` is given the query's.
-    use_scores : bool
-        Take a document's score for its relevance; False: the cosine of question and document.
-    source_key : str or None
-        Where in ``meta`` a document's source stands, for `max_per_source`; splitters write "source_id".
-        Documents of one page or section that overlap or touch (by ``split_idx_start``, which splitters
-        write, or by their texts) are read as one, with theirs in ``meta["mio_rag"]["parts"]``, unless
-        ``merge=False``.
-    counter : TokenCounter or callable, optional
-        The reader's tokenizer, or a function from a text to its tokens; a named function is saved. By default
-        an approximation.
-    **settings
-        Any parameter of `mio_rag.Selector`.
+    budget: largest total of what is chosen, in tokens, >= 1.
+    where: only documents whose ``meta`` meet it; see `mio_rag.filters`.
+    selector: settings to start from.
+    embedder: embeds question and documents where that is needed; saved only where it is a name.
+    text_embedder, document_embedder: instead of `embedder`: Haystack's own components for question and
+        documents. Neither is needed where documents come with embeddings (``return_embedding=True``) and
+        `run` is given the query's.
+    use_scores: take a document's score for its relevance; False: the cosine of question and document.
+    source_key: where in ``meta`` a document's source stands, for `max_per_source`; splitters write
+        "source_id". Documents of one page or section that overlap or touch (by ``split_idx_start``, which
+        splitters write, or by their texts) are read as one, with theirs in ``meta["mio_rag"]["parts"]``,
+        unless ``merge=False``.
+    counter: the reader's tokenizer, or a function from a text to its tokens; a named function is saved. By
+        default an approximation.
+    **settings: any parameter of `mio_rag.Selector`.
 
-    Raises
-    ------
-    InputError
-        For settings out of range.
+    Raises `InputError` for settings out of range.
     """
 
     def __init__(
@@ -85,7 +71,7 @@ class SelectionRanker:
         use_scores: bool = True,
         source_key: str | None = "source_id",
         counter: Counter | None = None,
-        **settings: Unpack[SelectorSettings],
+        **settings: Any,
     ) -> None:
         check_budget(budget)
         Filter(where)

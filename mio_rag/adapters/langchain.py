@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Documents, Read, SelectionFields, Vectors, label, number, place
+from mio_rag.adapters.core import NOTES, Documents, Read, SelectionFields, Vectors, label, place
 from mio_rag.errors import optional
 
 with optional("langchain_core", "langchain", "mio_rag.adapters.langchain"):
@@ -54,10 +54,7 @@ class _Documents(SelectionFields):
     def _columns(self, documents: Sequence[Document]) -> Documents:
         score, source = self.score_key, self.source_key
         data = [d.metadata for d in documents]
-        scores: list[float | None] | None = None if score is None else [found.get(score) for found in data]
-        if scores is not None and set(map(type, scores)) != {float}:
-            names = [d.id or k for k, d in enumerate(documents)]
-            scores = [number(found, score, f"document {i}") for found, i in zip(data, names, strict=True)]
+        scores = None if score is None else [found.get(score) for found in data]
         return Documents(
             [d.page_content for d in documents],
             [d.id or "" for d in documents],
@@ -81,26 +78,15 @@ def _noted(documents: Sequence[Document], read: Read) -> Document:
 class SelectionCompressor(_Documents, BaseDocumentCompressor):
     """Chooses among retrieved documents under a token budget, with a proof.
 
-    Parameters
-    ----------
-    budget : int
-        Largest total of what is chosen, in tokens, >= 1.
-    embedder : Embeddings, mio_rag Embedder or str, optional
-        Embeds question and documents where that is needed: for relevance where documents carry no score, and
-        for redundancy. A vector is remembered by its text.
-    score_key, source_key, start_key : str or None
-        Where in the metadata relevance, source and place in the source stand.
-    where, selector, counter, on_selection
-        See `mio_rag.adapters.core.SelectionFields`.
-    **settings
-        Any parameter of `mio_rag.Selector`.
+    budget: largest total of what is chosen, in tokens, >= 1.
+    embedder: embeds question and documents where that is needed: for relevance where documents carry no
+        score, and for redundancy. A vector is remembered by its text.
+    score_key, source_key, start_key: where in the metadata relevance, source and place in the source stand.
+    where, selector, counter, on_selection: see `mio_rag.adapters.core.SelectionFields`.
+    **settings: any parameter of `mio_rag.Selector`.
 
-    Raises
-    ------
-    InputError
-        For settings out of range; when called, for documents without what the settings need.
-    InfeasibleError
-        When called, if no selection satisfies the constraints.
+    Raises `InputError` for settings out of range; when called, for documents without what the settings need.
+    Raises `InfeasibleError` when called, if no selection satisfies the constraints.
     """
 
     def compress_documents(
@@ -119,14 +105,10 @@ class SelectionCompressor(_Documents, BaseDocumentCompressor):
 class SelectionRetriever(_Documents, BaseRetriever):
     """A retriever that reads from another one and chooses; a Runnable like every retriever.
 
-    Parameters
-    ----------
-    retriever : retriever or Runnable from str to documents
-        Should find more than fits: 30 to 50 documents.
-    embedder : Embeddings, mio_rag Embedder or str, optional
-        By default that of the vector store, where `retriever` is one's ``as_retriever()``.
-    budget, score_key, source_key, start_key, where, selector, counter, on_selection, **settings
-        As for `SelectionCompressor`.
+    retriever: should find more than fits: 30 to 50 documents.
+    embedder: by default that of the vector store, where `retriever` is one's ``as_retriever()``.
+    budget, score_key, source_key, start_key, where, selector, counter, on_selection, **settings: as for
+        `SelectionCompressor`.
     """
 
     retriever: RetrieverLike

@@ -24,32 +24,20 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
     The token cost of a node is counted on the text that the model sees, metadata included. A node is embedded
     as the index embeds it. Its notes are in ``node.metadata["mio_rag"]``, hidden from model and embedder.
 
-    Parameters
-    ----------
-    budget : int
-        Largest total of what is chosen, in tokens, >= 1.
-    embedder : BaseEmbedding, mio_rag Embedder or str, optional
-        Embeds question and nodes where that is needed: redundancy needs vectors, and stores return nodes
-        without theirs. By default ``Settings.embed_model``. A vector is remembered by its text.
-    use_scores : bool
-        Take a node's score for its relevance; False: the cosine of question and node.
-    source_key : str or None
-        Where in the metadata a node's source stands, for `max_per_source`; None: the document it is part of.
-        Nodes of one page or section that overlap or touch (by ``start_char_idx``, or by their texts, as
-        sentence windows, and parents and children) are read as one, with theirs in
+    budget: largest total of what is chosen, in tokens, >= 1.
+    embedder: embeds question and nodes where that is needed: redundancy needs vectors, and stores return
+        nodes without theirs. By default ``Settings.embed_model``. A vector is remembered by its text.
+    use_scores: take a node's score for its relevance; False: the cosine of question and node.
+    source_key: where in the metadata a node's source stands, for `max_per_source`; None: the document it is
+        part of. Nodes of one page or section that overlap or touch (by ``start_char_idx``, or by their texts,
+        as sentence windows, and parents and children) are read as one, with theirs in
         ``node.metadata["mio_rag"]["parts"]``, unless ``merge=False``; not where metadata are shown to the
         model.
-    where, selector, counter, on_selection
-        See `mio_rag.adapters.core.SelectionFields`.
-    **settings
-        Any parameter of `mio_rag.Selector`.
+    where, selector, counter, on_selection: see `mio_rag.adapters.core.SelectionFields`.
+    **settings: any parameter of `mio_rag.Selector`.
 
-    Raises
-    ------
-    InputError
-        For settings out of range; when called, for nodes without what the settings need.
-    InfeasibleError
-        When called, if no selection satisfies the constraints.
+    Raises `InputError` for settings out of range; when called, for nodes without what the settings need.
+    Raises `InfeasibleError` when called, if no selection satisfies the constraints.
     """
 
     use_scores: bool = True

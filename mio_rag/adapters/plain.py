@@ -4,63 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.context import PromptOrder, RegexCounter, TokenCounter, passage_tokens
+from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
 from mio_rag.defaults import DEFAULTS
 from mio_rag.entries import listed, not_numbers, unit_rows
 from mio_rag.errors import InputError, choose
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.rows import count_problem
-from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.pool import Candidates
-from mio_rag.relevance.model import Relevance, RelevanceModel
+from mio_rag.relevance.model import RelevanceModel
 from mio_rag.retrieval.embedders import Embedder
 from mio_rag.retrieval.repetition import Repetition
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.selection.constraints import SideConstraints
-from mio_rag.selection.selector import Counterpart, NearDuplicates, Penalty, Selector, Units
+from mio_rag.selection.selector import Selector
 from mio_rag.settings import Settings
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.stores.base import index_of, vectors_of
 from mio_rag.types import Passage
-
-
-class SelectorSettings(TypedDict, total=False):
-    """The settings of a `Selector`, as keywords of whatever makes one. None: as in the selector given.
-
-    `preset` names what to start from instead of a selector; see `mio_rag.selection.selector`.
-    """
-
-    preset: str | None
-    redundancy_weight: float | None
-    passage_penalty: Penalty | None
-    token_price: float | None
-    radius: float | None
-    norm: Norm | None
-    min_passages: int | None
-    max_passages: int | None
-    max_per_source: int | Mapping[str, int] | None
-    must_include: Sequence[str] | None
-    must_exclude: Sequence[str] | None
-    solver: str | None
-    options: SolveOptions | None
-    relevance_model: Relevance
-    link_benefit: float | Literal["auto"] | None
-    redundancy_by_relevance: bool | None
-    prompt_order: PromptOrder | None
-    uncertainty: UncertaintySet | None
-    counterpart: Counterpart | None
-    side: SideConstraints | None
-    passage_radii: Mapping[str, float] | None
-    merge: bool | None
-    shared_text_weight: float | None
-    near_duplicates: NearDuplicates | None
-    units: Units | None
-
 
 _NAMES = tuple(Selector.model_fields)
 #: What a door selects by where nothing else is said.
@@ -73,10 +37,7 @@ DEFAULT = Selector(
 def make_selector(base: Selector | None, settings: Mapping[str, Any]) -> Selector:
     """The selector given (the default one where there is none), with the settings that are not None.
 
-    Raises
-    ------
-    InputError
-        For a setting that does not exist, or that `Selector` refuses.
+    Raises `InputError` for a setting that does not exist, or that `Selector` refuses.
     """
     if base is not None and not isinstance(base, Selector):
         raise InputError(f"selector is {base!r}, expected a Selector")
@@ -95,10 +56,7 @@ def make_selector(base: Selector | None, settings: Mapping[str, Any]) -> Selecto
 def to_plain(selector: Selector) -> dict[str, Any]:
     """What differs from the default selector, as numbers, strings, lists and dicts; see `from_plain`.
 
-    Raises
-    ------
-    InputError
-        If an uncertainty set is a function of its own.
+    Raises `InputError` if an uncertainty set is a function of its own.
     """
     return Settings.to_dict(selector, defaults=False)  # not the digests of records
 
@@ -106,10 +64,7 @@ def to_plain(selector: Selector) -> dict[str, Any]:
 def from_plain(data: Mapping[str, Any]) -> Selector:
     """The selector of what `to_plain` wrote.
 
-    Raises
-    ------
-    InputError
-        For a setting that does not exist or cannot be read.
+    Raises `InputError` for a setting that does not exist or cannot be read.
     """
     model = data.get("relevance_model") if isinstance(data, Mapping) else None
     given = (
@@ -195,12 +150,8 @@ def pool_of(
 ) -> Candidates:
     """Return the pool of passages that were retrieved elsewhere.
 
-    Parameters
-    ----------
-    query : array_like, optional
-        The question's embedding; otherwise `embedder` makes it, and the vectors that passages lack.
-    scores : sequence of float, optional
-        Relevance, larger is better. Without it the passages are ranked as those of an index: by vectors,
+    query: the question's embedding; otherwise `embedder` makes it, and the vectors that passages lack.
+    scores: relevance, larger is better. Without it the passages are ranked as those of an index: by vectors,
         words, and the names by which they mention each other.
     """
     counter = counter or RegexCounter()

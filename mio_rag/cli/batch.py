@@ -60,7 +60,7 @@ def _of_rows(call: o.Call) -> Chosen:
 
 
 @o.command(
-    "path folder policy set budget model embedder engine workers limit json",
+    "path folder policy set budget where model embedder engine workers limit json",
     app=batch_app, name="answer", policy="balanced", workers=2,
 )  # fmt: skip
 def batch_answer(
@@ -102,9 +102,13 @@ def batch_answer(
         raise InputError(f"--policy {call.policy} is no policy of a file: give a preset or a TOML file")
     resolve(chosen.policy)
     found, asked = call.open(), asked[: call.limit]
+    in_memory = bool(call.where) or found.kind == "store"
+    if in_memory and call.engine == "ray":
+        raise InputError("--engine ray needs an index that every node reads: no store, and no --where")
+    index = found.index if in_memory else found.folder
     with o.progress("answering", len(asked)) as advance:
         done = ask_many(
-            asked, found.folder, spec, chosen.policy, call.folder, total_tokens=total_tokens,
+            asked, index, spec, chosen.policy, call.folder, total_tokens=total_tokens,
             total_dollars=total_dollars, engine=call.engine, workers=call.workers, concurrency=concurrency,
             retries=retries, progress=lambda more, all_: advance(more),
         )  # fmt: skip

@@ -48,6 +48,7 @@ def index(
     """
     from mio_rag.sources import Building, cached_indexes, changes_of, open_source
     from mio_rag.sources import prune as remove
+    from mio_rag.stores import is_store, shown_url
 
     output = call.output
     if show_list or prune:
@@ -62,6 +63,8 @@ def index(
         return
     if path is None:
         raise InputError("PATH is missing: give a folder or file of documents")
+    if is_store(path):
+        raise InputError(f"{shown_url(path)} is a store, which is searched as it is: leave index out")
     if max_file_mb is not None and not 0 < max_file_mb < math.inf:
         raise InputError(f"--max-file-mb must be > 0, got {max_file_mb:g}")
     most = None if max_file_mb is None else max(1, round(max_file_mb * 1e6))

@@ -96,7 +96,7 @@ def serve(
     with tempfile.TemporaryDirectory() as work:
         stored = kind_of(path) == "index" and call.embedder == DEFAULTS.embedder
         settings = ServiceSettings(
-            source=path if kind_of(path) == "set" else str(Path(path).absolute()),
+            source=path if kind_of(path) in ("set", "store") else str(Path(path).absolute()),
             building=None if stored else Building(call.embedder), limits=bounds, connections=connections,
             keys=None if keys is None else str(keys.absolute()), where=tuple(call.where or ()),
             mapped=call.mapped, **place, **_readers(chosen, spec), **_deciding(chosen, Path(work)),

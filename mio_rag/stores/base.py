@@ -55,18 +55,12 @@ class Store(Protocol):
     ) -> Sequence[Passage]:
         """Return the k passages nearest to a question, best first.
 
-        Parameters
-        ----------
-        vector : ndarray of shape (d,)
-            The question's embedding, at unit length.
-        where : mapping or None
-            A filter as in `mio_rag.filters`. The hits are filtered again, so that a store may ignore what it
-            cannot express.
+        vector: the question's embedding, at unit length.
+        where: A filter as in `mio_rag.filters`. The hits are filtered again, so that a store may ignore what
+            it cannot express.
 
-        Returns
-        -------
-        sequence of Passage
-            With `vector` where the store has it, else the text is embedded; with `score`, larger is better.
+        Returns: with `vector` where the store has it, else the text is embedded; with `score`, larger is
+        better.
         """
         ...
 
@@ -178,10 +172,7 @@ class StoreIndex(CorpusIndex):
     def only(self, where: Filter | Mapping[str, Any] | Sequence[str] | str | None) -> StoreIndex:
         """Return the index for questions that may be answered from some passages alone; see `Filter`.
 
-        Raises
-        ------
-        InputError
-            For a key that the store does not have, where it lists them.
+        Raises `InputError` for a key that the store does not have, where it lists them.
         """
         conditions = where if isinstance(where, Filter) else Filter(where)
         keys = getattr(self.store, "keys", None)
@@ -197,10 +188,7 @@ class StoreIndex(CorpusIndex):
     def hits(self, question: str, k: int) -> CorpusIndex | None:
         """Return an index of what the store finds for a question; None where it finds nothing.
 
-        Raises
-        ------
-        InputError
-            For hits that are no passages, or whose vectors another embedder made.
+        Raises `InputError` for hits that are no passages, or whose vectors another embedder made.
         """
         vector = unit_rows(self.embedder.encode([question]))[0]
         found = self._filtered(question, vector, k)

@@ -11,6 +11,7 @@ from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.stores import shown_url
 from mio_rag.stores.rows import Fields
 from mio_rag.testing import check_store
+from tests.cli.running import here
 from tests.stores.memory import Memory
 
 QUESTION = "Which suspension bridge was opened first, the Menai or the Clifton Suspension Bridge?"
@@ -103,6 +104,12 @@ def test_check_store_lists_what_fails(demo_index) -> None:
     other.fit([one.text[::-1] for one in demo_index.passages])
     with pytest.raises(AssertionError, match="by another model"):
         check_store(Memory(demo_index), other)
+
+
+def test_a_store_is_not_indexed() -> None:
+    done = here("index", "qdrant:folder/notes")
+    assert done.returncode == 2
+    assert "a store, which is searched as it is" in done.stderr
 
 
 def test_rows_are_passages_whatever_their_names_are() -> None:
