@@ -36,6 +36,7 @@ DEFAULT_METHODS = (FITTING, "fused", "topk", "bm25", "mmr", "adaptive-k")
 ALLOCATED, PACED = "allocated", "paced"
 #: Methods of a whole run.
 TOTALS = (ALLOCATED, PACED)
+_PROPOSED = (FITTING, "exact", *TOTALS)
 _MOST = 2048  # tokens of one question of "paced", where the budget is not larger
 
 
@@ -246,6 +247,6 @@ def make_contenders(
 
 def default_baseline(names: Sequence[str]) -> str:
     """Return fused, else topk, else the first that the package does not propose, else the first."""
-    kinds = {name: find_kind(name) for name in names}
+    kinds = {name: find_kind(name) for name in names if name.partition(":")[0] not in _PROPOSED}
     rivals = [name for name, kind in kinds.items() if kind is None or kind.rival]
     return [*(name for name in ("fused", "topk") if name in names), *rivals, *names][0]

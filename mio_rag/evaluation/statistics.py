@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -133,6 +134,7 @@ def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any
     names = [reading if measure.name == "tokens_used" else measure.name for measure in compared_measures()]
     names += [evidence.name] if evidence is not None and evidence.name not in names else []
     values: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
+    unread = _unread(rows)
     for key, group in _groups(rows).items():
         values[key] = {}
         for name in names:
@@ -141,16 +143,23 @@ def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any
             found = {
                 row["question_id"]: float(row[name])
                 for row in group
-                if row.get(name) is not None and not (name == reading and is_unread(row))
+                if row.get(name) is not None
+                and not (name == reading and (*key, row["question_id"]) in unread)
             }
             if found:
                 values[key][name] = found
     return compare(values, baseline, seed)
 
 
-def is_unread(row: Mapping[str, Any]) -> bool:
-    """Whether nothing was read for a question that may have an answer."""
-    return row.get("tokens_used") == 0 and row.get("question_type") != "unanswerable"
+def _unread(rows: Rows) -> set[tuple[str, int, str]]:
+    """Return the rows without anything read for a question that may have an answer; none closed book."""
+    if not any(row.get("tokens_used") for row in rows):
+        return set()
+    return {
+        (row["method"], int(row["budget_tokens"]), row["question_id"])
+        for row in rows
+        if row.get("tokens_used") == 0 and row.get("question_type") != "unanswerable"
+    }
 
 
 def compare(
@@ -311,8 +320,8 @@ def part_read(run: Mapping[str, Any]) -> str:
 
 def reading_nothing(rows: Rows) -> str:
     """Return a note with the questions that a method read nothing for; else ""."""
-    counts = {key: sum(map(is_unread, group)) for key, group in _groups(rows).items()}
-    named = [f"{method} at {count} ({budget} tokens)" for (method, budget), count in counts.items() if count]
+    counts = Counter((method, budget) for method, budget, _ in _unread(rows))
+    named = [f"{m} at {counts[m, b]} ({b} tokens)" for m, b in _groups(rows) if counts[m, b]]
     if not named:
         return ""
     asked = len({row["question_id"] for row in rows})

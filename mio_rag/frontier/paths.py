@@ -209,10 +209,6 @@ class PenaltyPath:
     pieces: tuple[PenaltyPiece, ...]
     solves: int
 
-    def at(self, penalty: float) -> PenaltyPiece | None:
-        """Return the piece that holds at a penalty >= 0."""
-        return next((p for p in self.pieces if p.low <= penalty <= p.high), None)
-
 
 @dataclass(frozen=True)
 class _Line:

@@ -217,7 +217,7 @@ def test_wrong_settings_and_corpora_are_refused(
             limit=0, max_tokens=0, seed=-1,
         )  # fmt: skip
     assert len(raised.value.problems) == 7
-    assert EvaluationSettings(methods=("exact", "mmr")).reference == "exact"
+    assert EvaluationSettings(methods=("exact", "mmr")).reference == "mmr"
     assert EvaluationSettings(methods=("exact", "topk")).reference == "topk"
     reworded = (replace(rivers.passages[0], text="The Arno rises elsewhere."), *rivers.passages[1:])
     untitled = CorpusIndex.build([Passage(p.id, p.text, "", p.source) for p in rivers.passages], "tfidf")

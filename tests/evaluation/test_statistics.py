@@ -164,7 +164,7 @@ def test_what_is_not_read_is_not_saved() -> None:
     assert (found["tokens_used"]["n"], found["tokens_used"]["difference"]) == (2, -60.0)  # -30 and -90
     assert found["evidence_covered"]["difference"] == -0.5
     assert "mio at 1 (100 tokens). That counts as nothing found" in reading_nothing(both)
-    assert reading_nothing(rows("mio", [read, nothing])) == ""
+    assert reading_nothing(rows("mio", [read, nothing])) == reading_nothing(rows("mio", [blank])) == ""
     table = {one.title: one for one in lead_table(summarize(both), compare_rows(both, "fused"), "fused")}
     assert list(table) == [
         "method", "answer in\ncontext", "against fused\n(points, 95 % interval)",

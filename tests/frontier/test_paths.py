@@ -13,7 +13,7 @@ from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import LinearConstraint, Segments, SelectionProgram
 from mio_rag.frontier import budget_path, penalty_path, query_frontier, weight_grid
-from mio_rag.frontier.paths import Chain
+from mio_rag.frontier.paths import Chain, PenaltyPath, PenaltyPiece
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
@@ -105,6 +105,10 @@ def test_a_path_of_a_heuristic_is_bounded_not_certified() -> None:
         assert step.value - 1e-9 <= best <= step.bound + 1e-9
 
 
+def piece_at(path: PenaltyPath, penalty: float) -> PenaltyPiece | None:
+    return next((p for p in path.pieces if p.low <= penalty <= p.high), None)
+
+
 @pytest.mark.parametrize(("seed", "n", "rows", "links"), POOLS)
 def test_penalty_path_is_the_envelope(seed: int, n: int, rows: int, links: bool) -> None:
     p = program(seed, n, rows=rows, links=links)
@@ -117,7 +121,7 @@ def test_penalty_path_is_the_envelope(seed: int, n: int, rows: int, links: bool)
     assert pieces[-1].passages == min(k for k, _ in fits)
     assert [a.high for a in pieces[:-1]] == pytest.approx([b.low for b in pieces[1:]])
     for penalty in np.linspace(0, pieces[-1].low * 1.5 + 0.1, 60):
-        piece = path.at(penalty)
+        piece = piece_at(path, penalty)
         assert piece is not None
         best = max(v - penalty * k for k, v in fits)
         assert piece.value - penalty * piece.passages == pytest.approx(best, abs=1e-6)
@@ -183,7 +187,7 @@ def test_query_frontier_agrees_with_select(pool: Candidates) -> None:
         assert step is not None
         assert step.value == pytest.approx(selector.select(pool, budget).result.objective, abs=1e-6)
     for penalty in (0.0, 0.07, selector.penalty(pool), 0.5):
-        piece = found.penalty.at(penalty)
+        piece = piece_at(found.penalty, penalty)
         alone = selector.replace(passage_penalty=penalty).select(pool, 200).result.objective
         assert piece is not None
         assert piece.value - penalty * piece.passages == pytest.approx(alone, abs=1e-6)
