@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.cli.fit import _fitted, tuned_lines
+from mio_rag.cli.fit import tuned_lines
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation import tune as module
@@ -29,7 +29,6 @@ from mio_rag.evaluation.tune import (
     tune,
     valued_pools,
 )
-from mio_rag.policy_files import read_policy
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
@@ -133,12 +132,6 @@ def test_relevance_fitted_within_the_folds_never_sees_its_questions(
     np.testing.assert_array_equal(changed[i].relevance, valued[i].relevance)
     assert any(not np.array_equal(changed[j].relevance, valued[j].relevance) for j in train if j != i)
     assert not np.array_equal(changed[test[0]].relevance, valued[test[0]].relevance)
-    # Fitted while tuning, a model lies next to the file of options.
-    path = tmp_path / "tuned.toml"
-    name = _fitted(questions, pools, "logistic", path, 0, demo_index, "demo")
-    assert name == "tuned.relevance.json"
-    path.write_text(f'[selection]\nrelevance_model = "{name}"\n[price]\ntoken = 0.0\n')
-    assert read_policy(path).selector(0.0, Selector()).relevance_model.name == "tuned"
 
 
 def test_unusable_searches_are_refused(tmp_path: Path) -> None:
