@@ -286,22 +286,14 @@ def fit_sentences(
     final = fitted(strength)
     weights = final.coef_[0] / scale
     weights[-1] = max(0.0, weights[-1])
-    return SentenceModel(
-        dict(zip(SENTENCE_FEATURES, map(float, weights[:-1]), strict=True)),
-        float(final.intercept_[0] - weights @ mean),
-        name,
-        provenance,
-        embedder,
-        {
-            "questions": len(kept),
-            "sentences": int(y.size),
-            "needed": int(y.sum()),
-            "inverse_regularisation": strength,
-            "log_loss_before": _log_loss(before, y),
-            "log_loss_after": losses[strength],
-        },
-        float(weights[-1]),
-    )
+    measured = {
+        "questions": len(kept), "sentences": int(y.size), "needed": int(y.sum()),
+        "inverse_regularisation": strength, "log_loss_before": _log_loss(before, y),
+        "log_loss_after": losses[strength],
+    }  # fmt: skip
+    features = dict(zip(SENTENCE_FEATURES, map(float, weights[:-1]), strict=True))
+    constant = float(final.intercept_[0] - weights @ mean)
+    return SentenceModel(features, constant, name, provenance, embedder, measured, float(weights[-1]))
 
 
 def _columns(candidates: Candidates) -> FloatArray:
@@ -398,16 +390,10 @@ def _measured(seen: FloatArray, done: FloatArray, name: str) -> Calibrated:
         true.append(done[test])
         whose.append(asked[test])
     p, before, y = np.concatenate(own), np.concatenate(other), np.concatenate(true)
-    return Calibrated(
-        adapt(shipped(), seen[known], done[known], about),
-        len(seen),
-        calibration_error(p, y),
-        calibration_error(before, y),
-        by_chance(p, np.concatenate(whose)),
-        float(np.mean((p - y) ** 2)),
-        float(np.mean((before - y) ** 2)),
-        float(y.mean()),
-    )
+    errors = (calibration_error(p, y), calibration_error(before, y), by_chance(p, np.concatenate(whose)))
+    squares = (float(np.mean((p - y) ** 2)), float(np.mean((before - y) ** 2)))
+    model = adapt(shipped(), seen[known], done[known], about)
+    return Calibrated(model, len(seen), *errors, *squares, float(y.mean()))
 
 
 def calibration_error(said: FloatArray, was: FloatArray) -> float:

@@ -27,17 +27,7 @@ from mio_rag.evaluation.contenders import (
 from mio_rag.evaluation.ledger import TRACES, Ledger, environment, now, opened_run, record_of
 from mio_rag.evaluation.report import render_report
 from mio_rag.evaluation.rows import Pipeline, warm_up
-from mio_rag.evaluation.statistics import (
-    by_twins,
-    compare_rows,
-    lead_table,
-    part_read,
-    proven_yet_behind,
-    reading_nothing,
-    summarize,
-    summarize_sets,
-    too_few,
-)
+from mio_rag.evaluation.statistics import compare_rows, lead_table, notes, summarize, summarize_sets
 from mio_rag.generation import Generator
 from mio_rag.measures import Instruments
 from mio_rag.methods import digests
@@ -162,12 +152,7 @@ class Report:
     @property
     def notes(self) -> list[str]:
         """What a reader of the table must know."""
-        found = [reading_nothing(self.rows), part_read(self.run), by_twins(self.rows)]
-        found += [
-            *too_few(self.summary, self.comparisons),
-            *proven_yet_behind(self.summary, self.comparisons),
-        ]
-        return list(filter(None, found))
+        return notes(self.rows, self.summary, self.comparisons, self.run)
 
 
 def evaluate(
@@ -229,13 +214,9 @@ def evaluate(
         )
         pairs = [(contender, budget) for contender in contenders for budget in budgets]
         pipeline = Pipeline(
-            lambda question: retrievers[mixture.set_of[question.id]],
-            generator,
-            settings.max_tokens,
-            settings.prices,
-            instruments,
-            settings.refusing,
-        )
+            lambda question: retrievers[mixture.set_of[question.id]], generator, settings.max_tokens,
+            settings.prices, instruments, settings.refusing,
+        )  # fmt: skip
         warm_up(contenders, any(one is not None and one.index.has_places for one in retrievers))
         for contender in contenders:
             left = [b for b in budgets if any((q.id, contender.name, b) not in done for q in questions)]

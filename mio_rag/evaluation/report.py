@@ -27,17 +27,9 @@ from mio_rag.evaluation.markup import (
     plain,
     plural,
     script_json,
-)
+)  # fmt: skip
 from mio_rag.evaluation.rows import RANKING_SOLVERS, reading_column
-from mio_rag.evaluation.statistics import (
-    FEW_QUESTIONS,
-    by_twins,
-    lead_measures,
-    part_read,
-    proven_yet_behind,
-    reading_nothing,
-    summarize_sets,
-)
+from mio_rag.evaluation.statistics import FEW_QUESTIONS, lead_measures, notes, summarize_sets
 from mio_rag.measures import Measure, evidence_measure, find_measure, page_measures, right
 
 Record = Mapping[str, Any]
@@ -50,21 +42,13 @@ _LEVEL = 0.05
 
 #: Kinds of certificate, from the best, as the page names them.
 _PROOFS = {
-    "optimal": "Proven optimal",
-    "bounded": "Feasible, with a bound",
-    "feasible": "Feasible, no bound",
-    "infeasible": "Infeasible",
-    "no_solution": "No solution",
-    "error": "Error",
-    "none": "No certificate",
+    "optimal": "Proven optimal", "bounded": "Feasible, with a bound", "feasible": "Feasible, no bound",
+    "infeasible": "Infeasible", "no_solution": "No solution", "error": "Error", "none": "No certificate",
     "ranking": "Ranked, nothing to prove",
-}
+}  # fmt: skip
 _VERDICTS = {
-    "above": "above",
-    "below": "below",
-    "unclear": "not after correction",
-    "none": "no clear difference",
-}
+    "above": "above", "below": "below", "unclear": "not after correction", "none": "no clear difference"
+}  # fmt: skip
 #: What the footer shows, in this order.
 _RUN_KEYS = (
     "dataset", "data_sha256", "generator", "embedder", "pool", "mode", "seed", "methods", "budgets",
@@ -215,16 +199,11 @@ class _Report:
 def _facts(report: _Report) -> str:
     run = report.run
     facts = {
-        "Data set": run.get("dataset"),
-        "Questions": report.questions,
-        "Passages": run.get("passages"),
-        "Generator": run.get("generator") or "none (retrieval only)",
-        "Embedder": run.get("embedder"),
-        "Pool": run.get("pool"),
-        "Mode": run.get("mode"),
-        "Baseline": report.baseline,
+        "Data set": run.get("dataset"), "Questions": report.questions, "Passages": run.get("passages"),
+        "Generator": run.get("generator") or "none (retrieval only)", "Embedder": run.get("embedder"),
+        "Pool": run.get("pool"), "Mode": run.get("mode"), "Baseline": report.baseline,
         "Seed": run.get("seed"),
-    }
+    }  # fmt: skip
     shown = {
         name: number(v, "count") if isinstance(v, int) and name != "Seed" else v for name, v in facts.items()
     }
@@ -254,16 +233,8 @@ def _reproduce(run: Record) -> str:
 
 def _headlines(report: _Report) -> list[str]:
     """Return a few statements that claim no more than the intervals allow."""
-    sentences = [
-        _best(report),
-        part_read(report.run),
-        by_twins(report.rows),
-        reading_nothing(report.rows),
-        _tally(report),
-        _proven(report),
-        *proven_yet_behind(report.summary, report.comparisons),
-        _failures(report),
-    ]
+    told = notes(report.rows, report.summary, report.comparisons, report.run)
+    sentences = [_best(report), _tally(report), _proven(report), *told, _failures(report)]
     if report.questions == 1:
         sentences.append("One question says nothing about others: read no interval here.")
     elif 0 < report.questions < FEW_QUESTIONS:

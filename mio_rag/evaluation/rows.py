@@ -214,16 +214,10 @@ class Pipeline:
         selection, reply, error = taken.selection, taken.reply, taken.error
         instruments = self.instruments or Instruments()
         row = {
-            "question_id": question.id,
-            "question": question.text,
-            "question_type": question.type,
-            "method": one.name,
-            "budget_tokens": budget,
-            "answers": list(question.answers),
-            "gold_ids": list(question.gold_ids),
-            "error": None,
-            "error_kind": None,
-        }
+            "question_id": question.id, "question": question.text, "question_type": question.type,
+            "method": one.name, "budget_tokens": budget, "answers": list(question.answers),
+            "gold_ids": list(question.gold_ids), "error": None, "error_kind": None,
+        }  # fmt: skip
         if selection is not None:
             row |= _selection_columns(question, selection)
         row |= taken.columns
@@ -258,20 +252,13 @@ def _selection_columns(question: Question, selection: Selection) -> dict[str, An
         if len(block.parts) > 1
     ]
     return {
-        "selected_ids": list(selection.ids),
-        "passages_selected": len(selection.ids),
-        "pool_size": len(selection.candidates),
-        "tokens_used": selection.tokens_used,
-        "status": result.status.value,
-        "objective": result.objective,
-        "bound": result.bound,
-        "gap": result.gap,
-        "solver": result.solver,
-        "solve_seconds": result.wall_seconds,
-        **selection_measures(question, selection),
-        "decisions": _decisions(question, selection),
+        "selected_ids": list(selection.ids), "passages_selected": len(selection.ids),
+        "pool_size": len(selection.candidates), "tokens_used": selection.tokens_used,
+        "status": result.status.value, "objective": result.objective, "bound": result.bound,
+        "gap": result.gap, "solver": result.solver, "solve_seconds": result.wall_seconds,
+        **selection_measures(question, selection), "decisions": _decisions(question, selection),
         **({"read": merged} if merged else {}),
-    }
+    }  # fmt: skip
 
 
 def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]:
@@ -283,19 +270,10 @@ def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]
     rows = []
     for i in dict.fromkeys([*selection.chosen, *gold, *best]):
         passage = pool.passage(i)
-        before = ("tokens", "relevance", "value", "selected")
-        rows.append(
-            {
-                "id": decisions[i].id,
-                "title": passage.title,
-                "source": passage.source,
-                **{name: getattr(decisions[i], name) for name in before},
-                "gold": i in gold,
-                "reason": decisions[i].reason,
-                "redundant_with": decisions[i].redundant_with,
-                "text": shortened(passage.text),
-            }
-        )
+        names = ("id", "tokens", "relevance", "value", "selected", "reason", "redundant_with")
+        own = {name: getattr(decisions[i], name) for name in names}
+        text = shortened(passage.text)
+        rows.append(own | {"title": passage.title, "source": passage.source, "gold": i in gold, "text": text})
     return rows
 
 

@@ -302,6 +302,13 @@ def _split(label: str) -> str:
 
 # Warnings ---------------------------------------------------------------------------------------------------
 
+
+def notes(rows: Rows, summary: Rows, comparisons: Rows, run: Mapping[str, Any]) -> list[str]:
+    """Return what a reader of the first table must know."""
+    found = [reading_nothing(rows), part_read(run), by_twins(rows)]
+    return [*filter(None, found), *proven_yet_behind(summary, comparisons), *too_few(summary, comparisons)]
+
+
 #: With fewer questions, one moves a mean by more than most methods differ, and intervals are rough.
 FEW_QUESTIONS = 30
 

@@ -124,15 +124,9 @@ def label_questions(
         controllers=names,
         control=ControlSettings(kinds={KEY: RouterSettings(tiers=settings.tiers).to_dict()}),
     )
+    resume = (work / "run.json").is_file()
     found = evaluate(
-        dataset,
-        index,
-        reader,
-        evaluation,
-        work,
-        resume=(work / "run.json").is_file(),
-        progress=progress,
-        instruments=instruments,
+        dataset, index, reader, evaluation, work, resume=resume, progress=progress, instruments=instruments
     )
     rows, unlabelled, failed = _labelled(found.rows, settings.by)
     if not rows:
@@ -141,16 +135,11 @@ def label_questions(
             f"{settings.by}: {unlabelled} lack gold answers or evidence, and a tier failed on {failed}"
         )
     about = {
-        "tiers": [tier.to_dict() for tier in settings.tiers],
-        "by": settings.by,
-        "unanswered": settings.unanswered,
-        "dataset": dataset.name,
-        "data_sha256": dataset.content_hash(),
+        "tiers": [tier.to_dict() for tier in settings.tiers], "by": settings.by,
+        "unanswered": settings.unanswered, "dataset": dataset.name, "data_sha256": dataset.content_hash(),
         "generator": None if generator is None else generator.name,
-        "embedder": index.embedder.fingerprint,
-        "seed": settings.seed,
-        **environment(),
-    }
+        "embedder": index.embedder.fingerprint, "seed": settings.seed, **environment(),
+    }  # fmt: skip
     # Answers of a reader that says nothing are not judged.
     judged = [m.name for m in measures() if generator is not None or m.of not in ("answer", "choice")]
     present = [

@@ -180,13 +180,12 @@ class QueryFrontier:
             "question": pool.question,
             "budget_tokens": self.budget_tokens,
             "settings": {
-                "redundancy_weight": chosen.redundancy_weight,
+                **{
+                    n: getattr(chosen, n)
+                    for n in ("redundancy_weight", "token_price", "radius", "norm", "solver")
+                },
                 "passage_penalty": chosen.penalty(pool, self.budget_tokens),
-                "token_price": chosen.token_price,
-                "radius": chosen.radius,
-                "norm": chosen.norm,
                 "link_benefit": chosen.resolved(pool).link_benefit,
-                "solver": chosen.solver,
                 "relative_gap": chosen.options.relative_gap,
             },
             "budget": {
@@ -216,6 +215,10 @@ class QueryFrontier:
                 for i, (name, one) in enumerate((pool.ids[i], pool.passage(i)) for i in range(len(pool)))
             ],
         }
+
+
+#: Settings of a selector that the file of a frontier names.
+_SHOWN = ("redundancy_weight", "token_price", "radius", "norm", "solver")
 
 
 def _finite(value: float) -> float | None:
