@@ -128,25 +128,27 @@ def _headers(rows: Sequence[Sequence[str]], usual: bool | None) -> int:
     if len(rows) < 2 or width < 2 or not (all(rows[0][1:]) or usual):
         return 0
     below = [[row[k] for row in rows[1:_LOOKED_AT] if k < len(row) and row[k]] for k in range(width)]
-    years = [k for k in range(1, width) if _YEAR.fullmatch(rows[0][k])]
-    if years and len({rows[0][k] for k in years}) == len(years) == width - 1:
-        return int(not all(_YEAR.fullmatch(cell) for k in years for cell in below[k]))
-    if any(len(cell.split()) > 8 for cell in rows[0]) or "number" in map(_kind, rows[0][1:]):
-        return 0
     names = False
     for k, cells in enumerate(below):
-        kinds = Counter(map(_kind, cells))
+        head, kinds = rows[0][k], Counter(map(_kind, cells))
         kind, count = kinds.most_common(1)[0] if kinds else ("words", 0)
-        if kind != "words" and 3 * count >= 2 * len(cells):
-            if _kind(rows[0][k]) == kind:
+        if _YEAR.fullmatch(head) and k:
+            if all(map(_YEAR.fullmatch, cells)):
+                return 0
+            names = True
+        elif len(head.split()) > 8 or (k and _kind(head) == "number"):
+            return 0
+        elif kind != "words" and 3 * count >= 2 * len(cells):
+            if _kind(head) == kind:
                 return 0
             names = names or width > 2 or (count == len(cells) and len(rows) > 2)
-        elif rows[0][k] in cells:
+        elif head in cells:
             return 0
     return int(names or (width > 2 if usual is None else usual))
 
 
 _YEAR = re.compile(r"(?:fy\s?)?(?:19|20)\d\d(?:[/-]\d\d)?", re.IGNORECASE)
+_ORDINAL = re.compile(r"\d{1,2}(?:st|nd|rd|th)")
 _FORMS = (
     ("date", re.compile(r"\d{1,4}([-./])\d\d?\1\d{1,4}(?:[ T]\d.*)?|\d\d?:\d\d(?::\d\d)?")),
     ("address", re.compile(r"\S+@\S+|(?:https?://|www\.)\S+|\+?[\d\s()/-]{7,}")),
@@ -157,7 +159,7 @@ _FORMS = (
 def _kind(cell: str) -> str:
     """What a cell holds, by its form: a number, a date, an address, a code, or words."""
     if is_number(cell):
-        return "number"
+        return "words" if _ORDINAL.fullmatch(cell) else "number"
     return next((name for name, form in _FORMS if form.fullmatch(cell)), "words")
 
 

@@ -122,6 +122,12 @@ def bold_table(rows: list[list[str]], *, row: bool) -> bytes:
         ("a.csv", csv([["Ann", "ann@x.org"], ["Bob", "bob@x.org"], ["Cid", "cid@x.org"]]), False),
         ("a.csv", csv([["2024-05-01", "sunny"], ["2024-05-02", "rainy"]]), False),
         ("a.csv", csv(YEARS), True),
+        (
+            "a.csv",
+            csv([["Land", "Unit", "2021", "1st"], ["Norway", "t", "12", "15"], ["Malta", "kg", "7", "9"]]),
+            True,
+        ),
+        ("a.csv", csv([["Oslo", "2021", "5"], ["Rome", "2022", "7"], ["Bern", "2021", "8"]]), False),
         ("a.xlsx", xlsx(PAIRS), False),
     ],
 )
