@@ -394,32 +394,3 @@ class Selection:
             }
             for i, d, passage in ((i, self.decisions[i], self.candidates.passage(i)) for i in order)
         ]
-
-    def details(self) -> dict[str, Any]:
-        """Everything at once, as the service reports it so far."""
-        return {
-            **self.result.to_dict(),
-            "unit": self.unit,
-            "tokens_used": self.tokens_used,
-            "budget_tokens": self.budget_tokens,
-            "certified_tokens": self.certified_tokens,
-            "certified_budget": round(self.program.budget),
-            "selected_ids": list(self.ids),
-            "worst_case": None if self.worst_case is None else self.worst_case.to_dict(),
-            "notes": list(self.notes),
-            "relevance_source": None if self.relevance_source is None else self.relevance_source.to_dict(),
-            "answerable": self.answerable,
-            "conflict": None
-            if self.conflict is None
-            else {"parts": list(self.conflict.parts), "smallest_budget": self.conflict.smallest_budget},
-            "passages": self._reasons(),
-            "read": [
-                {
-                    "title": block.passage.title,
-                    "source": block.passage.source,
-                    "text": block.passage.text,
-                    "parts": [part.to_dict() for part in block.parts],
-                }
-                for block in self.blocks
-            ],
-        }
