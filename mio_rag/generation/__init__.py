@@ -65,9 +65,9 @@ _OPTIONS: Mapping[str, Mapping[str, type]] = {
     },
 }
 _FORMS = (
-    "'extractive', 'gguf:PATH', 'hf:ID_OR_PATH', 'openai:URL#MODEL' (options after '?', for instance "
+    "'extractive', 'gguf:PATH', 'hf:ID_OR_PATH', 'openai:MODEL[@URL]' (options after '?', for instance "
     "'gguf:model.gguf?slots=6&replies=replies.sqlite' or "
-    "'openai:http://127.0.0.1:8080/v1#name?tokenizer=PATH&window=8192') or 'scripted:FILE.json'"
+    "'openai:name@http://127.0.0.1:8080/v1?tokenizer=PATH&window=8192') or 'scripted:FILE.json'"
 )
 
 
@@ -82,23 +82,27 @@ def reader_spec(model: str | None, default: str | None = None) -> str:
         Where neither the option nor MIO_RAG_MODEL names one.
     """
     spec = (model or os.environ.get("MIO_RAG_MODEL") or default or DEFAULTS.model).strip()
-    if spec == "extract":
-        return "extractive"
-    if spec.startswith("openai:") and "#" not in spec:
-        name, at, url = spec.removeprefix("openai:").partition("@")
-        name, mark, query = name.partition("?")
-        if at and "?" in url:
-            url, mark, query = url.partition("?")
-        if name and "://" not in name:
-            address = url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
-            return f"openai:{address}#{name}{mark}{query}"
-    return spec
+    return "extractive" if spec == "extract" else _with_address(spec)
+
+
+def _with_address(spec: str) -> str:
+    """openai:NAME[@URL][?OPTIONS] as openai:URL#NAME[?OPTIONS]; other specifications as they are."""
+    if not spec.startswith("openai:") or "#" in spec:
+        return spec
+    name, at, url = spec.removeprefix("openai:").partition("@")
+    name, mark, query = name.partition("?")
+    if at and "?" in url:
+        url, mark, query = url.partition("?")
+    if not name or "://" in name:
+        return spec
+    address = url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+    return f"openai:{address}#{name}{mark}{query}"
 
 
 def make_generator(spec: str, **options: Any) -> Generator:
     """The generator that a specification names.
 
-    spec: ``extractive``, ``gguf:PATH[?OPTIONS]``, ``hf:ID_OR_PATH``, ``openai:URL#MODEL[?OPTIONS]`` or
+    spec: ``extractive``, ``gguf:PATH[?OPTIONS]``, ``hf:ID_OR_PATH``, ``openai:MODEL[@URL][?OPTIONS]`` or
         ``scripted:FILE.json`` (an object of question id or text -> answer). Options, parted by ``&``, are
         parameters of the back end; ``replies=FILE`` keeps what the model says.
     **options: keyword parameters of the back end's class, for instance ``n_ctx`` for ``gguf``. They win over
@@ -155,7 +159,7 @@ def file_of(spec: str) -> Path:
 
 def _resolved(spec: str, options: dict[str, Any]) -> tuple[Any, tuple[str, ...], dict[str, Any], Any]:
     """What makes the generator of a specification: a function, its arguments and options; then `replies`."""
-    kind, colon, target = spec.strip().partition(":")
+    kind, colon, target = _with_address(spec.strip()).partition(":")
     arguments: tuple[str, ...] = (target,)
     make: Any
     if kind == "extractive" and not colon:
@@ -170,7 +174,7 @@ def _resolved(spec: str, options: dict[str, Any]) -> tuple[Any, tuple[str, ...],
         url, _, rest = target.partition("#")
         model, _, query = rest.partition("?")
         if not model:
-            raise InputError(f"{spec}: no model is named: write openai:URL#MODEL")
+            raise InputError(f"{spec}: no model is named: write openai:MODEL@URL")
         make, arguments = _back_end("OpenAIGenerator"), (url, model)
         options = _options(spec, query, kind) | options
     elif kind == "scripted" and target:

@@ -97,7 +97,7 @@ class OpenAIGenerator(BaseGenerator):
                 f"openai: '{base_url}' is not an address: give one such as http://127.0.0.1:8080/v1"
             )
         if not model:
-            raise InputError(f"openai: no model is named: write openai:{base_url}#MODEL")
+            raise InputError(f"openai: no model is named: write openai:MODEL@{base_url}")
         if not (
             1 <= concurrency <= _MOST_CONCURRENCY
             and 0 < timeout_seconds < math.inf

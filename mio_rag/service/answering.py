@@ -146,11 +146,6 @@ class Answering:
         """What is selected where neither request nor policy says it: a refusal model judges passages."""
         return "auto" if self._refusing is None else "passages"
 
-    @property
-    def caches(self) -> bool:
-        """Whether answers are stored."""
-        return self._cache is not None
-
     def close(self) -> None:
         """Close readers, state files and models."""
         for reader in self.readers.values():

@@ -1,6 +1,7 @@
 """Endpoints and their connections, against servers that speak the protocol, and llama.cpp's own."""
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -239,6 +240,23 @@ def test_a_tokenizer_that_is_named_is_used(serve: Serve, tmp_path: Path) -> None
     assert generator.prompt_tokens(PROMPT) == len(PROMPT.system.split()) + len(PROMPT.user.split())
     assert (generator.name, generator.context_window) == ("openai:org/m:x", 500)
     assert server.requests == []
+
+
+def test_common_names_are_understood(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    hosted = make_generator("openai:gpt-5-mini?seed=3")
+    assert json.loads(hosted.identity or "")["url"] == "https://api.openai.com/v1"
+    server = serve(llama_cpp)
+    for spec, base in (
+        ("openai:gpt-5-mini", server.url),
+        (f"openai:gpt-5-mini@{server.url}", "http://no/v1"),
+    ):
+        monkeypatch.setenv("OPENAI_BASE_URL", base)
+        with make_generator(spec) as generator:
+            assert generator.generate(PROMPT).text == "Paris"
+    assert {body["model"] for body in server.asked()} == {"gpt-5-mini"}
+    assert {one[2]["Authorization"] for one in server.requests} == {"Bearer secret"}
 
 
 @pytest.mark.parametrize(

@@ -308,6 +308,8 @@ def test_an_endpoint_is_passed_on_piece_by_piece(streams: bool, monkeypatch: pyt
 
 def test_an_endpoint_that_breaks_in_a_stream_is_not_asked_again() -> None:
     def respond(path: str, body: Any) -> tuple[int, Any, dict[str, str]]:
+        if not path.endswith("/chat/completions"):
+            return 404, {}, {}
         return (
             200,
             sse(delta(content="It is "), {"error": {"message": "overloaded"}}),
