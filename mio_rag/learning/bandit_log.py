@@ -217,10 +217,6 @@ class Events:
         """Store a snapshot instead of an earlier one."""
         self._connection.execute("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?)", (seq, state))
 
-    def drop_snapshot(self) -> None:
-        """Delete the snapshot: the next process that opens the file replays all events."""
-        self._connection.execute("DELETE FROM snapshot")
-
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

@@ -273,9 +273,7 @@ def rebuild(path: Path) -> int:
         folded(learned, events, afresh=True)
         count = events.count()
     with log.transaction() as events:
-        events.drop_snapshot()
-        if learned.seq:
-            events.keep_snapshot(learned.seq, learned.dump())
+        events.keep_snapshot(learned.seq, learned.dump())
     return count
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mio_rag.policy import Policy
 from mio_rag.policy_files import Resolved
@@ -12,8 +11,7 @@ from mio_rag.session.trace import share
 from mio_rag.session.workflow import searches_within
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One decision.
 
     decision: price, order, search, depth, selection or repeat.
@@ -27,10 +25,6 @@ class Line:
     who: str
     how: str
     kind: str
-
-    def to_dict(self) -> dict[str, str]:
-        """Plain data for JSON."""
-        return asdict(self)
 
 
 def price_in_words(policy: Policy) -> str:
@@ -137,7 +131,7 @@ def policy_json(policy: Policy, states: Resolved) -> dict[str, Any]:
         "sha256": states.sha256,
         "price": price_in_words(policy),
         "token_price": policy.fixed_price,
-        "decisions": [line.to_dict() for line in described(policy, states)],
+        "decisions": [line._asdict() for line in described(policy, states)],
         "files": dict(states.hashes),
         "embedders": dict(states.embedders),
         "policy": policy.to_dict(),

@@ -189,8 +189,7 @@ def test_others_go_on_while_a_log_is_replayed(tmp_path: Path, monkeypatch: pytes
         patched.setattr(Learned, "fold", slowly)
         assert recalibrate(path).deployed
         rebuild(path)
-        with other.transaction() as events:
-            events.drop_snapshot()
+        changed(path, "DELETE FROM snapshot")
         assert prune(path, "hyde", "who")
         strategist(path, cold_start=10**6, ridge=9.0)  # no snapshot fits
     assert next(ratings).id == "q5"  # recalibration replays the log and the window, the others once each
@@ -257,13 +256,10 @@ def test_one_changed_byte_of_a_snapshot_is_found(log: Path, place: int) -> None:
     ("column", "value", "expected"),
     [
         ("data", "{", " is not valid JSON"),
-        ("data", "[1]", ", a question, is damaged"),
         ("data", "{}", ", a question, is damaged: KeyError('own')"),
-        ("data", '{"own": {"hyde": "much"}}', ", a question, is damaged"),
         ("data", '{"own": {"hyde": null}}', ", a question, is damaged"),
         ("data", '{"own": {"hyde": NaN}}', ""),
         ("x", b"abc", ", a question, is damaged"),
-        ("x", np.zeros(3, "f4").tobytes(), ", a question, is damaged"),
         ("x", np.full(40, np.nan, "f4").tobytes(), ", a question, is damaged"),
         ("kind", "dream", " is of the kind 'dream', which this release does not know"),
     ],
