@@ -89,10 +89,6 @@ class UncertaintySet(ABC):
             np.multiply.outer(self.unit_support(np.asarray(a, dtype=np.float64)), self.radii(n))
         )
 
-    def support_each(self, a: FloatArray) -> FloatArray:
-        """h_i(a_i) for the row a_i of each passage, shape (n,)."""
-        return self.unit_support(a) * self.radii(a.shape[0])
-
     def points(self, a: FloatArray) -> FloatArray:
         """The perturbation of each passage that goes farthest along its row of `a`, shape (n, d)."""
         return self.unit_point(a) * self.radii(a.shape[0])[:, None]

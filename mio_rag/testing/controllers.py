@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,6 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Limits, Replies
-from mio_rag.session.costs import Amount, Call
 from mio_rag.session.trace import Outcome, Trace, append_traces, read_traces, wrong_totals
 from mio_rag.types import Answer, GenerationError, Question
 
@@ -383,14 +383,7 @@ def _cost_problems(found: Outcome, reader: CountingReader) -> Iterator[str]:
         yield "seconds that are negative or not finite"
 
 
-def _numbers(spent: Amount | Call) -> tuple[float, ...]:
-    return (
-        spent.seconds,
-        spent.lm_calls,
-        spent.retrieval_calls,
-        spent.prompt_tokens,
-        spent.completion_tokens,
-    )
+_numbers = attrgetter("seconds", "lm_calls", "retrieval_calls", "prompt_tokens", "completion_tokens")
 
 
 def _trace_problems(trace: Trace, replay: Replay | None) -> Iterator[str]:
