@@ -3,7 +3,7 @@
 The guide has an index of the bundled corpus, the README a folder of documents. Python blocks of a page share
 their names; lines of bash blocks that begin with ``mio-rag`` run the command in this process. A block after
 ``<!-- file: NAME -->`` is written to that file for the blocks below. One after ``<!-- not run: REASON -->``
-is left out, and so is a page that ``<!-- needs: MODULE -->`` names a module for which is not there.
+is left out, and so is a page or a block for which ``<!-- needs: MODULE -->`` names a module that is not there.
 """
 
 import importlib.util
@@ -27,16 +27,10 @@ PAGES = ROOT / "docs" / "pages"
 README = ROOT / "README.md"
 TEXTS = [README, *sorted(PAGES.rglob("*.md"))]
 BLOCK = re.compile(
-    r"(?:^<!-- (?:not run: (?P<why>[^\n]*)|file: (?P<file>[^\n]*)) -->\n)?"
+    r"(?:^<!-- (?:not run: (?P<why>[^\n]*)|file: (?P<file>[^\n]*)|needs: (?P<needs>\S+)) -->\n)?"
     r"^```(?P<kind>\w+)\n(?P<code>.*?)^```$",
     re.M | re.S,
 )
-FRAMEWORKS = {
-    "langchain": "langchain_classic",
-    "llama-index": "llama_index",
-    "haystack": "haystack",
-    "dspy": "dspy",
-}
 
 HANDBOOK = {
     "travel.md": """---
@@ -90,12 +84,13 @@ class Block(NamedTuple):
     line: int
     why: str | None
     file: str | None
+    needs: str | None
 
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     return [
-        Block(m["kind"], m["code"], text.count("\n", 0, m.start("code")) + 1, m["why"], m["file"])
+        Block(m["kind"], m["code"], text.count("\n", 0, m.start("code")) + 1, m["why"], m["file"], m["needs"])
         for m in BLOCK.finditer(text)
     ]
 
@@ -131,9 +126,8 @@ def handbook(folder: Path) -> None:
 @pytest.mark.parametrize("page", TEXTS, ids=lambda p: p.stem)
 def test_every_block_of_a_page_runs(page: Path, index: Path, tmp_path: Path, monkeypatch) -> None:
     wanted = re.match(r"<!-- needs: (\S+) -->", page.read_text(encoding="utf-8"))
-    for module in filter(None, (wanted and wanted[1], FRAMEWORKS.get(page.stem))):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not there")
+    if wanted and importlib.util.find_spec(wanted[1]) is None:
+        pytest.skip(f"{wanted[1]} is not there")
     monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
     monkeypatch.setenv("DSPY_CACHEDIR", str(tmp_path / "dspy"))
     monkeypatch.setattr(make, "_KINDS", list(make._KINDS))  # what a page registers goes with it
@@ -152,10 +146,13 @@ def test_every_block_of_a_page_runs(page: Path, index: Path, tmp_path: Path, mon
             assert all(line in printed for line in block.code.splitlines()), printed
         if block.why is not None or block.kind == "text":
             continue
+        if block.needs is not None and importlib.util.find_spec(block.needs) is None:
+            continue
         if block.kind == "json":
             json.loads(block.code)
         if block.file is not None:
             Path(block.file).write_text(block.code, encoding="utf-8")
+        if block.file is not None or block.kind == "json":
             continue
         if block.kind == "toml":  # its first line names the file, which later blocks use
             Path(block.code.splitlines()[0].removeprefix("# ")).write_text(block.code, encoding="utf-8")

@@ -31,7 +31,7 @@ def batch_select(call: o.Call, candidates: Candidates) -> None:
     """Select passages for every row of a Parquet file.
 
     A row holds the candidates of a question: query_id, ids, relevance, tokens and embeddings (or similarity)
-    as lists; see docs/pages/batch.md for all columns.
+    as lists; see docs/pages/prices.md for all columns.
     """
     from mio_rag.batch import select_batch
     from mio_rag.cli.terminal import batch_bars
