@@ -3,7 +3,7 @@
 The guide has an index of the bundled corpus, the README a folder of documents. Python blocks of a page share
 their names; lines of bash blocks that begin with ``mio-rag`` run the command in this process. A block after
 ``<!-- file: NAME -->`` is written to that file for the blocks below. One after ``<!-- not run: REASON -->``
-is left out, and so is a page or a block for which ``<!-- needs: MODULE -->`` names a module that is not there.
+is left out, and so is a page or a block whose ``<!-- needs: MODULE -->`` names a module that is not there.
 """
 
 import importlib.util
