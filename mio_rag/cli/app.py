@@ -7,7 +7,6 @@ input; 3 nothing was selected, or there is no answer; 4 a budget is spent; 130 i
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, MutableMapping
 from typing import Annotated, Any
 
 import typer
@@ -36,28 +35,17 @@ _COMMANDS = {
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
-class _Commands(MutableMapping[str, Any]):
+class _Commands(dict[str, Any]):
     """Commands by name, each loaded when it is asked for: loading all takes longer than most commands do."""
 
-    def __init__(self) -> None:
-        self._loaded: dict[str, Any] = dict.fromkeys(_COMMANDS)
-
     def __getitem__(self, name: str) -> Any:
-        if self._loaded[name] is None:
-            self._loaded[name] = _load(name)
-        return self._loaded[name]
+        if super().__getitem__(name) is None:
+            self[name] = _load(name)
+        return super().__getitem__(name)
 
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._loaded)
-
-    def __len__(self) -> int:
-        return len(self._loaded)
+    def get(self, name: str, default: Any = None) -> Any:
+        """The command, or the default."""
+        return default if name not in self else self[name]  # noqa: SIM401  (it would call itself)
 
 
 def _load(name: str) -> Any:
@@ -77,7 +65,7 @@ class _AllCommands(ReportingGroup):
     """The group of all commands."""
 
     def __init__(self, **attributes: Any) -> None:
-        super().__init__(**{**attributes, "commands": _Commands()})
+        super().__init__(**{**attributes, "commands": _Commands.fromkeys(_COMMANDS)})
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of the commands."""

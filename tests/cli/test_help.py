@@ -73,7 +73,8 @@ def test_help_is_shown(arguments: tuple[str, ...]) -> None:
 
 def test_the_list_of_commands_says_what_the_commands_say() -> None:
     shown = " ".join(here("-h").stdout.split())
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    every = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, command in ((name, every[name]) for name in every):
         assert f"{name} {_COMMANDS[name][2]}" in shown
         assert (command.help or "").startswith(_COMMANDS[name][2].rstrip(".")), name
 
