@@ -141,7 +141,7 @@ class Assistants:
         if len(paths) > 1 and any(isinstance(one.index, StoreIndex) for one in self._parts):
             raise InputError("a store goes alone: start a server for each")
         self._options = options
-        self._lock = Lock()
+        self._lock, self._asking = Lock(), Lock()
         self._made: Collection | None = None
         self.model = allow_ask
         self.collection()
@@ -171,7 +171,7 @@ class Assistants:
 
     def find_context(self, given: FindContext) -> Reply:
         """Choose passages."""
-        with warnings.catch_warnings(record=True) as noticed:
+        with self._asking, warnings.catch_warnings(record=True) as noticed:  # not made for threads
             warnings.simplefilter("always")
             chosen = self.collection().select(given.question, budget=given.budget_tokens, where=given.where())
         data = {
