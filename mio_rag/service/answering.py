@@ -156,17 +156,20 @@ class Answering:
     # -- models: a reader, by a policy
 
     def models(self) -> list[str]:
-        """Return the names that `model` of a request may have, the default first."""
-        others = [name for name in (self.policy, *POLICIES) if name != self.policy]
+        """Return the names that `model` of a request may have, the default first.
+
+        Presets are offered where the operator has set no policy: its limits must not be evaded.
+        """
+        others = [name for name in POLICIES if name != self.policy] if self.policy == DEFAULTS.policy else []
         return [*self.readers, *(f"{policy}/{reader}" for policy in others for reader in self.readers)]
 
     def _chosen(self, model: str) -> tuple[Governed, str]:
         """Return policy and reader of the name of a model."""
         policy, reader = self.policy, model or next(iter(self.readers))
         if reader not in self.readers:
-            policy, _, reader = reader.partition("/")
-            if reader not in self.readers or policy not in POLICIES:
+            if model not in self.models():
                 raise UnknownModelError(f"the model '{model}' is unknown: choose {', '.join(self.models())}")
+            policy, _, reader = model.partition("/")
         with self._lock:
             if policy not in self._governed:
                 self._governed[policy] = Governed(policy, self.documents.index())

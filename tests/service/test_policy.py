@@ -183,8 +183,9 @@ def test_the_limits_of_a_policy_hold_and_a_request_asks_for_less(demo_index: Cor
                 got = client.post(path, json={**ASKED, "budget_tokens": asked}).json()
                 assert got["budget"] == budget
                 assert got["tokens"] <= budget
-        other = client.post("/ask", json={**ASKED, "model": "frugal/scripted"}).json()
-        assert (other["policy"]["name"], other["policy"]["token_price"]) == ("frugal", 0.002)
+        other = client.post("/ask", json={**ASKED, "model": "thorough/scripted"})
+        assert other.status_code == 404  # presets would evade the limits
+        assert [one["id"] for one in client.get("/v1/models").json()["data"]] == ["scripted"]
 
 
 def test_all_that_is_wrong_with_a_policy_is_reported(tmp_path: Path) -> None:
