@@ -18,8 +18,8 @@ from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any, Literal
-from urllib.parse import quote, unquote
+from typing import Annotated, Any
+from urllib.parse import unquote
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -408,11 +408,6 @@ def _problem(error: Any, arguments: type[_Arguments]) -> str:
     return f"{name}: {error['msg']}, got {error['input']!r:.80}"
 
 
-def passage_uri(name: str) -> str:
-    """Return the URI of a passage."""
-    return f"mio://passage/{quote(name, safe='')}"
-
-
 def run_stdio(tools: Assistants) -> None:
     """Serve one client over standard input and output, until it ends."""
     server = make_server(tools)
@@ -435,7 +430,6 @@ def run_http(tools: Assistants, host: str, port: int) -> None:
 
 #: Clients that `configuration` knows.
 CLIENTS = ("claude-desktop", "cursor", "vscode", "claude-code")
-Client = Literal["claude-desktop", "cursor", "vscode", "claude-code"]
 
 
 def configuration(client: str, arguments: Sequence[str], name: str) -> str:

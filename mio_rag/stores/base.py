@@ -70,7 +70,7 @@ class _Exact:
 
     def __init__(self, rows: NDArray[np.float32]) -> None:
         self._rows = rows
-        self.ntotal, self.d = rows.shape
+        self.d = rows.shape[1]
 
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[Any], NDArray[Any]]:
         products = self._rows @ queries[0]
