@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from queue import Queue
 from threading import Lock
 from typing import Any
 
@@ -30,7 +33,8 @@ from mio_rag.context import RegexCounter, TokenCounter
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError
 from mio_rag.filters import Filter
-from mio_rag.generation import Generator, as_generator, build_prompt, make_generator, reader_spec
+from mio_rag.generation import Generator, as_generator, make_generator, reader_spec
+from mio_rag.generation.base import Streamed
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import Setup
 from mio_rag.policy import PRESETS, Policy
@@ -273,17 +277,31 @@ class Collection:
         return await asyncio.to_thread(self.ask, question, **options)
 
     def stream(self, question: str, *, model: Model = DEFAULTS.model, **options: Any) -> Iterator[str]:
-        """Yield the answer of `ask` piece by piece, where the model's `stream` can; else at once."""
-        reader = self._reader(model)
-        stream = getattr(reader, "stream", None)
-        if stream is None or not _is_plain(self.policy):
-            yield self.ask(question, model=reader, **options).text
+        """Yield the answer of `ask` as it is written, where the model can stream; else at once.
+
+        openai: and gguf: can, and a generator of your own that calls `mio_rag.generation.base.told_pieces`.
+        Under a policy that asks a model more than once, the answer comes at once. Whoever stops early waits
+        for the rest of the answer, which is paid for.
+        """
+        told: Queue[str | None] = Queue()
+
+        def work() -> Answer:
+            try:
+                return self.ask(question, model=Streamed(self._reader(model), told.put), **options)
+            finally:
+                told.put(None)
+
+        if not _is_plain(self.policy):
+            yield self.ask(question, model=model, **options).text
             return
-        longest = options.pop("answer_tokens", DEFAULTS.answer)
-        chosen = self.select(question, counter=reader, **options)
-        if chosen.passages:
-            prompt = build_prompt(Question("question", question), chosen.passages)
-            yield from stream(prompt, max_tokens=longest)
+        with ThreadPoolExecutor(1) as threads:
+            answer, written = threads.submit(copy_context().run, work), False
+            while (piece := told.get()) is not None:
+                written = True
+                yield piece
+            whole = answer.result().text
+            if whole and not written:
+                yield whole
 
     def close(self) -> None:
         """Close models that were opened by name."""

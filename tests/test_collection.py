@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ import pytest
 import mio_rag
 from mio_rag import Collection, InputError, MioRagError, Passage, select
 from mio_rag.adapters.plain import from_plain, make_selector, to_plain
+from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.generation.base import told_pieces
 from mio_rag.relevance import load_model
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
+from mio_rag.types import Answer
 
 TEXTS = ["a b c", "d e", "f"]
 RAW = {"redundancy_weight": 0, "passage_penalty": 0}
@@ -230,6 +234,22 @@ def docs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Collection:
     return Collection(folder, embedder="tfidf", cache=tmp_path_factory.mktemp("cache") / "index")
 
 
+class Slow(ScriptedGenerator):
+    """Writes one piece, and the others once that was heard."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda prompt: "At seven.")
+        self.heard, self.late = threading.Event(), False
+
+    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
+        if (tell := told_pieces()) is not None:
+            tell("At ")
+            self.late = not self.heard.wait(10)
+            tell("seven")
+            tell(".")
+        return super()._generate(prompt, max_tokens)
+
+
 class TestCollection:
     def test_a_folder_is_searched_and_refreshed(self, docs: Collection, folder: Path) -> None:
         chosen = docs.select("How many days of leave?", budget=60)
@@ -261,6 +281,19 @@ class TestCollection:
         selection, answer = asyncio.run(both())
         assert selection.ids == docs.select("Rail?").ids
         assert "".join(docs.stream("When does the office open?")) == answer.text
+
+    def test_an_answer_is_streamed_while_it_is_written(self, docs: Collection) -> None:
+        reader = Slow()
+        pieces = docs.stream("When does the office open?", model=reader, budget=60)
+        assert next(pieces) == "At "
+        reader.heard.set()
+        assert list(pieces) == ["seven", "."]
+        assert not reader.late
+        assert list(docs.stream("Who pays?", model=lambda prompt, n: "The firm.")) == ["The firm."]
+        policy = docs.policy.replace(search=docs.policy.search.replace(strategies=("raw", "hyde")))
+        assert list(Collection(docs.index, policy=policy).stream("Rail?", model=reader)) == ["At seven."]
+        with pytest.raises(MioRagError, match="ZeroDivisionError"):
+            list(docs.stream("Who pays?", model=lambda prompt, n: 1 / 0))
 
     def test_where_restricts_the_documents(self, docs: Collection) -> None:
         chosen = docs.select("What is paid?", where={"source": "travel*"})
