@@ -316,7 +316,7 @@ def make_server(tools: Assistants) -> Any:
     types: Any = require("mcp.types", "mcp", "a server for assistants")
     exceptions: Any = require("mcp.shared.exceptions", "mcp", "a server for assistants")
     anyio: Any = require("anyio", "mcp", "a server for assistants")
-    for name in ("faiss", "bm25s", "mcp"):
+    for name in ("faiss", "mcp"):
         logging.getLogger(name).setLevel(logging.WARNING)
     calls: dict[str, tuple[type[_Arguments], Callable[[Any], Reply]]] = {
         "find_context": (FindContext, tools.find_context),

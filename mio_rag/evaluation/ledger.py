@@ -35,7 +35,7 @@ Key = tuple[str, str, int]  # question_id, method, budget_tokens
 
 #: Packages whose versions the run record names.
 _RECORDED = (
-    "mio-rag", "numpy", "scipy", "highspy", "ortools", "faiss-cpu", "bm25s", "sentence-transformers",
+    "mio-rag", "numpy", "scipy", "highspy", "ortools", "faiss-cpu", "sentence-transformers",
     "transformers", "torch", "xllamacpp", "ir-measures",
 )  # fmt: skip
 

@@ -1,18 +1,18 @@
 """The lexical index: what BM25 gives every passage for every word, summed over the words of a question.
 
-bm25s works these scores out when an index is built. They are read and summed with numpy alone, since loading
-bm25s brings a compiler along, which takes more memory than the index of a hundred thousand passages.
+The scores are those of Lucene, as the library bm25s gives them. They are worked out when an index is built.
 
     data, indices, indptr.csc.index.npy    scores and passages, one column for each word
     words.index.npy                        a hash of each word and its column, by hash: a word is found on
                                            disk without reading all
-    params.index.json                      number of passages, and how bm25s was set
+    params.index.json                      number of passages, k1 and b
 """
 
 from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -21,11 +21,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.errors import require
 from mio_rag.retrieval.vectors import forget
 from mio_rag.retrieval.words import Words
 
-#: Words that say nothing, as Lucene has them and bm25s.
+#: Words that say nothing, as Lucene has them.
 STOP_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -37,7 +36,9 @@ _WORD = re.compile(r"(?u)\b\w\w+\b")
 _ARRAYS = {name: f"{name}.csc.index.npy" for name in ("data", "indices", "indptr")}
 _HASHES, _PARAMETERS = "words.index.npy", "params.index.json"
 HASHED = np.dtype([("hash", "<u8"), ("column", "<i4")])
-_NO_WORD = "\u2205"  # bm25s cannot index a corpus in which every word is a stop word
+_K1, _B = 1.5, 0.75
+_NO_WORD = "\u2205"  # of a text in which every word is a stop word; no question has it
+_FEW = 4096  # texts whose words are hashed only where they are saved
 
 
 def words_of(text: str) -> list[str]:
@@ -52,8 +53,8 @@ class LexicalIndex:
     indices (k,): the passages of these scores; no passage twice in a column.
     indptr (words + 1,): where the columns begin.
     columns: of the words.
-    parameters: as bm25s writes them; ``num_docs`` is the number of passages. ``languages``: those of `Words`;
-        absent where `words_of` finds the words.
+    parameters: ``num_docs`` is the number of passages. ``languages``: those of `Words`; absent where
+        `words_of` finds the words.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class LexicalIndex:
         data: NDArray[np.float32],
         indices: NDArray[Any],
         indptr: NDArray[Any],
-        columns: HashedWords,
+        columns: HashedWords | Mapping[str, int],
         parameters: Mapping[str, Any],
     ) -> None:
         languages = parameters.get("languages")
@@ -71,24 +72,30 @@ class LexicalIndex:
 
     @classmethod
     def build(cls, texts: Sequence[str]) -> LexicalIndex:
-        """Index texts; at least one. Those in other languages than English are cut and stemmed by `Words`.
-
-        Raises `MissingExtraError` without bm25s.
-        """
-        bm25 = require("bm25s", "retrieval", "BM25 retrieval").BM25()
+        """Index texts; at least one. Those in other languages than English are cut and stemmed by `Words`."""
         foreign = Words.foreign(texts)
         words = words_of if foreign is None else foreign
-        bm25.index([words(text) or [_NO_WORD] for text in texts], show_progress=False)
-        made = bm25.scores
-        kept = ("k1", "b", "delta", "method", "idf_method", "dtype", "int_dtype", "backend")
-        parameters = {name: getattr(bm25, name) for name in kept}
-        parameters |= {} if foreign is None else {"languages": list(foreign.languages)}
+        known: dict[str, int] = {}
+        flat, sizes = array("i"), array("i")
+        for text in texts:
+            found = words(text) or [_NO_WORD]
+            flat.extend([known.setdefault(word, len(known)) for word in found])
+            sizes.append(len(found))
+        n, lengths = len(texts), np.frombuffer(sizes, dtype=np.int32)
+        places = np.frombuffer(flat, dtype=np.int32).astype(np.int64) * n + np.repeat(np.arange(n), lengths)
+        places, counts = np.unique(places, return_counts=True)
+        column, row = np.divmod(places, n)
+        df = np.bincount(column)
+        idf = np.log(1 + (n - df + 0.5) / (df + 0.5)).astype(np.float32)
+        damping = _K1 * ((1 - _B) + _B * lengths / lengths.mean())
+        tf = counts.astype(np.float32)
         return cls(
-            np.asarray(made["data"], dtype=np.float32),
-            np.asarray(made["indices"]),
-            np.asarray(made["indptr"]),
-            HashedWords.of({str(word): int(column) for word, column in bm25.vocab_dict.items()}),
-            parameters | {"num_docs": int(made["num_docs"]), "version": _version()},
+            (idf[column] * (tf / (damping[row] + tf))).astype(np.float32),
+            row.astype(np.int32),
+            np.concatenate([[0], np.cumsum(df)]),
+            known if n <= _FEW else HashedWords.of(known),
+            {"k1": _K1, "b": _B, "num_docs": n}
+            | ({} if foreign is None else {"languages": list(foreign.languages)}),
         )
 
     def __len__(self) -> int:
@@ -110,12 +117,13 @@ class LexicalIndex:
         folder.mkdir(parents=True, exist_ok=True)
         for name, file in _ARRAYS.items():
             np.save(folder / file, getattr(self, f"_{name}"), allow_pickle=False)
-        np.save(folder / _HASHES, self._columns.table, allow_pickle=False)
+        words = self._columns if isinstance(self._columns, HashedWords) else HashedWords.of(self._columns)
+        np.save(folder / _HASHES, words.table, allow_pickle=False)
         (folder / _PARAMETERS).write_text(json.dumps(self._parameters, indent=4), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path, *, mapped: bool = False) -> LexicalIndex:
-        """Read what `save` or bm25s wrote.
+        """Read what `save` wrote.
 
         mapped: leave scores and words on disk.
 
@@ -156,9 +164,3 @@ class HashedWords:
 def word_hash(word: str) -> int:
     """64 bits of a word's hash; another word has the same in 2^-64 of cases."""
     return int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("bm25s")

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mio_rag.retrieval.lexical import STOP_WORDS, LexicalIndex, words_of
 
@@ -18,14 +20,14 @@ TEXTS = [
 QUESTIONS = ["Which tower leans in Pisa?", "florence Florence", "ödön 42", "the of", "nothing here", ""]
 
 
-def by_bm25s(question: str) -> np.ndarray:
+def by_bm25s(question: str, texts: list[str] = TEXTS) -> np.ndarray:
     import bm25s
 
     made = bm25s.BM25()
-    said = bm25s.tokenize([*TEXTS, question], stopwords="en", return_ids=False, show_progress=False)
+    said = bm25s.tokenize([*texts, question], stopwords="en", return_ids=False, show_progress=False)
     made.index([words or ["\u2205"] for words in said[:-1]], show_progress=False)
     words = [word for word in said[-1] if word in made.vocab_dict]
-    return made.get_scores(words) if words else np.zeros(len(TEXTS))
+    return made.get_scores(words) if words else np.zeros(len(texts))
 
 
 def test_words_are_those_of_bm25s() -> None:
@@ -50,6 +52,17 @@ def test_scores_are_those_of_bm25s(tmp_path: Path, mapped: bool) -> None:
             np.testing.assert_array_equal(index.scores(question), by_bm25s(question).astype(np.float64))
     for file in ("words.index.npy", "data.csc.index.npy"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+words = st.sampled_from(["the", "of", "arno", "pisa", "tower", "leans", "Florence", "42", "x", "café"])
+a_text = st.lists(words, max_size=12).map(" ".join)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(a_text, min_size=1, max_size=8), a_text)
+def test_scores_of_any_texts_are_those_of_bm25s(texts: list[str], question: str) -> None:
+    found = LexicalIndex.build(texts).scores(question)
+    np.testing.assert_array_equal(found, by_bm25s(question, texts).astype(np.float64))
 
 
 def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
