@@ -126,7 +126,7 @@ def test_a_policy_goes_by_it(demo_index: CorpusIndex, tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text(own.to_json())
     policy = tmp_path / "mine.toml"
     policy.write_text('[repeat]\nby = "price"\ncalibration = "own.json"\n')
-    done = here("ask", tmp_path / "INDEX", "How tall is Skerryvore?", "--policy", policy, "--json")
+    done = here("ask", tmp_path / "INDEX", "How tall is Skerryvore?", "--policy", policy, "--why", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["trace"]["complete"] == pytest.approx(1 / (1 + np.exp(-2.0)))
     policy.write_text('[repeat]\nby = "price"\ncalibration = "nowhere.json"\n')
