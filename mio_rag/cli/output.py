@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from mio_rag.cli import interrupt
+from mio_rag.cli.renamed import renamed
 from mio_rag.errors import (
     InfeasibleError,
     InputError,
@@ -238,13 +239,13 @@ class ReportingGroup(TyperGroup):
         """Run the command line and end the program; exit codes as in `mio_rag.cli.app`."""
         global _current
         _current = None
-        given = sys.argv[1:] if args is None else list(args)
+        given = renamed(sys.argv[1:] if args is None else list(map(str, args)))
         as_json = "--json" in takewhile(lambda argument: argument != "--", given)
         code = 1
         try:
             prepare_streams()
             with _notices_as_notes():
-                ended = super().main(args, prog_name, complete_var, **{**extra, "standalone_mode": False})
+                ended = super().main(given, prog_name, complete_var, **{**extra, "standalone_mode": False})
             code = ended if isinstance(ended, int) else 0
             if code == 130:  # Typer took the interrupt
                 raise _Interrupted

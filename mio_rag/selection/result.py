@@ -349,6 +349,15 @@ class Selection:
             "budget": self.budget_tokens,
             "counter": {"": "given", "regex": "approximate"}.get(self.counter, self.counter),
             "parts": list(self.parts),
+            "read": [
+                {
+                    "title": block.passage.title,
+                    "source": block.passage.source,
+                    "text": block.passage.text,
+                    "parts": [part.to_dict() for part in block.parts],
+                }
+                for block in self.blocks
+            ],
             "answerable": self.answerable,
             "units": f"{self.unit}s",
             "method": self.method,

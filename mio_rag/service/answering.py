@@ -422,7 +422,7 @@ def nothing_read(asked: Asked) -> dict[str, Any]:
     note = {"code": "nothing_read", "text": "Nothing was read: the workflow searches for nothing."}
     return {
         "version": 1, "question": asked.question, "context": "", "tokens": 0, "budget": None,
-        "counter": "given", "parts": [], "answerable": None, "units": "passages", "method": None,
+        "counter": "given", "parts": [], "read": [], "answerable": None, "units": "passages", "method": None,
         "status": "none", "gap": None, "seconds": 0.0, "left_out": 0, "notes": [note],
     }  # fmt: skip
 

@@ -134,6 +134,25 @@ class Part(Response):
     probability: float | None = Field(description="that it is needed; null: unknown")
 
 
+class Place(Response):
+    """Where a passage, or a sentence of one, stands in a text that is read: characters [start, end)."""
+
+    id: str
+    start: int
+    end: int
+    page: int | None = None
+    section: list[str] = []
+
+
+class Read(Response):
+    """A text that is read, and where in it each passage stands."""
+
+    title: str
+    source: str
+    text: str
+    parts: list[Place]
+
+
 class Note(Response):
     """Something that a user should know."""
 
@@ -219,6 +238,7 @@ class Selected(Response):
     budget: int | None = Field(description="null where a tier counts otherwise")
     counter: str = Field(description="what counted the tokens")
     parts: list[Part] = Field(description="in prompt order; what passages share is read once")
+    read: list[Read] = Field(description="the texts of `parts`, in the same order")
     answerable: float | None = Field(
         description="probability that the documents have an answer at all; null: unknown"
     )
