@@ -107,14 +107,9 @@ BoolArray = NDArray[np.bool_]
 class Segments:
     """What items share: m segments, each paid once if any chosen item needs it.
 
-    Parameters
-    ----------
-    costs : array_like, shape (m,)
-        Tokens of each segment, >= 0.
-    needs : boolean array, shape (n, m), or sequence of n sequences of int
-        Which segments each item needs: as a matrix, or for each item their indices.
-    prices : array_like, shape (m,), optional
-        Subtracted from the objective once where the segment is read, >= 0; none by default.
+    costs: shape (m,); tokens of each segment, >= 0.
+    needs: shape (n, m); which segments each item needs: as a matrix, or for each item their indices.
+    prices: shape (m,); subtracted from the objective once where the segment is read, >= 0; none by default.
 
     Examples
     --------
@@ -240,18 +235,12 @@ def _matrix(given: Any, m: int, problems: list[str]) -> BoolArray:
 class SelectionProgram:
     """One selection problem as arrays; `InputError` lists every problem found, numbers above 1e303 included.
 
-    Parameters
-    ----------
-    linear, costs : array_like, shape (n,)
-        Value and token cost (>= 0) of each item on its own.
-    pairwise : array_like, shape (n, n)
-        Symmetric with zero diagonal; entry (i, j) is subtracted when both i and j are selected.
-    budget : float
-        Largest total cost. Whole costs are compared exactly, others as `feasibility_tolerance` says.
-    fixed : sequence of length n, optional
-        0 or 1 where the item is decided beforehand, -1 (or None) where it is free.
-    segments : Segments, optional
-        What items share and pay once, as soon as a chosen item needs it.
+    linear, costs: shape (n,); value and token cost (>= 0) of each item on its own.
+    pairwise: shape (n, n); symmetric with zero diagonal; entry (i, j) is subtracted when both i and j are
+        selected.
+    budget: largest total cost. Whole costs are compared exactly, others as `feasibility_tolerance` says.
+    fixed: length n; 0 or 1 where the item is decided beforehand, -1 (or None) where it is free.
+    segments: what items share and pay once, as soon as a chosen item needs it.
     """
 
     linear: FloatArray

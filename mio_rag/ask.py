@@ -32,29 +32,17 @@ def ask(
 ) -> tuple[Selection, Answer]:
     """Answer a question from an index.
 
-    Parameters
-    ----------
-    selector : Selector, optional
-        By default ``Selector(units="auto")``: single sentences where the budget has little room.
-    budget_tokens : int
-        Largest context block as the generator counts tokens; what its window leaves, where that is less.
-    pool, mode, link_hops, rerankers
-        See `Retriever`.
-    max_tokens : int
-        Longest answer.
+    selector: by default ``Selector(units="auto")``: single sentences where the budget has little room.
+    budget_tokens: largest context block as the generator counts tokens; what its window leaves, where that is
+        less.
+    pool, mode, link_hops, rerankers: see `Retriever`.
+    max_tokens: longest answer.
 
-    Returns
-    -------
-    (Selection, Answer)
-        Where nothing is chosen, the answer is blank, and the generator is not called: without context it
-        would make something up, and cost tokens. The selection's notes say why.
+    Where nothing is chosen, the answer is blank, and the generator is not called: without context it
+    would make something up, and cost tokens. The selection's notes say why.
 
-    Raises
-    ------
-    InfeasibleError
-        If no selection satisfies the selector's constraints; the generator is then not called.
-    GenerationError
-        If the generator fails.
+    Raises `InfeasibleError` if no selection satisfies the selector's constraints; the generator is then not
+    called; `GenerationError` if the generator fails.
     """
     chooser = selector or Selector(units="auto")
     check_ids(chooser, index.ids)

@@ -130,17 +130,12 @@ def optional(module: str, extra: str, purpose: str) -> Iterator[None]:
 def require(module: str, extra: str, purpose: str) -> ModuleType:
     """Import an optional module, or say exactly how to install it.
 
-    Parameters
-    ----------
-    module, extra : str
-        Import name, for instance ``"faiss"``, and the extra of mio-rag that brings it, ``"retrieval"``.
-    purpose : str
-        What needs it, for the message.
+    module, extra: import name, for instance ``"faiss"``, and the extra of mio-rag that brings it,
+        ``"retrieval"``.
+    purpose: what needs it, for the message.
 
-    Raises
-    ------
-    MissingExtraError
-        If the module is not installed. If it is installed and fails to import, its own error is raised.
+    Raises `MissingExtraError` if the module is not installed. If it is installed and fails to import, its own
+    error is raised.
     """
     with optional(module, extra, purpose):
         return importlib.import_module(module)

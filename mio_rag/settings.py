@@ -29,10 +29,7 @@ class Settings(BaseModel):
     numpy numbers and arrays become plain ones, and sets are sorted, so that all settings can be written as
     JSON. The docstring below a field is its help on the command line and its description in the JSON schema.
 
-    Raises
-    ------
-    InputError
-        With every problem found, when settings are made.
+    Raises `InputError` with every problem found, when settings are made.
     """
 
     model_config = ConfigDict(

@@ -57,19 +57,12 @@ _PASSAGES = (".jsonl", ".jsonl.gz")
 class Building:
     """How a source is indexed.
 
-    Parameters
-    ----------
-    embedder : str
-        See `make_embedder`.
-    vectors : {"exact", "8bit", "pq"}
-    sentences : bool
-        Embed every sentence, too.
-    entities : str or None
-        "spacy:MODEL": link passages by the named entities of this model.
-    follow_links : bool
-        Of folders of documents: follow symbolic links out of them.
-    max_bytes : int or None
-        Of folders of documents: largest file that is read.
+    embedder: see `make_embedder`.
+    vectors: one of exact, 8bit, pq
+    sentences: embed every sentence, too.
+    entities: "spacy:MODEL": link passages by the named entities of this model.
+    follow_links: of folders of documents: follow symbolic links out of them.
+    max_bytes: of folders of documents: largest file that is read.
     """
 
     embedder: str = DEFAULTS.embedder
@@ -106,18 +99,11 @@ class Changes:
 class Opened:
     """A source, and its index on disk.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the index.
-    files : mapping of str to list
-        Name below the source -> size, time of change and SHA-256.
-    left_out : tuple of LeftOut
-        What could not be read.
-    built : bool
-        Whether the index is new, or was built again.
-    notes : tuple of str
-        What a user should know.
+    folder: of the index.
+    files: name below the source -> size, time of change and SHA-256.
+    left_out: what could not be read.
+    built: whether the index is new, or was built again.
+    notes: what a user should know.
     """
 
     source: str
@@ -176,29 +162,16 @@ def open_source(
 ) -> Opened:
     """Open a source, and index it where that is needed.
 
-    Parameters
-    ----------
-    building : Building, optional
-        None: the defaults, and whatever an index was built with.
-    out : Path, optional
-        Folder of the index; by default one of the cache.
-    overwrite : bool
-        Whether an index of something else may be replaced there.
-    refresh : bool
-        Whether changed files are read again.
-    mapped : bool
-        As in `CorpusIndex.load`.
-    load : bool
-        Whether the index is loaded, too.
+    building: None: the defaults, and whatever an index was built with.
+    out: folder of the index; by default one of the cache.
+    overwrite: whether an index of something else may be replaced there.
+    refresh: whether changed files are read again.
+    mapped: as in `CorpusIndex.load`.
+    load: whether the index is loaded, too.
 
-    Raises
-    ------
-    DataError
-        If there is nothing, or nothing of it can be read.
-    IndexFormatError
-        For an index that cannot be used.
-    InputError
-        For settings that are unknown or exclude each other, and where the index cannot be written.
+    Raises `DataError` if there is nothing, or nothing of it can be read; `IndexFormatError` for an index that
+    cannot be used; `InputError` for settings that are unknown or exclude each other, and where the index
+    cannot be written.
     """
     kind, text = kind_of(source), str(source)
     if kind == "store":
@@ -464,12 +437,8 @@ def read_dataset(
 ) -> Dataset:
     """Return the passages of a source that is no index, and its questions where it has any.
 
-    Parameters
-    ----------
-    known : mapping of str to Read, optional
-        Of a folder of documents: what is known of unchanged files, which are not read again.
-    progress : callable, optional
-        Of a folder of documents: told how many files are done, of how many.
+    known: of a folder of documents: what is known of unchanged files, which are not read again.
+    progress: of a folder of documents: told how many files are done, of how many.
     """
     kind, how = kind_of(source), building or Building()
     if kind == "passages":

@@ -102,20 +102,12 @@ def solve(
 ) -> SolveResult:
     """Solve a selection program.
 
-    Parameters
-    ----------
-    solver : str
-        "auto", one of `solvers()`, or "pyomo:NAME" for any solver that Pyomo finds installed.
-    options : SolveOptions, optional
-        Limits and tolerances; by default ten seconds, exact, one thread.
+    solver: "auto", one of `solvers()`, or "pyomo:NAME" for any solver that Pyomo finds installed.
+    options: limits and tolerances; by default ten seconds, exact, one thread.
 
-    Raises
-    ------
-    InputError
-        If the solver is unknown, cannot take the program, or needs another version of a package.
-        Infeasibility and limits are statuses of the result.
-    MissingExtraError
-        If its package is not installed.
+    Raises `InputError` if the solver is unknown, cannot take the program, or needs another version of a
+    package. Infeasibility and limits are statuses of the result; `MissingExtraError` if its package is not
+    installed.
     """
     options = SolveOptions() if options is None else options
     if not isinstance(options, SolveOptions):

@@ -115,18 +115,13 @@ class Status(StrEnum):
 class SolveOptions:
     """Limits and tolerances that every back end honours.
 
-    Parameters
-    ----------
-    time_limit_seconds : float or None
-        Wall time, > 0; None for no limit. At the limit the best selection comes back with a certified gap.
-    relative_gap : float
-        Stop once bound - objective <= max(1e-6 * min(1, scale), relative_gap * |objective|), where the scale
-        is `SelectionProgram.value_scale`; from 1e5 on, 1e-11 * scale. 0 asks for the exact optimum within
-        that, or within 1e-9 of its size if that is more.
-    threads : int
-        >= 1. One by default: many small programs are better solved side by side.
-    seed : int
-        >= 0.
+    time_limit_seconds: wall time, > 0; None for no limit. At the limit the best selection comes back with a
+        certified gap.
+    relative_gap: stop once bound - objective <= max(1e-6 * min(1, scale), relative_gap * |objective|), where
+        the scale is `SelectionProgram.value_scale`; from 1e5 on, 1e-11 * scale. 0 asks for the exact optimum
+        within that, or within 1e-9 of its size if that is more.
+    threads: >= 1. One by default: many small programs are better solved side by side.
+    seed: >= 0.
     """
 
     time_limit_seconds: float | None = 10.0
@@ -164,19 +159,12 @@ class SolveOptions:
 class SolveResult:
     """The answer of a solver.
 
-    Parameters
-    ----------
-    limit : str or None
-        What stopped the solver: "time", "nodes", "precision" (the numbers of the program lie too far apart to
-        prove more in floating point), or None.
-    x : ndarray of int8, shape (n,), or None
-        The best selection found; `objective` is recomputed from it.
-    bound : float or None
-        Proven upper bound on the objective of every feasible selection.
-    gap : float or None
-        (bound - objective) / |objective|, 0 when proven exact; None without both.
-    nodes : int or None
-        Branch-and-bound nodes or enumerated selections, where the back end counts them.
+    limit: what stopped the solver: "time", "nodes", "precision" (the numbers of the program lie too far apart
+        to prove more in floating point), or None.
+    x: shape (n,); the best selection found; `objective` is recomputed from it.
+    bound: proven upper bound on the objective of every feasible selection.
+    gap: (bound - objective) / |objective|, 0 when proven exact; None without both.
+    nodes: branch-and-bound nodes or enumerated selections, where the back end counts them.
     """
 
     status: Status

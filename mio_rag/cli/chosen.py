@@ -208,14 +208,9 @@ def _applied(data: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 class Chosen:
     """A policy with the changes of a command line.
 
-    Parameters
-    ----------
-    name : str
-        As --policy names it.
-    controller : str or None
-        The name, where it is one of `mio_rag.policies.make` and not a preset or file.
-    given : frozenset of str
-        Keys that were changed.
+    name: as --policy names it.
+    controller: the name, where it is one of `mio_rag.policies.make` and not a preset or file.
+    given: keys that were changed.
     """
 
     policy: Policy
@@ -227,10 +222,7 @@ class Chosen:
     def of(cls, name: str, sets: Sequence[str] | None = None, **options: Any) -> Chosen:
         """Read a policy, and change it by --set and by options that have a key; None is not given.
 
-        Raises
-        ------
-        InputError
-            With everything that is wrong with any of them.
+        Raises `InputError` with everything that is wrong with any of them.
         """
         changes = changes_of(sets or ())
         given = {option: value for option, value in options.items() if value is not None}

@@ -51,10 +51,7 @@ def prepare_streams() -> None:
 
     A way that the environment chose (``PYTHONIOENCODING=ascii:xmlcharrefreplace``) stays.
 
-    Raises
-    ------
-    OutputError
-        If stdout is closed.
+    Raises `OutputError` if stdout is closed.
     """
     if sys.stdout is None:
         raise OutputError(OSError(errno.EBADF, "stdout is closed"))
@@ -148,10 +145,7 @@ class Output:
     def json(self, data: Mapping[str, Any]) -> None:
         """Print the one object, on one line; what JSON cannot hold (infinity, NaN) becomes null.
 
-        Raises
-        ------
-        OutputError
-            If stdout is closed, or takes nothing more.
+        Raises `OutputError` if stdout is closed, or takes nothing more.
         """
         import json
 

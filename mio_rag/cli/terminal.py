@@ -54,10 +54,7 @@ class Terminal(Console):
 
     What is no terminal has no width: lines stay whole there, unless `width` or ``COLUMNS`` says otherwise.
 
-    Parameters
-    ----------
-    **options
-        As `rich.console.Console` takes them.
+    **options: as `rich.console.Console` takes them.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -88,10 +85,8 @@ class Terminal(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """As a console does.
 
-        Raises
-        ------
-        OutputError
-            If the stream takes nothing more; a pipe that was closed ends the program quietly.
+        Raises `OutputError` if the stream takes nothing more; a pipe that was closed ends the program
+        quietly.
         """
         try:
             super().print(*objects, **options)

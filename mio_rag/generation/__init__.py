@@ -74,12 +74,8 @@ _FORMS = (
 def reader_spec(model: str | None, default: str | None = None) -> str:
     """Return a model as `make_generator` takes it.
 
-    Parameters
-    ----------
-    model : str or None
-        As --model: extract, or openai:NAME[@URL] with OPENAI_BASE_URL as default of the URL.
-    default : str, optional
-        Where neither the option nor MIO_RAG_MODEL names one.
+    model: as --model: extract, or openai:NAME[@URL] with OPENAI_BASE_URL as default of the URL.
+    default: where neither the option nor MIO_RAG_MODEL names one.
     """
     spec = (model or os.environ.get("MIO_RAG_MODEL") or default or DEFAULTS.model).strip()
     return "extractive" if spec == "extract" else _with_address(spec)

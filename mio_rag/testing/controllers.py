@@ -119,19 +119,13 @@ def check_controller(
 
     `AssertionError` lists every case that failed, with its question and trace.
 
-    Parameters
-    ----------
-    make : callable
-        ``make(setup) -> controller``, see `mio_rag.policies.setup`. Called anew for every run.
-    dataset, index : optional
-        Other questions and passages, given together; by default the bundled demo, indexed by TF-IDF.
-    questions : int
-        How many of them, >= 1; one more, with options, is made of the first that has an answer.
-    budgets : sequence of int
-        Token budgets of the evidence, >= 1.
-    replay : callable, optional
-        For traces of the controller's own kind: makes the decisions again. Those of a decision process have
-        one; of other kinds, without it, only the sums are checked.
+    make: ``make(setup) -> controller``, see `mio_rag.policies.setup`. Called anew for every run.
+    dataset, index: other questions and passages, given together; by default the bundled demo, indexed by
+        TF-IDF.
+    questions: how many of them, >= 1; one more, with options, is made of the first that has an answer.
+    budgets: token budgets of the evidence, >= 1.
+    replay: for traces of the controller's own kind: makes the decisions again. Those of a decision process
+        have one; of other kinds, without it, only the sums are checked.
     """
     if (dataset is None) != (index is None):
         raise InputError("dataset and index belong together: give both, or neither for the demo")

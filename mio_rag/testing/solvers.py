@@ -58,24 +58,17 @@ def check_solver(
 
     `AssertionError` lists every case that failed, with its program as JSON for ``mio-rag lab solve``.
 
-    Parameters
-    ----------
-    solve : callable
-        ``solve(program, options) -> SolveResult``.
-    exact : bool
-        Whether it promises the optimum and its proof, given time. A heuristic may find less; but what it
+    solve: ``solve(program, options) -> SolveResult``.
+    exact: whether it promises the optimum and its proof, given time. A heuristic may find less; but what it
         finds must be feasible, its bound must hold, and it may call nothing optimal or infeasible that is
         not.
-    programs : int
-        How many random programs at scale 1, >= 0; at other scales there are a fifth as many and at least 66.
-    seed : int
-        >= 0; the same one draws the same programs.
-    max_free : int, optional
-        The largest number of items that are not fixed, where the solver has one, >= 12.
-    may_refuse : bool
-        Whether it may raise `InputError` where the numbers have many digits or are very large or small.
-    segments : bool
-        Whether it takes programs with shared segments.
+    programs: how many random programs at scale 1, >= 0; at other scales there are a fifth as many and at
+        least 66.
+    seed: >= 0; the same one draws the same programs.
+    max_free: the largest number of items that are not fixed, where the solver has one, >= 12.
+    may_refuse: whether it may raise `InputError` where the numbers have many digits or are very large or
+        small.
+    segments: whether it takes programs with shared segments.
     """
     asked = {"programs": programs, "seed": seed}
     problems = [f"{label}={value} must be >= 0" for label, value in asked.items() if value < 0]

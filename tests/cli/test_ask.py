@@ -36,8 +36,8 @@ def test_select_as_json(index: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = only_object(done)
     assert list(told) == [
-        "version", "question", "context", "tokens", "budget", "counter", "parts", "read", "answerable", "units",
-        "method", "status", "gap", "seconds", "left_out", "notes",
+        "version", "question", "context", "tokens", "budget", "counter", "parts", "read", "answerable",
+        "units", "method", "status", "gap", "seconds", "left_out", "notes",
     ]  # fmt: skip
     assert (told["question"], told["status"], told["units"]) == (question, "optimal", "passages")
     assert (told["version"], told["method"], told["counter"]) == (1, "mio", "approximate")
