@@ -3,8 +3,9 @@
     {"tenant": "a", "date": {">=": "2026-01-01"}, "source": "travel*"}      Python, JSON
     tenant=a   date>=2026-01-01   source=travel*   tag=in=x,y               command line
 
-All conditions must hold. Texts match as glob patterns. A passage without the key meets no condition on it; a
-note says how many documents have none.
+All conditions must hold. Texts match as glob patterns. A passage without the key meets no condition on it but
+"!="; a note says how many documents are left out for that. A day, month or year as a bound is all of it:
+date<=2026 keeps what is from 2026.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Condition(NamedTuple):
     value: Any
 
     def holds(self, found: Any) -> bool:
-        """Whether a value of a passage meets the condition; of a list one entry must."""
+        """Whether a value of a passage meets the condition; of a list one entry must, under "!=" all."""
         if isinstance(found, (list, tuple, set, frozenset)):
-            return any(self.holds(one) for one in found)
+            return (all if self.operator == "!=" else any)(self.holds(one) for one in found)
         if self.operator == "in":
             return any(_equal(found, one) for one in self.value)
         if self.operator in ("=", "!="):
@@ -46,7 +47,8 @@ class Condition(NamedTuple):
         one, other = _comparable(found, self.value, self.key)
         if one is None:
             return False
-        below, same = bool(one < other), bool(one == other)
+        dated = isinstance(one, str) and not check_date(one) and not check_date(other)
+        below, same = bool(one < other), bool(one.startswith(other) if dated else one == other)
         return {"<": below, "<=": below or same, ">": not (below or same), ">=": not below}[self.operator]
 
 
@@ -127,7 +129,8 @@ class Filter:
         if strange := sorted(keys.keys() - known):
             hint = choose(strange[0], sorted(known)[:_SHOWN])
             raise InputError([f"no passage has '{key}' to filter by: {hint}" for key in strange])
-        lacking = (Lacking(key, len(documents) - len(having[key]), len(documents)) for key in keys)
+        leave_out = {one.key: None for one in self.conditions if not one.holds(None)}
+        lacking = (Lacking(key, len(documents) - len(having[key]), len(documents)) for key in leave_out)
         return np.array(kept, dtype=np.int64), tuple(one for one in lacking if one.documents)
 
 
@@ -167,6 +170,8 @@ def _from_mapping(key: str, value: Any, problems: list[str]) -> list[Condition]:
             if isinstance(value, (list, tuple, set))
             else [Condition(key, "=", value)]
         )
+    if not value:
+        problems.append(f"filter on '{key}' has no condition: give a value, or {{operator: value}}")
     found = []
     for operator, bound in value.items():
         if operator not in OPERATORS:
@@ -176,7 +181,9 @@ def _from_mapping(key: str, value: Any, problems: list[str]) -> list[Condition]:
         elif operator == "in" and not isinstance(bound, (list, tuple, set)):
             problems.append(f"filter on '{key}': 'in' takes a list of values, got {bound!r}")
         else:
-            found.append(Condition(key, operator, tuple(bound) if operator == "in" else bound))
+            found.append(
+                _checked(Condition(key, operator, tuple(bound) if operator == "in" else bound), problems)
+            )
     return found
 
 
@@ -190,7 +197,13 @@ def _from_text(text: str, problems: list[str]) -> list[Condition]:
         value = value[1:-1]
     if operator == "=in=":
         return [Condition(key, "in", tuple(part.strip() for part in value.split(",")))]
-    return [Condition(key, operator, value)]
+    return [_checked(Condition(key, operator, value), problems)]
+
+
+def _checked(one: Condition, problems: list[str]) -> Condition:
+    if one.key == "date" and one.operator in ("<", "<=", ">", ">=") and not _moment(one.value):
+        problems.append(f"filter on 'date': {one.value!r} is no date: write YYYY-MM-DD")
+    return one
 
 
 def _equal(found: Any, wanted: Any) -> bool:
@@ -214,8 +227,6 @@ def _comparable(found: Any, wanted: Any, key: str) -> tuple[Any, Any]:
     dates = _moment(found), _moment(wanted)
     if all(dates):
         return dates
-    if key == "date":
-        raise InputError(f"filter on 'date': {wanted!r} is no date: write YYYY-MM-DD")
     return (found, wanted) if isinstance(found, str) and isinstance(wanted, str) else (None, None)
 
 
@@ -223,9 +234,10 @@ def _number(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return None if number != number else number  # NaN is no number
 
 
 def _moment(value: Any) -> str:

@@ -14,31 +14,40 @@ PASSAGES = (
         "b", "Two.", source="hr/leave.pdf", date="2025-12-31", page=3, metadata={"tenant": "b", "size": 12}
     ),
     Passage("c", "Three.", source="hr/pay.md", section=("Pay", "Bonus"), metadata={"draft": True, "size": 9}),
+    Passage("d", "Four.", date="2026-03-02T09:00:00Z", metadata={"size": float("nan"), "tags": ["y"]}),
 )
 
 
 @pytest.mark.parametrize(
     ("where", "kept"),
     [
-        (None, "abc"),
+        (None, "abcd"),
         ({"tenant": "a"}, "a"),
         ({"source": "hr/*"}, "bc"),
         ({"type": "md"}, "ac"),
-        ({"date": {">=": "2026-01-01"}}, "a"),
+        ({"date": {">=": "2026-01-01"}}, "ad"),
         ({"date": {"<": "2026-01-01"}}, "b"),
         ({"size": {">": 9}}, "b"),
         ({"size": {">=": "9", "<": 12}}, "c"),
         ({"tags": "x"}, "a"),
         ({"tenant": {"in": ["a", "b"]}}, "ab"),
         ({"tenant": ["a", "b"]}, "ab"),
-        ({"tenant": {"!=": "a"}}, "bc"),
+        ({"tenant": {"!=": "a"}}, "bcd"),
         ({"section": "Bonus"}, "c"),
         ({"page": 3}, "b"),
         ({"draft": True}, "c"),
         (["source=*.md", "tenant=a"], "a"),
-        ("date>=2025-12-31", "ab"),
+        ("date>=2025-12-31", "abd"),
         (["tenant=in=a,b"], "ab"),
-        (["tenant!=a"], "bc"),
+        (["tenant!=a"], "bcd"),
+        ("tags!=x", "bcd"),
+        ("size>=9", "bc"),
+        ("size>=nan", ""),
+        ("date<=2026", "abd"),
+        ("date>2025", "ad"),
+        ("date<=2026-03-02", "abd"),
+        ("date>2026-03-02", ""),
+        ("date<2026-03", "b"),
     ],
 )
 def test_what_is_kept(where: Any, kept: str) -> None:
@@ -58,9 +67,15 @@ def test_both_filters_hold_together() -> None:
         ({"size": {"in": 3}}, "'in' takes a list"),
         ("tenant", "write KEY=VALUE"),
         ({"date": {">": "soon"}}, "no date"),
+        ({"tenant": {}}, "has no condition"),
     ],
 )
 def test_what_is_refused(where: Any, message: str) -> None:
     with pytest.raises(InputError) as caught:
         Filter(where).rows(PASSAGES)
     assert message in str(caught.value)
+
+
+def test_documents_that_lack_a_key_are_named_where_they_are_left_out() -> None:
+    assert [(one.key, one.documents) for one in Filter("tenant=a").applied(PASSAGES)[1]] == [("tenant", 2)]
+    assert not Filter("tenant!=a").applied(PASSAGES)[1]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, choose, require
-from mio_rag.stores.rows import Fields, bounds_of, conditions, flat, values_of
+from mio_rag.stores.rows import Fields, bounds_of, conditions, flat, text_keys, values_of
 from mio_rag.types import Passage
 
 _SAMPLE = 1000  # rows whose metadata show the keys
@@ -35,7 +35,8 @@ class ChromaStore:
         self._space = known[0] if known else metadata.get("hnsw:space", "l2")
         self._fields = fields or Fields()
         first = self._collection.get(limit=_SAMPLE, include=["metadatas"])["metadatas"] or []
-        self._keys = {name for row in first for name in flat(row or {})}
+        rows = [flat(row or {}) for row in first]
+        self._keys, self._texts = {name for row in rows for name in row}, text_keys(rows)
 
     @classmethod
     def open(cls, place: str, collection: str, fields: Fields, options: Mapping[str, str]) -> ChromaStore:
@@ -100,6 +101,8 @@ class ChromaStore:
                 either: list[dict[str, Any]] = [{field: value} for value in values]
                 either += [{field: {"$contains": value}} for value in values]
                 must.append({"$or": either})
+            elif field in self._texts:
+                continue
             elif (bound := bounds_of(one)) is not None and not isinstance(bound[1], str):
                 must.append({field: {"$gte" if bound[0] == ">=" else "$lte": float(bound[1])}})
         if not must:

@@ -15,6 +15,8 @@ from mio_rag.errors import InputError, choose, require
 from mio_rag.stores.rows import Fields, bounds_of, conditions, quoted, values_of
 from mio_rag.types import Passage
 
+_NUMBERS = ("int2", "int4", "int8", "float4", "float8", "numeric")
+_NUMBER = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,2})?\s*$"
 #: Class of an index -> operator that it serves.
 _OPERATORS = {"vector_cosine_ops": "<=>", "vector_l2_ops": "<->", "vector_ip_ops": "<#>"}
 
@@ -143,6 +145,9 @@ class PostgresStore:
                 if is_list:
                     must.append(f"{quoted(field)}::text[] && %s")
                     values.append(texts)
+                elif self._types.get(field) in _NUMBERS:  # written 5, 5.0 or 5.00
+                    must.append(f"{quoted(field)}::float8 = any(%s::float8[])")
+                    values.append([value for value in allowed if isinstance(value, float)])
                 elif inner is None:
                     must.append(f"{column} = any(%s)")
                     values.append(texts)
@@ -151,10 +156,12 @@ class PostgresStore:
                     values += [*name, texts, *name, texts]
             elif (bound := bounds_of(one)) is not None:
                 if isinstance(bound[1], str):
-                    must.append(f"{column} {bound[0]} %s")
+                    must.append(f'{column} collate "C" {bound[0]} %s')
                     values += [*name, bound[1]]
                 else:
-                    number = f"case when {column} ~ '^-?[0-9.]+$' then ({column})::float8 end"
-                    must.append(f"{number} {bound[0]} %s")
-                    values += [*name, *name, float(bound[1])]
+                    holds = f"({column})::float8 {bound[0]} %s"
+                    must.append(
+                        f"case when {column} ~ '{_NUMBER}' then {holds} else {column} is not null end"
+                    )
+                    values += [*name, *name, float(bound[1]), *name]
         return ("where " + " and ".join(must) if must else ""), values

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, choose, require
-from mio_rag.stores.rows import Fields, bounds_of, conditions, flat, values_of
+from mio_rag.stores.rows import Fields, bounds_of, conditions, flat, text_keys, values_of
 from mio_rag.types import Passage
 
 _SAMPLE = 1000  # points whose payload shows the keys
@@ -42,7 +42,8 @@ class QdrantStore:
         points, _ = client.scroll(collection, limit=_SAMPLE, with_payload=True)
         self._payload = {name for point in points for name in (point.payload or {})}
         self._nested = next((name for name in ("metadata", "meta") if name in self._payload), None)
-        self._keys = {name for point in points for name in flat(point.payload or {})}
+        rows = [flat(point.payload or {}) for point in points]
+        self._keys, self._texts = {name for row in rows for name in row}, text_keys(rows)
 
     @classmethod
     def open(cls, place: str, collection: str, fields: Fields, options: Mapping[str, str]) -> QdrantStore:
@@ -104,6 +105,7 @@ class QdrantStore:
             field = self._fields.key(one.key, self._keys)
             if field not in self._keys:
                 continue
+            is_text = field in self._texts
             if field not in self._payload and self._nested is not None:
                 field = f"{self._nested}.{field}"
             if (values := values_of(one)) is not None:
@@ -112,7 +114,7 @@ class QdrantStore:
                 should = [models.FieldCondition(key=field, match=texts)]
                 should += [models.FieldCondition(key=field, range=one) for one in numbers]
                 must.append(models.Filter(should=should))
-            elif (bound := bounds_of(one)) is not None and not isinstance(bound[1], str):
+            elif not is_text and (bound := bounds_of(one)) is not None and not isinstance(bound[1], str):
                 limits = {"gte" if bound[0] == ">=" else "lte": float(bound[1])}
                 must.append(models.FieldCondition(key=field, range=models.Range(**limits)))
         return models.Filter(must=must) if must else None

@@ -123,14 +123,20 @@ def bounds_of(condition: Condition) -> tuple[str, Any] | None:
     if not isinstance(value, (date, str)):
         return operator, value
     text = value.isoformat() if isinstance(value, date) else value
-    try:
-        return operator, float(text)
-    except ValueError:
-        pass
+    if condition.key != "date":  # whose years are no numbers
+        try:
+            return operator, float(text)
+        except ValueError:
+            pass
     if check_date(text) or len(text) < 10:
         return None
     day = datetime.fromisoformat(text[:10]) + timedelta(days=2 if operator == "<=" else -2)  # time zones
     return operator, day.date().isoformat()
+
+
+def text_keys(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the keys that hold texts in some row, which an engine does not compare with numbers."""
+    return {name for row in rows for name, value in row.items() if isinstance(value, str)}
 
 
 def conditions(where: Mapping[str, Any] | None) -> Sequence[Condition]:

@@ -108,7 +108,8 @@ class SqliteStore:
                 must.append(f"{quoted(field)} in ({', '.join('?' * len(allowed))})")
                 values += allowed
             elif (bound := bounds_of(one)) is not None:
-                must.append(f"{quoted(field)} {bound[0]} ?")
+                other = "<>" if isinstance(bound[1], str) else "="  # texts and numbers are compared by us
+                must.append(f"({quoted(field)} {bound[0]} ? or typeof({quoted(field)}) {other} 'text')")
                 values.append(bound[1])
         return ("where " + " and ".join(must) if must else ""), values
 

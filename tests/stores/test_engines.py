@@ -29,6 +29,7 @@ def rows_of(index: CorpusIndex) -> tuple[list[dict[str, Any]], np.ndarray]:
         {
             "passage_id": one.id, "text": one.text, "title": one.title, "source": one.source,
             "tenant": "ab"[k % 2], "year": 2000 + k % 10, "date": f"2026-0{1 + k % 9}-15",
+            "size": str(k % 12), "price": k % 10 / 2,
         }
         for k, one in enumerate(index.passages[:COUNT])
     ]  # fmt: skip
@@ -76,12 +77,15 @@ def sqlite(rows: list[dict[str, Any]], vectors: np.ndarray, folder: Path) -> str
     base = connect(path)
     base.execute(
         f"create virtual table bridges using vec0(embedding float[{vectors.shape[1]}], +text TEXT, "
-        "+passage_id TEXT, +title TEXT, source TEXT, tenant TEXT, year INTEGER, date TEXT)"
+        "+passage_id TEXT, +title TEXT, source TEXT, tenant TEXT, year INTEGER, date TEXT, "
+        "size TEXT, price FLOAT)"
     )
-    names = ("text", "passage_id", "title", "source", "tenant", "year", "date")
+    names = ("text", "passage_id", "title", "source", "tenant", "year", "date", "size", "price")
     for row, vector in zip(rows, vectors, strict=True):
         values = [vector.astype(np.float32).tobytes(), *(row[name] for name in names)]
-        base.execute(f"insert into bridges(embedding, {', '.join(names)}) values (?,?,?,?,?,?,?,?)", values)
+        base.execute(
+            f"insert into bridges(embedding, {', '.join(names)}) values (?,?,?,?,?,?,?,?,?,?)", values
+        )
     base.commit()
     base.close()
     return f"sqlite:{path}/bridges"
@@ -98,12 +102,13 @@ def pgvector(rows: list[dict[str, Any]], vectors: np.ndarray, folder: Path) -> s
         base.execute("create extension if not exists vector")
         base.execute(
             f"create table bridges (id text, body text, title text, source text, metadata jsonb, "
-            f"embedding vector({vectors.shape[1]}))"
+            f"price numeric(10, 2), embedding vector({vectors.shape[1]}))"
         )
         for row, vector in zip(rows, vectors, strict=True):
-            data = json.dumps({name: row[name] for name in ("tenant", "year", "date")})
-            values = [row["passage_id"], row["text"], row["title"], row["source"], data, str(vector.tolist())]
-            base.execute("insert into bridges values (%s, %s, %s, %s, %s, %s)", values)
+            data = json.dumps({name: row[name] for name in ("tenant", "year", "date", "size")})
+            values = [row["passage_id"], row["text"], row["title"], row["source"], data]
+            values += [row["price"], str(vector.tolist())]
+            base.execute("insert into bridges values (%s, %s, %s, %s, %s, %s, %s)", values)
         base.execute("create index on bridges using hnsw (embedding vector_cosine_ops)")
     place, mark, query = address.partition("?")
     return f"{place}/bridges?text=body{'&' if mark else ''}{query}"
@@ -156,6 +161,10 @@ def test_every_engine_reads_what_the_index_reads(collection: Collection, demo_in
         ({"year": "2003"}, 12),
         ({"year": {">": 2007}}, 24),
         ({"date": {">=": "2026-07-01"}}, 39),
+        ({"date": {"<=": "2026"}}, 120),
+        ({"size": {">=": 9}}, 30),
+        ({"price": 2}, 12),
+        ({"price": {"<=": "1.0"}}, 36),
         ({"tenant": "?", "date": {"<": "2026-02-01"}}, 14),
         ({"tenant": {"!=": "a"}}, 60),
         ({"tenant": "c"}, 0),
