@@ -28,10 +28,13 @@ _METHODS = "mio,fused,topk,bm25,mmr,adaptive-k"
 # -- evaluate ---------------------------------------------------------------------------------------------
 
 
-@o.command("questions plugin policy set embedder limit seed resume json")
+@o.command("questions where plugin policy set embedder limit seed resume json")
 def evaluate(
     call: o.Call,
-    path: Annotated[str | None, o.arg("As in select; several with commas between them.", "PATH")] = None,
+    path: Annotated[
+        str | None,
+        o.arg("As in select; several with commas. Without it --questions go to the model alone.", "PATH"),
+    ] = None,
     methods: Annotated[
         str, o.opt("Methods (--list) and policies: presets, files, and names of `mio-rag policy list`.")
     ] = _METHODS,
@@ -48,9 +51,6 @@ def evaluate(
             metavar="NAME=MODEL",
         ),
     ] = None,
-    closed_book: Annotated[
-        bool, o.opt("Answer the questions of PATH from the model alone.", "--closed-book")
-    ] = False,
     keep_choices: Annotated[
         bool, o.opt("Do not shuffle the options of multiple-choice questions.", "--keep-choices")
     ] = False,
@@ -70,6 +70,7 @@ def evaluate(
     from mio_rag.evaluation.harness import EvaluationSettings, evaluate_and_report
     from mio_rag.evaluation.ledger import check_folder, free_folder
     from mio_rag.evaluation.rows import refusal_scores
+    from mio_rag.filters import Filter
     from mio_rag.generation import check_generator, make_generator
     from mio_rag.refusal.model import Refusal
     from mio_rag.retrieval.embedders import check_embedder
@@ -80,14 +81,18 @@ def evaluate(
     if show_list:
         _print_list(call.output)
         return
-    if path is None:
+    closed_book = path is None
+    if path is None and call.questions is None:
         raise InputError("PATH is missing: give documents with questions, an index, or a question set")
+    if closed_book and call.where:
+        raise InputError("--where restricts documents, and there are none without PATH: leave it out")
     spec = None if model in (None, "none") else o.reader_spec(model)
     ranked, controllers = _split(methods)
-    sources = o.listed(path)
-    chosen, at, instruments, *_ = call.check(
+    sources = o.listed(path or call.questions or "")
+    chosen, at, instruments, where, *_ = call.check(
         lambda: o.whole_numbers("--budget", budgets),
         lambda: _Measuring.of(measure, closed_book, answered=spec is not None),
+        lambda: Filter(call.where),
         lambda: _check_methods(ranked, controllers, closed_book, spec),
         lambda: None if spec is None else check_generator(spec),
         lambda: EvaluationSettings(max_tokens=answer),
@@ -100,9 +105,9 @@ def evaluate(
         raise InputError("answers.refusal does not go with policies: leave one of them out")
     settings = dataclasses.replace(
         _settings(chosen, ranked, controllers, closed_book), budgets=at, baseline=baseline, limit=call.limit,
-        max_tokens=answer, refusing=None if refusal is None else Refusal.load(refusal),
+        max_tokens=answer, where=where, refusing=None if refusal is None else Refusal.load(refusal),
     )  # fmt: skip
-    asked = o.several(sources, call.questions)
+    asked = o.several(sources, None if closed_book else call.questions)
     datasets, corpora = _loaded(call, asked, closed_book, None if keep_choices else chosen.seed)
     for corpus in corpora:
         o.check_fits(settings.selector, corpus)
@@ -148,7 +153,8 @@ def _check_methods(
 
     if closed_book and methods:
         raise InputError(
-            "--closed-book has nothing to select from: compare policies, for instance --methods always-reason"
+            "without PATH there is nothing to select from: give PATH, or compare policies, for instance "
+            "--methods always-reason"
         )
     if not methods and not controllers:
         raise InputError("--methods is empty: see `mio-rag evaluate --list`")

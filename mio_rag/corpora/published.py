@@ -507,8 +507,7 @@ def load_published(source: str | Path) -> Dataset:
     found = read_published(source)
     if not found.passages:
         raise DataError(
-            f"'{source}' brings questions without passages: ask them of another corpus (--questions), "
-            f"or ask a "
-            "model alone (--closed-book)"
+            f"'{source}' brings questions without passages: ask them of another corpus (`evaluate PATH "
+            f"--questions {source}`), or a model alone (`evaluate --questions {source}`)"
         )
     return Dataset(str(source).partition(":")[0], found.passages, found.questions, left_out=found.left_out)

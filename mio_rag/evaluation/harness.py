@@ -28,6 +28,7 @@ from mio_rag.evaluation.ledger import TRACES, Ledger, environment, now, opened_r
 from mio_rag.evaluation.report import render_report
 from mio_rag.evaluation.rows import Pipeline, warm_up
 from mio_rag.evaluation.statistics import compare_rows, lead_table, notes, summarize, summarize_sets
+from mio_rag.filters import Filter
 from mio_rag.generation import Generator
 from mio_rag.measures import Instruments
 from mio_rag.methods import digests
@@ -57,6 +58,7 @@ class EvaluationSettings:
     max_tokens: longest answer.
     closed_book: there is no corpus: only controllers can run.
     prices: of tokens, for a column of dollars.
+    where: the filter that the indexes have, for the record.
     refusing: when methods report that the passages do not answer. Controllers stop by themselves.
     """
 
@@ -73,6 +75,7 @@ class EvaluationSettings:
     closed_book: bool = False
     prices: Prices | None = None
     refusing: Refusal | None = None
+    where: Filter = field(default_factory=Filter)
 
     def __post_init__(self) -> None:
         problems = [] if self.budgets else ["no token budget is given"]
@@ -314,6 +317,7 @@ def _run_record(
             "refusal": None if settings.refusing is None else settings.refusing.digest,
             # Its price depends on the number of questions: rows of a shorter run cannot be used.
             **({"questions_of_paced": questions} if PACED in settings.methods else {}),
+            "where": [" ".join(map(str, one)) for one in settings.where.conditions] or None,
             **({"own_methods": own} if (own := digests(settings.methods)) else {}),
             **({"control": settings.control.to_dict()} if settings.controllers else {}),
         },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.contenders import DEFAULT_METHODS
 from mio_rag.evaluation.harness import EvaluationSettings, Report, evaluate_and_report
 from mio_rag.evaluation.harness import evaluate as run
+from mio_rag.filters import Filter
 from mio_rag.generation import Generator, make_generator
 from mio_rag.measures import Measure, find_measure, register, unregister
 from mio_rag.policies.make import find_kind
@@ -39,6 +40,7 @@ def evaluate(
     baseline: str | None = None,
     embedder: str = DEFAULTS.embedder,
     policy: str | Path | Policy | None = None,
+    where: Mapping[str, Any] | str | None = None,
     limit: int | None = None,
     seed: int = 0,
     out: str | Path | None = None,
@@ -54,6 +56,7 @@ def evaluate(
     baseline: what the others are compared with. Default: fused, topk, or the first.
     embedder: for what is not indexed yet.
     policy: settings of the program and of retrieval. Default: those of the collection.
+    where: only passages that meet it are found; see `mio_rag.filters`.
     limit: only the first questions.
     out: folder for ledger, summary and page; by default nothing is kept.
 
@@ -64,6 +67,7 @@ def evaluate(
         found = getattr(collection, "policy", found)
     elif not isinstance(policy, Policy):
         found = read_policy(policy)
+    kept = Filter(where)
     index, dataset = _opened(collection, questions, embedder)
     given = [str(name) for name in methods]
     controllers = tuple(name for name in given if find_kind(name) is not None)
@@ -81,7 +85,9 @@ def evaluate(
         limit=limit,
         max_tokens=DEFAULTS.answer,
         seed=seed,
+        where=kept,
     )
+    index = index.only(kept)
     own = [measure for measure in measures if find_measure(measure.name) is not measure]
     with ExitStack() as stack:
         for measure in own:

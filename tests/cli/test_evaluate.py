@@ -235,7 +235,7 @@ def quiz(folder: Path) -> Path:
 
 
 def test_closed_book_and_with_another_corpus(tmp_path: Path, rivers_at: Path) -> None:
-    asked = ("evaluate", quiz(tmp_path), "--closed-book", "--methods", "mdp,fixed-0", "--model",
+    asked = ("evaluate", "--questions", quiz(tmp_path), "--methods", "mdp,fixed-0", "--model",
              f"scripted:{tmp_path}/quiz.json", "--out")  # fmt: skip
     found = only_object(here(*asked, tmp_path / "one", "--json"))
     right = sum(k % 4 == 1 for k in range(6)) / 6
@@ -255,14 +255,16 @@ def test_closed_book_and_with_another_corpus(tmp_path: Path, rivers_at: Path) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--closed-book --methods topk,mdp --model extract", "--closed-book has nothing to select"),
+        ("--methods topk,mdp --model extract", "without PATH there is nothing to select"),
+        ("--methods mdp --model extract -w source=x", "--where restricts documents"),
         ("--methods mdp,mdp --model extract", "listed twice"),
         ("--methods calibrated --set selection.preset=raw", "needs probabilities"),
         ("--methods none", "--methods is empty"),
     ],
 )
 def test_nonsense_is_refused(index: Path, tmp_path: Path, options: str, said: str) -> None:
-    asked = ("evaluate", "demo" if "--closed-book" in options else index, "--questions", "demo")
+    without = "PATH" in said or "--where" in said
+    asked = ("evaluate", *([] if without else [index]), "--questions", "demo")
     assert said in " ".join(refused(here(*asked, "--out", tmp_path / "out", *options.split())))
 
 

@@ -79,6 +79,23 @@ def test_it_gives_what_the_command_gives(handbook: Path) -> None:
     assert [[e[n] for n in names] for e in found.summary] == [[e[n] for n in names] for e in told["summary"]]
 
 
+def test_only_documents_that_meet_a_filter_are_found(handbook: Path) -> None:
+    asked, out = handbook.parent / "questions.jsonl", handbook.parent / "out"
+    given = {"methods": ["mio", "topk"], "budgets": (64,), "embedder": "tfidf"}
+    report = evaluate(handbook, asked, where={"source": "travel*"}, **given)
+    read = {one for row in report.rows for one in row["selected_ids"]}
+    assert read
+    assert all(one.startswith("travel.md") for one in read)
+    assert report.run["settings"]["where"] == ["source = travel*"]
+    command = ("evaluate", handbook, "--questions", asked, "--methods", "mio,topk", "--budget", 64,
+               "--embedder", "tfidf", "--out", out, "--resume")  # fmt: skip
+    told = only_object(here(*command, "-w", "source=travel*", "--json"))
+    assert [e["evidence_covered"] for e in told["summary"]] == [e["evidence_covered"] for e in report.summary]
+    assert "where" in here(*command).stderr
+    with pytest.raises(InputError, match="no passage has 'sauce'"):
+        evaluate(handbook, asked, where="sauce=x", **given)
+
+
 def test_what_cannot_be_evaluated_is_refused(handbook: Path) -> None:
     with pytest.raises(DataError, match="has no questions"):
         evaluate(handbook, embedder="tfidf")
