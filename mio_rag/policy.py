@@ -538,6 +538,13 @@ class Policy(Settings):
     measured: dict[str, Any] = Field(default_factory=dict)
     """What was measured when the file was fitted."""
 
+    @classmethod
+    def load(cls, source: str | Path) -> Policy:
+        """Return a preset by its name, or the policy of a TOML file; raises `InputError`."""
+        from mio_rag.policy_files import read_policy
+
+        return read_policy(source)
+
     @model_validator(mode="before")
     @classmethod
     def _named(cls, data: Any) -> Any:

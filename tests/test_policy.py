@@ -30,6 +30,7 @@ def test_presets_are_policies_and_dearer_ones_read_less() -> None:
     prices = [policy.fixed_price or 0.0 for policy in found]
     assert prices == sorted(prices, reverse=True)
     assert all(resolve(policy).sha256 for policy in found)
+    assert Policy.load("frugal") == read_policy("frugal")
     with pytest.raises(InputError, match="did you mean 'balanced'"):
         read_policy("balancd")
 
