@@ -160,7 +160,7 @@ def test_batches_and_evaluations_read_the_same(folder: Path, wanted: Any) -> Non
     pytest.importorskip("pyarrow")
     units = {wanted.candidates.ids[i] for i in wanted.chosen}
     data = folder / "questions.jsonl"
-    given = ["--model", "extract", "--policy", "default", "--budget", BUDGET]
+    given = ["--model", "extract", "--budget", BUDGET]
     here("batch", "answer", folder / "index", data, "--out", folder / "batch", *given)
     row = json.loads((folder / "batch" / "answers.jsonl").read_text().splitlines()[0])
     assert {one["id"] for one in row["read"]} == units
@@ -179,7 +179,7 @@ def test_a_filter_is_the_same_at_every_door(
     done = here("select", folder / "index", QUESTION, "--budget", BUDGET, "--json", "-w", "source=travel*")
     assert json.loads(done.stdout)["context"] == found.context
     out, data = folder / "filtered", folder / "questions.jsonl"
-    given = ["--out", out, "--model", "extract", "--policy", "default", "--budget", BUDGET]
+    given = ["--out", out, "--model", "extract", "--budget", BUDGET]
     here("batch", "answer", folder / "index", data, *given, "-w", "source=travel*")
     row = json.loads((out / "answers.jsonl").read_text().splitlines()[0])
     assert {one["id"] for one in row["read"]} == {found.candidates.ids[i] for i in found.chosen}

@@ -36,7 +36,7 @@ _UNREAD_PER_ANSWER = 20  # with more than that, another pass is not worth it
 
 
 def read_questions(source: str | Path) -> tuple[Question, ...]:
-    """Read questions from lines ``{"id": ..., "question": ...}``, from Parquet, or from a question set.
+    """Read questions from lines ``{"id": ..., "question": ...}``, Parquet, CSV, or a question set.
 
     A line may have ``choices``; without an id its number is one. Columns of a Parquet file have these names,
     or ``query_id`` for the id.
@@ -51,8 +51,8 @@ def read_questions(source: str | Path) -> tuple[Question, ...]:
             raise InputError(
                 f"'{source}' is an index, not questions: give the questions first, then the index"
             )
-        if path.is_file():
-            raise InputError(f"'{source}' is not read: questions come in .jsonl, .jsonl.gz or .parquet files")
+        if path.is_file() and not name.endswith((".csv", ".csv.gz")):
+            raise InputError(f"'{source}' is not read: questions come in .jsonl, .csv or .parquet files")
         return load_questions(source)
     problems: list[str] = []
     found = []

@@ -61,12 +61,12 @@ def _of_rows(call: o.Call) -> Chosen:
 
 @o.command(
     "path folder policy set budget where model embedder engine workers limit json",
-    app=batch_app, name="answer", policy="balanced", workers=2,
+    app=batch_app, name="answer", workers=2,
 )  # fmt: skip
 def batch_answer(
     call: o.Call,
     questions: Annotated[
-        str, o.arg("JSONL or Parquet file with id and question, or a question set.", "QUESTIONS")
+        str, o.arg("JSONL, CSV or Parquet file with id and question, or a question set.", "QUESTIONS")
     ],
     total_tokens: Annotated[
         int | None, o.opt("Tokens that all questions may take; sets the price of a token.")

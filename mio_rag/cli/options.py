@@ -55,7 +55,7 @@ _FIRST: dict[str, Shared] = {
     "out": _opt(Path, _NEEDED, "File for what is learned.", "--out"),
     "folder": _opt(Path, _NEEDED, "Folder of the output; an interrupted run resumes there.", "--out"),
     "questions": _opt(
-        str | None, None, "Question set, where PATH has none; several with commas.", "--questions",
+        str | None, None, "Question set or CSV file if PATH has none; several with commas.", "--questions",
         metavar="DATA",
     ),
     "budget": _opt(

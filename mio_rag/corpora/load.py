@@ -30,6 +30,8 @@ from mio_rag.corpora.published import (
     is_published,
     load_published,
     read_published,
+    table_rows,
+    text_of,
 )
 from mio_rag.documents.files import MAX_BYTES, LeftOut, Read
 from mio_rag.errors import DataError, InputError, require
@@ -262,7 +264,9 @@ def load_passages(path: str | Path) -> Dataset:
 def load_questions(source: str | Path) -> tuple[Question, ...]:
     """The questions at a path or of a name, whether or not there is a corpus beside them.
 
-    source: a folder with questions.jsonl[.gz], such a file, or what `load_dataset` takes.
+    source: a folder with questions.jsonl[.gz], such a file, a table in .csv, or what `load_dataset` takes.
+        The columns of a table are fields of a line: question, and perhaps answers, evidence and others;
+        several answers have "|" between them.
 
     Raises `DataError` with every malformed line, or if there are no questions.
     """
@@ -270,6 +274,8 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     path = _find(folder, "questions") if folder.is_dir() else None
     if folder.is_file() and folder.name.endswith((".jsonl", ".jsonl.gz")):
         questions = _questions(folder)
+    elif folder.is_file() and folder.name.endswith((".csv", ".csv.gz")):
+        questions = _of_table(folder)
     elif is_published(source):
         questions = read_published(source).questions
     elif path is None or _find(folder, "corpus") is not None:
@@ -326,6 +332,26 @@ def _questions(path: Path) -> tuple[Question, ...]:
     if problems:
         raise DataError(_shortened(problems))
     return questions
+
+
+def _of_table(path: Path) -> tuple[Question, ...]:
+    """The questions of a table with a head; a spreadsheet may part its columns by semicolons or tabs."""
+    head = text_of(path).partition("\n")[0]
+    questions, problems = list[Question](), list[str]()
+    for number, (place, row) in enumerate(table_rows(path, max(",;\t", key=head.count), ["question"]), 1):
+        try:
+            if None in row:
+                raise InputError("the line has more cells than the head: put quotes around texts with commas")
+            lists = {
+                key: [one.strip() for one in (row[key] or "").split("|") if one.strip()]
+                for key in _LISTS & set(row)
+            }
+            questions.append(_question({**row, **lists, "id": row.get("id") or str(number)}))
+        except InputError as error:
+            problems += [f"{place}: {problem}" for problem in error.problems]
+    if problems:
+        raise DataError(_shortened(problems))
+    return tuple(questions)
 
 
 def _shortened(problems: list[str]) -> list[str]:
@@ -391,6 +417,7 @@ def _strings(row: Mapping[str, Any], key: str, numbers: bool = False) -> tuple[s
 
 _PASSAGE = ("id", "text", "title", "source", "start", "end", "date")
 _QUESTION = ("id", "question", "answers", "gold_ids", "gold_sources", "choices", "type", "evidence")
+_LISTS = {"answers", "gold_ids", "gold_sources", "choices", "evidence"}
 
 
 def _check_misspelt(row: Mapping[str, Any], fields: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mio_rag.batch.ask import read_questions
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import convert_rows, load_dataset, load_named, load_questions
 from mio_rag.errors import DataError
@@ -47,6 +48,39 @@ def test_layout(tmp_path: Path, ending: str) -> None:
         Question("1", "Is the Po long?", ("yes",), ("7",), choices=("yes", "no"), type="x"),
         Question("q2", "What?", gold_sources=("atlas",)),
     )
+
+
+@pytest.mark.parametrize("between", [",", ";"])
+def test_questions_come_in_a_table(tmp_path: Path, between: str) -> None:
+    table = tmp_path / "asked.csv"
+    rows = [
+        ["question", "answers", "evidence", "remark"],
+        ["Is the Po long?", "yes| very ", '"It is long, said ""he"".|Yes."', "x"],
+        ["What?", "", "", ""],
+    ]
+    table.write_text("\ufeff" + "\r\n".join(between.join(row) for row in rows) + "\r\n\r\n")
+    wanted = (
+        Question("1", "Is the Po long?", ("yes", "very"), evidence=('It is long, said "he".', "Yes.")),
+        Question("2", "What?"),
+    )
+    assert load_questions(table) == read_questions(table) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("frage,answers\nWho?,x\n", "no column question"),
+        ("question,answer\nWho?,x\n", "line 2: 'answer' is not a field: did you mean 'answers'"),
+        ("question,answers\nWho?,x\n ,y\n", "line 3: question '2' is empty"),
+        ("question,answers\nWho?,x,y\n", "more cells than the head"),
+        ("question,answers\n", "has no questions"),
+        ("", "no column question"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_named(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "asked.csv").write_text(text)
+    with pytest.raises(DataError, match=said):
+        load_questions(tmp_path / "asked.csv")
 
 
 def test_documents_with_questions_beside_them_are_a_set(tmp_path: Path) -> None:
