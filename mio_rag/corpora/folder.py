@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.documents.files import KINDS, MAX_BYTES, LeftOut, Read, read_folder
+from mio_rag.documents.files import MAX_BYTES, LeftOut, Read, read_folder
 from mio_rag.documents.passages import MAX_WORDS
 from mio_rag.errors import DataError
 
@@ -50,5 +50,7 @@ def load_folder(
 def _refuse(what: str, left_out: tuple[LeftOut, ...]) -> None:
     reasons = [f"{one.path}: {one.reason}" for one in left_out[:_SHOWN]]
     more = [f"and {len(left_out) - _SHOWN} more"] if len(left_out) > _SHOWN else []
-    expected = f"corpus.jsonl[.gz], or files with text ({', '.join(KINDS[:12])} and code)"
+    expected = (
+        "corpus.jsonl[.gz], or files with text (.pdf, .html, .docx, .xlsx, .pptx, .md, .txt, .csv and code)"
+    )
     raise DataError([f"{what} holds no text that can be read: expected {expected}", *reasons, *more])

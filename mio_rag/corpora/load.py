@@ -2,8 +2,9 @@
 
 Layout: a folder with
 
-    corpus.jsonl[.gz]      one object a line: {"id", "text", "title"?, "source"?, "start"?, "end"?, "date"?}
-    questions.jsonl[.gz]   {"id", "question", "answers"?, "gold_ids"?, "gold_sources"?, "choices"?, "type"?}
+    corpus.jsonl[.gz]      one object a line: {"id", "text", "title"?, "source"?, "start"?, "end"?, "date"?,
+                           "metadata"?}
+    questions.jsonl[.gz]   {"id"?, "question", "answers"?, "gold_ids"?, "gold_sources"?, "choices"?, "type"?}
 
 Without corpus.jsonl, the documents of the folder (.pdf, .docx, .md, .html, .txt and more) are the corpus,
 with the questions that lie beside them or without any. `load_dataset` also takes ``"demo"`` (bundled),
@@ -328,7 +329,7 @@ def _is_report(path: Path) -> bool:
 
 def _questions(path: Path) -> tuple[Question, ...]:
     problems: list[str] = []
-    questions = tuple(_parsed(path, _question, problems))
+    questions = tuple(_numbered(_parsed(path, _question, problems)))
     if problems:
         raise DataError(_shortened(problems))
     return questions
@@ -354,6 +355,26 @@ def _of_table(path: Path) -> tuple[Question, ...]:
     return tuple(questions)
 
 
+def _numbered(questions: Iterable[Question]) -> Iterator[Question]:
+    """Questions without an id get their number, from 1."""
+    for number, one in enumerate(questions, start=1):
+        yield one if one.id else dataclasses.replace(one, id=str(number))
+
+
+def questions_of(given: Iterable[Question | Mapping[str, Any]]) -> tuple[Question, ...]:
+    """Return questions that may be mappings, as lines of questions.jsonl; `InputError` for anything else."""
+    found, problems = [], list[str]()
+    for k, one in enumerate(given):
+        try:
+            found.append(one if isinstance(one, Question) else _question(one))
+        except (InputError, TypeError, AttributeError) as error:
+            told = error.problems if isinstance(error, InputError) else ["give a Question or a mapping"]
+            problems += [f"questions[{k}]: {problem}" for problem in told]
+    if problems:
+        raise InputError(problems)
+    return tuple(_numbered(found))
+
+
 def _shortened(problems: list[str]) -> list[str]:
     more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
     return [*problems[:_SHOWN], *more]
@@ -368,7 +389,7 @@ def _load_layout(folder: Path, name: str) -> Dataset:
     corpus, questions = _find(folder, "corpus"), _find(folder, "questions")
     assert corpus is not None
     passages = tuple(_parsed(corpus, _passage, problems))
-    asked = tuple(_parsed(questions, _question, problems)) if questions is not None else ()
+    asked = () if questions is None else tuple(_numbered(_parsed(questions, _question, problems)))
     if problems:
         raise DataError(_shortened(problems))
     return Dataset(name, passages, asked)
@@ -415,7 +436,7 @@ def _strings(row: Mapping[str, Any], key: str, numbers: bool = False) -> tuple[s
     return tuple(value)
 
 
-_PASSAGE = ("id", "text", "title", "source", "start", "end", "date")
+_PASSAGE = ("id", "text", "title", "source", "start", "end", "date", "metadata")
 _QUESTION = ("id", "question", "answers", "gold_ids", "gold_sources", "choices", "type", "evidence")
 _LISTS = {"answers", "gold_ids", "gold_sources", "choices", "evidence"}
 
@@ -430,6 +451,9 @@ def _check_misspelt(row: Mapping[str, Any], fields: Sequence[str]) -> None:
 
 def _passage(row: Mapping[str, Any]) -> Passage:
     _check_misspelt(row, _PASSAGE)
+    metadata = row.get("metadata")
+    if not isinstance(metadata, dict | None):
+        raise InputError("'metadata' is not an object: give names and values")
     return Passage(
         _string(row, "id", required=True),
         _string(row, "text", required=True),
@@ -438,13 +462,14 @@ def _passage(row: Mapping[str, Any]) -> Passage:
         row.get("start"),  # what is no place in a document is refused there
         row.get("end"),
         _string(row, "date"),
+        metadata=metadata or {},
     )
 
 
 def _question(row: Mapping[str, Any]) -> Question:
     _check_misspelt(row, _QUESTION)
     return Question(
-        id=_string(row, "id", required=True),
+        id=_string(row, "id"),
         text=_string(row, "question", required=True),
         answers=_strings(row, "answers"),
         gold_ids=_strings(row, "gold_ids", numbers=True),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.corpora.load import load_questions, source_name
+from mio_rag.corpora.load import load_questions, questions_of, source_name
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError
 from mio_rag.evaluation.contenders import DEFAULT_METHODS
@@ -31,7 +31,7 @@ from mio_rag.types import Question
 
 def evaluate(
     collection: Any,
-    questions: str | Path | Sequence[Question] | None = None,
+    questions: str | Path | Sequence[Question | Mapping[str, Any]] | None = None,
     *,
     methods: Sequence[str] = DEFAULT_METHODS,
     budgets: Sequence[int] = (256, 1024),
@@ -48,7 +48,7 @@ def evaluate(
     """Compare selection methods and policies on questions, as `mio-rag evaluate` does.
 
     collection: a `mio_rag.Collection`, an index, or a path or name that a collection can be made of.
-    questions: a path or name of a question set, or the questions; default: those of the collection.
+    questions: a path or name of a question set, or questions, also as mappings; default: the collection's.
     methods: names of `mio_rag.methods`, those of `register_method`, and policies (with a model).
     budgets: largest contexts, in tokens.
     model: also answers, and answers are scored: a generator or its specification, "openai:NAME" for instance.
@@ -104,7 +104,7 @@ def evaluate(
 
 
 def _opened(
-    collection: Any, questions: str | Path | Sequence[Question] | None, embedder: str
+    collection: Any, questions: str | Path | Sequence[Question | Mapping[str, Any]] | None, embedder: str
 ) -> tuple[CorpusIndex, Dataset]:
     source: str | Path | None = None
     if isinstance(collection, (str, Path)):
@@ -120,7 +120,7 @@ def _opened(
         named = questions if questions is not None else source
         assert named is not None
         return index, Dataset(source_name(named), tuple(index.passages), load_questions(named))
-    return index, Dataset(index.name, tuple(index.passages), tuple(questions))
+    return index, Dataset(index.name, tuple(index.passages), questions_of(questions))
 
 
 def _building(source: str | Path, embedder: str) -> Building | None:

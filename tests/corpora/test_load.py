@@ -10,8 +10,15 @@ import pytest
 
 from mio_rag.batch.ask import read_questions
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.corpora.load import convert_rows, load_dataset, load_named, load_questions
-from mio_rag.errors import DataError
+from mio_rag.corpora.load import (
+    convert_rows,
+    load_dataset,
+    load_named,
+    load_passages,
+    load_questions,
+    questions_of,
+)
+from mio_rag.errors import DataError, InputError
 from mio_rag.types import Passage, Question
 
 CORPUS = [
@@ -362,3 +369,25 @@ def test_an_unreachable_hub_is_an_error_with_the_name(
     monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", str(tmp_path))
     with pytest.raises(DataError, match=r"hf:squad_v2.*could not be fetched"):
         load_named("squad_v2", limit=3)
+
+
+def test_passages_keep_their_metadata(tmp_path: Path) -> None:
+    write(
+        tmp_path, "notes.jsonl", [{"text": "Bread.", "metadata": {"tenant": "a", "size": 3}}, {"text": "Po."}]
+    )
+    found = load_passages(tmp_path / "notes.jsonl").passages
+    assert [dict(one.metadata) for one in found] == [{"tenant": "a", "size": 3}, {}]
+    write(tmp_path, "notes.jsonl", [{"text": "Bread.", "metadata": "a"}])
+    with pytest.raises(DataError, match="'metadata' is not an object"):
+        load_passages(tmp_path / "notes.jsonl")
+
+
+def test_questions_without_ids_are_numbered(tmp_path: Path) -> None:
+    rows = [{"question": "Is the Po long?", "answers": ["yes"]}, {"id": "q", "question": "What?"}]
+    write(tmp_path, "questions.jsonl", rows)
+    assert [one.id for one in load_questions(tmp_path)] == ["1", "q"]
+    assert questions_of(rows) == load_questions(tmp_path)
+    with pytest.raises(InputError, match=r"questions\[0\]: 'question' is missing"):
+        questions_of([{"answers": ["yes"]}])
+    with pytest.raises(InputError, match=r"questions\[1\]: give a Question or a mapping"):
+        questions_of([rows[0], "What?"])
