@@ -91,7 +91,9 @@ def text_of(path: Path) -> str:
     try:
         data = path.read_bytes()
         return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+    except UnicodeDecodeError as error:
+        raise DataError(f"'{path}' is not in UTF-8 ({error}): save it as UTF-8") from error
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 

@@ -82,10 +82,11 @@ def test_questions_come_in_a_table(tmp_path: Path, between: str) -> None:
         ("question,answers\nWho?,x,y\n", "more cells than the head"),
         ("question,answers\n", "has no questions"),
         ("", "no column question"),
+        ("question\nH\xf6he?\n", "not in UTF-8 .* save it as UTF-8"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_named(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "asked.csv").write_text(text)
+    (tmp_path / "asked.csv").write_text(text, encoding="latin-1")
     with pytest.raises(DataError, match=said):
         load_questions(tmp_path / "asked.csv")
 
