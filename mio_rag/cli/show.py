@@ -89,8 +89,7 @@ def _proof(selection: Selection) -> str:
         return "proven: nothing that is allowed and fits is worth its price"
     if result.is_optimal:
         within = f" to within {result.gap:.2%}" if result.gap and result.gap > 1e-4 else ""
-        of = "" if selection.counts_parts is None else f" {selection.counts_parts},"
-        return f"proven optimal{within}: no other choice{of} is worth more"
+        return f"proven optimal{within} by the estimated relevance"
     why = "; ".join(filter(None, [result.limit and f"the {result.limit} limit came first", result.message]))
     most = ""
     if result.gap is not None:  # what is not proven never reads as nothing

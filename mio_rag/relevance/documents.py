@@ -147,7 +147,7 @@ def terms(pool: Pool) -> FloatArray:
     own, many = np.ones(len(units.owners)), 1.0
     if (scope := pool.scores.get("scope")) is not None:
         where = pool.sources or pool.ids
-        in_scope = {where[i] for i in np.flatnonzero(scope >= _NAMED)}
+        in_scope = {where[i] for i in np.flatnonzero(scope >= _NAMED).tolist()}
         many = max(1.0, len(in_scope) / _FEW)
         own = scope[units.owners]
         if "dense_rest" in units.scores:
