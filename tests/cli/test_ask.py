@@ -64,7 +64,9 @@ def test_the_context_is_on_stdout_and_the_rest_on_stderr(index: Path) -> None:
     assert re.match(r"\[1\] \S", shown.stdout)
     chosen = [one for one in told["reasons"] if one["selected"]]
     assert all(one["text"] in shown.stdout for one in chosen)
-    assert re.match(r"Used \d+ of 300 tokens, \d passages?: proven optimal by the estimated relevance", shown.stderr)
+    assert re.match(
+        r"Used \d+ of 300 tokens, \d passages?: proven optimal by the estimated relevance", shown.stderr
+    )
     assert "selected:" not in shown.stderr
     why = here(*asked, "--why")
     assert why.stdout == shown.stdout
