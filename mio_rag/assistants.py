@@ -181,7 +181,7 @@ class Assistants:
             "budget_tokens": chosen.budget,
             "answerable": chosen.answerable,
             "left_out": len(chosen.pool) - len(chosen.ids),
-            "notes": [*map(str, chosen.notes), *(str(one.message) for one in noticed)],
+            "notes": list(dict.fromkeys([*map(str, chosen.notes), *(str(one.message) for one in noticed)])),
         }
         return Reply(_numbered(chosen), data)
 

@@ -32,7 +32,7 @@ from mio_rag.ask import answer_from
 from mio_rag.context import RegexCounter, TokenCounter
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError
-from mio_rag.filters import Filter
+from mio_rag.filters import Filter, Lacking
 from mio_rag.generation import Generator, as_generator, make_generator, reader_spec
 from mio_rag.generation.base import Streamed
 from mio_rag.policies.compose import compose
@@ -122,12 +122,13 @@ def select(
                 f"embeddings has shape {rows.shape}, expected ({len(given)}, d): a row a passage"
             )
         given = [replace(one, vector=row) for one, row in zip(given, rows, strict=True)]
+    lacking: tuple[Lacking, ...] = ()
     if kept := Filter(where):
-        at = kept.rows(given)
+        at, lacking = kept.applied(given)
         given, arrays = [given[k] for k in at], {name: values[at] for name, values in arrays.items()}
     if not given:
         nothing = Candidates([], [], np.zeros(0), np.zeros(0, np.int64), question=question)
-        return chooser.select(nothing, allowed)
+        return chooser.select(nothing, allowed).noted(lacking)
     if "scores" not in arrays and embedder is None and all(one.vector is None for one in given):
         own = [one.score for one in given]
         arrays |= {} if None in own else {"scores": checked_scores(own, len(own))}  # type: ignore[arg-type]
@@ -147,7 +148,8 @@ def select(
         place = {one.id: k for k, one in enumerate(given)}
         costs = costs[[place[name] for name in pool.ids]]
         pool = replace(pool, tokens=costs)  # type: ignore[arg-type]
-    return _by_method(method, chooser)(pool, allowed, count if costs is None else None)
+    chosen = _by_method(method, chooser)(pool, allowed, count if costs is None else None)
+    return chosen.noted(lacking)
 
 
 class Collection:
@@ -232,8 +234,9 @@ class Collection:
             session = self._session(retriever, chooser, settings, allowed)
             outcome = session.select(Question("question", question), None, allowed).check()
             assert outcome.selection is not None
-            return outcome.selection
-        return _by_method(method, chooser)(retriever.retrieve(question), allowed, retriever.counter)
+            return outcome.selection.noted(retriever.index.lacking)
+        found = _by_method(method, chooser)(retriever.retrieve(question), allowed, retriever.counter)
+        return found.noted(retriever.index.lacking)
 
     def ask(
         self,
@@ -262,11 +265,13 @@ class Collection:
             selection, answer = answer_from(
                 retriever, question, reader, chooser, budget_tokens=allowed, max_tokens=answer_tokens
             )
-            return replace(answer, selection=selection)
+            return replace(answer, selection=selection.noted(retriever.index.lacking))
         session = replace(self._session(retriever, chooser, settings, allowed), max_tokens=answer_tokens)
         outcome = session.attempt(Question("question", question), reader, allowed).check()
         assert outcome.reply is not None
-        return replace(outcome.reply.answer, selection=outcome.selection)
+        selected = outcome.selection
+        noted = None if selected is None else selected.noted(retriever.index.lacking)
+        return replace(outcome.reply.answer, selection=noted)
 
     async def aselect(self, question: str, **options: Any) -> Selection:
         """`select` in a worker thread."""

@@ -145,6 +145,10 @@ class Lacking(NamedTuple):
     of: int
     code: str = "filter_key_missing"
 
+    def to_dict(self) -> dict[str, str]:
+        """Return it as notes of selections are, for JSON."""
+        return {"code": self.code, "text": str(self)}
+
     def __str__(self) -> str:
         have, them = ("has", "it") if self.documents == 1 else ("have", "them")
         return (

@@ -320,3 +320,10 @@ class TestCollection:
     def test_what_does_not_fit_is_named(self, docs: Collection, call, message: str) -> None:
         with pytest.raises(InputError, match=message):
             call(docs)
+
+
+def test_documents_that_a_filter_leaves_out_for_lack_of_its_key_are_named() -> None:
+    given = [{"text": "a b c", "tenant": "a"}, {"text": "d e"}]
+    (note,) = select("who?", given, scores=[0.9, 0.8], where={"tenant": "a"}, **RAW).notes
+    assert note.code == "filter_key_missing"
+    assert "1 of 2 documents" in note

@@ -71,7 +71,8 @@ def select(
             selection = _by_method(ranks, chosen, retriever, question)
     rate = chosen.rate("" if reader is None else reader.name)
     if output.as_json:
-        told = selection.to_dict(question=question, why=call.why, proof=call.proof)
+        noted = selection.noted(found.index.lacking)  # as text it was told already
+        told = noted.to_dict(question=question, why=call.why, proof=call.proof)
         told |= {} if rate is None else {"dollars": rate.cost(selection.tokens_used)}
         output.json({**told, **({"search": searched} if searched else {})})
     else:
@@ -216,6 +217,7 @@ def ask(
             told, selection = _outcome_json(call, outcome, chosen, rate), outcome.selection
         else:
             told, selection = _answered(call, chosen, reader, retriever, rate, refusing)
+        told["notes"] += [one.to_dict() for one in index.lacking]
         if cache is not None and (outcome is None or (selection and outcome.trace.ended == "stop")):
             cache.put(question, scope, told)
     if output.as_json:

@@ -209,8 +209,8 @@ class CorpusIndex:
     def only(self, where: Filter | Mapping[str, Any] | Sequence[str] | str | None) -> CorpusIndex:
         """Return the index for questions that may be answered from some passages alone.
 
-        where: see `mio_rag.filters`. What an index was restricted to before stays so. Documents that lack a
-            key are counted in `lacking`, and in a `Notice`.
+        where: see `mio_rag.filters`. What an index was restricted to before stays so, and what lies outside
+            is not looked at. Documents that lack a key are counted in `lacking`, and in a `Notice`.
 
         Raises `InputError` for a condition that is none, a key that no passage has, or if no passage meets
         all.
@@ -218,11 +218,10 @@ class CorpusIndex:
         conditions = where if isinstance(where, Filter) else Filter(where)
         if not conditions:
             return self
-        rows, lacking = conditions.applied(self.passages)
+        among = np.arange(len(self)) if self.allowed is None else np.flatnonzero(self.allowed)
+        rows, lacking = conditions.applied(self.passages[k] for k in among.tolist())
         allowed = np.zeros(len(self), dtype=bool)
-        allowed[rows] = True
-        if self.allowed is not None:
-            allowed &= self.allowed
+        allowed[among[rows]] = True
         if not allowed.any():
             raise InputError(f"no passage of '{self.name}' meets the filter: loosen it")
         allowed.flags.writeable = False

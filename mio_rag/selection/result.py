@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from mio_rag.context import Block, documents, merged, render_context
 from mio_rag.errors import InputError
+from mio_rag.filters import Lacking
 from mio_rag.formulations.numbers import plural
 from mio_rag.pool import Candidates
 from mio_rag.relevance.complete import complete
@@ -328,6 +329,11 @@ class Selection:
         return [
             n for n, text in enumerate(self.texts, 1) if words and words in " ".join(text.casefold().split())
         ]
+
+    def noted(self, lacking: Iterable[Lacking]) -> Selection:
+        """Return the selection with notes on documents that a filter left out."""
+        found = tuple(Note(one.code, str(one)) for one in lacking)
+        return replace(self, notes=(*self.notes, *found)) if found else self
 
     def to_dict(
         self, *, question: str | None = None, why: bool = False, proof: bool = False

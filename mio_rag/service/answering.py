@@ -57,6 +57,7 @@ class Asked:
     changes: settings of the selection program that the request brings.
     deadline: by `time.monotonic`.
     budget_tokens, pool, max_tokens: None: as the policy says.
+    where: holds next to the filter of the caller's key.
     wrapped: what the reader is asked through, such as a conversation.
     tell: called with each piece of the answer as it is written.
     """
@@ -79,7 +80,7 @@ class Asked:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], began: float, caller: Caller = FREE, **more: Any) -> Asked:
-        """Return the request of a checked body; its filter holds next to that of the caller's key."""
+        """Return the request of a checked body."""
         own = {name: given[name] for name in _SELECTOR if given.get(name) is not None}
         names = ("budget_tokens", "pool", "more_tokens", "max_tokens", "model", "why", "proof")
         return cls(
@@ -87,7 +88,7 @@ class Asked:
             began + given["deadline_seconds"],
             {**PRESETS[given["preset"]], **own},
             token_price=given["token_price"] or 0.0,
-            where=caller.where & Filter(given.get("where")),
+            where=Filter(given.get("where")),
             caller=caller,
             **{name: given[name] for name in names if given.get(name) is not None},
             **more,
@@ -196,7 +197,7 @@ class Answering:
         own, policy = serving.session, serving.policy
         retriever = copy(own.kit.retriever)
         assert retriever is not None
-        retriever.index = index = self.documents.index(asked.where)
+        retriever.index = index = self.documents.index(asked.where, asked.caller.where)
         retriever.pool = asked.pool or retriever.pool
         retriever.link_hops = retriever.link_hops if index.links is not None else 0
         retriever.counter = reader
@@ -258,7 +259,7 @@ class Answering:
             assert made is not None
             found = outcome.results["retrieve"]
             self._keep(key, session, found)
-            data = _shown(asked, made) | search_report(outcome)
+            data = _shown(asked, made, session) | search_report(outcome)
             if rate is not None:
                 data["dollars"] = rate.cost(made.tokens_used)
             if asked.more_tokens is not None:
@@ -293,7 +294,7 @@ class Answering:
                 "program": asked.changes,
                 "shown": [asked.why, asked.proof],
                 "numbers": [asked.pool, asked.budget_tokens, asked.max_tokens, asked.token_price],
-                "where": asked.where.to_dict(),
+                "where": (asked.caller.where & asked.where).to_dict(),
                 "policy": governed.state()["sha256"],
                 "price": None if rate is None else rate.token_price,
                 "model": content_of(self.readers[name]),
@@ -358,7 +359,7 @@ class Answering:
         if rate is not None:
             usage["dollars"] = _cost(rate, total)
         return {
-            **(nothing_read(asked) if selection is None else _shown(asked, selection)),
+            **(nothing_read(asked) if selection is None else _shown(asked, selection, session)),
             **self._judged(asked.question, selection, answer),
             "model": answer.generator or reader.name,
             "usage": usage,
@@ -410,8 +411,9 @@ def _cost(rate: Rate | None, total: Any) -> float:
     return 0.0 if rate is None else rate.cost(total.prompt_tokens, total.completion_tokens)
 
 
-def _shown(asked: Asked, made: Selection) -> dict[str, Any]:
-    return made.to_dict(question=asked.question, why=asked.why, proof=asked.proof)
+def _shown(asked: Asked, made: Selection, session: Session) -> dict[str, Any]:
+    index = session.kit.retriever.index  # type: ignore[union-attr]
+    return made.noted(index.lacking).to_dict(question=asked.question, why=asked.why, proof=asked.proof)
 
 
 # -- what responses report --------------------------------------------------------------------------------

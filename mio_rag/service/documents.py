@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,25 +56,28 @@ class Documents:
         if index is None:
             index = self._opened()
         self._stamp = self._stamped()
-        self._index = index.only(self._where)
+        self._index = replace(index.only(self._where), lacking=())
         self._matching: OrderedDict[str, tuple[CorpusIndex, CorpusIndex]] = OrderedDict()
 
-    def index(self, where: Filter | None = None) -> CorpusIndex:
+    def index(self, where: Filter | None = None, locked: Filter | None = None) -> CorpusIndex:
         """Return the index as it is now, restricted to what meets a filter.
+
+        locked: condition on what may be looked at: nothing is told of other documents.
 
         Raises `InputError` for a key that no passage has, or if no passage meets the filter.
         """
         self._look()
         index = self._index
-        if not where:
+        if not where and not locked:
             return index
-        key = json.dumps(where.to_dict(), sort_keys=True, default=str)
+        filters = [one or Filter() for one in (locked, where)]
+        key = json.dumps([one.to_dict() for one in filters], sort_keys=True, default=str)
         with self._lock:
             whole, found = self._matching.get(key, (None, index))
             if whole is index:
                 self._matching.move_to_end(key)
                 return found
-        found = index.only(where)
+        found = replace(index.only(filters[0]), lacking=()).only(filters[1])
         with self._lock:
             self._matching[key] = index, found
             while len(self._matching) > _FILTERS:
@@ -99,7 +103,7 @@ class Documents:
             if index is not None:
                 if index.embedder.name != self._index.embedder.name:
                     raise InputError("the new index has another embedder: start the service again")
-                index = index.only(self._where)
+                index = replace(index.only(self._where), lacking=())
                 with self._lock:
                     self._index = index
                     self._matching.clear()

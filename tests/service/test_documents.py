@@ -18,6 +18,7 @@ from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
 from mio_rag.service.documents import Documents
+from mio_rag.service.keys import Keys, new_key
 from mio_rag.session.cache import AnswerCache
 from mio_rag.sources import Building, open_source
 
@@ -137,6 +138,31 @@ def test_a_filter_restricts_what_is_read(client: TestClient, path: str) -> None:
         got = client.post(path, json={**ASKED, "where": where})
         assert got.status_code == 400
         assert words in got.json()["error"]["message"]
+
+
+def test_documents_that_lack_a_key_are_named_but_not_those_of_others(folder: Path, tmp_path: Path) -> None:
+    (folder / "a.md").write_text("---\nsalary: 9\n---\n# Skerryvore\n\nIt is 48 metres tall.\n")
+    (folder / "c.md").write_text("---\ntenant: b\nyear: 1811\n---\n# Lamps\n\nThe lamps were lit in 1811.\n")
+    new, table = new_key("b")
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'{table}where = "tenant=b"\n')
+    app = create_app(Documents(str(folder), TFIDF), make_generator("extractive"), keys=Keys(keys, "k" * 20))
+    with TestClient(app) as client:
+
+        def asked(key: str, path: str, where: str | None) -> Any:
+            head = {"Authorization": f"Bearer {key}"}
+            return client.post(path, json={**ASKED, "where": where}, headers=head).json()
+
+        def notes(key: str, path: str, where: str | None) -> list[str]:
+            told = asked(key, path, where)["notes"]
+            return [one["text"][:23] for one in told if one["code"] == "filter_key_missing"]
+
+        for path in ("/select", "/ask"):
+            assert notes("k" * 20, path, "year=1811") == ["2 of 3 documents have n"]
+            assert notes(new, path, "year=1811") == ["1 of 2 documents has no"]
+            assert notes(new, path, None) == []
+        for key, known in (("k" * 20, True), (new, False)):
+            assert ("'salary'" in asked(key, "/select", "salery=1")["error"]["message"]) is known
 
 
 def test_a_filter_of_the_service_holds_for_everything(folder: Path) -> None:
