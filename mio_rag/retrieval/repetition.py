@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, combinations
 from pathlib import Path
 from zlib import crc32
 
@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 
 from mio_rag.context import numbered, overlap_at
 from mio_rag.retrieval.vectors import read_arrays, unfit
+from mio_rag.retrieval.versions import older_versions, told_apart
+from mio_rag.retrieval.words import Words
 from mio_rag.types import Passage, moment
 
 REPETITION_FILE = "repetition.npz"
@@ -92,11 +94,13 @@ class Repetition:
     def among(
         self, rows: Sequence[int], passages: Sequence[Passage], question: str = ""
     ) -> NDArray[np.float32] | None:
-        """Exact similarity of the near-duplicates of a pool, shape (len(rows), len(rows)); None without any.
+        """Similarity of the near-duplicates and versions of a pool, shape (len(rows),) * 2; None without any.
+
+        Of near-duplicates that is their exact Jaccard similarity; of versions see `older_versions`.
 
         Passages of one source that overlap are not duplicates: what they share is read once anyway. Nor are
         those whose numbers or names differ, unless dates tell which of them holds; nor those of which the
-        question names one, as by a month or a version.
+        question names one (of dated ones the older), as by a month or a version.
 
         passages: those of the rows.
         """
@@ -105,19 +109,21 @@ class Repetition:
         for k, group in enumerate(self.groups[chosen].tolist()):
             members.setdefault(group, []).append(k)
         alike = np.zeros((chosen.size, chosen.size), dtype=np.float32)
-        for group in members.values():
-            shingles = {k: _shingles(passages[k].text) for k in group if len(group) > 1}
-            for a in shingles:
-                for b in shingles:
-                    one, other = passages[a], passages[b]
-                    if (
-                        a < b
-                        and _same_facts(one, other)
-                        and not _told_apart(one, other, question)
-                        and not self._overlap(chosen[a], chosen[b], one, other)
-                    ):
-                        found = _jaccard(shingles[a], shingles[b])
-                        alike[a, b] = alike[b, a] = found if found >= LEAST_SIMILARITY else 0.0
+        several = [group for group in members.values() if len(group) > 1]
+        words = Words.of([p.text for p in passages]) if several else Words()
+        for group in several:
+            shingles = {k: _shingles(passages[k].text) for k in group}
+            for a, b in combinations(group, 2):
+                one, other = passages[a], passages[b]
+                if (
+                    _same_facts(one, other)
+                    and not _told_apart(one, other, question, words)
+                    and not self._overlap(chosen[a], chosen[b], one, other)
+                ):
+                    found = _jaccard(shingles[a], shingles[b])
+                    alike[a, b] = alike[b, a] = found if found >= LEAST_SIMILARITY else 0.0
+        for a, b, share in older_versions(passages, question):
+            alike[a, b] = alike[b, a] = max(share, alike[a, b])
         return alike if alike.any() else None
 
     def _overlap(self, a: int, b: int, one: Passage, other: Passage) -> bool:
@@ -258,14 +264,13 @@ def _same_facts(one: Passage, other: Passage) -> bool:
     return _facts(one.text) == _facts(other.text)
 
 
-def _told_apart(one: Passage, other: Passage, question: str) -> bool:
-    """Whether a question holds a word that only one of two near-duplicates, or of their names, has."""
-    asked = set(re.findall(r"\w+", question.casefold()))
-    mine, others = (
-        set(re.findall(r"[^\W_]+", " ".join((p.text, p.title, p.source, p.date, *p.section)).casefold()))
-        for p in (one, other)
-    )
-    return bool(asked & (mine ^ others))
+def _told_apart(one: Passage, other: Passage, question: str, words: Words) -> bool:
+    """Whether a question holds a word that only one of two near-duplicates has, of dated ones the older."""
+    older, newer = sorted(([one], [other]), key=lambda side: moment(side[0].date))
+    if told_apart(older, newer, question, words):
+        return True
+    dated = one.date and other.date and moment(one.date) != moment(other.date)
+    return not dated and told_apart(newer, older, question, words)
 
 
 def _facts(text: str) -> list[str]:

@@ -408,7 +408,7 @@ class Repeats:
         return f"{part} {verb}{already} read with {most}{more}"
 
     def newer(self, i: int, barred: Collection[int] = ()) -> str:
-        """Which passage of the pool is the newest version of one that is outdated.
+        """Which document, or passage without one, is the newest version of one that is outdated.
 
         barred: candidates that must not be read, and so replace nothing.
         """
@@ -417,8 +417,8 @@ class Repeats:
         assert dates is not None
         others = (k for k in np.flatnonzero(alike[i]).tolist() if k not in barred)
         j = max(others, key=lambda k: moment(dates[k]))
-        told = f"({dates[j]}; {_alike(alike[i, j])})"
-        return f"not read: '{self._candidates.ids[j]}' is a newer version of it {told}"
+        source = self._candidates.sources[j] if self._candidates.sources else ""
+        return f"not read: an older version of '{source or self._candidates.ids[j]}' ({dates[j]})"
 
     def copied(self, i: int) -> str:
         """Which passage that is read it is nearly a copy of: "a near-duplicate of 'b' ..."; or ""."""

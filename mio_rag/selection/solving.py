@@ -136,16 +136,16 @@ def _why_units(choice: Choice) -> list[str]:
     ]
 
 
-def _not_cut(choice: Choice) -> list[str]:
-    """Which passages have no sentence among the candidates, since a near-duplicate has."""
+def _replaced(choice: Choice) -> dict[str, list[str]]:
+    """By code of the note, which passages have no sentence among the candidates, since another one has."""
     ids, dates = choice.formulation.passages.ids, choice.formulation.passages.dates
-    said = []
+    said: dict[str, list[str]] = {"older_version": [], "near_duplicate": []}
     for i, j in sorted(choice.formulation.not_cut.items()):
-        newer = dates is not None and moment(dates[j]) > moment(dates[i]) != ""
-        said.append(
-            f"'{ids[i]}' ('{ids[j]}' is {f'newer: {dates[j]}' if newer and dates else 'nearly the same'})"
-        )
-    return [f"not cut into sentences, of near-duplicates: {', '.join(said)}"] if said else []
+        if dates and moment(dates[j]) > moment(dates[i]) != "":
+            said["older_version"].append(f"'{ids[i]}', an older version of '{ids[j]}'")
+        else:
+            said["near_duplicate"].append(f"'{ids[i]}', nearly the same as '{ids[j]}'")
+    return {code: [f"left out: {'; '.join(each)}"] for code, each in said.items() if each}
 
 
 def _why_nothing(choice: Choice) -> list[str]:
@@ -297,7 +297,7 @@ def concluded(choice: Choice) -> Selection:
         "constraint": side.notes(result.x),
         "units": _why_units(choice),
         "merged": _how_read(choice),
-        "near_duplicate": _not_cut(choice),
+        **_replaced(choice),
         "answerable": _no_answer_here(choice, likely),
         "nothing_selected": _why_nothing(choice),
     }

@@ -136,8 +136,8 @@ class TestCut:
         assert cut(undated).candidates.cut_from == ("p0",)
         assert cut(undated, fixed=[-1, 1]).candidates.cut_from == ("p1",)
         assert sorted(cut(undated, one=False).candidates.cut_from) == ["p0", "p1"]
-        newer = "not cut into sentences, of near-duplicates: 'p0' ('p1' is newer: 2025-01-01)"
-        same = "not cut into sentences, of near-duplicates: 'p1' ('p0' is nearly the same)"
+        newer = "left out: 'p0', an older version of 'p1'"
+        same = "left out: 'p1', nearly the same as 'p0'"
         assert newer in SENTENCES.select(dated, 50, COUNTER).notes
         assert same in SENTENCES.select(undated, 50, COUNTER).notes
 

@@ -1,0 +1,110 @@
+"""Which passages of a pool are older versions of others: the same section of the same document, later.
+
+Two documents are versions of one another if they have different dates, and titles and file names that are
+equal but for dates and marks of a version. What is under the same headings in both is then compared by its
+words, numbers counting as equal: an amount is what changes.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations
+
+from mio_rag.retrieval.words import Words
+from mio_rag.types import Passage, moment
+
+#: So much of the words of a passage must stand under the same headings of a newer document that replaces it.
+LEAST_SHARED = 0.6
+
+_MONTHS = "|".join(name for k in range(1, 13) for name in (calendar.month_name[k], calendar.month_abbr[k]))
+_YEAR = r"(?:19|20)\d\d"
+#: What tells versions of a document apart in its title, its name or a heading.
+_MARK = re.compile(
+    rf"(?<![^\W_])(?:(?:\d{{1,2}}[-/. _]+)?(?:{_MONTHS})[-/., _]+(?:\d{{1,2}}[-/., _]+)?{_YEAR}"
+    rf"|\d{{1,2}}([-/._])\d{{1,2}}\1{_YEAR}|{_YEAR}([-/._])\d{{1,2}}\2\d{{1,2}}"
+    rf"|{_YEAR}(?:[-/_]\d\d)?|{_YEAR}[01]\d[0-3]\d|fy ?(?:\d\d)?\d\d"
+    r"|(?:v|ver|version|rev|revision|r|edition|ed)[-. _]*\d+(?:[._]\d+)*|\(\d+\)"
+    r"|archived?|copy|current|draft|final|former|latest|new|obsolete|old|previous|revised|superseded|updated"
+    r"|version|revision)(?![^\W_])",
+    re.IGNORECASE,
+)
+
+
+def told_apart(older: Sequence[Passage], newer: Sequence[Passage], question: str, words: Words) -> bool:
+    """Whether a question has a word that the older passages, or their names, have and the newer ones lack."""
+    mine, others = (
+        {
+            word
+            for p in side
+            for word in words(" ".join((p.text, p.title, p.source, _said(p.date), *p.section)))
+        }
+        for side in (older, newer)
+    )
+    return bool((mine - others).intersection(words(question)))
+
+
+def older_versions(passages: Sequence[Passage], question: str) -> Iterator[tuple[int, int, float]]:
+    """Yield each passage that is an older version, the newer passage nearest to it, and what they share.
+
+    That is the part, in (0, 1], of the words of the older passage that the newer document has under the same
+    headings. A passage that has a word of the question which the newer document lacks is none.
+    """
+    dated: dict[str, list[int]] = {}
+    for k, passage in enumerate(passages):
+        if passage.source and passage.date:
+            dated.setdefault(passage.source, []).append(k)
+    pairs = [
+        (a, b)
+        for a, b in combinations(dated.values(), 2)
+        if moment(passages[a[0]].date) != moment(passages[b[0]].date)
+        and _same_document(passages[a[0]], passages[b[0]])
+    ]
+    if not pairs:
+        return
+    words = Words.of([passage.text for passage in passages])
+    counts: dict[int, Counter[str]] = {}
+    for k in {k for pair in pairs for side in pair for k in side}:
+        counts[k] = Counter(re.sub(r".*\d.*", "0", word) for word in words(passages[k].text))
+    for pair in pairs:
+        older, newer = sorted(pair, key=lambda rows: moment(passages[rows[0]].date))
+        for a in older:
+            same = [b for b in newer if not _sections(passages[a]).isdisjoint(_sections(passages[b]))]
+            # Passages of two versions do not begin at the same place: what one holds may be in two.
+            same = sorted(same, key=lambda b: (counts[a] & counts[b]).total(), reverse=True)[:2]
+            there: Counter[str] = sum((counts[b] for b in same), Counter())
+            share = (counts[a] & there).total() / max(1, counts[a].total())
+            if share >= LEAST_SHARED and not told_apart(
+                [passages[a]], [passages[b] for b in newer], question, words
+            ):
+                yield a, same[0], share
+
+
+def _said(date: str) -> str:
+    """A date with the name of its month, as questions have it."""
+    month = re.match(r"\d{4}-(\d\d)", date)
+    return f"{date} {calendar.month_name[int(month[1])]}" if month else date
+
+
+def _same_document(one: Passage, other: Passage) -> bool:
+    """Whether titles or file names are equal but for marks of a version, and neither contradicts that."""
+    pairs = (
+        (_name(one.title), _name(other.title)),
+        (_name(re.sub(r"\.\w{1,5}$", "", one.source)), _name(re.sub(r"\.\w{1,5}$", "", other.source))),
+    )
+    return any(a == b != frozenset() for a, b in pairs) and all(a <= b or b <= a for a, b in pairs)
+
+
+@lru_cache(maxsize=4096)
+def _name(text: str) -> frozenset[str]:
+    """The words of a name but for dates, years and marks of a version."""
+    return frozenset(re.findall(r"[^\W_]+", _MARK.sub(" ", text.casefold())))
+
+
+def _sections(passage: Passage) -> set[tuple[frozenset[str], ...]]:
+    """The headings under which a passage stands, as `_name` reads them."""
+    paths = {unit.section or passage.section for unit in passage.units} or {passage.section}
+    return {tuple(map(_name, path)) for path in paths}
