@@ -244,7 +244,24 @@ class StoreIndex(CorpusIndex):
         for one in found:
             if not isinstance(one, Passage):
                 raise InputError(f"'{self.name}' returned a {type(one).__name__}, expected Passage objects")
-        return list({one.id: one for one in reversed(found)}.values())[::-1]
+        return self._told_apart(found)
+
+    def _told_apart(self, found: Sequence[Passage]) -> list[Passage]:
+        """Each hit once; an id that several texts have, as that of a document, gets a hash of each text."""
+        with self._state["lock"]:
+            texts = self._state.setdefault("texts", {})  # of an id; None: several
+            for one in found:
+                if texts.setdefault(one.id, one.text) != one.text:
+                    texts[one.id] = None
+            named = [
+                one
+                if texts[one.id] is not None
+                else replace(one, id=f"{one.id}#{hashlib.sha256(one.text.encode()).hexdigest()[:8]}")
+                for one in found
+            ]
+            while len(texts) > _REMEMBERED:
+                del texts[next(iter(texts))]
+        return list({one.id: one for one in reversed(named)}.values())[::-1]
 
     def _filtered(self, question: str, vector: NDArray[np.float32], k: int) -> list[Passage]:
         """The k nearest that meet the filter; more are fetched where the store leaves that to us."""
@@ -257,6 +274,8 @@ class StoreIndex(CorpusIndex):
             if len(kept) >= k or len(found) < asked or asked >= _MOST_HITS:
                 break
             asked = min(4 * asked, _MOST_HITS)
+        if found and not kept and len(found) < asked:
+            self.where.rows(found)  # refuses a key that nothing has
         count = getattr(self.store, "count", None)
         if len(kept) < k and (
             asked >= _MOST_HITS or (callable(count) and count(self.where.to_mapping()) > len(found))

@@ -20,7 +20,7 @@ NAMES = {
     "title": ("title", "heading"),
     "source": ("source", "file_name", "file_path", "filename", "url", "uri", "path"),
     "date": ("date", "published", "updated", "modified"),
-    "id": ("passage_id", "doc_id", "id"),
+    "id": ("passage_id", "id"),  # doc_id is a whole document's
     "vector": ("vector", "embedding", "embeddings"),
 }
 _NESTED = ("metadata", "meta", "payload")

@@ -77,6 +77,22 @@ def test_what_does_not_fit_is_noticed(made, demo_index) -> None:
         Collection(object())
 
 
+def test_an_id_of_a_whole_document_does_not_hide_its_passages(demo_index) -> None:
+    apart = Memory(demo_index)
+    shared = Memory(demo_index, lambda hits: [replace(one, id="one") for one in hits])
+    wanted, found = (
+        Collection(one, embedder=demo_index.embedder).select(QUESTION, budget=256) for one in (apart, shared)
+    )
+    assert found.context == wanted.context
+    assert all(name.startswith("one#") for name in found.ids)
+
+
+def test_a_key_that_no_hit_has_is_refused_where_the_store_lists_none(demo_index) -> None:
+    docs = Collection(Memory(demo_index), embedder=demo_index.embedder)
+    with pytest.raises(InputError, match="no passage has 'sorce' to filter by: did you mean 'source'"):
+        docs.select(QUESTION, where={"sorce": "travel*"})
+
+
 def test_too_few_hits_under_a_filter_are_noticed(demo_index) -> None:
     class Approximate(Memory):
         def search(self, question, vector, k, where):
@@ -118,7 +134,7 @@ def test_rows_are_passages_whatever_their_names_are() -> None:
     assert (found.id, found.text, found.source, found.date) == ("7", "Text.", "a.md", "")
     assert found.metadata == {"tenant": "x"}
     node = {"_node_content": '{"text": "Node.", "metadata": {"file_name": "b.md"}}', "doc_id": "n1"}
-    assert Fields().passage(node, 7).source == "b.md"
+    assert (Fields().passage(node, 7).source, Fields().passage(node, 7).id) == ("b.md", "7")
     assert Fields(text="body").passage({"body": "B", "text": "T"}, 1).text == "B"
     for given, fields in (({"x": "T"}, Fields()), ({"text": "T"}, Fields(title="name"))):
         with pytest.raises(InputError, match="no field"):
