@@ -3,8 +3,8 @@
 The command runs in a process of its own and is killed; each time it is started again with the same
 arguments. In the end every question must be answered once, the server's bill must lie within what the
 ledger counts, and that within the total. A second run is given half of what the first spent. `python -m
-benchmarks.load URL_FILE BILL_FILE` is the server: it speaks OpenAI's protocol and writes what it has billed
-every half second.
+benchmarks.load URL_FILE BILL_FILE [WAIT]` is the server: it speaks OpenAI's protocol and writes what it has
+billed every half second.
 """
 
 from __future__ import annotations
@@ -374,9 +374,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def serve(url_file: Path, bill_file: Path) -> None:
-    """Serve until the process is ended."""
-    server = FaultyServer(billed=read_json(bill_file) if bill_file.is_file() else None)
+def serve(url_file: Path, bill_file: Path, wait: float | None = None) -> None:
+    """Serve until the process is ended, with faults, or each answer after so many seconds."""
+    faults = {} if wait is None else {"fails": 0.0, "stalls": 1.0, "stall_seconds": wait}
+    server = FaultyServer(**faults, billed=read_json(bill_file) if bill_file.is_file() else None)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     write_text(url_file, server.url)
     while True:
@@ -385,4 +386,4 @@ def serve(url_file: Path, bill_file: Path) -> None:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), Path(sys.argv[2]))
+    serve(Path(sys.argv[1]), Path(sys.argv[2]), *map(float, sys.argv[3:]))

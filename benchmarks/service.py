@@ -1,153 +1,124 @@
-"""The service under load: many clients on loopback, then more than there is room for.
-
-`mio-rag serve` runs in processes of its own. Every question is a new one (a number is appended), so that each
-request embeds, retrieves, solves and explains; clients ask again as soon as they are answered.
-"""
+"""`mio-rag serve` in a process of its own, before a model that waits, and clients that ask it over HTTP."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
-from contextlib import suppress
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import httpx
 
-from benchmarks.runner import Measured, at_least, text_table
-from mio_rag.corpora.load import load_dataset
-from mio_rag.errors import SolverError, require
-from mio_rag.retrieval import CorpusIndex
+from benchmarks.processes import resident_mb
+from mio_rag.errors import SolverError
+from mio_rag.retrieval.minilm import packaged_minilm
 
-_READY_SECONDS = 900.0
+_HERE, _WAIT, _RAMP, _READY_SECONDS = Path(__file__).parents[1], 0.3, 0.5, 900.0
+_BODY = {"budget_tokens": 256, "deadline_seconds": 30}
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def waiting_model(folder: Path) -> Iterator[str]:
+    """Run a server with OpenAI's protocol that answers after a while; yield its specification."""
+    url = folder / "url"
+    command = [sys.executable, "-m", "benchmarks.load", str(url), str(folder / "bill.json"), str(_WAIT)]
+    process = subprocess.Popen(command, cwd=_HERE)
+    try:
+        while not url.is_file():
+            time.sleep(0.1)
+        yield f"openai:{url.read_text(encoding='utf-8')}#scripted?tokenizer={packaged_minilm()}"
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 @dataclass
-class Phase:
-    """What clients received."""
+class Service:
+    """A running service, and what clients received.
 
-    name: str
-    clients: int
-    seconds: float = 0.0
-    latencies: list[float] = field(default_factory=list)
+    seconds: path and clients -> of the requests that were answered.
+    statuses: of the requests of all loads.
+    first: memory after the first round of loads, MB.
+    """
+
+    address: str
+    process: subprocess.Popen[str]
+    questions: Sequence[str]
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     statuses: Counter[str] = field(default_factory=Counter)
     without_retry_after: int = 0
-    unproven: int = 0
+    first: float = 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data; latencies of answered requests in seconds."""
-        served = np.array(self.latencies or [np.nan])
-        return {
-            "name": self.name,
-            "clients": self.clients,
-            "seconds": self.seconds,
-            "statuses": dict(self.statuses),
-            "answered_per_second": len(self.latencies) / self.seconds,
-            "latency_seconds": {
-                label: float(np.percentile(served, share))
-                for label, share in (("p50", 50), ("p90", 90), ("p99", 99), ("largest", 100))
-            },
-            "refused_without_retry_after": self.without_retry_after,
-            "not_proven_optimal": self.unproven,
-        }
+    @property
+    def megabytes(self) -> float:
+        """Resident memory."""
+        return resident_mb(self.process.pid)
 
-
-def measure(given: argparse.Namespace) -> Measured:
-    """Load the service; a failed request, or a refusal without Retry-After, is wrong."""
-    require("httpx", "dev", "the load generator")
-    at_least(given, seconds=0.1, clients=1, overload=1, workers=1)
-    questions = [question.text for question in load_dataset(given.questions).questions]
-    with tempfile.TemporaryDirectory() as folder:
-        index = given.index or _demo_index(Path(folder) / "index", given.embedder)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        options = ["--port", str(port), "--workers", str(given.workers)]
-        started = [sys.executable, "-m", "mio_rag", "serve", str(index), *options]
-        process = subprocess.Popen(started, stdout=subprocess.DEVNULL)
-        try:
-            address = f"http://127.0.0.1:{port}"
-            asyncio.run(_ready(address, process))
-            load, over = Phase("load", given.clients), Phase("overload", given.overload)
-            asyncio.run(_phase(load, address, questions, given.seconds))
-            asyncio.run(_phase(over, address, questions, min(20.0, given.seconds)))
-            start = time.monotonic()
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-            stopped = time.monotonic() - start
-        finally:
-            with suppress(ProcessLookupError):
-                process.kill()
-            process.wait()
-    phases = [load.to_dict(), over.to_dict()]
-    good = set(load.statuses) == {"200"} and set(over.statuses) <= {"200", "503"}
-    rows = [
-        (
-            f"{one['name']}, {one['clients']} clients", one["statuses"], f"{one['answered_per_second']:.1f}",
-            f"{one['latency_seconds']['p50']:.2f}", f"{one['latency_seconds']['p99']:.2f}",
-        )
-        for one in phases
-    ]  # fmt: skip
-    table = text_table(("", "statuses", "answered a second", "p50 s", "p99 s"), rows)
-    report = {"workers": given.workers, "phases": phases, "stopped_seconds": stopped}
-    return Measured(report, table, wrong=int(not good or over.without_retry_after > 0))
-
-
-def _demo_index(folder: Path, embedder: str) -> Path:
-    data = load_dataset("demo")
-    CorpusIndex.build(data.passages, embedder, data.name).save(folder)
-    return folder
-
-
-async def _ready(address: str, process: subprocess.Popen[bytes]) -> None:
-    import httpx
-
-    deadline = time.monotonic() + _READY_SECONDS
-    async with httpx.AsyncClient(trust_env=False) as client:
+    def wait(self) -> None:
+        """Wait until it answers; `SolverError` if it ends before."""
+        deadline = time.monotonic() + _READY_SECONDS
         while True:
             with suppress(httpx.HTTPError):
-                if (await client.get(f"{address}/health")).status_code == 200:
+                if httpx.get(f"{self.address}/health", trust_env=False).status_code == 200:
                     return
-            if process.poll() is not None or time.monotonic() > deadline:
+            if self.process.poll() is not None or time.monotonic() > deadline:
                 raise SolverError("the service did not start")
-            await asyncio.sleep(0.2)
+            time.sleep(0.2)
 
+    def loads(self, seconds: float) -> dict[str, float]:
+        """Return answers a second of every load, and the memory."""
+        found = {f"{p}_{n}": self.load(p, n, seconds) for p in ("select", "ask") for n in (1, 16)}
+        self.first = self.first or self.megabytes
+        return {**found, "service_megabytes": self.megabytes}
 
-async def _phase(phase: Phase, address: str, questions: list[str], seconds: float) -> None:
-    import httpx
+    def load(self, path: str, clients: int, seconds: float) -> float:
+        """Let clients ask again as soon as they are answered; return answers a second after a start.
 
-    began = time.monotonic()
-    limits = httpx.Limits(max_connections=phase.clients)
-    async with httpx.AsyncClient(trust_env=False, timeout=120, limits=limits) as client:
+        Every question is a new one. What began in time is waited for.
+        """
+        ends = sorted(asyncio.run(self._ask(path, clients, seconds + _RAMP)))
+        steady = [end for end in ends if _RAMP <= end <= seconds + _RAMP]
+        used = steady if len(steady) > 2 else ends
+        return (len(used) - 1) / (used[-1] - used[0]) if len(used) > 1 else 0.0
 
-        async def ask_on(number: int) -> None:
-            asked = 0
-            while time.monotonic() - began < seconds:
-                question = questions[(number + asked) % len(questions)]
-                body = {"question": f"{question} ({number}.{asked})", "more_tokens": 100}
-                asked += 1
-                start = time.monotonic()
-                try:
-                    answer = await client.post(f"{address}/select", json=body)
-                except httpx.HTTPError as error:
-                    phase.statuses[type(error).__name__] += 1
-                    continue
-                phase.statuses[str(answer.status_code)] += 1
-                if answer.status_code == 200:
-                    phase.latencies.append(time.monotonic() - start)
-                    phase.unproven += answer.json()["status"] != "optimal"
-                    continue
-                wait = answer.headers.get("retry-after")
-                phase.without_retry_after += wait is None
-                await asyncio.sleep(min(float(wait or 1), 5.0))
+    async def _ask(self, path: str, clients: int, seconds: float) -> list[float]:
+        began, before, ends = time.monotonic(), sum(self.statuses.values()), []
+        limits = httpx.Limits(max_connections=clients)
+        async with httpx.AsyncClient(trust_env=False, timeout=120, limits=limits) as client:
 
-        await asyncio.gather(*(ask_on(k) for k in range(phase.clients)))
-    phase.seconds = time.monotonic() - began
+            async def ask_on(number: int) -> None:
+                asked = 0
+                while (start := time.monotonic()) - began < seconds:
+                    question = self.questions[(number + asked) % len(self.questions)]
+                    asked += 1
+                    body: dict[str, Any] = {"question": f"{question} ({before}.{number}.{asked})", **_BODY}
+                    try:
+                        answer = await client.post(f"{self.address}/{path}", json=body)
+                    except httpx.HTTPError as error:
+                        self.statuses[type(error).__name__] += 1
+                        continue
+                    self.statuses[str(answer.status_code)] += 1
+                    if answer.status_code == 200:
+                        ends.append(time.monotonic() - began)
+                        self.seconds[f"{path}_{clients}"].append(time.monotonic() - start)
+                        continue
+                    wait = answer.headers.get("retry-after")
+                    self.without_retry_after += wait is None
+                    await asyncio.sleep(min(float(wait or 1), 5.0))
+
+            await asyncio.gather(*(ask_on(k) for k in range(clients)))
+        return ends

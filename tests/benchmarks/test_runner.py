@@ -132,9 +132,15 @@ def test_contenders_are_compared_at_equal_cost() -> None:
 def test_side_by_side_reports_medians_and_ratios_of_rounds() -> None:
     def one(this: float) -> dict[str, dict[str, float]]:
         names = side_by_side.MEASURES
-        return {"base": dict.fromkeys(names, 10.0), "this": dict.fromkeys(names, this)}
+        doors = [name for name in names if not name.startswith("folder")]
+        return {"base": dict.fromkeys(doors, 10.0), "this": dict.fromkeys(names, this) | {"indexed_wall": 4}}
 
-    found = side_by_side.summarize([one(4), one(5), one(20)])["ask_ms"]
-    assert found == {"base": 10, "this": 5, "ratio": 0.5, "least": 0.4, "largest": 2}
+    found = side_by_side.summarize([one(4), one(5), one(20)])
+    assert found["ask_ms"] == {"base": 10, "this": 5, "ratio": 0.5, "least": 0.4, "largest": 2, "met": True}
+    assert not found["ask_16"]["met"]  # a rate
+    folder = found["folder_wall"]  # the base lacks it: against an index of this checkout
+    assert folder == {"base": None, "this": 5, "ratio": 1.25, "least": 1, "largest": 5, "met": False}
+    assert "no such door" in side_by_side.table(found)
+    given = argparse.Namespace(base="/nowhere", rounds=1, questions=1, seconds=1, requests=1, overload=1)
     with pytest.raises(InputError, match="another checkout"):
-        side_by_side.measure(argparse.Namespace(base=Path("/nowhere")))
+        side_by_side.measure(given)
