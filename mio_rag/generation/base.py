@@ -266,6 +266,12 @@ def most_tokens(generator: Generator, prompt: Prompt) -> int:
         return len("".join(prompt.texts).encode("utf-8", "replace")) + _FRAME_TOKENS
 
 
+def tokens_around(generator: Generator, question: Question) -> int:
+    """Tokens of a prompt without the passages in it, at most: template, question, and the seams."""
+    probe = build_prompt(question, [_PROBE])
+    return generator.prompt_tokens(probe) - generator.count([_PROBE.text])[0] + _SEAM_TOKENS
+
+
 def charged(
     error: BaseException, generator: Generator, prompt: Prompt, max_tokens: int, seconds: float = 0.0
 ) -> Answer | None:
@@ -459,8 +465,7 @@ class BaseGenerator(ABC):
             return None
         probe = build_prompt(question, [_PROBE])
         self.count([*probe.texts, *build_prompt(question).texts, _PROBE.text])  # together: cached from now on
-        around = self.prompt_tokens(probe) - self.count([_PROBE.text])[0]
-        return max(0, self._window - max_tokens - around - _SEAM_TOKENS)
+        return max(0, self._window - max_tokens - tokens_around(self, question))
 
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
         """The option that the generator holds to be right; a prompt without these choices is built again.

@@ -40,8 +40,8 @@ from mio_rag.solvers.result import SolveOptions
 from mio_rag.types import Answer, Question, is_text
 
 _POOLS = 64  # cached, so that moving a slider does not search again
+_SPOKEN = {"extractive": "extract"}  # name of a reader -> as --model has it; requests may say either
 _MOST = 1_000_000_000  # tokens: only the request and the key limit them
-_LEAST_TOKENS = 32  # of a context: with fewer left, hardly any passage could be read
 _LEAST_SECONDS = 0.01  # for a program, even past the deadline: enough for a selection and a bound
 _RESERVED = 0.1  # share of the remaining time that is kept for explanations and the response
 _PLAN = Order(NAMED["plain"])
@@ -161,16 +161,24 @@ class Answering:
 
         Presets are offered where the operator has set no policy: its limits must not be evaded.
         """
+        return list({chosen: name for name, chosen in reversed(self._models().items())}.values())[::-1]
+
+    def _models(self) -> dict[str, tuple[str, str]]:
+        """Name of a model -> policy and reader; the extractive reader has two names."""
         others = [name for name in POLICIES if name != self.policy] if self.policy == DEFAULTS.policy else []
-        return [*self.readers, *(f"{policy}/{reader}" for policy in others for reader in self.readers)]
+        return {
+            name if policy == self.policy else f"{policy}/{name}": (policy, reader)
+            for policy in (self.policy, *others)
+            for reader in self.readers
+            for name in dict.fromkeys((_SPOKEN.get(reader, reader), reader))
+        }
 
     def _chosen(self, model: str) -> tuple[Governed, str]:
         """Return policy and reader of the name of a model."""
-        policy, reader = self.policy, model or next(iter(self.readers))
-        if reader not in self.readers:
-            if model not in self.models():
-                raise UnknownModelError(f"the model '{model}' is unknown: choose {', '.join(self.models())}")
-            policy, _, reader = model.partition("/")
+        known = self._models()
+        if model and model not in known:
+            raise UnknownModelError(f"the model '{model}' is unknown: choose {', '.join(self.models())}")
+        policy, reader = known[model] if model else (self.policy, next(iter(self.readers)))
         with self._lock:
             if policy not in self._governed:
                 self._governed[policy] = Governed(policy, self.documents.index())
@@ -248,7 +256,7 @@ class Answering:
                 session = replace(session, account=None, learner=None)
             budget = session.budget or 1
             into = budget + (0 if chooser is None or known else session.limits.tokens)
-            with asked.caller.held((into, 0), min(budget, _LEAST_TOKENS), rate) as held:
+            with asked.caller.held((into, 0), asked.caller.needed(budget), rate) as held:
                 session, budget = _within(session, held.allowed), min(budget, held.allowed)
                 outcome = session.select(_question(asked), reader, budget, known)
                 made, total = outcome.selection, outcome.costs.total()
@@ -338,7 +346,7 @@ class Answering:
             session = replace(session, budget=allowed)
             key = (asked.question, session.kit.retriever.pool, serving.identity, name)  # type: ignore[union-attr]
             known = self._known(key, session) if serving.is_default else []
-            least = (session.least_tokens(question, reader) or 1) + min(allowed, _LEAST_TOKENS)
+            least = (session.least_tokens(question, reader) or 1) + asked.caller.needed(allowed)
             with asked.caller.held(session.most_tokens(question, reader), least, rate) as held:
                 outcome = _within(session, held.allowed).attempt(question, reader, allowed, known=known)
                 total = outcome.costs.total()

@@ -46,6 +46,7 @@ WINDOWS: tuple[Window, ...] = ("day", "week", "month")
 _NANO = 1e9  # dollars are counted in whole billionths: sums of fractions would drift
 _LEAST_KEY = 16
 _KEPT_DAYS = 62
+_LEAST_TOKENS = 32  # of a context: with fewer left, hardly any passage could be read
 _APPLICATION, _VERSION = 0x6D696F6B, 1  # "miok"
 _TABLES = f"""
 CREATE TABLE spent (account TEXT, user TEXT, day TEXT, tokens INTEGER NOT NULL, nanos INTEGER NOT NULL,
@@ -98,7 +99,8 @@ class Key(Limited):
     per_user: Limited | None = None
     """Limits of each user, who is named in the header X-User."""
     when_spent: Literal["refuse", "shrink"] = "refuse"
-    """refuse: status 429; shrink: also read less as the window runs out."""
+    """refuse: status 429 where the request may take more than is left; shrink: read less as the window runs
+    out."""
 
     @property
     def filter(self) -> Filter:
@@ -334,7 +336,7 @@ class Accounts(SharedFile):
         at = datetime.fromtimestamp(resets, self.zone).isoformat()
         message = (
             f"the budget {whose} is {amount} a {one.window}: {left}, the request takes {least:,} or more; "
-            f"ask for less, or again at {at}"
+            f"ask for less (budget_tokens, max_tokens), or again at {at}"
         )
         return BudgetSpentError(message, one.window, resets, max(1.0, resets - now))
 
@@ -404,6 +406,11 @@ class Caller:
     def share(self) -> float:
         """Return the share of its usual budget that a question may read, in (0, 1]."""
         return 1.0 if self.key is None or self.accounts is None else self.accounts.share(self.key, self.user)
+
+    def needed(self, budget: int) -> int:
+        """Return the tokens of a context without which a request is refused: all, unless the key shrinks."""
+        shrinks = self.key is not None and self.key.when_spent == "shrink"
+        return min(budget, _LEAST_TOKENS) if shrinks else budget
 
     @contextmanager
     def held(self, most: tuple[int, int], least: int, rate: Rate | None) -> Iterator[Held]:

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, Notice
-from mio_rag.generation import Generator, build_prompt
+from mio_rag.generation import Generator
+from mio_rag.generation.base import tokens_around
 from mio_rag.generation.protocol import CHOICE_TOKENS, window_room
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
@@ -170,9 +171,9 @@ class Session:
         return None if self.always_asks else sum(self._one_answer(question, generator)) + 1
 
     def _one_answer(self, question: Question, generator: Generator) -> tuple[int, int]:
-        """Tokens of a prompt without evidence, and of the longest answer."""
+        """Tokens of a prompt without its evidence, at most, and of the longest answer."""
         longest = max(self.max_tokens, CHOICE_TOKENS if question.choices else 0)
-        return generator.prompt_tokens(build_prompt(question)), longest
+        return tokens_around(generator, question), longest
 
     @property
     def _notes(self) -> int:
@@ -580,6 +581,11 @@ class _Run:
         )
         if not self.session.falls_back:
             error = None if final is None else final.error
+            if final is not None and state.limit_reached is not None and error is None:
+                raise GenerationError(
+                    f"the answer would go beyond the limit of {state.limit_reached} of this question: read less "
+                    "(budget_tokens), ask for a shorter answer (max_tokens), or raise the limit"
+                )
             raise error if isinstance(error, MioRagError) else GenerationError(self.fallback) from error
         return replies[-1] if replies else self._fallback_answer(budget)
 

@@ -256,7 +256,7 @@ def test_keys_and_their_budgets_hold_for_clients(
     demo_index: CorpusIndex, connected: Connected, tmp_path: Path
 ) -> None:
     key, table = new_key("one")
-    (tmp_path / "keys.toml").write_text(f"{table}per_user = {{ tokens = {{ day = 700 }} }}\n")
+    (tmp_path / "keys.toml").write_text(f"{table}per_user = {{ tokens = {{ day = 2000 }} }}\n")
     app = create_app(demo_index, ScriptedGenerator(lambda prompt: "48"), keys=Keys(tmp_path / "keys.toml"))
     client = connected(app, key)
     asked = {"model": "scripted", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 30}

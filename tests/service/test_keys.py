@@ -288,6 +288,39 @@ def test_a_spent_key_is_refused_until_the_window_ends(demo_index: CorpusIndex, t
         assert connection.execute("SELECT count(*) FROM reserved").fetchone() == (0,)
 
 
+@pytest.mark.parametrize("budget", [60, 200])
+def test_a_context_that_fills_its_budget_fits_what_is_reserved(
+    budget: int, demo_index: CorpusIndex, tmp_path: Path
+) -> None:
+    file, key = key_file(tmp_path, "tokens = { day = 200_000 }\n")
+    whole = " ".join(demo_index.passages[0].text.split()[:60])
+    app = create_app(demo_index, ScriptedGenerator(lambda prompt: whole), keys=Keys(file))
+    body = {**BODY, "budget_tokens": budget, "passage_penalty": 0, "redundancy_weight": 0, "merge": False}
+    with TestClient(app, headers={"Authorization": f"Bearer {key}"}) as client:
+        room = 0
+        for more in range(6):
+            answer = client.post("/ask", json={**body, "budget_tokens": budget + more})
+            assert answer.status_code == 200, answer.text
+            room = max(room, answer.json()["tokens"] - budget - more)
+            chat = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64}
+            chat |= {"mio_rag": {"budget_tokens": budget + more}}
+            assert client.post("/v1/chat/completions", json=chat).status_code == 200
+        assert room >= -3  # some context filled its budget
+
+
+def test_near_its_end_a_key_that_refuses_reads_no_less_than_was_asked(
+    demo_index: CorpusIndex, tmp_path: Path
+) -> None:
+    file, key = key_file(tmp_path, "tokens = { day = 900 }\n")
+    app = create_app(demo_index, make_generator("extractive"), keys=Keys(file))
+    with TestClient(app, headers={"Authorization": f"Bearer {key}"}) as client:
+        answers = [client.post("/ask", json=BODY) for _ in range(6)]
+        assert {a.json()["budget"] for a in answers if a.status_code == 200} == {BODY["budget_tokens"]}
+        assert answers[-1].status_code == 429
+        assert "ask for less (budget_tokens, max_tokens)" in answers[-1].json()["error"]["message"]
+        assert client.post("/ask", json={**BODY, "budget_tokens": 40, "max_tokens": 8}).status_code == 200
+
+
 def test_users_of_a_key_have_budgets_of_their_own(demo_index: CorpusIndex, tmp_path: Path) -> None:
     file, key = key_file(tmp_path, "per_user = { tokens = { day = 300 } }\n")
     app = create_app(demo_index, make_generator("extractive"), keys=Keys(file))

@@ -181,7 +181,7 @@ def test_the_same_question_is_answered_from_the_file(demo_index: CorpusIndex, tm
             "zzz is not a setting: choose preset, redundancy_weight, passage_penalty,",
         ),
         ({"max_tokens": 9}, 422, "max_tokens is not a setting: did you mean 'more_tokens'?"),
-        ({"model": "gpt"}, 404, "the model 'gpt' is unknown: choose extractive, frugal/extractive"),
+        ({"model": "gpt"}, 404, "the model 'gpt' is unknown: choose extract, frugal/extract"),
         ({"question": 7, "query": "Who?"}, 422, "question must be a text, got 7; query is not a setting: "),
         ({"budget_tokens": "many"}, 422, "budget_tokens must be a whole number, got 'many'"),
         ({"max_passages": True}, 422, "max_passages must be a whole number, got True"),
@@ -332,3 +332,14 @@ def test_pages_need_nothing_from_elsewhere(client: TestClient) -> None:
     reference = client.get("/docs").text
     for path in client.get("/openapi.json").json()["paths"]:
         assert f"</b> {path}</h2>" in reference
+
+
+@pytest.mark.parametrize("model", ["extract", "extractive", "frugal/extract", "frugal/extractive"])
+def test_the_reader_of_spans_has_the_name_of_the_command_line_and_its_own(
+    client: TestClient, model: str
+) -> None:
+    assert client.post("/ask", json={**BODY, "model": model}).status_code == 200
+    chat = {"model": model, "messages": [{"role": "user", "content": BODY["question"]}]}
+    assert client.post("/v1/chat/completions", json=chat).status_code == 200
+    listed = [one["id"] for one in client.get("/v1/models").json()["data"]]
+    assert listed[:2] == ["extract", "frugal/extract"]
