@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -87,6 +88,47 @@ def test_context_is_text_for_the_model_and_data_for_programs(tools: Assistants) 
     assert (part["n"], part["source"]) == (1, "leave.md")
     assert found.structured_content["tokens_used"] <= found.structured_content["budget_tokens"] == 60
     assert "thirty" not in json.dumps(found.structured_content)  # nothing is sent twice
+
+
+def test_the_text_says_where_the_documents_probably_do_not_answer(tools: Assistants) -> None:
+    server = make_server(tools)
+    bread, leave = talk(
+        server,
+        ("find_context", {"question": "How do I bake bread without yeast at the train?"}),
+        ("find_context", {"question": QUESTION}),
+    )
+    assert bread.structured_content["answerable"] < 0.5 <= leave.structured_content["answerable"]
+    first = bread.content[0].text.partition("\n")[0]
+    assert re.fullmatch(r"These documents probably do not answer the question \([\d.e-]+ %\)\.", first)
+    assert "probably do not answer" not in leave.content[0].text
+
+
+def test_a_document_is_read_with_its_title_and_all_its_headings(tmp_path: Path) -> None:
+    library: Any = pytest.importorskip("openpyxl")
+    book = library.Workbook()
+    book.remove(book.active)
+    told = ["Figures of the year"]
+    for name in ("Prices", "Stock"):
+        sheet = book.create_sheet(name)
+        rows = [["item", "number"], *([f"{name} of apple {k}", k] for k in range(60))]
+        for row in rows:
+            sheet.append(row)
+        told += [name, *(f"{a} | {b}" for a, b in rows)]
+    book.properties.title = told[0]
+    book.save(tmp_path / "book.xlsx")
+    long = "The landlord pays for what breaks. " * 30
+    lines = [
+        "# Lease", "## 1. Rent", "The rent is 900 euros.", "## 2. Deposit", "None.", "## 3. Repairs",
+        "### Small", *[long.strip()] * 3, "### Large", "The landlord pays.", "## 4. End", "- keys", "- date",
+    ]  # fmt: skip
+    (tmp_path / "lease.md").write_text("\n\n".join(lines))
+    tools = Assistants([tmp_path], embedder="tfidf")
+    read = [
+        tools.read_document(ReadDocument(source=name, budget_tokens=16_000)).text
+        for name in ("book.xlsx", "lease.md")
+    ]
+    assert read[0].split("\n") == told
+    assert read[1].split() == " ".join(line.lstrip("# ") for line in lines).split()
 
 
 def test_the_other_tools(tools: Assistants) -> None:

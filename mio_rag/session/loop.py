@@ -583,8 +583,8 @@ class _Run:
             error = None if final is None else final.error
             if final is not None and state.limit_reached is not None and error is None:
                 raise GenerationError(
-                    f"the answer would go beyond the limit of {state.limit_reached} of this question: read less "
-                    "(budget_tokens), ask for a shorter answer (max_tokens), or raise the limit"
+                    f"the answer would go beyond the limit of {state.limit_reached} of this question: read "
+                    "less (budget_tokens), ask for a shorter answer (max_tokens), or raise the limit"
                 )
             raise error if isinstance(error, MioRagError) else GenerationError(self.fallback) from error
         return replies[-1] if replies else self._fallback_answer(budget)

@@ -338,8 +338,9 @@ def test_pages_need_nothing_from_elsewhere(client: TestClient) -> None:
 def test_the_reader_of_spans_has_the_name_of_the_command_line_and_its_own(
     client: TestClient, model: str
 ) -> None:
-    assert client.post("/ask", json={**BODY, "model": model}).status_code == 200
-    chat = {"model": model, "messages": [{"role": "user", "content": BODY["question"]}]}
+    question = "How tall is Skerryvore?"
+    assert client.post("/ask", json={"question": question, "model": model}).status_code == 200
+    chat = {"model": model, "messages": [{"role": "user", "content": question}]}
     assert client.post("/v1/chat/completions", json=chat).status_code == 200
     listed = [one["id"] for one in client.get("/v1/models").json()["data"]]
     assert listed[:2] == ["extract", "frugal/extract"]

@@ -207,7 +207,7 @@ def replayed(controller: Session, found: Outcome, price: float) -> None:
 def test_a_total_is_never_exceeded_and_then_questions_are_refused(
     river_index: CorpusIndex, rivers: Dataset
 ) -> None:
-    total = 1200
+    total = 1150
     data = {
         "price": {"total": total, "questions": 6},
         "limits": {"budget": 80, "max_tokens": 8},
