@@ -162,6 +162,9 @@ def value_of(passage: Passage, key: str) -> Any:
     if key == "type" and key not in passage.metadata:
         name = passage.source.rpartition("/")[2]
         return name.rpartition(".")[2].lower() if "." in name else None
+    if key == "section" and passage.units:  # small sections may stand in one passage
+        joined = (name for unit in passage.units for name in unit.section)
+        return tuple(dict.fromkeys([*passage.section, *joined])) or passage.metadata.get(key)
     if key in KEYS and key != "type":
         return getattr(passage, key) or passage.metadata.get(key)
     return passage.metadata.get(key)

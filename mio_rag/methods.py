@@ -198,6 +198,8 @@ class Method:
         missing = [n for n in ((self.score,) if self.score else self.needs) if not _has(pool, n)]
         if missing:
             hint = ": a re-ranker's score comes with search.rerank" if self.score else ""
+            if self.score in ("bm25", "fused"):
+                hint = ": give an embedder, or embeddings with the question's, and no scores"
             raise InputError(f"method '{self.name}' needs pools with {', '.join(missing)}{hint}")
         if self.own is not None:
             return self._ordered(self.own.order, pool, budget, counter)

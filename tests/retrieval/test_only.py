@@ -58,6 +58,19 @@ def test_documents_that_a_question_names_stay_out_where_they_are_not_allowed(tmp
     assert pool.sources == ("Birch.md",)
 
 
+def test_a_section_is_found_though_its_passage_holds_others(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# Work\n\n## Pay\n\nPay comes monthly.\n\n## Rail\n\nBook early.\n")
+    (tmp_path / "b.md").write_text("# Trips\n\n## Rail\n\n" + "Trains leave at noon from platform two. " * 30)
+    whole = CorpusIndex.build(load_folder(tmp_path).passages, "tfidf")
+
+    def sources(where: str) -> set[str]:
+        return {whole.passages[k].source for k in np.flatnonzero(whole.only(where).allowed)}
+
+    assert sources("section=Rail") == {"a.md", "b.md"}
+    assert sources("section=Pay") == {"a.md"}
+    assert sources("section!=Pay") == {"b.md"}
+
+
 def test_documents_that_lack_the_key_of_a_filter_are_counted(tmp_path: Path) -> None:
     for name, head in (("a", "---\ntenant: x\n---\n"), ("b", ""), ("c", "---\ntenant: y\n---\n")):
         (tmp_path / f"{name}.md").write_text(f"{head}The rent of {name} is due on the first day.\n")
