@@ -195,9 +195,14 @@ class Sentences:
         return found
 
 
+@lru_cache(maxsize=4096)  # questions to one collection find the same passages again and again
+def _wrapped_spans(text: str) -> tuple[tuple[int, int], ...]:
+    return tuple(sentence_spans(text, wrapped=True))
+
+
 def cut(texts: Sequence[str]) -> Sentences:
     """The sentences of texts whose lines may be wrapped; nobody embedded them."""
-    found = [sentence_spans(text, wrapped=True) for text in texts]
+    found = list(map(_wrapped_spans, texts))
     owners = np.repeat(np.arange(len(found), dtype=np.int64), [len(spans) for spans in found])
     return Sentences(owners, np.array([s for spans in found for s in spans], dtype=np.int64).reshape(-1, 2))
 

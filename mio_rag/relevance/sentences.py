@@ -38,7 +38,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -199,7 +199,7 @@ def sentence_features(candidates: Candidates) -> FloatArray:
         raise InputError("the sentences are embedded, and the question is not: pass query_embedding")
     owners = sentences.owners
     texts = [candidates.texts[i][a:b] for i, (a, b) in zip(owners, sentences.spans, strict=True)]
-    words = [frozenset(_WORD.findall(text.lower())) for text in texts]
+    words, amounts, digits = zip(*map(_said, texts), strict=True) if texts else ((), (), ())
     vectors = sentences.embeddings
     cosine = (
         np.zeros(owners.size) if vectors is None or query is None else (vectors @ query).astype(np.float64)
@@ -208,7 +208,7 @@ def sentence_features(candidates: Candidates) -> FloatArray:
     cover = _cover(asked_words(candidates.question), words)
     names = asked_names(candidates.question)
     asks = _ASKS_NUMBER.search(candidates.question) is not None
-    amount = np.array([float(holds_amount(text)) for text in texts])
+    amount = np.array(amounts, dtype=np.float64)
     in_amounts = float(asks_amount(candidates.question))
     count = np.bincount(owners, minlength=len(candidates))[owners]
     columns = {
@@ -221,12 +221,18 @@ def sentence_features(candidates: Candidates) -> FloatArray:
         "cover_lead": _lead(cover, owners),
         "names": np.array([sum([name in held for name in names]) / max(1, len(names)) for held in words]),
         "mentions": _mentions(candidates, owners, texts),
-        "number": np.array([float(asks and any(map(str.isdigit, text))) for text in texts]),
+        "number": np.array([float(asks and has) for has in digits]),
         "log_words": np.log([1 + len(held) for held in words]),
         "amount": in_amounts * amount,
         "no_amount": in_amounts * (1.0 - amount),
     }
     return np.column_stack([columns[name] for name in SENTENCE_FEATURES]).reshape(len(texts), -1)
+
+
+@functools.lru_cache(maxsize=4096)  # questions to one collection find the same sentences again and again
+def _said(text: str) -> tuple[frozenset[str], bool, bool]:
+    """The words of a sentence, whether it holds an amount, and whether a digit."""
+    return frozenset(_WORD.findall(text.lower())), holds_amount(text), any(map(str.isdigit, text))
 
 
 def _lead(scores: FloatArray, owners: NDArray[np.int64]) -> FloatArray:
@@ -249,7 +255,7 @@ def _runs(owners: NDArray[np.int64]) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairwise(borders) if a < b]
 
 
-def _cover(asked: list[str], words: list[frozenset[str]]) -> FloatArray:
+def _cover(asked: list[str], words: Sequence[frozenset[str]]) -> FloatArray:
     """Share of the question's words in each sentence, by how few sentences hold them."""
     weight = {
         word: math.log((len(words) + 1) / (sum([word in held for held in words]) + 0.5)) for word in asked

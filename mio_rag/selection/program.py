@@ -503,9 +503,13 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
                 pieces.append(apart(candidates))
                 needed.append(sorted({i for _, _, by in held for i in by}))
             cuts = sorted({border for low, high, _ in held for border in (low, high)})
-            for low, high in pairwise(cuts):
-                pieces.append(run.text[low - run.start : high - run.start])
-                needed.append(sorted({i for a, b, by in held if a <= low and high <= b for i in by}))
+            at = {border: k for k, border in enumerate(cuts)}
+            over = [set[int]() for _ in cuts[1:]]
+            for low, high, by in held:
+                for k in range(at[low], at[high]):
+                    over[k].update(by)
+            pieces += [run.text[low - run.start : high - run.start] for low, high in pairwise(cuts)]
+            needed += map(sorted, over)
             if candidates.lines is not None:  # most tokenizers count a new line with the sign before it
                 pieces[-1] += apart(candidates)
     if not pieces:
