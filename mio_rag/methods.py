@@ -99,8 +99,8 @@ def register_method(name: str, function: Any = None, *, needs: Sequence[str] = (
     problems = (
         [] if _NAME.fullmatch(name) else [f"the name '{name}' must be lower-case letters, digits, - or _"]
     )
-    if name in (*_PACKAGE, "pyversity", "allocated", "paced"):
-        problems.append(f"the method '{name}' is one of the package: choose another name")
+    if name in (*_PACKAGE, "pyversity", "allocated", "paced", "none"):
+        problems.append(f"the name '{name}' is one of the package: choose another one")
     if not callable(function):
         problems.append(f"the method '{name}' is {function!r}: give a function (pool, budget) -> ids")
     problems += [

@@ -8,6 +8,7 @@ import pytest
 
 from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
+from mio_rag.evaluation.harness import EvaluationSettings
 from mio_rag.methods import (
     digests,
     known_methods,
@@ -228,6 +229,20 @@ def test_names_and_needs_are_checked() -> None:
         register_method("My method", lambda given, budget: [])
     with pytest.raises(InputError, match="not a method that was registered"):
         unregister_method("topk")
+    with pytest.raises(InputError, match="one of the package"):
+        register_method("none", lambda given, budget: [])  # what --methods takes for no method
+
+
+@pytest.mark.parametrize("name", ["random", "frugal"])
+def test_a_method_does_not_stand_behind_a_policy_of_its_name(name: str) -> None:
+    register_method(name, lambda given, budget: [])
+    try:
+        with pytest.raises(InputError, match="is a policy, too"):
+            EvaluationSettings(
+                methods=("topk",), controllers=(f"policy:{name}" if name == "frugal" else name,)
+            )
+    finally:
+        unregister_method(name)
 
 
 def test_a_plugin_is_a_file_that_registers(tmp_path: Path) -> None:

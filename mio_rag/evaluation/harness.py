@@ -96,6 +96,8 @@ class EvaluationSettings:
             if self.methods or not self.names:
                 check_methods(self.methods, self.selector)
             check_controllers(list(self.controllers), self.control, self.closed_book)
+            if clash := list(digests([name.removeprefix("policy:") for name in self.controllers])):
+                raise InputError(f"'{clash[0]}' is a policy, too: register the method by another name")
         except InputError as error:
             problems += error.problems
         if self.refusing is not None and self.controllers:
