@@ -69,9 +69,11 @@ class Filter:
         if isinstance(given, Mapping):
             for key, value in given.items():
                 found += _from_mapping(str(key), value, problems)
-        else:
+        elif isinstance(given, Iterable):
             for text in given:
                 found += _from_text(text, problems)
+        else:
+            problems.append(f"{given!r} is no filter: give a mapping, or conditions such as KEY=VALUE")
         if problems:
             raise InputError(problems)
         self.conditions = tuple(found)
@@ -195,7 +197,7 @@ def _from_mapping(key: str, value: Any, problems: list[str]) -> list[Condition]:
 
 
 def _from_text(text: str, problems: list[str]) -> list[Condition]:
-    match = _EXPRESSION.fullmatch(text)
+    match = _EXPRESSION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         problems.append(f"'{text}' is no condition: write KEY=VALUE, KEY>=VALUE or KEY=in=A,B")
         return []

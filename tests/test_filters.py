@@ -68,6 +68,8 @@ def test_both_filters_hold_together() -> None:
         ("tenant", "write KEY=VALUE"),
         ({"date": {">": "soon"}}, "no date"),
         ({"tenant": {}}, "has no condition"),
+        (5, "5 is no filter"),
+        ([5], "'5' is no condition"),
     ],
 )
 def test_what_is_refused(where: Any, message: str) -> None:
