@@ -32,14 +32,14 @@ class _Request(Settings):
     preset."""
     token_price: Weight | None = None
     """lambda_3: minimum value that one more token must add; null: by preset."""
-    radius: Annotated[float, Field(ge=0, le=2)] = 0.0
-    """rho: how far each embedding may be off (l2)."""
+    radius: Annotated[float, Field(ge=0, le=2)] | None = None
+    """rho: how far each embedding may be off (l2); null: as the policy says."""
     max_passages: Number | None = None
-    """Largest number of passages; null: no limit."""
+    """Largest number of passages; null: as the policy says."""
     max_per_source: Number | None = None
-    """Largest number of passages from one source; null: no limit."""
-    merge: bool = True
-    """Read passages of one document as one text, overlaps once."""
+    """Largest number of passages from one source; null: as the policy says."""
+    merge: bool | None = None
+    """Read passages of one document as one text, overlaps once; null: as the policy says."""
     units: Literal["passages", "sentences", "auto"] | None = None
     """What is selected: whole passages, their sentences, or depending on the budget; null: see /health."""
 

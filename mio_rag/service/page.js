@@ -4,7 +4,7 @@
 const $ = id => document.getElementById(id);
 const DEBOUNCE = 90, SHOWN = 10, MORE = 100, DEADLINE = 3;
 const SLIDERS = ["budget", "redundancy", "penalty", "radius"];
-const BY_PRESET = ["redundancy", "penalty"];  // until somebody moves them
+const BY_PRESET = ["redundancy", "penalty", "radius"];  // until somebody moves them
 const MEANS = {
   default: "Reads a passage if it is worth the penalty.",
   frugal: "A higher price: fewer tokens, some evidence is missed.",
@@ -39,13 +39,13 @@ function values() {
   $("budget-value").textContent = $("budget").value;
   $("redundancy-value").textContent = state.moved.has("redundancy") ? number(Number($("redundancy").value), 2) : "by preset";
   $("penalty-value").textContent = state.moved.has("penalty") ? number(Number($("penalty").value), 3) : "by preset";
-  $("radius-value").textContent = number(Number($("radius").value), 2);
+  $("radius-value").textContent = state.moved.has("radius") ? number(Number($("radius").value), 2) : "by preset";
 }
 function own(name) { return state.moved.has(name) ? Number($(name).value) : null; }
 function settings() {
   return {
     question: state.asked, preset: $("preset").value, units: state.said ? $("units").value : null, budget_tokens: Number($("budget").value),
-    redundancy_weight: own("redundancy"), passage_penalty: own("penalty"), radius: Number($("radius").value),
+    redundancy_weight: own("redundancy"), passage_penalty: own("penalty"), radius: $("radius").disabled ? 0 : own("radius"),
     deadline_seconds: DEADLINE, why: true, proof: true,
   };
 }
@@ -263,7 +263,7 @@ function units() {  // what embeddings may be off by is about whole passages
   const sentences = $("units").value === "sentences";
   $("units-means").textContent = UNITS[$("units").value];
   $("radius").disabled = sentences;
-  if (sentences) $("radius").value = 0;
+  if (sentences) { $("radius").value = 0; state.moved.delete("radius"); }
   $("radius-means").textContent = sentences ? "Of whole passages only: choose passages to move it." : RADIUS;
 }
 $("units").addEventListener("change", () => { state.said = true; units(); later(); });

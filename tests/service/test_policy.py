@@ -18,8 +18,9 @@ from fastapi.testclient import TestClient
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.bandit_log import EventLog
-from mio_rag.policy_files import preset_text
-from mio_rag.retrieval import CorpusIndex
+from mio_rag.policy_files import preset_text, read_policy
+from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selection.selector import Selector
 from mio_rag.service.app import create_app
 from mio_rag.service.governed import policy_problems
 from mio_rag.service.run import check
@@ -186,6 +187,20 @@ def test_the_limits_of_a_policy_hold_and_a_request_asks_for_less(demo_index: Cor
         other = client.post("/ask", json={**ASKED, "model": "thorough/scripted"})
         assert other.status_code == 404  # presets would evade the limits
         assert [one["id"] for one in client.get("/v1/models").json()["data"]] == ["scripted"]
+
+
+def test_a_request_changes_only_the_settings_that_it_names(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[price]\ntoken = 0\n[selection]\nunits = "passages"\nmerge = false\nradius = 0.05\n')
+    program = read_policy(file).selector(0.0, Selector())
+    with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(file))) as client:
+        for given in ({}, {"radius": 0.0}, {"merge": True, "max_passages": 2}):
+            got = client.post("/select", json={**SELECTED, "proof": True, **given}).json()
+            counter = ScriptedGenerator(said)
+            pool = Retriever(demo_index, counter=counter).retrieve(SELECTED["question"])
+            wanted = program.replace(**given).select(pool, 1024, counter)
+            assert got["certificate"]["objective"] == wanted.to_dict(proof=True)["certificate"]["objective"]
+            assert got["tokens"] == wanted.tokens_used
 
 
 def test_all_that_is_wrong_with_a_policy_is_reported(tmp_path: Path) -> None:
