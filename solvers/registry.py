@@ -123,7 +123,10 @@ def solve(
 
 
 def _load(name: str) -> Callable[[SelectionProgram, SolveOptions], SolveResult]:
-    """The solve function; imported here, so that only what the solver needs is loaded."""
+    """The solve function; imported here, so that only what the solver needs is loaded.
+
+    Raises `NotImplementedError` for a solver that is listed above and has no function here.
+    """
     if name == "branch_and_bound":
         from mio_rag.solvers import branch_and_bound
 
@@ -132,9 +135,14 @@ def _load(name: str) -> Callable[[SelectionProgram, SolveOptions], SolveResult]:
         return lambda p, o: solve_heuristic(p, o, name)
     from mio_rag.solvers import backends
 
-    return {
+    kind, _, backend = name.partition(":")
+    made: dict[str, Callable[[SelectionProgram, SolveOptions], SolveResult]] = {
         "exhaustive": backends.solve_exhaustive,
         "highs": backends.solve_highs,
         "highs-glover": lambda p, o: backends.solve_highs(p, o, "glover"),
         "cpsat": backends.solve_cpsat,
-    }.get(name, lambda p, o: backends.solve_pyomo(p, o, name.partition(":")[2] or "highs"))
+        "pyomo": lambda p, o: backends.solve_pyomo(p, o, backend or "highs"),
+    }
+    if kind not in made:
+        raise NotImplementedError(f"solver '{name}' has no function: add it to _load in {__name__}")
+    return made[kind]

@@ -467,7 +467,7 @@ class _Run:
         )
         trace = replace(trace, about={**trace.about, **self.problems})
         infeasible = [r.facts["infeasible"] for r in state.results.values() if "infeasible" in r.facts]
-        selection = state.selection or next(iter(infeasible), None)
+        selection = state.read_for(reply) or next(iter(infeasible), None)
         return Outcome(reply, selection, trace, costs, error, state.results)
 
     def _afterwards(self, what: str, act: Callable[[], None]) -> None:
@@ -590,9 +590,13 @@ class _Run:
         return replies[-1] if replies else self._fallback_answer(budget)
 
     def _fallback_answer(self, budget: Budget) -> Reply:
-        """One more answer, from what was read, else from memory, with the tokens set aside for it."""
+        """One more answer, from what was to be read, else what was, else memory, with the reserved tokens."""
         state = self.state
+        final = next((r for r in reversed(state.results.values()) if r.action.final), None)
+        source = None if final is None else state.source_of(final)
         read = [r.action.id for r in state.results.values() if isinstance(r.value, Selection)]
+        if source is not None and source.action.id in read:
+            read.append(source.action.id)
         failed: Result | None = None
         for k, inputs in enumerate([*((id,) for id in read[-1:]), ()]):
             action = Action("fallback" if k == 0 else f"fallback-{k + 1}", "answer", inputs, final=True)

@@ -224,6 +224,38 @@ class State:
         inner = [c.selection for r in self.results.values() for c in r.children]
         return next((one for one in reversed(inner) if one is not None), None)
 
+    def read_for(self, reply: Reply | None) -> Selection | None:
+        """What a reply rests on; None: on memory. Without a reply, what was read last."""
+        made = self._giver(reply)
+        if made is None:
+            return self.selection
+        source = self.source_of(made)
+        return source.value if source is not None and isinstance(source.value, Selection) else None
+
+    def source_of(self, result: Result) -> Result | None:
+        """The action that read what a result rests on: itself, or one that its inputs lead to."""
+        value, settings = result.value, result.action.settings
+        if isinstance(value, Selection):
+            return result
+        for child in reversed(result.children):
+            given = child._giver(child.last(Reply) if isinstance(value, Facts) else value)
+            source = None if given is None else child.source_of(given)
+            if source is not None or (given is not None and not isinstance(value, Facts)):
+                return source
+        if "loop" in settings:
+            earlier = list(self.results.values())[: list(self.results).index(result.action.id)]
+            own = [r for r in earlier if settings["loop"] in (r.action.id, r.action.settings.get("loop"))]
+            return next((r for r in reversed(own) if isinstance(r.value, Selection)), None)
+        taken = [self.results[id] for id in reversed(result.action.inputs) if id in self.results]
+        # What was read for the question itself, before what was read for its parts.
+        taken.sort(key=lambda one: (not isinstance(one.value, Selection), isinstance(one.value, Facts)))
+        return next(filter(None, map(self.source_of, taken)), None)
+
+    def _giver(self, value: Value | None) -> Result | None:
+        """The last action that gave a value."""
+        results = () if value is None else reversed(self.results.values())
+        return next((result for result in results if result.value is value), None)
+
     @property
     def limit_reached(self) -> str | None:
         """The limit that dropped an action, if any."""

@@ -244,7 +244,7 @@ def trace_of(
         about |= {k: v for k, v in result.action.about.items() if k != "search"}
         if "searched" in result.facts and not search:
             search = dict(result.action.about.get("search", {}))
-    selection = state.selection
+    selection = state.read_for(reply)
     if search:
         search |= _search(state, selection)
     return Trace(

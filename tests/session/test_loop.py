@@ -326,6 +326,51 @@ def test_where_the_last_node_says_nothing_a_draft_or_the_reader_does(river_index
     assert (trace.answer, trace.fallback, len(silent.asked)) == ("", None, 1)
 
 
+@pytest.mark.parametrize(
+    ("answer", "fallback"),
+    [
+        ({"do": "answer"}, None),
+        ({"do": "answer", "model": "mute"}, "answer: the answer is empty"),
+        ({"do": "answer", "model": "broken"}, "answer: GenerationError: it is out of order"),
+    ],
+)
+def test_what_is_reported_as_read_is_what_the_answer_rests_on(
+    answer: dict[str, Any], fallback: str | None, river_index: CorpusIndex
+) -> None:
+    """Another selection comes last, and the answer does not read it."""
+    nodes = {
+        "retrieve": {"do": "retrieve"},
+        "small": {"do": "select", "from": ["retrieve"], "share": 0.5},
+        "large": {"do": "select", "from": ["retrieve"], "after": ["small"]},
+        "answer": {**answer, "from": ["small"], "after": ["large"]},
+    }
+    workflow = Workflow.from_dict({"name": "two", "nodes": nodes, "answer": "answer"})
+
+    def fails(prompt: Prompt) -> str:
+        raise GenerationError("it is out of order")
+
+    models = {"mute": Watched(lambda prompt: "", "mute"), "broken": Watched(fails, "broken")}
+    found = controller(workflow, river_index, models).attempt(COMPARISON, reader := Watched(), 60)
+    read = {step.id: step.selected_ids for step in found.trace.steps}
+    assert len(read["small"]) < len(read["large"])
+    assert found.trace.fallback == fallback
+    assert found.selection is not None
+    assert found.selection.passages == reader.asked[-1].passages
+    assert found.selection.ids == read["small"]
+    assert [one["id"] for one in found.trace.passages] == list(read["small"])
+
+
+def test_an_answer_from_memory_rests_on_nothing_that_was_read(river_index: CorpusIndex) -> None:
+    nodes = {
+        "retrieve": {"do": "retrieve"},
+        "select": {"do": "select", "from": ["retrieve"]},
+        "answer": {"do": "answer", "after": ["select"]},
+    }
+    workflow = Workflow.from_dict({"name": "memory", "nodes": nodes, "answer": "answer"})
+    found = controller(workflow, river_index).attempt(COMPARISON, reader := Watched(), 60)
+    assert (found.selection, found.trace.passages, reader.asked[-1].passages) == (None, (), ())
+
+
 class Broken:
     """A decider that cannot decide for sub-questions, such as a bandit whose log cannot be read."""
 
