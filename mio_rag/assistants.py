@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mio_rag.collection import Collection
 from mio_rag.context import RegexCounter, tokens_between
 from mio_rag.errors import InputError, MioRagError, choose, require
+from mio_rag.filters import Filter
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.result import Selection
 from mio_rag.stores.base import StoreIndex, index_of
@@ -133,17 +134,25 @@ class Assistants:
     paths: as of `Collection`; of several, documents are named FOLDER/NAME, with as many folders above it as
         tell the paths apart.
     allow_ask: the model of a further tool, ask_documents.
+    where: only passages that meet it are there; see `mio_rag.filters`.
     options: of `Collection`.
     """
 
-    def __init__(self, paths: Sequence[str | Path], *, allow_ask: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        *,
+        allow_ask: str | None = None,
+        where: Sequence[str] | str | None = None,
+        **options: Any,
+    ) -> None:
         if not paths:
             raise InputError("no path is given: name a folder of documents, an index or a store")
         self._names = _names(paths)
         self._parts = [Collection(path, **options) for path in paths]
         if len(paths) > 1 and any(isinstance(one.index, StoreIndex) for one in self._parts):
             raise InputError("a store goes alone: start a server for each")
-        self._options = options
+        self._options, self._where = options, Filter(where)
         self._lock, self._asking = Lock(), Lock()
         self._made: Collection | None = None
         self.model = allow_ask
@@ -155,7 +164,12 @@ class Assistants:
             changed = [bool(one.refresh()) for one in self._parts]
             if self._made is None or any(changed):
                 self._made = self._parts[0] if len(self._parts) == 1 else self._joined()
+                if self._where:
+                    self._made = self._of(replace(self._made.index.only(self._where), lacking=()))
             return self._made
+
+    def _of(self, index: CorpusIndex) -> Collection:
+        return Collection(index, policy=self._options.get("policy", "default"))
 
     def _joined(self) -> Collection:
         passages: list[Passage] = []
@@ -168,14 +182,14 @@ class Assistants:
         if len({index.embedder.fingerprint for index in indexes}) > 1:
             raise InputError("the paths were indexed by different embedders: start a server for each")
         vectors = np.concatenate([index.embeddings(range(len(index))) for index in indexes])
-        policy = self._options.get("policy", "default")
-        return Collection(index_of(passages, vectors, indexes[0].embedder), policy=policy)
+        return self._of(index_of(passages, vectors, indexes[0].embedder))
 
     def find_context(self, given: FindContext) -> Reply:
         """Choose passages."""
+        collection = self.collection()
         with self._asking, warnings.catch_warnings(record=True) as noticed:  # not made for threads
             warnings.simplefilter("always")
-            chosen = self.collection().select(given.question, budget=given.budget_tokens, where=given.where())
+            chosen = collection.select(given.question, budget=given.budget_tokens, where=given.where())
         data = {
             "parts": [_part(part) for part in chosen.parts],
             "tokens_used": chosen.tokens,
@@ -236,7 +250,7 @@ class Assistants:
 
     def passage(self, name: str) -> str:
         """Return the text of a passage by its id."""
-        for one in self.collection().index.passages:
+        for one in _allowed(self.collection().index):
             if one.id == name:
                 return one.text
         raise InputError(f"there is no passage '{name}'")
@@ -246,9 +260,14 @@ class Assistants:
         if isinstance(index, StoreIndex):
             raise InputError("this collection is a store, which cannot list its documents: use find_context")
         found: dict[str, list[Passage]] = {}
-        for passage in index.passages:
+        for passage in _allowed(index):
             found.setdefault(passage.source or passage.id, []).append(passage)
         return found
+
+
+def _allowed(index: CorpusIndex) -> list[Passage]:
+    """The passages that the filter of the server leaves."""
+    return [one for k, one in enumerate(index.passages) if index.allowed is None or index.allowed[k]]
 
 
 def _names(paths: Sequence[str | Path]) -> list[str]:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from queue import Queue
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -50,6 +50,9 @@ from mio_rag.sources import Building, Changes, Opened, open_source
 from mio_rag.stores.base import Store, StoreIndex
 from mio_rag.types import Answer, Passage, Question
 
+if TYPE_CHECKING:
+    from mio_rag.methods import Order
+
 #: Anything that answers: a name as --model takes it, a generator, or a function (prompt, max_tokens) -> text.
 Model = str | Generator | Callable[[str, int], str]
 
@@ -67,7 +70,7 @@ def select(
     tokens: ArrayLike | None = None,
     counter: Counter | None = None,
     where: Mapping[str, Any] | str | None = None,
-    method: str = "mio",
+    method: str | Order = "mio",
     policy: str | Path | Policy = DEFAULTS.policy,
     selector: Selector | None = None,
     budget_tokens: int | None = None,
@@ -87,7 +90,7 @@ def select(
     tokens: cost of each passage. Otherwise `counter` counts: your model's tokenizer, or a function from a
         text to its tokens; by default an approximation.
     where: only passages that meet it; see `mio_rag.filters`.
-    method: "mio", or another method of `evaluate`, as "topk".
+    method: "mio", another method of `evaluate`, as "topk", or a function (pool, budget) -> ids, best first.
     policy: where the settings come from; or a `selector`.
     budget_tokens: another name of `budget`.
     **settings: any parameter of `Selector`: ``max_per_source=2``, ``redundancy_weight=0.3`` and so on.
@@ -219,7 +222,7 @@ class Collection:
         *,
         budget: int = DEFAULTS.budget,
         where: Mapping[str, Any] | str | None = None,
-        method: str = "mio",
+        method: str | Order = "mio",
         counter: Counter | None = None,
         **settings: Any,
     ) -> Selection:
@@ -348,7 +351,7 @@ class Collection:
             return self._models[spec]
 
 
-def _by_method(method: str, chooser: Selector) -> Callable[..., Selection]:
+def _by_method(method: str | Order, chooser: Selector) -> Callable[..., Selection]:
     if method == "mio":
         return chooser.select
     from mio_rag.methods import make_methods
@@ -372,7 +375,7 @@ def _selector(policy: Policy, selector: Selector | None, settings: Mapping[str, 
     """The program of a policy, or a selector, with settings that are not None."""
     if selector is not None and not isinstance(selector, Selector):
         raise InputError(f"selector is {selector!r}, expected a Selector")
-    check_names("setting", settings, ("preset", *Selector.model_fields))
+    check_names("setting", settings, ("preset", *Selector.model_fields), also=("budget", "where"))
     base = policy.selector(policy.fixed_price or 0.0, DEFAULT) if selector is None else selector
     changes = {name: value for name, value in settings.items() if value is not None}
     if (preset := changes.pop("preset", None)) is not None:

@@ -237,8 +237,8 @@ def _has(pool: Pool, need: str) -> bool:
     return need in pool.scores or getattr(pool, need, None) is not None
 
 
-def make_methods(names: Sequence[str], selector: Selector) -> list[Method]:
-    """Return the methods of these names.
+def make_methods(names: Sequence[str | Order], selector: Selector) -> list[Method]:
+    """Return the methods of these names; a function is one, too, as of `register_method`.
 
     selector: settings of the program for "mio", "exact", "greedy" and "local_search"; only the first two use
         its solver. Its constraints bind every method; those that may be broken at a price, and the price of
@@ -261,8 +261,13 @@ def make_methods(names: Sequence[str], selector: Selector) -> list[Method]:
     return methods
 
 
-def _made(name: str, selector: Selector, plain: Selector) -> Method:
+def _made(name: str | Order, selector: Selector, plain: Selector) -> Method:
     """`plain`: the selector with nothing but its constraints."""
+    if callable(name):
+        called = getattr(name, "__name__", type(name).__name__)
+        return Method(called, plain.replace(solver="topk"), own=_Own(name, ()))
+    if not isinstance(name, str):
+        raise InputError(f"method is {name!r}: give a name, or a function (pool, budget) -> ids")
     kind, colon, more = name.partition(":")
     if kind == "exact" or name == FITTING:
         units = cast("Units", more) if colon else "auto" if name == FITTING else selector.units

@@ -2,17 +2,19 @@
 
 from mio_rag.solvers.many import solve_many
 from mio_rag.solvers.mdp import MDPSolution, solve_mdp
-from mio_rag.solvers.paths import solve_path
+from mio_rag.solvers.paths import Conflict, find_conflict, solve_path
 from mio_rag.solvers.registry import SolverInfo, available_solvers, resolve, solve, solvers
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 
 __all__ = [
+    "Conflict",
     "MDPSolution",
     "SolveOptions",
     "SolveResult",
     "SolverInfo",
     "Status",
     "available_solvers",
+    "find_conflict",
     "resolve",
     "solve",
     "solve_many",

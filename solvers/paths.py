@@ -233,10 +233,13 @@ class Conflict:
         return text
 
 
-def find_conflict(program: SelectionProgram, names: Sequence[str], solver: str = "highs") -> Conflict | None:
+def find_conflict(
+    program: SelectionProgram, names: Sequence[str] | None = None, solver: str = "highs"
+) -> Conflict | None:
     """Return a minimal conflict of an infeasible program; None if it is feasible, or that is not proven.
-    `names` are those of the items.
+    `names` are those of the items; by default "item 0" and so on.
     """
+    names = [f"item {i}" for i in range(program.n)] if names is None else names
     assert program.fixed is not None
     most = float(program.all_costs.sum()) + 1.0
     shared = program.segments

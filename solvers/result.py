@@ -280,7 +280,8 @@ def conclude(
             known = simple if known is None else min(known, simple)
     if x is None:
         if proven_infeasible:
-            return made(Status.INFEASIBLE, message or "no selection satisfies the constraints")
+            why = "no selection satisfies the constraints: mio_rag.solvers.find_conflict(program) says which"
+            return made(Status.INFEASIBLE, message or why)
         status = Status.ERROR if broken else Status.NO_SOLUTION
         return made(status, message or "no feasible selection was found", bound=known)
     x = (np.asarray(x) > 0.5).astype(np.int8)

@@ -261,12 +261,32 @@ def test_configurations_of_clients(client: str) -> None:
         configuration("curser", [], "x")
 
 
+def test_a_filter_of_the_server_holds_for_every_tool(folder: Path) -> None:
+    tools = Assistants([folder], embedder="tfidf", where=["source=le*", "source=*.md"])
+    assert "thirty days of leave" in tools.find_context(FindContext(question="Are there secrets?")).text
+    with pytest.raises(InputError, match="meets the filter"):
+        tools.find_context(FindContext(question=QUESTION, source="evil*"))
+    assert [one["source"] for one in tools.list_documents(ListDocuments()).data["documents"]] == ["leave.md"]
+    for hidden in (
+        lambda: tools.read_document(ReadDocument(source="evil.md")),
+        lambda: tools.passage("evil.md#0"),
+    ):
+        with pytest.raises(InputError, match="there is no"):
+            hidden()
+    done = subprocess.run(
+        command(folder, "--where", "source=le*", "--print-config", "cursor"), capture_output=True, text=True
+    )
+    (entry,) = json.loads(done.stdout)["mcpServers"].values()
+    assert entry["args"][-2:] == ["--where", "source=le*"]
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--http", "0.0.0.0:80"], "listens on this machine alone"),
         (["--http", "x"], "write PORT or HOST:PORT"),
         (["--allow-ask", "gpt"], "gpt"),
+        (["--where", "tenant"], "'tenant' is no condition"),
     ],
 )
 def test_the_command_refuses(folder: Path, more, message) -> None:

@@ -98,6 +98,13 @@ class TestSelect:
         assert select("q", TEXTS, method="topk", **vectors).ids[0] == "2"
         with pytest.raises(InputError, match="topk"):
             select("q", TEXTS, method="topp", **vectors)
+        with pytest.raises(InputError, match="give a name, or a function"):
+            select("q", TEXTS, method=3, **vectors)
+        assert select("q", TEXTS, method=lambda pool, budget: ["1"], **vectors).ids == ("1",)
+
+    def test_a_misspelt_budget_is_recognised(self) -> None:
+        with pytest.raises(InputError, match=r"'budgt' is unknown: did you mean 'budget'\?"):
+            select("q", TEXTS, scores=[1, 2, 3], budgt=2)
 
     def test_settings_are_those_of_a_selector(self) -> None:
         given = {"scores": [1.0, 3.0, 2.0], "tokens": [1, 1, 1], "budget": 9, "redundancy_weight": 0}

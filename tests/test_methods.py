@@ -218,6 +218,9 @@ def test_check_method_finds_what_changes_from_call_to_call() -> None:
     with pytest.raises(AssertionError, match="and then"):
         check_method("own")
     check_method("topk", pools=6)
+    with pytest.raises(AssertionError, match="method 'unsteady' failed"):
+        check_method(unsteady)
+    check_method(lambda given, budget: list(given.ids), pools=6)
 
 
 def test_names_and_needs_are_checked() -> None:

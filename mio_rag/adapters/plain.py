@@ -73,11 +73,11 @@ def from_plain(data: Mapping[str, Any]) -> Selector:
     return Selector.from_dict(given, "selector")
 
 
-def check_names(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+def check_names(what: str, given: Iterable[str], known: Sequence[str], also: Sequence[str] = ()) -> None:
     """Raise `InputError` for names that are not known, with the one that was probably meant."""
     unknown = [name for name in given if name not in known]
     if unknown:
-        raise InputError([f"{what} '{name}' is unknown: {choose(name, known)}" for name in unknown])
+        raise InputError([f"{what} '{name}' is unknown: {choose(name, [*also, *known])}" for name in unknown])
 
 
 #: A `TokenCounter`, or a function that counts the tokens of one text.

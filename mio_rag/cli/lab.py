@@ -86,7 +86,7 @@ def lab_solve(
         told |= {"selected": list(result.selected), "tokens_used": parsed.cost(result.x)}
         lines.append(f"selected {told['selected']}, cost {told['tokens_used']:g}")
     if result.status == "infeasible":
-        conflict = find_conflict(parsed, [f"item {i}" for i in range(parsed.n)])
+        conflict = find_conflict(parsed)
         if conflict is not None:
             told["conflict"] = {**asdict(conflict), "parts": list(conflict.parts)}
             lines.append(conflict.explain())

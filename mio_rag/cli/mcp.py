@@ -10,9 +10,10 @@ import typer
 from mio_rag.cli import options as o
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, collect
+from mio_rag.filters import Filter
 
 
-@o.command("policy embedder")
+@o.command("where policy embedder")
 def mcp(
     call: o.Call,
     paths: Annotated[list[str], o.arg("Folders or files of documents, indexes, or a store.", "PATH...")],
@@ -33,7 +34,7 @@ def mcp(
 ) -> None:
     """Let assistants search documents: tools of the Model Context Protocol.
 
-    The tools read only, and only what PATH names.
+    The tools read only, and only what PATH names and --where leaves.
 
     \b
       mio-rag mcp handbook --print-config claude-desktop
@@ -47,6 +48,7 @@ def mcp(
     address, *_ = collect(
         lambda: _address(http),
         lambda: None if spec is None else o.check_model(spec),
+        lambda: Filter(call.where),
         *(lambda path=path: kind_of(path) for path in paths),
     )
     if print_config is not None:
@@ -55,9 +57,10 @@ def mcp(
         usual = {"--policy": DEFAULTS.policy, "--embedder": DEFAULTS.embedder}
         for name, value in options.items():
             given += [name, value] if value is not None and value != usual.get(name) else []
+        given += [word for one in call.where or () for word in ("--where", one)]
         typer.echo(configuration(print_config, given, Path(paths[0]).name or "documents"))
         return
-    tools = Assistants(paths, allow_ask=spec, policy=policy, embedder=embedder)
+    tools = Assistants(paths, allow_ask=spec, where=call.where, policy=policy, embedder=embedder)
     if address is None:
         run_stdio(tools)
     else:

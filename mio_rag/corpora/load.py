@@ -361,14 +361,17 @@ def _numbered(questions: Iterable[Question]) -> Iterator[Question]:
         yield one if one.id else dataclasses.replace(one, id=str(number))
 
 
-def questions_of(given: Iterable[Question | Mapping[str, Any]]) -> tuple[Question, ...]:
-    """Return questions that may be mappings, as lines of questions.jsonl; `InputError` for anything else."""
+def questions_of(given: Iterable[Question | Mapping[str, Any] | str]) -> tuple[Question, ...]:
+    """Return questions that may be texts, or mappings as in questions.jsonl; `InputError` for the rest."""
     found, problems = [], list[str]()
     for k, one in enumerate(given):
         try:
-            found.append(one if isinstance(one, Question) else _question(one))
+            row = {"question": one} if isinstance(one, str) else one
+            found.append(row if isinstance(row, Question) else _question(row))
         except (InputError, TypeError, AttributeError) as error:
-            told = error.problems if isinstance(error, InputError) else ["give a Question or a mapping"]
+            told = (
+                error.problems if isinstance(error, InputError) else ["give a Question, a mapping or a text"]
+            )
             problems += [f"questions[{k}]: {problem}" for problem in told]
     if problems:
         raise InputError(problems)

@@ -31,7 +31,7 @@ from mio_rag.types import Question
 
 def evaluate(
     collection: Any,
-    questions: str | Path | Sequence[Question | Mapping[str, Any]] | None = None,
+    questions: str | Path | Sequence[Question | Mapping[str, Any] | str] | None = None,
     *,
     methods: Sequence[str] = DEFAULT_METHODS,
     budgets: Sequence[int] = (256, 1024),
@@ -48,7 +48,8 @@ def evaluate(
     """Compare selection methods and policies on questions, as `mio-rag evaluate` does.
 
     collection: a `mio_rag.Collection`, an index, or a path or name that a collection can be made of.
-    questions: a path or name of a question set, or questions, also as mappings; default: the collection's.
+    questions: a path or name of a question set, or questions, also as mappings or texts; default: those of
+        the collection.
     methods: names of `mio_rag.methods`, those of `register_method`, and policies (with a model).
     budgets: largest contexts, in tokens.
     model: also answers, and answers are scored: a generator or its specification, "openai:NAME" for instance.
@@ -69,6 +70,8 @@ def evaluate(
         found = read_policy(policy)
     kept = Filter(where)
     index, dataset = _opened(collection, questions, embedder)
+    if functions := [repr(one) for one in methods if callable(one)]:
+        raise InputError(f"methods has {functions[0]}: give it a name by register_method, and that name")
     given = [str(name) for name in methods]
     controllers = tuple(name for name in given if find_kind(name) is not None)
     base = Selector(options=SolveOptions(time_limit_seconds=DEFAULTS.seconds, seed=seed))
@@ -104,7 +107,9 @@ def evaluate(
 
 
 def _opened(
-    collection: Any, questions: str | Path | Sequence[Question | Mapping[str, Any]] | None, embedder: str
+    collection: Any,
+    questions: str | Path | Sequence[Question | Mapping[str, Any] | str] | None,
+    embedder: str,
 ) -> tuple[CorpusIndex, Dataset]:
     source: str | Path | None = None
     if isinstance(collection, (str, Path)):

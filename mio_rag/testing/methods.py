@@ -10,19 +10,19 @@ import numpy as np
 
 from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
-from mio_rag.methods import Method, make_methods
+from mio_rag.methods import Method, Order, make_methods
 from mio_rag.pool import Pool
 from mio_rag.selection.selector import Selector
 
 
-def check_method(name: str, *, pools: int = 20, seed: int = 0) -> None:
+def check_method(name: str | Order, *, pools: int = 20, seed: int = 0) -> None:
     """Check that a method keeps what the harness relies on; raise `AssertionError` with every failed case.
 
     It gets random pools: of one passage, of equal scores, with copies, without what it does not need. It must
     return known ids, each once; the same ids for the same pool; and leave the pool as it was. What is read
     must fit the budget and follow the constraints of a selector.
 
-    name: of `register_method`, or of the package.
+    name: of `register_method`, or of the package; or the function itself.
 
     Raises `InputError` for an unknown name.
     """
@@ -35,7 +35,9 @@ def check_method(name: str, *, pools: int = 20, seed: int = 0) -> None:
             for problem in _problems(method, bound, pool, budget):
                 failures.append(f"pool {case} of {len(pool)} passages, {budget} tokens: {problem}")
     if failures:
-        raise AssertionError(f"method '{name}' failed {len(failures)} checks:\n" + "\n".join(failures[:20]))
+        raise AssertionError(
+            f"method '{method.name}' failed {len(failures)} checks:\n" + "\n".join(failures[:20])
+        )
 
 
 def _problems(method: Method, bound: Method, pool: Pool, budget: int) -> list[str]:

@@ -390,5 +390,6 @@ def test_questions_without_ids_are_numbered(tmp_path: Path) -> None:
     assert questions_of(rows) == load_questions(tmp_path)
     with pytest.raises(InputError, match=r"questions\[0\]: 'question' is missing"):
         questions_of([{"answers": ["yes"]}])
-    with pytest.raises(InputError, match=r"questions\[1\]: give a Question or a mapping"):
-        questions_of([rows[0], "What?"])
+    assert [one.text for one in questions_of([rows[0], "What?"])] == ["Is the Po long?", "What?"]
+    with pytest.raises(InputError, match=r"questions\[1\]: give a Question, a mapping or a text"):
+        questions_of([rows[0], 3])

@@ -99,6 +99,8 @@ def test_the_culprits_alone_are_named() -> None:
     program = SelectionProgram([1.0] * 4, np.zeros((4, 4)), [5, 6, 7, 8], 17, tuple(rows))
     found = find_conflict(program, names(4))
     assert found.parts == ("at most 17 tokens", "at least 3 passages")
+    assert "find_conflict" in solve(program).certificate()
+    assert find_conflict(program) == found
     assert found.minimal
     assert found.smallest_budget == 18
     assert found.explain().endswith("a budget of 18 tokens would do")
