@@ -524,7 +524,7 @@ class SelectionFields(BaseModel):
         counter: Any = None,
         **rest: Any,
     ) -> None:
-        check_budget(budget)
+        budget = check_budget(rest.pop("budget_tokens", budget))  # its name in earlier releases
         Filter(where)
         if isinstance(selector, Mapping):
             selector = from_plain(selector)

@@ -54,7 +54,7 @@ class SelectionModule(dspy.Module):
         **settings: Any,
     ) -> None:
         super().__init__()
-        check_budget(budget)
+        budget = check_budget(settings.pop("budget_tokens", budget))  # its name in earlier releases
         Filter(where)
         if counter is not None:
             as_counter(counter)

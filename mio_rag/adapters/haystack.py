@@ -73,7 +73,7 @@ class SelectionRanker:
         counter: Counter | None = None,
         **settings: Any,
     ) -> None:
-        check_budget(budget)
+        budget = check_budget(settings.pop("budget_tokens", budget))  # its name in earlier releases
         Filter(where)
         base = from_plain(selector) if isinstance(selector, Mapping) else selector
         if (text_embedder is None) != (document_embedder is None):

@@ -224,3 +224,12 @@ for name in ("langchain", "llama_index", "haystack", "dspy"):
     assert [line.split()[0] for line in lines] == ["MissingExtraError"] * 4
     extras = ["langchain", "llama-index", "haystack", "dspy"]
     assert all(f'pip install "mio-rag[{extra}]"' in line for extra, line in zip(extras, lines, strict=True))
+
+
+def test_the_former_name_of_the_budget_is_understood() -> None:
+    haystack = pytest.importorskip("mio_rag.adapters.haystack", exc_type=ImportError)
+    langchain = pytest.importorskip("mio_rag.adapters.langchain", exc_type=ImportError)
+    assert langchain.SelectionCompressor(budget_tokens=77).budget == 77
+    assert haystack.SelectionRanker(budget_tokens=77).budget == 77
+    with pytest.raises(InputError, match="budget"):
+        langchain.SelectionCompressor(budget_tokens=0)
