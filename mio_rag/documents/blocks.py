@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -105,7 +105,7 @@ class Document:
         headers: how many rows at the head say what the columns hold; None: guess.
         usual: what to guess where the cells do not decide; None: a header above three columns or more.
         """
-        kept = [[tidy(cell) for cell in row] for row in rows]
+        kept = [[tidy(cell) for cell in row] for row in spread([*rows])]
         dropped = sum(not any(row) for row in kept[:headers]) if headers else 0
         kept = [row for row in kept if any(row)]
         width = max((k + 1 for row in kept for k, cell in enumerate(row) if cell), default=0)
@@ -117,6 +117,19 @@ class Document:
         for k, row in enumerate(kept):
             text = " | ".join(row)
             self.blocks.append(Block("row", text, 0, self.page, self._tables, k < count))
+
+
+class Repeated(str):
+    """The text of a merged cell, in a column behind its first."""
+
+
+def spread(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """Rows without what a merged cell repeats where no cell has a column to itself, or it is a title."""
+    own = {k for row in rows for k, cell in enumerate(row) if cell and not isinstance(cell, Repeated)}
+    for row in rows:
+        filled = [k for k, cell in enumerate(row) if cell and not isinstance(cell, Repeated)]
+        columns = own if filled != [0] else {0}
+        yield [cell if k in columns else "" for k, cell in enumerate(row)]
 
 
 def _headers(rows: Sequence[Sequence[str]], usual: bool | None) -> int:
@@ -376,7 +389,7 @@ def nest_items(document: Document) -> None:
 
 
 def merged(cell: str) -> str:
-    """What the rows below a merged cell repeat of it."""
+    """What the other rows and columns of a merged cell repeat of it."""
     return cell if len(cell.split()) <= _LONG_CELL else ""
 
 

@@ -12,6 +12,7 @@ from mio_rag.documents.blocks import (
     ITEM,
     POWER,
     Document,
+    Repeated,
     about,
     infer_headings,
     is_numbered,
@@ -319,7 +320,7 @@ class _Reader:
                     below.pop(len(row), None)
                     if goes_on is not None:
                         below[len(row)] = merged(text)
-                row += [text, *[""] * (wide - 1)]
+                row += [text, *[Repeated(merged(text))] * (wide - 1)]
             if _on(tr.find(f"{_W}trPr/{_W}tblHeader")) and heads == len(rows):
                 heads += 1
             rows.append(row)

@@ -10,6 +10,7 @@ from mio_rag.documents.blocks import (
     BOLD_LEVEL,
     POWER,
     Document,
+    Repeated,
     about,
     day_in,
     infer_headings,
@@ -17,6 +18,7 @@ from mio_rag.documents.blocks import (
     merged,
     plain,
     short_title,
+    spread,
     stated_date,
     tidy,
 )
@@ -394,11 +396,12 @@ def _rows(table: Any, hides: Callable[[Any], bool]) -> tuple[list[list[str]], in
                 return None
             wide, deep = (_span(cell, name) for name in ("colspan", "rowspan"))
             for k in range(wide):
+                again = merged(said) if k == 0 else Repeated(merged(said))
                 if deep > 1:
-                    below[len(row)] = (deep - 1, merged(said) if k == 0 else "")
-                row.append(said if k == 0 else "")
+                    below[len(row)] = (deep - 1, again)
+                row.append(said if k == 0 else again)
         rows.append(row)
-    if max((sum(map(bool, row)) for row in rows), default=0) < 2:
+    if max((sum(map(bool, row)) for row in spread(rows)), default=0) < 2:
         return None
     count = next((k for k, head in enumerate(heads) if not head), len(heads))
     if 0 < count < len(rows) or (named and heads and named == len(rows)):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from mio_rag.documents.blocks import ITEM, POWER, Document, plain, short_title, tidy
+from mio_rag.documents.blocks import ITEM, POWER, Document, Repeated, merged, plain, short_title, spread, tidy
 from mio_rag.documents.docx import core_properties
 from mio_rag.errors import require
 
+_SPAN = re.compile(rb'<(?:\w+:)?mergeCell\s[^>]*?ref="(\$?[A-Z]+\$?\d+:\$?[A-Z]+\$?\d+)"')
 _MOST_CELLS = 20_000_000  # of a workbook, empty ones included
 
 # Workbooks -------------------------------------------------------------------------------------------------
@@ -23,8 +26,10 @@ def read_xlsx(data: bytes) -> Document:
     document = Document()
     values = library.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        names = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
-        computed = any(b"<f" in archive.read(name) for name in names)
+        pages = {sheet._worksheet_path: archive.read(sheet._worksheet_path) for sheet in values.worksheets}
+    computed = any(b"<f" in page for page in pages.values())
+    spans = {name: _SPAN.findall(page) for name, page in pages.items()}
+    del pages
     # A formula whose result nobody stored is shown as it is written.
     formulas = library.load_workbook(io.BytesIO(data), read_only=True) if computed else None
     cells = 0
@@ -46,6 +51,7 @@ def read_xlsx(data: bytes) -> Document:
                 document.left_out.append((what, f"the file has more than {_MOST_CELLS:,} cells"))
                 break
             rows.append(_row(row, () if written is None else next(written, ())))
+        _fill(rows, spans[sheet._worksheet_path])
         if any(rows):
             document.add("heading", tidy(sheet.title), 1)
             for table in _tables(rows):
@@ -57,6 +63,19 @@ def read_xlsx(data: bytes) -> Document:
     document.title = short_title(values.properties.title or "")
     document.metadata = core_properties(values.properties)
     return document
+
+
+def _fill(rows: list[dict[int, str]], spans: list[bytes]) -> None:
+    """Write the text of merged cells into all the columns and rows that they span."""
+    library = require("openpyxl", "documents", "reading XLSX files")
+    filled = [k for k, row in enumerate(rows, 1) if row]
+    widest = max((column for row in rows for column in row), default=0)
+    for span in spans:
+        left, top, right, bottom = library.utils.range_boundaries(span.decode())
+        said = merged(rows[top - 1].get(left, "")) if top <= len(rows) else ""
+        for k in filled[bisect_left(filled, top) : bisect_right(filled, bottom)] if said else ():
+            for column in range(left, min(right, widest) + 1):
+                rows[k - 1].setdefault(column, said if column == left else Repeated(said))
 
 
 def _row(cells: Iterable[Any], formulas: Iterable[Any]) -> dict[int, str]:
@@ -97,8 +116,10 @@ def _tables(rows: list[dict[int, str]]) -> Iterator[list[list[str]]]:
             table.append(row)
             continue
         if table:
-            columns = sorted({k for one in table for k in one})
-            yield from _titled([[one.get(k, "") for k in columns] for one in table])
+            columns = sorted(
+                {k for one in table for k, cell in one.items() if not isinstance(cell, Repeated)}
+            )
+            yield from _titled([*spread([[one.get(k, "") for k in columns] for one in table])])
         table = []
 
 

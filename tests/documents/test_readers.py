@@ -158,12 +158,53 @@ MERGED = {
 }
 
 
+def _merged_sheet() -> bytes:
+    library: Any = pytest.importorskip("openpyxl")
+    book, out = library.Workbook(), io.BytesIO()
+    rows = [
+        ["Rates of 2026"],
+        ["Region", "Time", "Euros"],
+        ["North", "Day", 10],
+        [None, "Night", 20],
+        ["South"],
+    ]
+    for row in rows:
+        book.active.append(row)
+    book.active["C5"] = 15
+    for span in ("A1:C1", "A3:A4", "A5:B5"):
+        book.active.merge_cells(span)
+    book.save(out)
+    return out.getvalue()
+
+
+MERGED["xlsx"] = _merged_sheet()
+
+
 @pytest.mark.parametrize("kind", MERGED)
 def test_merged_cells_do_not_shift_a_row(tmp_path: Path, kind: str) -> None:
     rows = units(read(tmp_path, f"rates.{kind}", MERGED[kind]))
     late = [" | Noon | 12"] if kind == "docx" else []
-    wanted = ["Region | Time | Euros", "North | Day | 10", "North | Night | 20", "South |  | 15", *late]
-    assert rows == wanted
+    wanted = ["Region | Time | Euros", "North | Day | 10", "North | Night | 20", "South | South | 15", *late]
+    assert rows[kind == "xlsx" :] == wanted
+
+
+def test_a_cell_says_the_same_of_every_column_that_it_spans_and_a_title_is_said_once(tmp_path: Path) -> None:
+    text = (
+        "<table><thead><tr><td><th colspan=2>2025<th colspan=2>2026<tr><th>Model<th>A<th>B<th>A<th>B</thead>"
+        "<tr><td colspan=5>Outdoors<tr><td>Range<td colspan=2>-20 to 55 °C<td colspan=2>-30 to 60 °C"
+        "<tr><td>Weight<td>1 kg<td>2 kg<td>1 kg<td>2 kg</table>"
+        "<table><tr><th>Name<th colspan=2>Fee<tr><td>Anna<td colspan=2>7<tr><td>Ben<td colspan=2>8</table>"
+    )
+    assert [text.strip(" |") for text in units(read(tmp_path, "rates.html", text))] == [
+        "2025 | 2025 | 2026 | 2026",
+        "Model | A | B | A | B",
+        "Outdoors",
+        "Range | -20 to 55 °C | -20 to 55 °C | -30 to 60 °C | -30 to 60 °C",
+        "Weight | 1 kg | 2 kg | 1 kg | 2 kg",
+        "Name | Fee",
+        "Anna | 7",
+        "Ben | 8",
+    ]
 
 
 LISTS = {
