@@ -35,7 +35,7 @@ import numpy as np
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError, MioRagError, choose, require
 from mio_rag.pool import COLUMNS, Pool
-from mio_rag.selection.result import Selection
+from mio_rag.selection.result import Note, Selection
 from mio_rag.selection.selector import Selector, Units
 
 #: Pool and budget in tokens -> ids, best first.
@@ -186,12 +186,14 @@ class Method:
     selector: program and solver.
     score: which of `Pool.scores` ranks; blank: the relevance.
     own: what orders the pool instead.
+    asked_for_sentences: whether settings ask for sentences that it cannot choose, which a note then says.
     """
 
     name: str
     selector: Selector
     score: str = ""
     own: _Own | None = None
+    asked_for_sentences: bool = False
 
     def select(self, pool: Pool, budget: int, counter: TokenCounter | None = None) -> Selection:
         """Choose; `InputError` where the pool lacks what the method needs, or a method of your own fails."""
@@ -205,7 +207,13 @@ class Method:
             return self._ordered(self.own.order, pool, budget, counter)
         if self.score:
             pool = dataclasses.replace(pool, relevance=pool.scores[self.score])
-        return dataclasses.replace(self.selector.select(pool, budget, counter), method=self.name)
+        return self._told(self.selector.select(pool, budget, counter))
+
+    def _told(self, found: Selection) -> Selection:
+        """A selection with the name of the method, and what it did not do."""
+        said = f"units 'sentences' is left out: the method '{self.name}' ranks whole passages"
+        notes = (Note("whole_passages", said),) if self.asked_for_sentences else ()
+        return dataclasses.replace(found, method=self.name, notes=(*found.notes, *notes))
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -230,7 +238,7 @@ class Method:
         excluded = tuple(dict.fromkeys([*self.selector.must_exclude, *rest]))
         selector = self.selector.replace(must_exclude=excluded)
         found = selector.select(dataclasses.replace(pool, relevance=np.array(ranks)), budget, counter)
-        return dataclasses.replace(found, method=self.name)
+        return self._told(found)
 
 
 def _has(pool: Pool, need: str) -> bool:
@@ -252,7 +260,14 @@ def make_methods(names: Sequence[str | Order], selector: Selector) -> list[Metho
     plain, methods = _ranking(selector), list[Method]()
     for name in names:
         try:
-            methods.append(_made(name, selector, plain))
+            made = _made(name, selector, plain)
+            if (
+                selector.units == "sentences"
+                and made.selector.units == "passages"
+                and made.name != "exact:passages"
+            ):
+                made = dataclasses.replace(made, asked_for_sentences=True)
+            methods.append(made)
         except MioRagError as error:
             found = error.problems if isinstance(error, InputError) else [str(error)]
             problems += [p if p.startswith("method '") else f"method '{name}': {p}" for p in found]
@@ -270,7 +285,7 @@ def _made(name: str | Order, selector: Selector, plain: Selector) -> Method:
         raise InputError(f"method is {name!r}: give a name, or a function (pool, budget) -> ids")
     kind, colon, more = name.partition(":")
     if kind == "exact" or name == FITTING:
-        units = cast("Units", more) if colon else "auto" if name == FITTING else selector.units
+        units = cast("Units", more) if colon else selector.units
         return Method(name, selector.replace(units=units))
     if name in ("greedy", "local_search"):
         return Method(name, selector.replace(solver=name))

@@ -32,7 +32,7 @@ from mio_rag.corpora.load import check_source as check_set
 from mio_rag.corpora.load import load_dataset, load_passages
 from mio_rag.corpora.published import is_published
 from mio_rag.defaults import DEFAULTS
-from mio_rag.documents.files import KINDS, MAX_BYTES, TOOL_FOLDERS, LeftOut, Read
+from mio_rag.documents.files import KINDS, MAX_BYTES, TOOL_FOLDERS, LeftOut, Read, passed_over
 from mio_rag.errors import DataError, IndexFormatError, InputError
 from mio_rag.retrieval.cached import cache_folder
 from mio_rag.retrieval.embedders import check_embedder, make_embedder
@@ -47,7 +47,7 @@ Kind = Literal["index", "set", "layout", "passages", "documents", "file", "store
 #: What reports how far something has come: (what, total) -> a context with a function for the steps done.
 Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 
-_SPLITTER = 4  # version of how documents become passages
+_SPLITTER = 5  # version of how documents become passages
 _RECORD = "source.json"
 _YOUNG = 2_000_000_000  # nanoseconds: as coarse as times of files are
 _PASSAGES = (".jsonl", ".jsonl.gz")
@@ -222,7 +222,17 @@ def changes_of(source: str | Path, building: Building | None = None, out: Path |
         return _stored(str(source), Path(source))
     folder = out or index_folder(source, how)
     files, changes = _compared(_files(source, kind, how.follow_links), _known_files(folder))
-    return Opened(str(source), kind, folder, files, changes, _left_out(_record(folder)))
+    found = Opened(str(source), kind, folder, files, changes, _left_out(_record(folder)))
+    return replace(found, left_out=left_out_now(found, how))
+
+
+def left_out_now(found: Opened, building: Building) -> tuple[LeftOut, ...]:
+    """What is not read of an unchanged source: files that no reader is for may come and go unnoticed."""
+    if found.kind != "documents":
+        return found.left_out
+    read = [one for one in found.left_out if {one.path, one.path.rpartition(", ")[0]} & set(found.files)]
+    others = passed_over(found.source, follow_links=building.follow_links)
+    return tuple(sorted([*read, *others], key=lambda one: one.path))
 
 
 def cached_indexes() -> list[dict[str, Any]]:

@@ -176,7 +176,7 @@ def _settings(
     control = dataclasses.replace(control, kinds={**control.kinds, **kinds_of(controllers)})
     check_controllers(controllers, control, closed_book)
     return EvaluationSettings(
-        methods=methods, selector=chosen.whole().selector,  # "mio" chooses sentences, too
+        methods=methods, selector=chosen.selector,
         retrieval=chosen.policy.search.retrieval, seed=chosen.seed, controllers=controllers, control=control,
         closed_book=closed_book,
     )  # fmt: skip

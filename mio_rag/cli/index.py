@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,7 +46,7 @@ def index(
       mio-rag index handbook
       mio-rag index handbook --out INDEX --embedder tfidf
     """
-    from mio_rag.sources import Building, cached_indexes, changes_of, open_source
+    from mio_rag.sources import Building, cached_indexes, changes_of, left_out_now, open_source
     from mio_rag.sources import prune as remove
     from mio_rag.stores import is_store, shown_url
 
@@ -77,6 +77,8 @@ def index(
         )
         return
     done = open_source(path, how, out=out, overwrite=overwrite, progress=o.progress)
+    if not done.built:
+        done = replace(done, left_out=left_out_now(done, how))
     told, lines = _built(done, call.embedder)
     output.result(told, *lines, *_left_out(done))
 

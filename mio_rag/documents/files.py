@@ -252,6 +252,11 @@ def read_folder(
     )
 
 
+def passed_over(folder: str | Path, *, follow_links: bool = False) -> list[LeftOut]:
+    """What there is below a folder that no reader is for, without reading anything."""
+    return _Tree(Path(folder), follow_links).left_out
+
+
 _Job = tuple[Path, int, str, int]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,8 @@ def make_contenders(
 ) -> list[Contender]:
     """Return methods and controllers of these names, in their order.
 
-    setup: what controllers are made of; methods use its selector.
+    setup: what controllers are made of; methods use its selector. Where that leaves units open, only "mio"
+        chooses sentences: the others were fitted on whole passages, or rank them.
     traces: file for the traces of controllers.
     questions: of the run.
     rows: rows that the run has already; what they spent is spent.
@@ -225,16 +227,16 @@ def make_contenders(
     named = [name for name in names if find_kind(name) is None]
     if named:
         check_methods(named, setup.selector)
-    kept = list(rows)
+    kept, whole = list(rows), replace(setup, selector=setup.selector.whole())
 
     def made(name: str) -> Contender:
         if name == PACED:
-            return Paced(setup.selector, questions, kept)
+            return Paced(whole.selector, questions, kept)
         if name == ALLOCATED:
-            return Allocated(setup.selector)
+            return Allocated(whole.selector)
         if name in named:
-            return Selecting(make_methods([name], setup.selector)[0])
-        controller = make_controller(name, setup)
+            return Selecting(make_methods([name], (setup if name == FITTING else whole).selector)[0])
+        controller = make_controller(name, whole)
         if (
             take_up := getattr(controller, "take_up", None)
         ) is not None:  # its price depends on what was spent

@@ -76,8 +76,6 @@ def evaluate(
     controllers = tuple(name for name in given if find_kind(name) is not None)
     base = Selector(options=SolveOptions(time_limit_seconds=DEFAULTS.seconds, seed=seed))
     program = found.selector(found.fixed_price or 0.0, base)
-    if policy is None:
-        program = program.replace(units="passages")  # "mio" chooses sentences, too
     settings = EvaluationSettings(
         methods=tuple(name for name in given if name not in controllers),
         controllers=controllers,

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from mio_rag.evaluation.rows import PARTED, RANKING_SOLVERS, reading_column
 from mio_rag.formulations.numbers import plural
 from mio_rag.measures import Measure, compared_measures, evidence_measure, find_measure, measures, right
+from mio_rag.methods import FITTING
 
 RESAMPLES = 2000
 
@@ -315,10 +316,11 @@ FEW_QUESTIONS = 30
 
 def part_read(run: Mapping[str, Any]) -> str:
     """Return a note where evidence may be read in part, since sentences were chosen; else ""."""
-    parted = [name for name in run.get("methods") or () if name in PARTED]
-    if run.get("settings", {}).get("units", "passages") == "passages" and not parted:
+    units = run.get("settings", {}).get("units", "auto")
+    parted = [n for n in run.get("methods") or () if n in PARTED and (n != FITTING or units != "passages")]
+    if units != "sentences" and not parted:
         return ""
-    named = f" (by {' and '.join(parted)})" if parted else ""
+    named = f" (by {' and '.join(parted)})" if units != "sentences" else ""
     return (
         f'Where sentences are read{named}, "evidence found" counts a gold passage if any of it is read; '
         '"evidence text covered" counts how much of it is read.'

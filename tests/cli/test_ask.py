@@ -87,6 +87,9 @@ def test_a_ranking_proves_nothing(index: Path) -> None:
         told, shown = only_object(here(*asked, "--json")), here(*asked, "--proof")
         assert (told["method"], told["status"], told["gap"]) == (method, "ranked", None)
         assert f"ranked by {method}, which proves nothing." in shown.stderr
+        note = f"note: units 'sentences' is left out: the method '{method}' ranks whole passages"
+        assert note in here(*asked, "--units", "sentences").stderr
+        assert note not in shown.stderr
         assert "optimal" not in shown.stderr
     assert len(told["parts"]) == 2
 

@@ -40,6 +40,13 @@ def test_an_index_is_refreshed_checked_listed_and_pruned(
     shown = here(*asked).stdout
     assert "Read 1 file. Indexed 1 passage" in shown
     assert "not read  b.png: .png files are not read" in shown
+    (folder / "c.bin").write_bytes(b"x")
+    again = here(*asked).stdout
+    assert again.startswith("Nothing changed.")
+    assert "not read  b.png: .png files are not read\nnot read  c.bin: .bin files are not read" in again
+    (folder / "c.bin").unlink()
+    assert [one["path"] for one in only_object(here(*asked, "--json"))["left_out"]] == ["b.png"]
+    assert "c.bin" not in here(*asked, "--check").stdout
     (folder / "a.md").write_text("# Travel\n\nThe allowance in Norway is 77 EUR.\n")
     assert only_object(here(*asked, "--check", "--json"))["changed"] == ["a.md"]
     assert only_object(here(*asked, "--json"))["changed"] == ["a.md"]

@@ -1,5 +1,6 @@
 """`mio_rag.evaluate`: methods of a collection, of your own, and the peers, in one call."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,23 @@ def test_only_documents_that_meet_a_filter_are_found(handbook: Path) -> None:
     assert "where" in here(*command).stderr
     with pytest.raises(InputError, match="no passage has 'sauce'"):
         evaluate(handbook, asked, where="sauce=x", **given)
+
+
+def test_only_mio_chooses_sentences_unless_units_are_given(handbook: Path) -> None:
+    asked, out = handbook.parent / "questions.jsonl", handbook.parent / "out"
+    command = ("evaluate", handbook, "--questions", asked, "--methods", "mio,exact", "--budget", 16,
+               "--embedder", "tfidf", "--json")  # fmt: skip
+
+    def parted(name: str, *more: object) -> set[str]:
+        only_object(here(*command, "--out", out / name, *more))
+        rows = map(json.loads, (out / name / "rows.jsonl").read_text().splitlines())
+        return {
+            row["method"] for row in rows if "travel.md#0" in row["selected_ids"]
+        }  # whole it does not fit
+
+    assert parted("open") == {"mio"}
+    assert parted("passages", "--set", "selection.units=passages") == set()
+    assert parted("sentences", "--set", "selection.units=sentences") == {"mio", "exact"}
 
 
 def test_what_cannot_be_evaluated_is_refused(handbook: Path) -> None:
