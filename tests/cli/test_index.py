@@ -68,7 +68,7 @@ def test_reading_files_is_part_of_the_progress(tmp_path: Path) -> None:
         told.append((what, total))
         yield lambda done, text="": told.append((what, -done))
 
-    open_source(tmp_path, Building("tfidf"), out=tmp_path.parent / "index", progress=shown)
+    open_source(tmp_path, Building("tfidf"), out=tmp_path / "index", progress=shown)
     assert told[:4] == [("reading files", 3), *[("reading files", -1)] * 3]
     assert told[4][0].startswith("embedding with")
 
