@@ -105,13 +105,24 @@ class Document:
         headers: how many rows at the head say what the columns hold; None: guess.
         usual: what to guess where the cells do not decide; None: a header above three columns or more.
         """
-        kept = [[tidy(cell) for cell in row] for row in spread([*rows])]
+        given = [*spread([*rows])]
+        kept = [[tidy(cell) for cell in row] for row in given]
         dropped = sum(not any(row) for row in kept[:headers]) if headers else 0
         kept = [row for row in kept if any(row)]
         width = max((k + 1 for row in kept for k, cell in enumerate(row) if cell), default=0)
         if width * len(kept) < _MOST_CELLS:  # else one long row would widen all others
             kept = [[*row, *[""] * width][:width] for row in kept]
-        count = _headers(kept, usual) if headers is None else headers - dropped
+        first = next((row for row in given if any(row)), [])
+        if headers is not None:
+            count = headers - dropped
+        elif (
+            len(kept) > 2
+            and kept[0][0] in ("", kept[1][0])
+            and any(isinstance(c, Repeated) for c in first if c)
+        ):
+            count = 2  # names of groups of columns stand above those of the columns
+        else:
+            count = _headers(kept, usual)
         self._tables += 1
         self.close()
         for k, row in enumerate(kept):

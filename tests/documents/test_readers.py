@@ -207,6 +207,23 @@ def test_a_cell_says_the_same_of_every_column_that_it_spans_and_a_title_is_said_
     ]
 
 
+def test_names_of_groups_of_columns_are_a_header_with_those_below(tmp_path: Path) -> None:
+    library: Any = pytest.importorskip("openpyxl")
+    book, out = library.Workbook(), io.BytesIO()
+    for row in [
+        [None, "2025", None, "2026"],
+        ["Name", "Q1", "Q2", "Q1", "Q2"],
+        ["Oslo", 1, 2, 3, 4],
+        ["Rome", 5, 6, 7, 8],
+    ]:
+        book.active.append(row)
+    for span in ("B1:C1", "D1:E1"):
+        book.active.merge_cells(span)
+    book.save(out)
+    found = needs(read(tmp_path, "sales.xlsx", out.getvalue()))
+    assert found["Oslo | 1 | 2 | 3 | 4"][-2:] == [" | 2025 | 2025 | 2026 | 2026", "Name | Q1 | Q2 | Q1 | Q2"]
+
+
 LISTS = {
     "md": "We cover:\n\n- storms, except:\n    - floods\n    - hail\n- fire\n\nNothing else.",
     "txt": "We cover:\n- storms, except:\n    - floods\n    - hail\n- fire\n\nNothing else is said.",
