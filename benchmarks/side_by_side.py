@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -136,6 +135,16 @@ options = SolveOptions(time_limit_seconds=5)
 found["kernel_ms"] = median_ms(lambda program: solve(program, "branch_and_bound", options), programs)
 print(json.dumps(found))
 """
+#: Starts a command. A small process does, since on Linux the peak memory includes that of the starter.
+_STARTER = """
+import json, os, subprocess, sys, time
+began, quiet = time.perf_counter(), subprocess.DEVNULL
+process = subprocess.Popen(sys.argv[1:], stdout=quiet, stderr=quiet)
+_, status, used = os.wait4(process.pid, 0)
+megabytes = used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+seconds = used.ru_utime + used.ru_stime, time.perf_counter() - began
+print(json.dumps([os.waitstatus_to_exitcode(status), *seconds, megabytes]))
+"""
 
 
 @dataclass(frozen=True)
@@ -188,20 +197,12 @@ class _Checkout:
 
     def _cold(self, name: str, source: str, question: str) -> dict[str, float]:
         """CPU seconds, seconds and peak MB of `mio-rag select`; nothing if it fails on a folder."""
-        began, quiet = time.perf_counter(), subprocess.DEVNULL
-        process = self.command(
-            "-m", "mio_rag", "select", source, question, "--json", stdout=quiet, stderr=quiet
-        )
-        _, status, used = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode and name != "folder":
-            raise InputError(f"{self.root}: mio-rag select of {source} ended with {process.returncode}")
-        if process.returncode:
-            return {}
-        megabytes = used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-        seconds = used.ru_utime + used.ru_stime
-        return {f"{name}_seconds": seconds, f"{name}_wall": wall, f"{name}_megabytes": megabytes}
+        command = (sys.executable, "-m", "mio_rag", "select", source, question, "--json")
+        code, *found = json.loads(self.run("-c", _STARTER, *command))
+        if code and name != "folder":
+            raise InputError(f"{self.root}: mio-rag select of {source} ended with {code}")
+        names = (f"{name}_{one}" for one in ("seconds", "wall", "megabytes"))
+        return {} if code else dict(zip(names, found, strict=True))
 
     @contextmanager
     def service(self, model: str) -> Iterator[Service]:
