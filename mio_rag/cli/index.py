@@ -137,9 +137,12 @@ def _built(done: Opened, embedder: str) -> tuple[dict[str, Any], list[str]]:
         f"Stored in {done.folder}",
     ]
     lines += [
-        f"of these, {count} {what}"
+        f"of the passages, {count} {what}"
         for count, what in (
-            (overlapping, "with a known place in their document (overlaps are read once)"),
+            (
+                overlapping if overlapping < len(index) else 0,
+                "with a known place in their document (overlaps are read once)",
+            ),
             (told["contradicting"], "of documents with two texts at the same place (read by themselves)"),
             (copies, f"near-duplicate{'s' * (copies > 1)} of an earlier one"),
         )
