@@ -233,7 +233,7 @@ class Collection:
         allowed = check_budget(budget)
         retriever = self.retriever(None if counter is None else as_counter(counter), where)
         chooser = self._chooser(retriever.index, settings)
-        if method == "mio" and not _is_plain(self.policy):
+        if method == "mio" and not self.policy.is_plain:
             session = self._session(retriever, chooser, settings, allowed)
             outcome = session.select(Question("question", question), None, allowed).check()
             assert outcome.selection is not None
@@ -264,7 +264,7 @@ class Collection:
         allowed, reader = check_budget(budget), self._reader(model)
         retriever = self.retriever(reader, where)
         chooser = self._chooser(retriever.index, settings)
-        if _is_plain(self.policy):
+        if self.policy.is_plain:
             selection, answer = answer_from(
                 retriever, question, reader, chooser, budget_tokens=allowed, max_tokens=answer_tokens
             )
@@ -299,7 +299,7 @@ class Collection:
             finally:
                 told.put(None)
 
-        if not _is_plain(self.policy):
+        if not self.policy.is_plain:
             yield self.ask(question, model=model, **options).text
             return
         with ThreadPoolExecutor(1) as threads:
@@ -383,18 +383,6 @@ def _selector(policy: Policy, selector: Selector | None, settings: Mapping[str, 
             raise InputError("selector and preset exclude each other: both are what settings start from")
         return Selector.preset(preset, **{"options": base.options, **changes})
     return base.replace(**changes) if changes else base
-
-
-def _is_plain(policy: Policy) -> bool:
-    """Whether one search and one program decide everything."""
-    usual = _preset(DEFAULTS.policy)
-    return (
-        policy.search.by == "strategies"
-        and policy.search.strategies == ("raw",)
-        and policy.selection.by == "program"
-        and policy.price.by != "total"
-        and (policy.order, policy.depth, policy.repeat) == (usual.order, usual.depth, usual.repeat)
-    )
 
 
 def _model(embedder: Embedder | str | None, passages: Sequence[Passage]) -> Embedder | None:

@@ -608,6 +608,27 @@ class Policy(Settings):
         return []
 
     @property
+    def files(self) -> dict[tuple[str, str], str]:
+        """(Table, setting) -> file that it names."""
+        found = {(table, key): getattr(getattr(self, table), key) for table, key in LOCATED}
+        if self.order.by == "workflow" and self.order.workflow.endswith(".json"):
+            found["order", "workflow"] = self.order.workflow
+        if self.selection.by == "program":
+            found |= {("selection", key): file for key, file in self.selection.files.items()}
+        return {place: file for place, file in found.items() if file is not None}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one search and one program decide everything; a decision that is not known here is more."""
+        usual, known = type(self)(), (*_NO_DECISION, "models", "limits", "price", "search", "selection")
+        return (
+            self.price.by != "total"
+            and (self.search.by, self.search.strategies) == ("strategies", ("raw",))
+            and self.selection.by == "program"
+            and all(getattr(self, t) == getattr(usual, t) for t in type(self).model_fields if t not in known)
+        )
+
+    @property
     def prices(self) -> Prices:
         """What tokens cost in dollars, of models that have a price."""
         from mio_rag.session.costs import Prices

@@ -2,6 +2,7 @@
 
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -343,3 +344,31 @@ def test_the_program_opens_files_and_keeps_its_own_limits() -> None:
     made = policy_of({"selection": told}, "p").selector(0.0, base)
     assert made.relevance_model.name == "ranks"
     assert (made.solver, made.options.time_limit_seconds, made.options.threads) == ("highs", 7.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_plain"),
+    [
+        ({}, True),
+        ({"name": "mine", "server": {"queue": 3}, "limits": {"budget": 90}}, True),
+        ({"price": {"token": 0.01}, "search": {"pool": 9}, "selection": {"max_passages": 2}}, True),
+        ({"price": {"total": 10_000, "questions": 5}}, False),
+        ({"order": {"workflow": "rewrite-first"}}, False),
+        ({"search": {"strategies": ["raw", "hyde"]}}, False),
+        ({"depth": {"by": "tier", "tier": "easy"}}, False),
+        ({"selection": {"by": "ranking"}, "price": {"token": 0}}, False),
+        ({"repeat": {"by": "price"}}, False),
+    ],
+)
+def test_a_policy_is_plain_where_one_search_and_one_program_decide(
+    given: dict[str, Any], is_plain: bool
+) -> None:
+    assert Policy.from_dict(given).is_plain == is_plain
+
+
+def test_a_decision_that_nobody_knows_is_not_plain() -> None:
+    class More(Policy):
+        checking: str = "never"
+
+    assert More().is_plain
+    assert not More(checking="always").is_plain

@@ -64,11 +64,10 @@ def select(
     searched: dict[str, Any] = {}
     with call.reader(spec) as reader:
         retriever = Retriever.of(found.index, chosen.policy.search.retrieval, reader)
-        if pipeline is not None:
+        if pipeline is not None or (method == "mio" and not chosen.is_plain):
             selection, searched = _searched(chosen, pipeline, question, retriever, reader)
         else:
-            ranks = "fused" if method == "mio" and chosen.policy.selection.by == "ranking" else method
-            selection = _by_method(ranks, chosen, retriever, question)
+            selection = _by_method(method, chosen, retriever, question)
     rate = chosen.rate("" if reader is None else reader.name)
     if output.as_json:
         noted = selection.noted(found.index.lacking)  # as text it was told already
@@ -119,16 +118,18 @@ def _by_method(method: str, chosen: Chosen, retriever: Retriever, question: str)
 
 
 def _searched(
-    chosen: Chosen, name: str, question: str, retriever: Retriever, reader: Generator | None
+    chosen: Chosen, name: str | None, question: str, retriever: Retriever, reader: Generator | None
 ) -> tuple[Selection, dict[str, Any]]:
-    """The selection from what strategies find, and which of them found it."""
+    """The selection from what strategies or a policy find, and which strategies found it."""
     from mio_rag.learning.strategist import searched_json
     from mio_rag.policies.make import make_controller
     from mio_rag.policies.setup import Setup
     from mio_rag.session.loop import Session
     from mio_rag.types import Question
 
-    session = make_controller(name, Setup(chosen.control, retriever, chosen.selector))
+    session = chosen.session(retriever)
+    if name is not None:
+        session = make_controller(name, Setup(chosen.control, retriever, chosen.selector))
     assert isinstance(session, Session)
     budget = chosen.policy.limits.budget
     outcome = session.select(Question("question", question), reader, budget).check()

@@ -271,17 +271,7 @@ class Chosen:
     @cached_property
     def is_plain(self) -> bool:
         """Whether one search and one program decide everything."""
-        policy, usual = self.policy, Policy()
-        return (
-            self.controller is None
-            and policy.order == usual.order
-            and policy.search.by == "strategies"
-            and policy.search.strategies == ("raw",)
-            and policy.depth.by == "price"
-            and policy.selection.by == "program"
-            and policy.repeat == usual.repeat
-            and policy.price.by != "total"
-        )
+        return self.controller is None and self.policy.is_plain
 
     @property
     def has_steps(self) -> bool:
@@ -425,12 +415,24 @@ def kinds_of(names: Sequence[str]) -> dict[str, Any]:
     return {"policy": dict(zip(own, found, strict=True))} if own else {}
 
 
-def settings_table(policy: Policy, names: Iterable[type[Settings]]) -> list[Any]:
-    """Return settings of a service from the table [server], one of each class; unknown names are refused."""
-    given, made = dict(policy.server), []
-    for one in names:
-        own = {key: given.pop(key) for key in list(given) if key in one.model_fields}
-        made.append(one.from_dict(own, "server"))
-    if given:
-        raise InputError([f"server.{key} is not a key: see `mio-rag policy show --keys`" for key in given])
-    return made
+def server_settings(policy: Policy) -> list[Any]:
+    """Return the `ServiceLimits` and `ConnectionLimits` of the table [server].
+
+    Raises `InputError` with everything that is wrong with it, unknown names among it.
+    """
+    from mio_rag.service.settings import ConnectionLimits, ServiceLimits
+
+    kinds: tuple[type[Settings], ...] = (ServiceLimits, ConnectionLimits)
+    own = [{key: policy.server[key] for key in policy.server if key in one.model_fields} for one in kinds]
+    told = "is not a key: see `mio-rag policy show --keys`"
+    unknown = [f"server.{key} {told}" for key in policy.server if not any(key in one for one in own)]
+
+    def check() -> None:
+        if unknown:
+            raise InputError(unknown)
+
+    made = (
+        lambda one=one, given=given: one.from_dict(given, "server")
+        for one, given in zip(kinds, own, strict=True)
+    )
+    return collect(*made, check)[:-1]

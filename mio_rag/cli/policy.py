@@ -64,13 +64,15 @@ def policy_check(
     index: Annotated[Path | None, o.opt("Also compare what was learned with this index.")] = None,
 ) -> None:
     """Find everything that is wrong with a policy and its files. No model is loaded, nothing spent."""
+    from mio_rag.cli.chosen import server_settings
+    from mio_rag.errors import collect
     from mio_rag.formulations.numbers import plural
     from mio_rag.policy_files import resolve
     from mio_rag.retrieval.index import CorpusIndex
 
     call.policy = policy
     found = call.chosen().policy
-    states = resolve(found)
+    states, _ = collect(lambda: resolve(found), lambda: server_settings(found))
     if index is not None:
         states.check(CorpusIndex.load(index).embedder.fingerprint)
     files = f", with {plural(len(states.hashes), 'file')}" if states.hashes else ""

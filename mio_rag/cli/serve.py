@@ -58,13 +58,13 @@ def serve(
       mio-rag serve --new-key support
       mio-rag serve handbook --model openai:gpt-5-mini --keys keys.toml
     """
-    from mio_rag.cli.chosen import settings_table
+    from mio_rag.cli.chosen import server_settings
     from mio_rag.filters import Filter
     from mio_rag.service.keys import new_key as made_key
     from mio_rag.service.keys import read_keys
     from mio_rag.service.run import check
     from mio_rag.service.run import serve as run
-    from mio_rag.service.settings import ConnectionLimits, ServiceLimits, ServiceSettings, single_key
+    from mio_rag.service.settings import ServiceSettings, single_key
     from mio_rag.sources import Building, kind_of
 
     if new_key is not None:
@@ -92,7 +92,7 @@ def serve(
             rates=False,
         ),
     )  # fmt: skip
-    bounds, connections = settings_table(chosen.policy, (ServiceLimits, ConnectionLimits))
+    bounds, connections = server_settings(chosen.policy)
     with tempfile.TemporaryDirectory() as work:
         stored = kind_of(path) == "index" and call.embedder == DEFAULTS.embedder
         settings = ServiceSettings(

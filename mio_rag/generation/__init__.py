@@ -64,8 +64,9 @@ _OPTIONS: Mapping[str, Mapping[str, type]] = {
         "replies": str,
     },
 }
+_EXTRACT = "extract"  # how people name the extractive reader
 _FORMS = (
-    "'extractive', 'gguf:PATH', 'hf:ID_OR_PATH', 'openai:MODEL[@URL]' (options after '?', for instance "
+    "'extract', 'gguf:PATH', 'hf:ID_OR_PATH', 'openai:MODEL[@URL]' (options after '?', for instance "
     "'gguf:model.gguf?slots=6&replies=replies.sqlite' or "
     "'openai:name@http://127.0.0.1:8080/v1?tokenizer=PATH&window=8192') or 'scripted:FILE.json'"
 )
@@ -78,7 +79,7 @@ def reader_spec(model: str | None, default: str | None = None) -> str:
     default: where neither the option nor MIO_RAG_MODEL names one.
     """
     spec = (model or os.environ.get("MIO_RAG_MODEL") or default or DEFAULTS.model).strip()
-    return "extractive" if spec == "extract" else _with_address(spec)
+    return "extractive" if spec == _EXTRACT else _with_address(spec)
 
 
 def _with_address(spec: str) -> str:
@@ -98,9 +99,10 @@ def _with_address(spec: str) -> str:
 def make_generator(spec: str, **options: Any) -> Generator:
     """The generator that a specification names.
 
-    spec: ``extractive``, ``gguf:PATH[?OPTIONS]``, ``hf:ID_OR_PATH``, ``openai:MODEL[@URL][?OPTIONS]`` or
-        ``scripted:FILE.json`` (an object of question id or text -> answer). Options, parted by ``&``, are
-        parameters of the back end; ``replies=FILE`` keeps what the model says.
+    spec: ``extract`` (or ``extractive``), ``gguf:PATH[?OPTIONS]``, ``hf:ID_OR_PATH``,
+        ``openai:MODEL[@URL][?OPTIONS]`` or ``scripted:FILE.json`` (an object of question id or text ->
+        answer). Options, parted by ``&``, are parameters of the back end; ``replies=FILE`` keeps what the
+        model says.
     **options: keyword parameters of the back end's class, for instance ``n_ctx`` for ``gguf``. They win over
         options inside the specification.
 
@@ -158,7 +160,7 @@ def _resolved(spec: str, options: dict[str, Any]) -> tuple[Any, tuple[str, ...],
     kind, colon, target = _with_address(spec.strip()).partition(":")
     arguments: tuple[str, ...] = (target,)
     make: Any
-    if kind == "extractive" and not colon:
+    if kind in (_EXTRACT, "extractive") and not colon:
         make, arguments = _back_end("ExtractiveGenerator"), ()
     elif kind == "gguf" and target:
         make, (path, mark, query) = _back_end("GGUFGenerator"), target.partition("?")

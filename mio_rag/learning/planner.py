@@ -127,7 +127,7 @@ class QuestionFeatures:
         return np.asarray(np.clip((raw - self.mean) / self.scale, -4, 4), dtype=np.float64)
 
 
-#: What is seen of the executors so far: executor.signal -> divided by.
+#: What is seen of the steps so far: tool.signal -> divided by.
 SEEN: Mapping[str, float] = {
     "retrieve.top": 1.0, "retrieve.gap": 0.2, "retrieve.fall": 0.5,
     "select.best": 1.0, "select.expected": 2.0, "select.read": 4.0,
@@ -143,7 +143,7 @@ Ran = tuple[str, Mapping[str, float], bool, float]
 def observation(question: FloatArray, ran: Sequence[Ran], unit: float) -> FloatArray:
     """Return what a policy is given besides the price, shape (len(question) + len(SEEN) + 2,).
 
-    The question, the last signals of executors, how many steps failed, and the cost so far in a unit.
+    The question, the last signals of steps, how many steps failed, and the cost so far in a unit.
     """
     found = {f"{do}.{name}": value for do, signals, *_ in ran for name, value in signals.items()}
     signals = [float(np.clip(found.get(name, 0.0) / scale, -4, 4)) for name, scale in SEEN.items()]
@@ -529,7 +529,7 @@ def read_planner(path: str | Path) -> Planner:
 def replay(trace: Trace, planner: Planner | None = None, encoder: Encoder | None = None) -> list[str]:
     """Make the decisions of a trace again; return what comes out differently.
 
-    What a planner decided follows from its file, the question, and what executors gave and cost on the way,
+    What a planner decided follows from its file, the question, and what steps gave and cost on the way,
     all of which a trace holds. No model is asked, but for the embedding of the question.
 
     planner: what decided; without it only workflow, nodes and totals are checked.

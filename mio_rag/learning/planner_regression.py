@@ -31,7 +31,7 @@ _SURE = 0.75
 class Experience:
     """n questions in a tree of p places and m workflows: what is seen at every place, and what it cost.
 
-    Decoding is greedy, so what an executor gave on a question it gives again: rows of whole workflows tell
+    Decoding is greedy, so what a step gave on a question it gives again: rows of whole workflows tell
     exactly what would be seen and spent at every place, and policies can be trained and replayed on them.
 
     observed: shape (n, p, d); what is seen at each place.

@@ -1,6 +1,6 @@
 """Proximal policy optimisation of a small network over the tree of decisions.
 
-Clipped, with generalised advantages, an entropy bonus, a value head and minibatches [1]. Executors take
+Clipped, with generalised advantages, an entropy bonus, a value head and minibatches [1]. Steps take
 differing time: the discount over a step of cost t is gamma ** t, as in semi-Markov decision processes [2],
 with t in the unit of costs. Training ends early where the reward on questions set aside no longer rises.
 

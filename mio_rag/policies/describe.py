@@ -48,7 +48,7 @@ def _order(policy: Policy, states: Resolved) -> Line:
     names = [workflow.name for workflow in states.workflows]
     if states.planner is not None:
         listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        again = "" if states.planner.tree.mode == "once" else ", again after every executor"
+        again = "" if states.planner.tree.mode == "once" else ", again after every step"
         how = f"chooses among {listed}{again}{_within(policy, states)}"
         return Line("order", f"planner {_file(policy.order.file)}", how, "learned")
     steps = ", ".join(node.do for node in states.workflows[0].nodes)

@@ -185,10 +185,7 @@ def _look(name: str, *policies: Policy | None) -> _Seen:
     """Return size and time of the files of policies, except of logs and counts, which keep changing."""
     files = [] if name in PRESETS else [name]
     for policy in filter(None, policies):
-        depth, again = policy.depth, policy.repeat
-        files += filter(None, (policy.order.file, depth.file, depth.tiers, again.calibration))
-        if policy.order.by == "workflow" and policy.order.workflow.endswith(".json"):
-            files.append(policy.order.workflow)
+        files += [file for (_, key), file in policy.files.items() if key not in ("state", "cache")]
 
     def state(file: str) -> tuple[int, int] | None:
         try:

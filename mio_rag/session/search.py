@@ -621,12 +621,12 @@ def strategies_problem(value: Any) -> str | None:
 
 
 def asks_a_model(settings: Mapping[str, Any]) -> bool:
-    """Whether one of the strategies in an executor's settings asks a language model."""
+    """Whether one of the strategies in a step's settings asks a language model."""
     return any(one.needs_model for one in _made(settings))
 
 
 def needs_links(settings: Mapping[str, Any]) -> list[str]:
-    """Strategies in an executor's settings that need an index with evidence links."""
+    """Strategies in a step's settings that need an index with evidence links."""
     return [one.name for one in _made(settings) if one.needs_links]
 
 

@@ -433,7 +433,9 @@ def _chosen(job: Job, pool: Candidates, budget: int) -> Selection:
         if tier.unit == "tokens":
             tokens = min(tokens, max(1, tier.context))
         reader = TierReader(tier, retriever, program)
-        return reader.read(pool, tokens, branch.generator, branch, settings.get("more", 0))
+        # A selection alone may have nothing that answers.
+        counter = retriever.counter if branch.generator is None else branch.generator
+        return reader.read(pool, tokens, counter, branch, settings.get("more", 0))
     with branch.timed("select"):
         if job.kit.reading == "ranking":
             fused = replace(pool, relevance=pool.scores["fused"])

@@ -393,10 +393,19 @@ def sentence(result: Result, state: State, path: str) -> str:
             return f"{lead}no model was asked: {fits if room else 'nothing was worth reading'}"
         longest = action.settings.get("max_tokens", state.max_tokens)
         return f"{lead}answered in at most {longest} tokens" + (f"; with the prompt {cost}" if cost else "")
-    done = {"decompose": "broke the question into parts"}.get(
-        action.do, f"did the step {action.id}, {action.do}"
+    return (
+        lead + _DONE.get(action.do, f"did the step {action.id}, {action.do}") + (f": {cost}" if cost else "")
     )
-    return lead + done + (f": {cost}" if cost else "")
+
+
+_DONE = {
+    "rewrite": "put the question in other words",
+    "decompose": "broke the question into parts",
+    "each": "answered every part",
+    "answer": "answered",
+    "summarise": "answered from the answers to its parts",
+    "verify": "checked the answer",
+}
 
 
 def _tier(about: Mapping[str, Any]) -> str:

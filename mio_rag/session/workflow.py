@@ -93,7 +93,7 @@ def dollars(steps: Iterable[Step], settings: WorkflowSettings) -> float | None:
 
 @dataclass(frozen=True)
 class Node:
-    """One use of an tool.
+    """One use of a tool.
 
     id: its name in the workflow.
     do: the tool.
@@ -338,7 +338,7 @@ def _a(kind: str) -> str:
 def chain(name: str, *steps: str | Mapping[str, Any]) -> Workflow:
     """A workflow of steps in a row: each takes the last result of every type that it can take.
 
-    *steps: an executor, or one with settings, as nodes are written without "from".
+    *steps: a tool, or one with settings, as nodes are written without "from".
 
     Raises `InputError` as `Workflow`.
 

@@ -10,6 +10,7 @@ import pytest
 
 from mio_rag.ask import ask
 from mio_rag.cli.chosen import Chosen, changes_of, keys
+from mio_rag.collection import Collection
 from mio_rag.errors import InputError
 from mio_rag.generation import ExtractiveGenerator, reader_spec
 from mio_rag.retrieval import CorpusIndex
@@ -290,6 +291,22 @@ def test_policies_show_their_steps(index: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
     changed = only_object(here("ask", index, FORTH, "--policy", "balanced", "--json", "-b", 90))
     assert changed["tokens"] <= 90
+
+
+@pytest.mark.parametrize("tables", [None, '[depth]\nby = "tier"\ntier = "easy"\n[selection]\nby = "tier"\n'])
+def test_a_policy_reads_the_same_at_every_door(tables: str | None, index: Path, tmp_path: Path) -> None:
+    policy = "balanced"
+    if tables is not None:
+        (tmp_path / "mine.toml").write_text(f"[price]\ntoken = 0.0005\n{tables}")
+        policy = str(tmp_path / "mine.toml")
+    docs = Collection(CorpusIndex.load(index), policy=policy)
+    read, answer = docs.select(FORTH).ids, docs.ask(FORTH)
+    assert answer.selection is not None
+    assert answer.selection.ids == read
+    for command in ("select", "ask"):
+        told = only_object(here(command, index, FORTH, "--policy", policy, "--json"))
+        assert [name for part in told["parts"] for name in part["ids"]] == list(read), command
+    assert told["answer"] == answer.text
 
 
 def test_a_refused_combination(index: Path, tmp_path: Path) -> None:

@@ -89,6 +89,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"scripted:{path}"
 
 
+def test_a_check_finds_what_is_wrong_with_the_table_of_a_service(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[server]\nqueue = "many"\nnonsense = 1\nidle_seconds = -1\n[price]\ntoken = 0.001\n')
+    said = "\n".join(refused(here("policy", "check", path)))
+    for problem in ("server.queue must be", "server.idle_seconds must be", "server.nonsense is not a key"):
+        assert problem in said
+    path.write_text("[server]\nqueue = 3\nidle_seconds = 9\n[price]\ntoken = 0.001\n")
+    assert "mine is valid" in here("policy", "check", path).stdout
+
+
 def test_select_reports_which_strategy_found_what(rivers_at: Path, model: str) -> None:
     options = ("--set", "search.strategies=raw,hyde,query2doc", "--model", model)
     got = only_object(here("select", rivers_at, QUESTION, *options, "--json"))

@@ -20,7 +20,9 @@ from mio_rag.generation import (
     ScriptedGenerator,
     as_generator,
     build_prompt,
+    check_generator,
     make_generator,
+    model_name,
 )
 from mio_rag.generation.base import parse_choice
 from mio_rag.generation.prompts import disarmed
@@ -353,4 +355,6 @@ def test_any_function_is_a_reader() -> None:
     with pytest.raises(GenerationError, match="shout returned a int, expected a string"):
         reader.generate(PROMPT, max_tokens=5)
     assert as_generator(reader) is reader
-    assert as_generator("extract").name == "extractive"
+    for spec in ("extract", "extractive"):
+        assert as_generator(spec).name == make_generator(spec).name == model_name(spec) == "extractive"
+        check_generator(spec)

@@ -4,7 +4,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,6 +15,7 @@ pytest.importorskip("fastapi")
 
 from fastapi.testclient import TestClient
 
+import mio_rag.relevance
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.bandit_log import EventLog
@@ -63,6 +64,10 @@ def bandit(state: str, price: float = 0.0001) -> str:
     return f"[price]\ntoken = {price}\n{search}"
 
 
+def shipped_model() -> str:
+    return (Path(mio_rag.relevance.__file__).parent / "ranks.json").read_text()
+
+
 def changed(file: Path, text: str) -> None:
     """Another content, and surely another time of change."""
     before = file.stat().st_mtime_ns
@@ -101,6 +106,28 @@ def test_a_changed_file_is_taken_over_and_a_wrong_one_is_not(client: TestClient,
     changed(file, preset_text("frugal"))
     assert client.post("/ask", json=ASKED).json()["policy"]["sha256"] == first["sha256"]
     assert client.get("/health").json()["policy"]["problem"] is None
+
+
+@pytest.mark.parametrize(
+    ("tables", "name", "content"),
+    [
+        ('[selection]\nrelevance_model = "own.json"\n', "own.json", shipped_model),
+        ('[repeat]\nby = "mdp"\nprocess = "own.toml"\n', "own.toml", lambda: "horizon = 2\n"),
+    ],
+)
+def test_a_change_of_any_file_that_a_policy_names_is_taken_over(
+    demo_index: CorpusIndex, tmp_path: Path, tables: str, name: str, content: Callable[[], str]
+) -> None:
+    own, path = tmp_path / name, tmp_path / "mine.toml"
+    own.write_text(content())
+    path.write_text(f"[price]\ntoken = 0.001\n{tables}")
+    with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(path))) as client:
+        first = client.get("/health").json()["policy"]
+        assert client.get("/health").json()["policy"] == first
+        changed(own, content() + "\n")
+        second = client.get("/health").json()["policy"]
+    assert first["problem"] is second["problem"] is None
+    assert first["sha256"] != second["sha256"]
 
 
 def test_a_workflow_that_reads_nothing_solves_no_program(demo_index: CorpusIndex, tmp_path: Path) -> None:

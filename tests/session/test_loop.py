@@ -109,6 +109,7 @@ def test_every_named_workflow_answers_and_counts(name: str, river_index: CorpusI
     assert trace.answer
     assert trace.dropped == ()
     assert trace.fallback is None
+    assert not [step.why for step in trace.steps if "did the step" in step.why]
     assert trace.workflow["name"] == name
     assert {step.id for step in trace.steps} >= {node.id for node in NAMED[name].nodes}
     assert (found.selection is None) == (name in ("no-retrieval", "recall-parts"))
