@@ -186,7 +186,7 @@ def test_scripts_come_from_files(tmp_path: Path) -> None:
 )
 def test_unknown_specifications_name_the_accepted_forms(spec: str) -> None:
     with pytest.raises(
-        InputError, match=r"extractive.*gguf:PATH.*hf:ID_OR_PATH.*openai:MODEL\[@URL\].*scripted:"
+        InputError, match=r"extract'.*gguf:PATH.*hf:ID_OR_PATH.*openai:MODEL\[@URL\].*scripted:"
     ):
         make_generator(spec)
 
