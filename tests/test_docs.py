@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
+from mio_rag import methods
 from mio_rag.cli.app import app
 from mio_rag.policies import make
 from mio_rag.retrieval import CorpusIndex
@@ -131,6 +132,7 @@ def test_every_block_of_a_page_runs(page: Path, index: Path, tmp_path: Path, mon
     monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
     monkeypatch.setenv("DSPY_CACHEDIR", str(tmp_path / "dspy"))
     monkeypatch.setattr(make, "_KINDS", list(make._KINDS))  # what a page registers goes with it
+    monkeypatch.setattr(methods, "_OWN", dict(methods._OWN))
     monkeypatch.chdir(tmp_path)
     if page == README:
         handbook(tmp_path / "handbook")
