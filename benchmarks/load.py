@@ -376,7 +376,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def serve(url_file: Path, bill_file: Path, wait: float | None = None) -> None:
     """Serve until the process is ended, with faults, or each answer after so many seconds."""
-    faults = {} if wait is None else {"fails": 0.0, "stalls": 1.0, "stall_seconds": wait}
+    faults: dict[str, Any] = {} if wait is None else {"fails": 0.0, "stalls": 1.0, "stall_seconds": wait}
     server = FaultyServer(**faults, billed=read_json(bill_file) if bill_file.is_file() else None)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     write_text(url_file, server.url)
