@@ -431,7 +431,7 @@ def _plain(value: Any, folder: Path) -> Any:
     if isinstance(value, list):
         return [_plain(one, folder) for one in value[:8]]
     if isinstance(value, float):
-        return float(f"{value:.6g}")
+        return float(f"{value:.6g}") if abs(value) > 1e-12 else 0.0  # rounding, which threads change
     if isinstance(value, str):
         return re.sub(r"\d+(\.\d+)? (ms|s|MB)\b", "N", value.replace(str(folder), "F"))[:160]
     return value
