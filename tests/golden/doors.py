@@ -171,7 +171,7 @@ def commands(data: Dataset, index: CorpusIndex, folder: Path) -> Iterator[str]:
         ("lab", "solve", "mdp"),
         ("evaluate", "--list"),
         ("evaluate", "demo", "--embedder", "tfidf", "--limit", 6, "--budget", 256, "--methods",
-         "exact,topk,mdp,workflow:plain,balanced", "--model", "extract", "--answer", 32, *whole,
+         "exact,topk,mdp,workflow:plain", "--model", "extract", "--answer", 32, *whole,
          "--out", folder / "run"),
         ("batch", "answer", at, many, "--out", folder / "answers", "--policy", "balanced"),
     ):  # fmt: skip
