@@ -39,7 +39,7 @@ from mio_rag.allocation.money import Rate
 from mio_rag.errors import InputError, MioRagError, SpentError, StateError
 from mio_rag.filters import Filter
 from mio_rag.settings import Settings
-from mio_rag.storage import SharedFile, patiently
+from mio_rag.storage import SharedFile
 
 Window = Literal["day", "week", "month"]
 WINDOWS: tuple[Window, ...] = ("day", "week", "month")
@@ -236,22 +236,6 @@ class Accounts(SharedFile):
                 f"'{self._file}' is a file of something else: give the file of keys another name"
             )
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            connection = self._connected()
-            try:
-                patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-                try:
-                    yield connection
-                    connection.execute("COMMIT")
-                except BaseException:
-                    with suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
-                    raise
-            except sqlite3.Error as error:
-                raise StateError(f"the accounts of the keys cannot be read or written: {error}") from error
-
     def _today(self) -> tuple[float, date]:
         now = self._clock()
         return now, datetime.fromtimestamp(now, self.zone).date()
@@ -293,7 +277,7 @@ class Accounts(SharedFile):
 
         Raises `BudgetSpentError` if less is left; `StateError` if the file cannot be read or written.
         """
-        with self._transaction() as connection:
+        with self.alone("the accounts of the keys") as connection:
             now, today = self._today()
             limits = self._limits(connection, key, user, today)
             wanted = max(1, sum(most))
@@ -316,7 +300,7 @@ class Accounts(SharedFile):
         return Held(allowed, lambda tokens, nanos: self._settle(identity, tokens, nanos))
 
     def _settle(self, identity: int | None, tokens: int, nanos: int) -> None:
-        with self._transaction() as connection:
+        with self.alone("the accounts of the keys") as connection:
             row = connection.execute(
                 "DELETE FROM reserved WHERE id = ? RETURNING account, user, day", (identity,)
             ).fetchone()
@@ -347,7 +331,7 @@ class Accounts(SharedFile):
         """
         if key.when_spent != "shrink":
             return 1.0
-        with self._transaction() as connection:
+        with self.alone("the accounts of the keys") as connection:
             now, today = self._today()
             limits = self._limits(connection, key, user, today)
         shares = [1.0]
@@ -358,7 +342,7 @@ class Accounts(SharedFile):
 
     def spent(self, key: Key) -> dict[tuple[str, Window], tuple[float, float]]:
         """Return ("tokens" or "dollars", window) -> (spent or reserved, limit) of a key."""
-        with self._transaction() as connection:
+        with self.alone("the accounts of the keys") as connection:
             limits = self._limits(connection, key.replace(per_user=None), "", self._today()[1])
         return {
             (one.what, one.window): (one.used, one.most)
