@@ -337,6 +337,7 @@ _LONG_NUMBER = re.compile(r"\d{300}|[eE]\+?\d{3}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")  # as it may be written; or half of a whole one
 _SHOWN = 40  # characters of what is wrong
+_TOO_LARGE = "is larger than any that can be computed with (about 1.8e308)"
 
 
 def read_text(source: str | Path, kind: type[InputError] = InputError) -> str:
@@ -379,10 +380,12 @@ def parse_json(
         # A call for every number would take as long as reading them: only where one could be too large.
         checks: dict[str, Any] = {}
         if _LONG_NUMBER.search(text):
-            checks = {"parse_int": _whole, "parse_float": _real}
+            checks = {"parse_int": lambda number: _real(number) and int(number), "parse_float": _real}
         constant = None if own else _constant
         data = json.loads(text, object_pairs_hook=_object, parse_constant=constant, **checks)
-        _check(data, not own and bool(_HALF.search(text)))
+        _check(data)
+        if not own and _HALF.search(text):
+            _check_halves(data)
     except RecursionError as error:
         raise kind(f"{name} is nested more than {_DEEPEST} levels deep") from error
     except json.JSONDecodeError as error:
@@ -397,8 +400,7 @@ def parse_toml(text: str, name: str, kind: type[InputError] = InputError) -> dic
     """Return what a TOML text holds; Infinity is among its values, NaN is refused. As `parse_json`."""
     try:
         data = tomllib.loads(text.removeprefix("\ufeff"), parse_float=_toml_real)
-        _check(data, halves=False)  # which TOML does not take
-        _check_whole(data)
+        _check(data, numbers=True)
     except RecursionError as error:
         raise kind(f"{name} is nested more than {_DEEPEST} levels deep") from error
     except ValueError as error:
@@ -421,28 +423,18 @@ def _constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a JSON number: write a finite one, or null where that is allowed")
 
 
-def _whole(text: str) -> int:
-    _real(text)
-    return int(text)
-
-
 def _real(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise ValueError(_too_large(text))
+        shown = text if len(text) <= _SHOWN else f"{text[:12]}... ({len(text)} characters)"
+        raise ValueError(f"the number {shown} {_TOO_LARGE}")
     return value
 
 
 def _toml_real(text: str) -> float:
-    value = float(text)
-    if math.isnan(value):
+    if "nan" in text:
         raise ValueError("nan is not allowed: write a finite number")
-    return value if "inf" in text else _real(text)
-
-
-def _too_large(text: str) -> str:
-    shown = text if len(text) <= _SHOWN else f"{text[:12]}... ({len(text)} characters)"
-    return f"the number {shown} is larger than any that can be computed with (about 1.8e308)"
+    return float(text) if "inf" in text else _real(text)
 
 
 def _short(text: str) -> str:
@@ -450,34 +442,25 @@ def _short(text: str) -> str:
     return ascii(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
-def _check(data: Any, halves: bool) -> None:
-    """Raise RecursionError for too many levels; if `halves`, ValueError for half of a surrogate pair."""
-    level: list[Any] = [data]
-    for _ in range(_DEEPEST + 1):
-        for text in (t for v in level for t in (v if type(v) is dict else (v,))) if halves else ():
-            if type(text) is str and _SURROGATE.search(text):
-                raise ValueError(
-                    f"{_short(text)} contains half of a surrogate pair, which is not a character"
-                )
-        containers = [value for value in level if type(value) in (dict, list)]
-        if not containers:
-            return
-        level = [
-            part
-            for value in containers
-            for part in (value.values() if type(value) is dict else value)
-            if halves or type(part) in (dict, list)
-        ]
-    raise RecursionError
+def _check(value: Any, left: int = _DEEPEST, numbers: bool = False) -> None:
+    """Raise RecursionError for too many levels; if `numbers`, ValueError for whole ones beyond float64."""
+    if type(value) in (dict, list):
+        if not left:
+            raise RecursionError
+        for part in value.values() if type(value) is dict else value:
+            if numbers or type(part) in (dict, list):
+                _check(part, left - 1, numbers)
+    elif numbers and type(value) is int and abs(value) > sys.float_info.max:
+        raise ValueError(f"the number of {value.bit_length()} bits {_TOO_LARGE}")
 
 
-def _check_whole(value: Any) -> None:
-    """Raise `ValueError` for a whole number beyond float64; TOML's reader takes any."""
+def _check_halves(value: Any) -> None:
+    """Raise ValueError for half of a surrogate pair."""
+    if isinstance(value, str) and _SURROGATE.search(value):
+        raise ValueError(f"{_short(value)} contains half of a surrogate pair, which is not a character")
     if isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            _check_whole(part)
-    elif isinstance(value, int) and abs(value) > sys.float_info.max:
-        raise ValueError(_too_large(f"of {value.bit_length()} bits"))
+        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+            _check_halves(part)
 
 
 _PATIENCE_SECONDS = 30.0
@@ -486,9 +469,13 @@ _PATIENCE_SECONDS = 30.0
 class SharedFile:
     """A SQLite file that threads and processes share, in write-ahead mode: one connection a process.
 
-    Classes that extend this make its tables. Without a `file` it is in memory, for one process.
+    Without a `file` it is in memory, for one process. Classes that extend this say what the file holds;
+    a file of something else, or of another version, is refused before anything is changed.
     """
 
+    application, version = 0, 1  # how the file is recognised
+    tables = ""  # statements that make a new file
+    what, advice = "a file", "choose another path"  # for messages
     #: FULL: what was written survives a loss of power. NORMAL: the last transactions may be missing.
     synchronous = "NORMAL"
 
@@ -530,14 +517,25 @@ class SharedFile:
 
     def _looked_at(self, connection: sqlite3.Connection) -> None:
         """Refuse a file of others before anything is changed: even its mode is theirs."""
+        application, version, tables = _marks(connection)
+        if application != self.application and (application or tables):
+            raise InputError(f"'{self._file}' is a database of something else: {self.advice}")
+        if application and version != self.version:
+            raise InputError(
+                f"'{self._file}' is {self.what} of version {version}, and this is version {self.version}: "
+                f"{self.advice}"
+            )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Make the tables of a new file; refuse one that means something else."""
-        raise NotImplementedError
+        """Make the tables of a new file."""
+        if not _marks(connection)[2]:
+            marks = f"PRAGMA application_id = {self.application}; PRAGMA user_version = {self.version}"
+            for statement in f"{self.tables};{marks}".split(";"):
+                connection.execute(statement)
 
     def _unusable(self, error: Exception) -> str:
         """What to say where the file cannot be opened."""
-        raise NotImplementedError
+        return f"'{self._file}' cannot be used as {self.what} ({error}): {self.advice}"
 
     def _connected(self) -> sqlite3.Connection:
         """This process's connection: one that was opened before a fork must not be used after it."""
@@ -570,6 +568,13 @@ class SharedFile:
         return opened
 
 
+def _marks(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Application, version, and number of tables of a file."""
+    read = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    application, version, tables = (int(connection.execute(each).fetchone()[0]) for each in read)
+    return application, version, tables
+
+
 def patiently(attempt: Callable[[], object]) -> None:
     """Try until the file is free. SQLite would wait up to 100 ms for what is held for a tenth of one."""
     import sqlite3
@@ -578,12 +583,10 @@ def patiently(attempt: Callable[[], object]) -> None:
     while True:
         try:
             attempt()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise
-            if time.monotonic() > until:
-                raise
-        else:
             return
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not is_busy or time.monotonic() > until:
+                raise
         time.sleep(pause * (0.5 + random.random()))
         pause = min(2 * pause, 2e-3)

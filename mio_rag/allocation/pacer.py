@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,17 +25,17 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from mio_rag.allocation.pacer_state import State, Store, Transaction
 from mio_rag.context import TokenCounter
-from mio_rag.errors import InputError, SpentError
-from mio_rag.formulations import rows
+from mio_rag.errors import InputError, SpentError, StateError
 from mio_rag.formulations.numbers import is_setting, plural
+from mio_rag.formulations.rows import count_problem
 from mio_rag.pool import Candidates
 from mio_rag.selection.result import Note, Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.settings import Settings
+from mio_rag.storage import SharedFile
 
 Window = Literal["hour", "day"]
 WhenSpent = Literal["rest", "refuse"]
@@ -51,12 +53,11 @@ _MOST = 3.0  # a question that takes more than four shares moves the price as on
 _CAUTION = 1.5  # tokens of a question are taken to fall with this power of the price
 _PARTS = 24  # of a window: its hours
 _EDGES = np.arange(_PARTS) / _PARTS
-_GUESS, _GUESS_TRUST = (
-    100.0,
-    10.0,
-)  # questions of a window of which nothing is known; weight of that, in questions
+_GUESS, _GUESS_TRUST = 100.0, 10.0  # questions of a window that nothing is known of; weight, in questions
 _TRUST = 30.0  # weight of earlier windows, in questions
 _WATCHED = 0.5  # a part that was watched for a smaller share says nothing
+_KEPT_WINDOWS = 1000  # in the order in which they were left, which is not theirs where the clock jumps
+_NAME = "the count of tokens"
 
 _Count = Annotated[int, Field(ge=1, le=_LARGEST_TOTAL)]
 
@@ -101,10 +102,6 @@ class Account:
     refused: int
     ends_in: float | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return dataclasses.asdict(self)
-
 
 class PacerSettings(Settings):
     """The settings of a `Pacer`, as described there."""
@@ -138,11 +135,10 @@ class PacerSettings(Settings):
     @property
     def first_price(self) -> float:
         """The price to begin with."""
-        if not self.price:
-            return FIRST_PRICE if self.price is None else _SMALLEST_PRICE
-        if self.mean_tokens is None or self.horizon is None:
-            return _kept(self.price)
-        return _kept(self.price * (self.mean_tokens * self.horizon / self.total_tokens) ** (1 / _CAUTION))
+        price = FIRST_PRICE if self.price is None else self.price
+        if self.mean_tokens is not None and self.horizon is not None:
+            price *= (self.mean_tokens * self.horizon / self.total_tokens) ** (1 / _CAUTION)
+        return _kept(price)
 
     @property
     def guess(self) -> float:
@@ -151,8 +147,49 @@ class PacerSettings(Settings):
             return float(self.horizon)
         return _GUESS if self.mean_tokens is None else max(1.0, self.total_tokens / self.mean_tokens)
 
+    @property
+    def about(self) -> dict[str, str]:
+        """What the totals of a file mean."""
+        window = "none" if self.window is None else f"{self.seconds:g} s"
+        mean = "none" if self.mean_tokens is None else f"{self.mean_tokens:g} at {self.price:g}"
+        told = {"total tokens": str(self.total_tokens), "horizon": str(self.horizon)}
+        return {**told, "window": window, "mean tokens": mean}
 
-class Pacer:
+
+class _State(BaseModel):
+    """A window; the last one that was opened is the one that the clock is in.
+
+    window, began: its number; when it began, in seconds since 1970.
+    settled, reserved: tokens that were spent in it; that questions under way may still spend.
+    lost: tokens of reservations that expired; part of `settled`.
+    asked, finished, refused: questions that got a price; whose spending is known; that were turned away.
+    price: of the next token.
+    logs: sum of the logarithms of the prices that were asked.
+    opened, full: shares of the window that were over when it was first watched, and when a question was
+        first turned away: after that their number says nothing.
+    usual, came: questions that windows before had in each part, below 0 where none was watched, and those of
+        this one; empty: none was seen.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    window: int
+    began: float
+    price: float
+    settled: int = 0
+    reserved: int = 0
+    lost: int = 0
+    asked: int = 0
+    finished: int = 0
+    refused: int = 0
+    logs: float = 0.0
+    opened: float = 0.0
+    full: float = 1.0
+    usual: tuple[float, ...] = ()
+    came: tuple[float, ...] = ()
+
+
+class Pacer(SharedFile):
     """Spends a total of tokens where it brings most, over questions that come one by one.
 
     Threads and processes may share it. A reservation and its price are one transaction, and what is reserved
@@ -165,7 +202,8 @@ class Pacer:
     window: "hour", "day" or seconds, after which the total starts anew, by the clock in UTC; None: never.
     price: to begin with, in units of relevance per token, up to 1. A file that exists has its own; a new
         window begins with the mean price of the last.
-    path: file of the state, shared by threads and processes and kept over restarts; in memory without one.
+    path: SQLite file of the state, shared by threads and processes and kept over restarts and kills; after a
+        loss of power the last decisions may be missing. In memory without one.
     when_spent: what a question gets that wants more than is left: "rest" gives it what is left, if only 0
         tokens; "refuse" raises `SpentError`.
     mean_tokens: what questions take on average at `price`, as `price_for` finds it: sets the first price, or
@@ -178,6 +216,16 @@ class Pacer:
     Raises `InputError` for values out of range, and for a file of another pacer, another version, or
     something else.
     """
+
+    application, version, what = 0x6D696F70, 9, "a pacer's file"
+    advice = "choose another path, or remove the file"
+    tables = """
+        CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+        CREATE TABLE windows (opened_as INTEGER PRIMARY KEY AUTOINCREMENT, window INTEGER NOT NULL UNIQUE,
+            state TEXT NOT NULL);
+        CREATE TABLE reservations (id INTEGER PRIMARY KEY AUTOINCREMENT, window INTEGER NOT NULL,
+            tokens INTEGER NOT NULL, share REAL NOT NULL, expires REAL);
+        CREATE INDEX reservations_by_end ON reservations (expires) WHERE expires IS NOT NULL"""
 
     def __init__(
         self,
@@ -193,25 +241,16 @@ class Pacer:
         expires_seconds: float = 600.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.settings = made = PacerSettings(
+        self.settings = PacerSettings(
             total_tokens=total_tokens, horizon=horizon, window=window, price=price, when_spent=when_spent,
             mean_tokens=mean_tokens, most=most, expires_seconds=expires_seconds,
         )  # fmt: skip
-        self.total_tokens, self._seconds, self._clock = made.total_tokens, made.seconds, clock
-        now = self._now()
-        number, began = self._window(now)
-        self._store = Store(
-            None if path is None else Path(path),
-            {
-                "total tokens": str(made.total_tokens),
-                "horizon": str(made.horizon),
-                "window": "none" if math.isinf(self._seconds) else f"{self._seconds:g} s",
-                "mean tokens": "none"
-                if made.mean_tokens is None
-                else f"{made.mean_tokens:g} at {made.price:g}",
-            },
-            State(number, began, made.first_price, opened=self._over(began, now)),
-        )
+        super().__init__(None if path is None else Path(path))
+        self.total_tokens, self._seconds, self._clock = total_tokens, self.settings.seconds, clock
+        self._named = "the pacer in memory" if path is None else f"the pacer's file '{path}'"
+        self._now()
+        with self._lock:
+            self._connected()
 
     def ask(self, tokens: int | None = None, least: int | None = None) -> Reservation:
         """Reserve tokens for the next question, at the price of the moment, in one transaction.
@@ -226,30 +265,32 @@ class Pacer:
         if least is None and self.settings.when_spent == "refuse":
             least = wanted
         least = _whole("least", least or 0, 0)
-        with self._store.transaction() as transaction:
+        with self.alone(_NAME) as connection:
             now = self._now()
-            state = self._current(transaction, now)
-            left = self._left(state)
-            over = self._over(state.began, now)
-            share = left / self._coming(state, over)
+            state = self._current(connection, now)
+            left, over = self._left(state), self._over(state.began, now)
             allowed = min(wanted, left)
             if is_refused := left < least:
                 state.refused += 1
                 state.full = min(state.full, over)
             else:
+                share = left / self._coming(state, over)
                 if math.isfinite(self._seconds) and over <= state.full:
                     came = _counts(state.came)
                     came[min(int(_PARTS * over), _PARTS - 1)] += 1
-                    state.came = _written(came)
+                    state.came = tuple(came.tolist())
                 state.asked += 1
                 state.reserved += allowed
                 state.logs += math.log(state.price)
-                expires = now + self.settings.expires_seconds
-                identity = transaction.reserve(state.window, allowed, share, expires)
-            transaction.write(state)
+                made = connection.execute(
+                    "INSERT INTO reservations (window, tokens, share, expires) VALUES (?, ?, ?, ?)",
+                    (state.window, allowed, share, now + self.settings.expires_seconds),
+                ).lastrowid
+            _write(connection, state)
         if is_refused:
             raise _refusal(left, self.total_tokens, state.reserved, least, self._ends_in(state.began, now))
-        return Reservation(identity, state.price, allowed)
+        assert made is not None
+        return Reservation(made, state.price, allowed)
 
     def spent(self, reservation: Reservation, tokens: int) -> None:
         """Settle a reservation: what was really spent, by the reader's own count.
@@ -269,33 +310,37 @@ class Pacer:
 
     def _settle(self, reservation: Reservation, tokens: int | None) -> None:
         used = tokens or 0
-        with self._store.transaction() as transaction:
-            state = self._current(transaction, self._now())
-            held = transaction.taken(reservation.id)
-            if held is None:
+        with self.alone(_NAME) as connection:
+            state = self._current(connection, self._now())
+            taken = connection.execute(
+                "DELETE FROM reservations WHERE id = ? RETURNING window, tokens, share, expires IS NULL",
+                (reservation.id,),
+            ).fetchall()
+            if not taken:
                 raise InputError(
                     f"reservation {reservation.id} is not known: it was settled already, or is another's"
                 )
-            of = state if held.window == state.window else transaction.of(held.window)
+            window, held, share, has_expired = taken[0]
+            of = state if window == state.window else self._window(connection, window)
             if of is not None:
-                if held.expired:
-                    of.settled += used - held.tokens
-                    of.lost -= held.tokens
+                if has_expired:
+                    of.settled += used - held
+                    of.lost -= held
                 else:
                     of.settled += used
-                    of.reserved -= held.tokens
+                    of.reserved -= held
                 if tokens is None:
                     of.asked -= 1
                     of.logs -= math.log(reservation.price)
                 else:
                     of.finished += 1
                 if of is not state:
-                    transaction.write(of)
-                elif tokens is not None and held.tokens:  # without tokens it shows nothing about the price
-                    off = min(_MOST, (used - held.share) / held.share) if held.share > 0 else _MOST
+                    _write(connection, of)
+                elif tokens is not None and held:  # without tokens it shows nothing about the price
+                    off = min(_MOST, (used - share) / share) if share > 0 else _MOST
                     questions = max(self._usual(of)[0].sum(), of.asked)
                     of.price = _kept(of.price * math.exp(_STEP / math.sqrt(questions) * off))
-            transaction.write(state)  # what has expired meanwhile is marked, too
+            _write(connection, state)  # what has expired meanwhile is marked, too
 
     def select(
         self,
@@ -323,54 +368,99 @@ class Pacer:
         self.spent(reservation, made.tokens_used)
         if reservation.allowed:
             return made
-        return dataclasses.replace(
-            made, notes=(*made.notes, Note("spent", "no tokens are left: nothing is read"))
-        )
+        note = Note("spent", "no tokens are left: nothing is read")
+        return dataclasses.replace(made, notes=(*made.notes, note))
 
     def account(self) -> Account:
         """Return where the open window stands."""
-        with self._store.transaction() as transaction:
+        with self.alone(_NAME) as connection:
             now = self._now()
-            state = self._current(transaction, now)
-            transaction.write(state)
+            state = self._current(connection, now)
+            _write(connection, state)
         return Account(
             self.total_tokens,
             state.settled,
-            state.reserved,
-            self._left(state),
-            state.lost,
-            state.price,
-            state.asked,
-            state.finished,
-            state.refused,
-            self._ends_in(state.began, now),
+            left=self._left(state),
+            ends_in=self._ends_in(state.began, now),
+            **state.model_dump(include={"reserved", "lost", "price", "asked", "finished", "refused"}),
         )
 
-    def close(self) -> None:
-        """Close the file. A pacer in memory forgets."""
-        self._store.close()
-
-    def _left(self, state: State) -> int:
+    def _left(self, state: _State) -> int:
         return max(0, self.total_tokens - state.settled - state.reserved)
 
-    def _current(self, transaction: Transaction, now: float) -> State:
+    # The file
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._file is None and self._connection is not None and self._process != os.getpid():
+            raise InputError("a pacer in memory belongs to one process: give it a path to share it")
+        return super()._connected()
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Make the tables of a new file; refuse one that means something else."""
+        super()._prepare(connection)
+        about = self.settings.about
+        known = dict(connection.execute("SELECT name, value FROM settings").fetchall())
+        if not known:
+            connection.executemany("INSERT INTO settings VALUES (?, ?)", about.items())
+            number, began = self._place(now := self._now())
+            price = self.settings.first_price
+            _open(connection, _State(window=number, began=began, price=price, opened=self._over(began, now)))
+        elif known != about:
+            other = "; ".join(
+                f"{name} {known.get(name, 'missing')} there, {value} here"
+                for name, value in about.items()
+                if known.get(name) != value
+            )
+            raise InputError(
+                f"'{self._file}' is the state of another pacer ({other}): give the same settings, or another "
+                f"path with price={self._last(connection).price:.3g}, its last price"
+            )
+
+    def _last(self, connection: sqlite3.Connection) -> _State:
+        """The window that was opened last."""
+        state = self._window(connection, None)
+        if state is None:
+            raise StateError(f"{self._named} is damaged: it holds no window. Remove it to begin anew")
+        return state
+
+    def _window(self, connection: sqlite3.Connection, number: int | None) -> _State | None:
+        """A window, None: the last one; None where it was never opened, or is not kept."""
+        which = "WHERE window = ?" if number is not None else "ORDER BY opened_as DESC LIMIT 1"
+        given = () if number is None else (number,)
+        row = connection.execute(f"SELECT opened_as, state FROM windows {which}", given).fetchone()
+        if row is None:
+            return None
+        try:
+            return _State.model_validate_json(row[1])
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            where = ".".join(map(str, wrong["loc"])) or "state"
+            raise StateError(
+                f"{self._named} is damaged: row {row[0]} of windows holds {where}={wrong['input']!r:.40}. "
+                "Restore the file, or remove it to begin anew"
+            ) from error
+
+    def _current(self, connection: sqlite3.Connection, now: float) -> _State:
         """The state of the window that the clock is in; what has expired is spent.
 
         A window is known by its number. One that the clock comes back to goes on where it was left, so that
         each spends its total once, and none is kept waiting for a time that a wrong clock has promised.
         """
-        state = transaction.last()
-        number, began = self._window(now)
+        state = self._last(connection)
+        number, began = self._place(now)
         if number != state.window:
-            state = transaction.of(number) or self._following(state, number, began, now)
-            transaction.open(state)
-        for window, tokens in transaction.expired(now):
-            of = state if window == state.window else transaction.of(window)
+            state = self._window(connection, number) or self._following(state, number, began, now)
+            _open(connection, state)
+        expired = connection.execute(
+            "UPDATE reservations SET expires = NULL WHERE expires <= ? RETURNING window, tokens", (now,)
+        ).fetchall()
+        for window, tokens in expired:
+            of = state if window == state.window else self._window(connection, window)
             if of is not None:
                 of.reserved -= tokens
                 of.settled += tokens
                 of.lost += tokens
-                transaction.write(of)
+                _write(connection, of)
         return state
 
     # Time
@@ -383,7 +473,7 @@ class Pacer:
             )
         return float(now)
 
-    def _window(self, now: float) -> tuple[int, float]:
+    def _place(self, now: float) -> tuple[int, float]:
         """The number of the window at a time, counted from 1970 on, and when it began."""
         if math.isinf(self._seconds):
             return 0, now
@@ -402,7 +492,7 @@ class Pacer:
 
     # The questions to come
 
-    def _usual(self, state: State) -> tuple[NDArray[np.float64], NDArray[np.bool_], float]:
+    def _usual(self, state: _State) -> tuple[NDArray[np.float64], NDArray[np.bool_], float]:
         """Questions that each part of a window should bring, whether earlier windows show it, its weight."""
         horizon, known = self.settings.horizon, _counts(state.usual)
         shown = known >= 0
@@ -413,7 +503,7 @@ class Pacer:
         total = float(horizon or known.sum())
         return total * (known + 1) / (known + 1).sum(), shown, float(horizon or _TRUST)
 
-    def _coming(self, state: State, over: float) -> float:
+    def _coming(self, state: _State, over: float) -> float:
         """Questions that are still to come, with the one that asks: at least 1."""
         if math.isinf(self._seconds):
             return max(1.0, self.settings.guess - state.asked)
@@ -422,29 +512,40 @@ class Pacer:
         rest = usual @ _lengths(over, 1.0)
         return max(1.0, float(rest * (trust + _counts(state.came)[shown].sum()) / (trust + expected)))
 
-    def _following(self, last: State, number: int, began: float, now: float) -> State:
+    def _following(self, last: _State, number: int, began: float, now: float) -> _State:
         """A window that begins with what the last one has shown."""
         watched = _lengths(last.opened, last.full)
-        seen, usual = watched >= _WATCHED, _counts(last.usual) if last.usual else np.full(_PARTS, -1.0)
+        usual = _counts(last.usual) if last.usual else np.full(_PARTS, -1.0)
         counts = _counts(last.came) / np.maximum(watched, _WATCHED)
-        usual = np.where(seen, np.where(usual < 0, counts, (usual + counts) / 2), usual)
-        return State(
-            number,
-            began,
-            _kept(math.exp(last.logs / last.asked) if last.asked else last.price),
+        seen = np.where(usual < 0, counts, (usual + counts) / 2)
+        return _State(
+            window=number,
+            began=began,
+            price=_kept(math.exp(last.logs / last.asked) if last.asked else last.price),
             # If it follows the last one, nobody asked until now; else nobody knows.
             opened=0.0 if number == last.window + 1 else self._over(began, now),
-            usual=_written(usual),
+            usual=tuple(np.where(watched >= _WATCHED, seen, usual).tolist()),
         )
 
 
-def _counts(text: str) -> NDArray[np.float64]:
-    """The number of questions in each part of a window, as the state has it; empty: none."""
-    return np.array(text.split(), dtype=np.float64) if text else np.zeros(_PARTS)
+def _open(connection: sqlite3.Connection, state: _State) -> None:
+    """Make a window the last one, new or not; of those before, only a thousand are kept."""
+    made = "INSERT OR REPLACE INTO windows (window, state) VALUES (?, ?)"
+    last = connection.execute(made, (state.window, state.model_dump_json())).lastrowid
+    assert last is not None
+    connection.execute("DELETE FROM windows WHERE opened_as < ?", (last - _KEPT_WINDOWS,))
+    connection.execute("DELETE FROM reservations WHERE window NOT IN (SELECT window FROM windows)")
 
 
-def _written(counts: NDArray[np.float64]) -> str:
-    return " ".join(f"{count:.9g}" for count in counts)
+def _write(connection: sqlite3.Connection, state: _State) -> None:
+    """Replace a window, in its place."""
+    written = (state.model_dump_json(), state.window)
+    connection.execute("UPDATE windows SET state = ? WHERE window = ?", written)
+
+
+def _counts(given: tuple[float, ...]) -> NDArray[np.float64]:
+    """The number of questions in each part of a window; empty: none."""
+    return np.array(given) if given else np.zeros(_PARTS)
 
 
 def _lengths(begin: float, end: float) -> NDArray[np.float64]:
@@ -460,7 +561,7 @@ def _kept(price: float) -> float:
 
 def _whole(name: str, value: Any, least: int) -> int:
     """The count; `InputError` if it is none, or below `least`."""
-    if rows.count_problem(name, value) is not None or not least <= value <= _LARGEST_TOTAL:
+    if count_problem(name, value) is not None or not least <= value <= _LARGEST_TOTAL:
         raise InputError(f"{name}={value!r} must be a whole number from {least} to {_LARGEST_TOTAL:g}")
     return int(value)
 

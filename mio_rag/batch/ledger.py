@@ -19,18 +19,6 @@ from mio_rag.errors import InputError, StateError
 from mio_rag.storage import SharedFile
 from mio_rag.types import Question
 
-_APPLICATION = 0x6D696F61  # "mioa": identifies the file as a batch of answers
-_CREATE = (
-    "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE questions (number INTEGER PRIMARY KEY, state TEXT NOT NULL DEFAULT 'open', "
-    "attempts INTEGER NOT NULL DEFAULT 0, held INTEGER NOT NULL DEFAULT 0, cost INTEGER NOT NULL DEFAULT 0, "
-    "told TEXT)",
-    "CREATE INDEX questions_by_state ON questions (state)",
-    "CREATE TABLE account (one INTEGER PRIMARY KEY CHECK (one = 1), spent INTEGER NOT NULL, "
-    "held INTEGER NOT NULL, lost INTEGER NOT NULL)",
-    "INSERT INTO account VALUES (1, 0, 0, 0)",
-)
-
 
 @dataclass(frozen=True)
 class Account:
@@ -58,24 +46,23 @@ class Claim:
 class Ledger(SharedFile):
     """The file; threads may share it. Raises `InputError` if it is something else."""
 
+    application, what, advice = 0x6D696F61, "a ledger of answers", "choose another folder"
     synchronous = "FULL"  # an answer that was paid for stays
+    tables = """
+        CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+        CREATE TABLE questions (number INTEGER PRIMARY KEY, state TEXT NOT NULL DEFAULT 'open',
+            attempts INTEGER NOT NULL DEFAULT 0, held INTEGER NOT NULL DEFAULT 0,
+            cost INTEGER NOT NULL DEFAULT 0, told TEXT);
+        CREATE INDEX questions_by_state ON questions (state);
+        CREATE TABLE account (one INTEGER PRIMARY KEY CHECK (one = 1), spent INTEGER NOT NULL,
+            held INTEGER NOT NULL, lost INTEGER NOT NULL);
+        INSERT INTO account VALUES (1, 0, 0, 0)"""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.path = path
         with self._lock:
             self._connected()
-
-    def _unusable(self, error: Exception) -> str:
-        return f"'{self.path}' cannot be used as a ledger ({error}): choose another folder"
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-            for statement in _CREATE:
-                connection.execute(statement)
-        elif connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-            raise InputError(f"'{self.path}' is no ledger of answers: choose another folder")
 
     def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         return self.alone(f"'{self.path}'")

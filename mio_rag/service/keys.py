@@ -47,16 +47,6 @@ _NANO = 1e9  # dollars are counted in whole billionths: sums of fractions would 
 _LEAST_KEY = 16
 _KEPT_DAYS = 62
 _LEAST_TOKENS = 32  # of a context: with fewer left, hardly any passage could be read
-_APPLICATION, _VERSION = 0x6D696F6B, 1  # "miok"
-_TABLES = f"""
-CREATE TABLE spent (account TEXT, user TEXT, day TEXT, tokens INTEGER NOT NULL, nanos INTEGER NOT NULL,
-    PRIMARY KEY (account, user, day)) WITHOUT ROWID;
-CREATE TABLE reserved (id INTEGER PRIMARY KEY AUTOINCREMENT, account TEXT NOT NULL, user TEXT NOT NULL,
-    day TEXT NOT NULL, tokens INTEGER NOT NULL, nanos INTEGER NOT NULL);
-CREATE INDEX reserved_by_account ON reserved (account, day);
-PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {_VERSION};
-"""
 _LOG = logging.getLogger("mio_rag.service")
 
 
@@ -214,27 +204,19 @@ class Accounts(SharedFile):
     Raises `InputError` for a file of something else, or one that cannot be used.
     """
 
+    application, what, advice = 0x6D696F6B, "the accounts of keys", "give the file of keys another name"
+    tables = """
+        CREATE TABLE spent (account TEXT, user TEXT, day TEXT, tokens INTEGER NOT NULL,
+            nanos INTEGER NOT NULL, PRIMARY KEY (account, user, day)) WITHOUT ROWID;
+        CREATE TABLE reserved (id INTEGER PRIMARY KEY AUTOINCREMENT, account TEXT NOT NULL,
+            user TEXT NOT NULL, day TEXT NOT NULL, tokens INTEGER NOT NULL, nanos INTEGER NOT NULL);
+        CREATE INDEX reserved_by_account ON reserved (account, day)"""
+
     def __init__(self, file: Path | None, zone: ZoneInfo, clock: Callable[[], float] = time.time) -> None:
         super().__init__(file)
         self.zone, self._clock = zone, clock
         with self._lock:
             self._connected()
-
-    def _unusable(self, error: Exception) -> str:
-        return f"'{self._file}', the accounts of the keys, cannot be used: {error}"
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        if not application and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            for statement in filter(None, map(str.strip, _TABLES.split(";"))):
-                connection.execute(statement)
-        elif (application, connection.execute("PRAGMA user_version").fetchone()[0]) != (
-            _APPLICATION,
-            _VERSION,
-        ):
-            raise InputError(
-                f"'{self._file}' is a file of something else: give the file of keys another name"
-            )
 
     def _today(self) -> tuple[float, date]:
         now = self._clock()

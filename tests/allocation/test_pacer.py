@@ -267,8 +267,8 @@ def test_files_of_something_else_are_refused_with_the_reason(tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"window none there, 86400 s here"):
         Pacer(10_000, horizon=10, window="day", path=path)
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 9")
-    with pytest.raises(InputError, match="of version 9, and this is version 8"):
+        connection.execute("PRAGMA user_version = 7")
+    with pytest.raises(InputError, match="of version 7, and this is version 9"):
         Pacer(10_000, horizon=10, path=path)
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as connection:
@@ -301,14 +301,17 @@ def test_what_expires_while_a_question_of_an_older_window_tells_is_counted() -> 
     assert (account.spent, account.lost, account.reserved, account.left) == (120, 0, 0, 880)
 
 
-@pytest.mark.parametrize("damage", ["settled = 'x'", "price = 'dear'", "usual = 7", "window = 1.5"])
+@pytest.mark.parametrize(
+    "damage", ['{"settled": "x"}', '{"price": "dear"}', '{"usual": 7}', '{"price": 1e999}', "{"]
+)
 def test_damaged_state_is_refused_with_file_and_row(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "pacer.sqlite"
     pacer = Pacer(1000, horizon=8, path=path)
     with sqlite3.connect(path) as connection:
-        connection.execute(f"UPDATE windows SET {damage}")
+        changed = "state || '{'" if damage == "{" else f"json_patch(state, '{damage}')"
+        connection.execute(f"UPDATE windows SET state = {changed}")
     for asked in (pacer.ask, pacer.account):
-        with pytest.raises(StateError, match=r"pacer.sqlite' is damaged: it holds \w+="):
+        with pytest.raises(StateError, match=r"pacer.sqlite' is damaged: row 1 of windows holds \w+="):
             asked()
 
 

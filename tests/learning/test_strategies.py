@@ -266,7 +266,7 @@ def test_an_answer_is_kept_where_its_books_cannot_be_written(
             if broken == "the log":
                 patched.setattr("mio_rag.learning.bandit_log.Events.append", full)
             else:
-                patched.setattr("mio_rag.allocation.pacer_state.Transaction.taken", full)
+                patched.setattr("mio_rag.allocation.pacer.Pacer.spent", full)
             with pytest.warns(Notice, match="disk is full"):
                 outcome = session.attempt(QUESTION, ScriptedGenerator(spoken), 60)
         assert outcome.error is None
