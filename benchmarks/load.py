@@ -35,7 +35,7 @@ from mio_rag.corpora.load import load_dataset
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import Setup
-from mio_rag.policy_files import policy_of
+from mio_rag.policy import policy_of
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever

@@ -35,7 +35,7 @@ from mio_rag.learning.weights import write_weights
 from mio_rag.measures import evidence_found
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import Setup
-from mio_rag.policy_files import policy_of
+from mio_rag.policy import policy_of
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.loop import Session

@@ -38,7 +38,6 @@ from mio_rag.generation.base import Streamed
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import Setup
 from mio_rag.policy import PRESETS, Policy
-from mio_rag.policy_files import read_policy
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.index import CorpusIndex
@@ -362,13 +361,13 @@ def _by_method(method: str | Order, chooser: Selector) -> Callable[..., Selectio
 
 @cache
 def _preset(name: str) -> Policy:
-    return read_policy(name)
+    return Policy.load(name)
 
 
 def _policy(given: str | Path | Policy) -> Policy:
     if isinstance(given, Policy):
         return given
-    return _preset(str(given)) if str(given) in PRESETS else read_policy(given)
+    return _preset(str(given)) if str(given) in PRESETS else Policy.load(given)
 
 
 def _selector(policy: Policy, selector: Selector | None, settings: Mapping[str, Any]) -> Selector:

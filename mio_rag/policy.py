@@ -16,25 +16,24 @@ decisions use the same. In each table `by` names the variant, which has only set
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, choose
 from mio_rag.settings import Settings
+from mio_rag.storage import parse_toml, read_text
 
 if TYPE_CHECKING:
     from mio_rag.retrieval.settings import RetrievalSettings
     from mio_rag.selection.selector import Selector
     from mio_rag.session.budget import Limits as QuestionLimits
     from mio_rag.session.costs import Prices
-
-T = TypeVar("T")
 
 #: The model that answers. A policy gives its price; the command line names the model.
 READER = "reader"
@@ -61,27 +60,11 @@ FILES = (
 PROGRAM_FILES = ("relevance_model", "uncertainty", "passage_radii")
 LOCATED = (*FILES, ("order", "model"), ("answers", "refusal"), ("answers", "cache"))
 
-_OLD_TABLES = {"amount": "depth", "reading": "selection", "repetition": "repeat"}
-_OLD_LIMITS = {
-    "evidence_tokens": "budget",
-    "answer_tokens": "max_tokens",
-    "tokens": "max_total_tokens",
-    "steps": "max_steps",
-    "seconds": "timeout",
-}
 _PRICED_BY = {"token": "fixed", "worth": "dollars", "total": "total"}
-_USUAL = {
-    "order": "workflow", "search": "strategies", "depth": "price", "selection": "program", "repeat": "never",
-}  # fmt: skip
+_FOLDER = Path(__file__).parent / "data" / "policies"
 
 
 # -- parts ------------------------------------------------------------------------------------------------
-
-
-def _digits(value: str) -> str:
-    if len(value) != 64 or set(value) - set("0123456789abcdef"):
-        raise ValueError(f"must be 64 hexadecimal digits, got {value!r}")
-    return value
 
 
 def _known_strategies(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -102,7 +85,7 @@ def _known_rule(value: str) -> str:
     return value
 
 
-Sha256 = Annotated[str, AfterValidator(_digits)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Strategies = Annotated[
@@ -446,10 +429,10 @@ class Model(Settings):
         return self.input is not None and self.output is not None
 
     def problems(self, name: str) -> list[str]:
-        """Return what is wrong with it, as the model of that name."""
+        """Return what is wrong with it, as the model of that name in the table of models."""
         from mio_rag.generation import check_generator
 
-        where, problems = f"models.{name}", []
+        where, problems = f".{name}", []
         if (self.input is None) != (self.output is None):
             problems.append(f"{where}: give both input and output, dollars per million tokens")
         if name == READER and self.spec is not None:
@@ -464,6 +447,12 @@ class Model(Settings):
         if self.sha256 is not None and not (self.spec or "").startswith("gguf:"):
             problems.append(f'{where}: sha256 is for a model in a file, spec = "gguf:FILE"')
         return problems
+
+
+def _known_models(models: dict[str, Model]) -> dict[str, Model]:
+    if problems := [problem for name, model in models.items() for problem in model.problems(name)]:
+        raise InputError(problems)
+    return models
 
 
 class Limits(Settings):
@@ -506,6 +495,35 @@ class Answers(Settings):
 # -- the policy -------------------------------------------------------------------------------------------
 
 
+def _tagged(usual: str) -> BeforeValidator:
+    """Name the variant of a table that names none."""
+    return BeforeValidator(lambda given: {"by": usual, **given} if isinstance(given, Mapping) else given)
+
+
+def _priced(given: Any) -> Any:
+    """Name the variant of a price by the one setting that only it has."""
+    if not isinstance(given, Mapping) or "by" in given:
+        return given
+    named = [key for key in _PRICED_BY if given.get(key) is not None]
+    if not named and not set(given) <= FixedPrice._of_others():
+        return {"by": "fixed", **given}  # an unknown name is reported as such
+    if len(named) != 1:
+        raise InputError(f"give one of token, worth and total, not {' and '.join(named) or 'nothing'}")
+    return {"by": _PRICED_BY[named[0]], **given}
+
+
+def _repeated(given: Any) -> Any:
+    """Take the name of a rule as by = "rule"."""
+    if not isinstance(given, Mapping):
+        return given
+    by = given.get("by", "never")
+    known = not isinstance(by, str) or by in ("never", "price", "process", "rule")
+    return {**given, "by": by} if known else {**given, "by": "rule", "rule": by}
+
+
+_BY = Field(discriminator="by")
+
+
 class Policy(Settings):
     """Who takes each decision. Everything that can be seen without opening a learned file is checked."""
 
@@ -513,21 +531,21 @@ class Policy(Settings):
     """Name in traces and ledgers."""
     about: str = ""
     """A sentence for people."""
-    price: Annotated[FixedPrice | DollarPrice | Total, Field(discriminator="by")] = FixedPrice()
+    price: Annotated[FixedPrice | DollarPrice | Total, _BY, BeforeValidator(_priced)] = FixedPrice()
     """What one more token must add."""
-    order: Annotated[WorkflowOrder | PlannerOrder, Field(discriminator="by")] = WorkflowOrder()
+    order: Annotated[WorkflowOrder | PlannerOrder, _BY, _tagged("workflow")] = WorkflowOrder()
     """Which steps, in which order."""
-    search: Annotated[StrategySearch | BanditSearch, Field(discriminator="by")] = StrategySearch()
+    search: Annotated[StrategySearch | BanditSearch, _BY, _tagged("strategies")] = StrategySearch()
     """By which strategies is searched."""
-    depth: Annotated[PriceDepth | TierDepth | RouterDepth, Field(discriminator="by")] = PriceDepth()
+    depth: Annotated[PriceDepth | TierDepth | RouterDepth, _BY, _tagged("price")] = PriceDepth()
     """How much a question may take."""
-    selection: Annotated[ProgramSelection | RankingSelection | TierSelection, Field(discriminator="by")] = (
+    selection: Annotated[ProgramSelection | RankingSelection | TierSelection, _BY, _tagged("program")] = (
         ProgramSelection()
     )
     """What is read of what was found."""
-    repeat: Annotated[Never | ByGain | Process | Rule, Field(discriminator="by")] = Never()
+    repeat: Annotated[Never | ByGain | Process | Rule, _BY, BeforeValidator(_repeated)] = Never()
     """Whether to search again."""
-    models: dict[str, Model] = Field(default_factory=dict)
+    models: Annotated[dict[str, Model], AfterValidator(_known_models)] = Field(default_factory=dict)
     """Models that workflows name, and the reader's price."""
     limits: Limits = Limits()
     """Limits of one question."""
@@ -539,30 +557,39 @@ class Policy(Settings):
     """What was measured when the file was fitted."""
 
     @classmethod
-    def load(cls, source: str | Path) -> Policy:
-        """Return a preset by its name, or the policy of a TOML file; raises `InputError`."""
-        from mio_rag.policy_files import read_policy
+    def load(
+        cls, source: str | Path, change: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
+    ) -> Policy:
+        """Return a preset by its name, or the policy of a TOML file.
 
-        return read_policy(source)
+        change: changes the settings before they are checked: plain data, with files as absolute paths.
 
-    @model_validator(mode="before")
-    @classmethod
-    def _named(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            return data
-        if problems := old_names(data):
-            raise InputError(problems)
-        return {key: _tagged(key, value) for key, value in data.items()}
+        Raises `InputError` if there is none of that name, and with every problem of the file.
+        """
+        text, path = str(source), Path(source).expanduser()
+        if text in PRESETS:
+            data, where, folder = parse_toml(preset_text(text), f"policy '{text}'"), "", Path()
+        elif path.is_file():
+            data, where, folder = (
+                parse_toml(read_text(path), f"'{text}'"),
+                f"'{text}'",
+                path.absolute().parent,
+            )
+        else:
+            looks = path.suffix.lower() == ".toml" or "/" in text or "\\" in text
+            what = ": no such file, nor a preset" if looks else " is neither a file nor a preset"
+            raise InputError(f"policy '{text}'{what}: {choose(text, PRESETS, more=', or give a TOML file')}")
+        data = {key: _located(key, value, folder) for key, value in data.items()}
+        return cls.from_dict({"name": path.stem, **(data if change is None else change(data))}, where)
 
     @model_validator(mode="after")
-    def _fits_together(self, info: ValidationInfo) -> Self:
-        if info.context != PART and (problems := self.contradictions()):
+    def _fits_together(self) -> Self:
+        if problems := self._contradictions():
             raise InputError(problems)
         return self
 
-    def contradictions(self) -> list[str]:
-        """Return what does not fit together between the parts."""
-        problems = [problem for name, model in self.models.items() for problem in model.problems(name)]
+    def _contradictions(self) -> list[str]:
+        problems: list[str] = []
         reader, depth, reads = self.models.get(READER), self.depth.by, self.selection.by
         if self.price.by == "dollars" and (reader is None or not reader.is_priced):
             problems.append(
@@ -680,8 +707,6 @@ class Policy(Settings):
 
 
 _NO_DECISION = ("name", "about", "answers", "server", "measured")
-PART = "part"  # of a policy that is checked table by table
-_DECISIONS = ("price", *_USUAL)
 
 
 def _unscaled(selection: Any) -> list[str]:
@@ -701,33 +726,31 @@ def _unscaled(selection: Any) -> list[str]:
     return problems
 
 
-def old_names(data: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with names that a policy had once, and that mean something else today."""
-    limits = data.get("limits")
-    return [f"[{old}] is now [{new}]: rename it" for old, new in _OLD_TABLES.items() if old in data] + [
-        f"limits.{old} is now limits.{new}: rename it"
-        for old, new in _OLD_LIMITS.items()
-        if isinstance(limits, Mapping) and old in limits
-    ]
-
-
-def _tagged(table: str, given: Any) -> Any:
-    """Return the settings of a decision with the name of its variant."""
-    if table not in _DECISIONS or not isinstance(given, Mapping):
+def _located(table: str, given: Any, folder: Path | None) -> Any:
+    """Return the settings of a table with the files that they name in a folder."""
+    if folder is None or not isinstance(given, Mapping):
         return given
-    data = dict(given)
-    if table == "price" and "by" not in data:
-        named = [key for key in _PRICED_BY if data.get(key) is not None]
-        if not named and set(data) - {*FixedPrice._of_others(), *_PRICED_BY}:
-            return {**data, "by": "fixed"}  # a name that is none is reported as such
-        if len(named) != 1:
-            raise InputError(
-                f"price: give one of token, worth and total, not {' and '.join(named) or 'nothing'}"
-            )
-        data["by"] = _PRICED_BY[named[0]]
-    elif table == "repeat" and isinstance(by := data.get("by", "never"), str):
-        rule = by not in ("never", "price", "process", "rule")
-        data |= {"by": "rule", "rule": by} if rule else {"by": by}
-    elif table != "price":
-        data.setdefault("by", _USUAL[table])
-    return data
+    named = {key for of, key in LOCATED if of == table and isinstance(given.get(key), str)}
+    if table == "selection":
+        named |= {key for key in PROGRAM_FILES if is_file_name(given.get(key))}
+    if table == "order" and str(given.get("workflow")).endswith(".json"):
+        named.add("workflow")
+    return {**given, **{key: str(folder / Path(given[key]).expanduser()) for key in named}}
+
+
+def policy_of(data: Mapping[str, Any], name: str, folder: Path | None = None) -> Policy:
+    """Return the policy of plain data, such as a TOML file holds.
+
+    name: name, where the data has none.
+    folder: folder of files that are named without one.
+
+    Raises `InputError` with every problem of every part, or every contradiction between them.
+    """
+    return Policy.from_dict({"name": name, **{key: _located(key, data[key], folder) for key in data}})
+
+
+def preset_text(name: str) -> str:
+    """Return the file of a preset, to begin your own with; `InputError` if there is none of that name."""
+    if name not in PRESETS:
+        raise InputError(f"policy '{name}' is unknown: {choose(name, PRESETS)}")
+    return read_text(_FOLDER / f"{name}.toml")

@@ -1,4 +1,4 @@
-"""Policies in files, and the files that they name: read, checked against each other, and hashed."""
+"""The files that a policy names: opened, checked against it and each other, and hashed."""
 
 from __future__ import annotations
 
@@ -8,28 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, TypeVar
 
 from mio_rag.errors import InputError, choose
-from mio_rag.policy import (
-    FILES,
-    LOCATED,
-    PART,
-    PRESETS,
-    PROGRAM_FILES,
-    READER,
-    BanditSearch,
-    DollarPrice,
-    Policy,
-    StrategySearch,
-    WorkflowOrder,
-    is_file_name,
-    old_names,
-)
-from mio_rag.settings import explain
-from mio_rag.storage import parse_toml, read_text
+from mio_rag.policy import FILES, READER, BanditSearch, Policy, StrategySearch, WorkflowOrder
 
 if TYPE_CHECKING:
     from mio_rag.learning.planner import Planner
@@ -298,141 +280,6 @@ def _bandit_problems(search: StrategySearch | BanditSearch, about: Mapping[str, 
         f"search: '{search.state}' was learned on the strategies {', '.join(sorted(learned))}, and the "
         f"policy names {', '.join(sorted(wanted))}: name the same, or another file"
     ]
-
-
-# -- reading -----------------------------------------------------------------------------------------------
-
-_FOLDER = Path(__file__).parent / "data" / "policies"
-
-
-def policy_of(data: Mapping[str, Any], name: str, folder: Path | None = None) -> Policy:
-    """Return the policy of plain data, such as a TOML file holds.
-
-    name: name, where the data has none.
-    folder: folder of files that are named without one.
-
-    Raises `InputError` with every problem of every part, and every contradiction between them.
-    """
-    policy, problems = _rough(data, name, folder)
-    problems += policy.contradictions()
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
-    return policy
-
-
-def _rough(data: Mapping[str, Any], name: str, folder: Path | None) -> tuple[Policy, list[str]]:
-    """Return a policy of the parts that are valid, defaults elsewhere, and what is wrong with the others."""
-    problems: list[str] = []
-    parts: dict[str, Any] = {"name": name}
-    if old := old_names(data):
-        raise InputError(old)
-    for key, value in data.items():
-        if key not in Policy.model_fields:
-            problems.append(f"'{key}' is unknown: {choose(key, Policy.model_fields)}")
-            continue
-        located = _located(key, value, folder)
-        several = key == "models" and isinstance(value, Mapping)
-        for piece in [{one: value[one]} for one in value] if several else [located]:
-            made = _part(key, piece, problems)
-            if made is not None:
-                parts[key] = {**parts.get(key, {}), **made} if several else made
-    reader = parts.get("models", {}).get(READER)
-    if problems and isinstance(parts.get("price"), DollarPrice) and not (reader and reader.is_priced):
-        problems.append(
-            "price: worth is in dollars, and the reader has no price: give [models.reader] input, output"
-        )
-        del parts["price"]
-    policy = Policy.model_construct(**parts)
-    return policy, problems
-
-
-def _part(key: str, given: Any, problems: list[str]) -> Any | None:
-    """Return a part, without settings that it does not have; None where the rest is wrong, too."""
-    try:
-        return getattr(Policy.model_validate({key: given}, context=PART), key)
-    except ValidationError as error:
-        problems += explain(error, Policy)
-        problems += _missing_files(key, given)
-        unknown = {each["loc"][-1] for each in error.errors() if each["type"] == "extra_forbidden"}
-    if not unknown or not isinstance(given, Mapping):
-        return None
-    rest = {name: value for name, value in given.items() if name not in unknown}
-    return None if len(rest) == len(given) else _part(key, rest, [])
-
-
-def _located(table: str, given: Any, folder: Path | None) -> Any:
-    """Return settings with the files that they name in a folder."""
-    if folder is None or not isinstance(given, Mapping):
-        return given
-    data = dict(given)
-    for of, key in LOCATED:
-        if of == table and isinstance(data.get(key), str):
-            data[key] = str(folder / Path(data[key]).expanduser())
-    for key in PROGRAM_FILES if table == "selection" else ():
-        if is_file_name(data.get(key)):
-            data[key] = str(folder / Path(data[key]).expanduser())
-    workflow = data.get("workflow")
-    if table == "order" and isinstance(workflow, str) and workflow.endswith(".json"):
-        data["workflow"] = str(folder / workflow)
-    return data
-
-
-def _missing_files(table: str, given: Any) -> list[str]:
-    """Return which files of a table do not exist that is wrong itself, so that nothing else opens them."""
-    return [
-        f"{table}.{key}: '{given[key]}' does not exist"
-        for of, key in FILES
-        if of == table and key != "state" and isinstance(given, Mapping) and isinstance(given.get(key), str)
-        if not Path(given[key]).is_file()
-    ]
-
-
-def preset_text(name: str) -> str:
-    """Return the file of a preset, to begin your own with.
-
-    Raises `InputError` if there is none of that name.
-    """
-    if name not in PRESETS:
-        raise InputError(f"policy '{name}' is unknown: {choose(name, PRESETS)}")
-    return read_text(_FOLDER / f"{name}.toml")
-
-
-def read_policy(
-    name: str | Path, change: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
-) -> Policy:
-    """Return the policy of a TOML file, or a preset.
-
-    change: changes the settings before they are checked: plain data, with files as absolute paths.
-
-    Raises `InputError` if there is none of that name; with every problem of the file, and of the files that
-    it names.
-    """
-    text = str(name)
-    path = Path(text).expanduser()
-    if text in PRESETS:
-        data, stem, where, folder = parse_toml(preset_text(text), f"policy '{text}'"), text, "", Path()
-    elif not path.is_file():
-        looks = path.suffix.lower() == ".toml" or "/" in text or "\\" in text
-        what = ": no such file, nor a preset" if looks else " is neither a file nor a preset"
-        raise InputError(f"policy '{text}'{what}: {choose(text, PRESETS, more=', or give a TOML file')}")
-    else:
-        data, folder = parse_toml(read_text(path), f"'{text}'"), path.absolute().parent
-        stem, where = path.stem, f"'{text}': "
-    if old := old_names(data):
-        raise InputError([f"{where}{problem}" for problem in old])
-    if change is not None:
-        data = dict(change({key: _located(key, value, folder) for key, value in data.items()}))
-    policy, problems = _rough(data, stem, None if change is not None else folder)
-    problems += policy.contradictions()
-    if problems:
-        try:  # the files that it names, too, so that all is reported at once
-            resolve(policy)
-        except InputError as error:
-            problems += error.problems
-        except KeyError:  # a price in dollars, without the reader's
-            pass
-        raise InputError([f"{where}{problem}" for problem in dict.fromkeys(problems)])
-    return policy
 
 
 # -- allocations ------------------------------------------------------------------------------------------

@@ -317,7 +317,7 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str:
 
 
 def _joint(text: str) -> str:
-    return " " if text.startswith(("must ", "is ", "has ")) else ": "
+    return "" if text.startswith(".") else " " if text.startswith(("must ", "is ", "has ")) else ": "
 
 
 def _number(value: Any) -> str:

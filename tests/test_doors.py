@@ -14,7 +14,7 @@ from mio_rag import Collection, Passage, Selector, select
 from mio_rag.adapters.plain import DEFAULT
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.defaults import DEFAULTS
-from mio_rag.policy_files import read_policy
+from mio_rag.policy import Policy
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.sources import Building
 from tests.cli.running import here
@@ -209,7 +209,7 @@ def test_every_door_has_the_same_defaults() -> None:
         assert given.get("budget", given.get("budget_tokens")) == DEFAULTS.budget
     assert defaults_of(Collection.ask)["answer_tokens"] == defaults_of(ask)["max_tokens"] == DEFAULTS.answer
     assert FindContext(question="q").budget_tokens == DEFAULTS.budget
-    policy = read_policy(DEFAULTS.policy)
+    policy = Policy.load(DEFAULTS.policy)
     assert (policy.limits.budget, policy.limits.max_tokens) == (DEFAULTS.budget, DEFAULTS.answer)
     assert policy.search.retrieval.pool == DEFAULTS.pool
     chosen = policy.selector(0.0, DEFAULT)

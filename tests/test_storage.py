@@ -23,7 +23,7 @@ from mio_rag.errors import DataError, InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.generation import ScriptedGenerator
 from mio_rag.learning.mdp import read_model
-from mio_rag.policy_files import read_policy
+from mio_rag.policy import Policy
 from mio_rag.relevance.model import load_model
 from mio_rag.session.trace import Trace, read_traces
 from mio_rag.storage import (
@@ -420,7 +420,7 @@ DOORS = {
     "relevance": load_model,
     "traces": lambda path: read_traces(path, Trace),
     "questions": lambda path: load_questions(path.rename(path.with_name("questions.jsonl")).parent),
-    "policy": read_policy,
+    "policy": Policy.load,
     "process": read_model,
 }
 

@@ -18,7 +18,6 @@ from pydantic_core import PydanticUndefined
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, choose, collect
 from mio_rag.policy import PRESETS, READER, Model, Policy, ProgramSelection
-from mio_rag.policy_files import read_policy
 from mio_rag.settings import Settings, field_help
 
 if TYPE_CHECKING:
@@ -245,7 +244,7 @@ class Chosen:
         if all(isinstance(one, int) for one in least) and sum(least) > 19_000:
             changes.setdefault("limits.max_total_tokens", sum(least) + 1000)
         try:
-            policy = read_policy(
+            policy = Policy.load(
                 DEFAULTS.policy if controller else name, lambda data: _applied(data, changes)
             )
         except InputError as error:
@@ -411,7 +410,7 @@ def kinds_of(names: Sequence[str]) -> dict[str, Any]:
     from mio_rag.policy_files import resolve
 
     own = [name.removeprefix("policy:") for name in names if name.startswith("policy:")]
-    found = collect(*((lambda name=name: resolve(read_policy(name)).sha256) for name in own))
+    found = collect(*((lambda name=name: resolve(Policy.load(name)).sha256) for name in own))
     return {"policy": dict(zip(own, found, strict=True))} if own else {}
 
 

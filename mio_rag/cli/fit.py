@@ -165,7 +165,7 @@ def _changed(chosen: Chosen, selection: Mapping[str, Any], **tables: Mapping[str
 
 def _write(out: Path, data: dict[str, Any], measured: Mapping[str, Any], comment: str) -> None:
     """Write a policy file, once it is found right."""
-    from mio_rag.policy_files import policy_of
+    from mio_rag.policy import policy_of
     from mio_rag.settings import toml_text
     from mio_rag.storage import write_atomically
 

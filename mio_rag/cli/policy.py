@@ -43,7 +43,7 @@ def policy_new(
       mio-rag policy new balanced > mine.toml
       mio-rag policy new --set price.token=0.001 --out mine.toml
     """
-    from mio_rag.policy_files import preset_text
+    from mio_rag.policy import preset_text
     from mio_rag.storage import write_atomically
 
     o.check_ending("--out", out, ".toml")

@@ -21,7 +21,6 @@ from mio_rag.generation import Generator, make_generator
 from mio_rag.measures import Measure, find_measure, register, unregister
 from mio_rag.policies.make import find_kind
 from mio_rag.policy import Policy
-from mio_rag.policy_files import read_policy
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions
@@ -63,11 +62,11 @@ def evaluate(
 
     Raises `InputError` for what is unknown, `DataError` without questions.
     """
-    found = read_policy(DEFAULTS.policy) if not isinstance(policy, Policy) else policy
+    found = Policy.load(DEFAULTS.policy) if not isinstance(policy, Policy) else policy
     if policy is None:
         found = getattr(collection, "policy", found)
     elif not isinstance(policy, Policy):
-        found = read_policy(policy)
+        found = Policy.load(policy)
     kept = Filter(where)
     index, dataset = _opened(collection, questions, embedder)
     if functions := [repr(one) for one in methods if callable(one)]:

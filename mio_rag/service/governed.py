@@ -27,7 +27,7 @@ from mio_rag.learning.strategist import Strategist, rate
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import Setup
 from mio_rag.policy import PRESETS, Policy
-from mio_rag.policy_files import read_policy, resolve
+from mio_rag.policy_files import resolve
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.loop import Session
@@ -46,7 +46,7 @@ def policy_problems(name: str, workers: int) -> list[str]:
     """Return everything that is wrong with a policy that is to be served."""
     problems: list[str] = []
     try:
-        policy = read_policy(name)
+        policy = Policy.load(name)
         if workers > 1 and policy.price.total is not None and policy.price.state is None:
             problems.append(
                 f"{workers} workers must share the count of the policy's total: give price.state, a file"
@@ -177,7 +177,7 @@ class Governed:
 def _read(name: str) -> tuple[Policy, _Seen]:
     """Return a policy, and its files as they were before anything was read: a later change is noticed."""
     own = _look(name)
-    policy = read_policy(name)
+    policy = Policy.load(name)
     return policy, own + _look(name, policy)[len(own) :]
 
 

@@ -17,8 +17,7 @@ from mio_rag.cli.batch import _why_left
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError, StateError
 from mio_rag.generation import Prompt, ScriptedGenerator, build_prompt, make_generator
-from mio_rag.policy import Policy
-from mio_rag.policy_files import policy_of
+from mio_rag.policy import Policy, policy_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.sources import Building, open_source

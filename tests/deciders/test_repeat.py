@@ -11,7 +11,7 @@ from mio_rag.generation import ScriptedGenerator
 from mio_rag.learning.rules import State
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import Setup
-from mio_rag.policy_files import policy_of
+from mio_rag.policy import policy_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.trace import Trace
 

@@ -12,7 +12,7 @@ pytest.importorskip("httpx2")
 
 from mio_rag.batch.ask import ask_many
 from mio_rag.generation import OpenAIGenerator, build_prompt, make_generator
-from mio_rag.policy_files import policy_of
+from mio_rag.policy import policy_of
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.types import GenerationError, Passage, Question
 from tests.generation.faults import CHARGED, FREE, USAGES, Bill, served

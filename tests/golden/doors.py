@@ -376,7 +376,6 @@ WRONG_POLICIES = (
     "[limits]\nmax_steps = -1\n",
     "[limits]\ntimeout = 0\n",
     "[limits]\nsecond = 1\n",
-    '[amount]\nby = "price"\n[limits]\nsteps = 1\n',
     "[limitz]\nmax_steps = 1\n",
     "[models.reader]\ninput = 1.0\n",
     '[models.reader]\nspec = "extractive"\n',

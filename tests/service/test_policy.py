@@ -19,7 +19,7 @@ import mio_rag.relevance
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.bandit_log import EventLog
-from mio_rag.policy_files import preset_text, read_policy
+from mio_rag.policy import Policy, preset_text
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.service.app import create_app
@@ -101,7 +101,7 @@ def test_a_changed_file_is_taken_over_and_a_wrong_one_is_not(client: TestClient,
     third = client.post("/ask", json=ASKED).json()["policy"]
     assert third["sha256"] == second["sha256"]
     problem = client.get("/health").json()["policy"]["problem"]
-    assert "'colour' is unknown" in problem
+    assert "colour is not a setting" in problem
     assert "price.token must be <= 1, got 7" in problem
     changed(file, preset_text("frugal"))
     assert client.post("/ask", json=ASKED).json()["policy"]["sha256"] == first["sha256"]
@@ -219,7 +219,7 @@ def test_the_limits_of_a_policy_hold_and_a_request_asks_for_less(demo_index: Cor
 def test_a_request_changes_only_the_settings_that_it_names(demo_index: CorpusIndex, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('[price]\ntoken = 0\n[selection]\nunits = "passages"\nmerge = false\nradius = 0.05\n')
-    program = read_policy(file).selector(0.0, Selector())
+    program = Policy.load(file).selector(0.0, Selector())
     with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(file))) as client:
         for given in ({}, {"radius": 0.0}, {"merge": True, "max_passages": 2}):
             got = client.post("/select", json={**SELECTED, "proof": True, **given}).json()

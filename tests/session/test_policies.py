@@ -15,7 +15,7 @@ from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.planner import Branch, Ran
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import ControlSettings, Setup
-from mio_rag.policy_files import policy_of
+from mio_rag.policy import policy_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.budget import Limits
 from mio_rag.session.loop import Session
