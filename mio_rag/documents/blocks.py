@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
+from mio_rag.documents import east_asian
+from mio_rag.documents.east_asian import count_words, narrow_digits, without_line_ends
 from mio_rag.types import check_date, clean
 
 #: Levels of headings that are none by their format: bold lines, lines in title case.
 BOLD_LEVEL, COUNTED_LEVEL, CASE_LEVEL = 7, 8, 9
 #: Words of a title, at most.
 LONGEST_TITLE = 12
+_WIDE_TITLE = 60  # characters of one in a script without blanks
 _LOOKED_AT = 1000  # rows of a table that say whether its first one is a header
 _MOST_CELLS = 5_000_000  # of a table whose rows are made equally long
 _DEEPEST = 12  # level of an item: each line of it is indented
@@ -209,7 +212,7 @@ _ODD = re.compile(f"[{''.join(map(chr, _SIGNS))}\ud800-\udfff]")
 
 def tidy(text: str) -> str:
     """One line, with single blanks, whole ligatures, without soft hyphens and other signs nobody sees."""
-    return " ".join(plain(text).split())
+    return " ".join(without_line_ends(plain(text)).split())
 
 
 def plain(text: str) -> str:
@@ -219,10 +222,11 @@ def plain(text: str) -> str:
 
 ITEM = re.compile(
     r"\s*(?:[-*+\u2022\u25cf\u25aa\u25e6\u2023\u00b7\uf0b7\u2013\u2014]\s+(?=\S)|\(?\d{1,3}[.)]\s+(?=\S)"
-    r"|\d{1,2}(?:\.\d{1,2}){1,4}\.?\s+(?=\S)|\([a-zA-Z]{1,4}\)\s*(?=\S)|[a-z]\)\s+(?=\S))"
+    r"|\d{1,2}(?:\.\d{1,2}){1,4}\.?\s+(?=\S)|\([a-zA-Z]{1,4}\)\s*(?=\S)|[a-z]\)\s+(?=\S)"
+    f"|{east_asian.ITEM_MARKS})"
 )
 _NUMBER = re.compile(
-    r"[(\[<>~+\-\u2013\u2212$\u20ac\u00a3\u00a5\s]*\d[\d,.\s\u2019']*[)\]%x\u20ac\s]*(?:\w{1,3}\.?)?"
+    r"[(\[<>~+\-\u2013\u2212$\u20ac\u00a3\u00a5\u25b2\u25b3\s]*\d[\d,.\s\u2019']*[)\]%x\u20ac\s]*(?:\w{1,3}\.?)?"
 )
 _STAND_IN = re.compile(r"[-\u2013\u2014*]+|\(?n/?[am]\.?\)?", re.IGNORECASE)
 _NUMBERED = re.compile(
@@ -233,7 +237,7 @@ _NUMBERED = re.compile(
 #: A number that is raised, or the mark of a note.
 POWER = re.compile(r"\s*[-\u2212+]?\d")
 #: Ends of what leads into a list.
-LEADS = re.compile(r"[:\uff1a]$|\b(?:as follows|the following)[.]?$")
+LEADS = re.compile(rf"[:\uff1a]$|\b(?:as follows|the following)[.]?$|{east_asian.LEADS}$")
 
 
 @lru_cache(maxsize=20_000)
@@ -242,8 +246,13 @@ def is_number(cell: str) -> bool:
     return (len(cell) < 60 and _NUMBER.fullmatch(cell) is not None) or _STAND_IN.fullmatch(cell) is not None
 
 
-def is_heading(line: str) -> bool:
-    """Whether a line that stands alone reads as a heading: short, in capitals or title case, or numbered."""
+def is_heading(line: str, after: str = "") -> bool:
+    """Whether a line that stands alone reads as a heading: short, in capitals or title case, or numbered.
+
+    after: what stands behind it, where that is known.
+    """
+    if east_asian.is_wide(line):
+        return east_asian.heading_level(line, after) > 0 or east_asian.may_head(line, after)
     words = line.split()
     if line[:1] in "([" and line[-1:] in ")]":
         return False
@@ -278,10 +287,15 @@ def infer_headings(document: Document) -> None:
     blocks = document.blocks
     for k in range(len(blocks) - 2, -1, -1):
         block, after = blocks[k], blocks[k + 1]
-        if block.kind != "paragraph" or not is_heading(block.text):
+        if block.kind not in ("paragraph", "item") or not is_heading(block.text, after.text):
             continue
-        longer = after.kind in ("item", "code") or (after.kind == "paragraph" and len(after.text.split()) > 8)
-        counted = _NUMBERED.match(block.text) is not None
+        before = blocks[k - 1].text if k and blocks[k - 1].kind == "item" else ""
+        wide = east_asian.heading_level(block.text, after.text, before)
+        if block.kind == "item" and not wide:
+            continue
+        longer = after.kind in ("item", "code") or (after.kind == "paragraph" and count_words(after.text) > 8)
+        longer = longer or (wide > 0 and after.kind in ("row", "heading"))
+        counted = wide > 0 or _NUMBERED.match(block.text) is not None
         if longer or (counted and after.kind == "heading" and after.level == CASE_LEVEL):
             block.kind, block.level = "heading", COUNTED_LEVEL if counted else CASE_LEVEL
             block.looks = True
@@ -337,12 +351,13 @@ def unwrapped(lines: Sequence[str], words: Collection[str] = ()) -> str:
     text = lines[0] if lines else ""
     for line in lines[1:]:
         cut = len(text) > 2 and text[-1] in "-\u2010" and text[-2].isalpha() and line[:1].islower()
-        text = joined(text, line, words) if cut else f"{text} {line}"
+        text = joined(text, line, words) if cut else tidy(f"{text}\n{line}")
     return text
 
 
 #: Kinds of marks of items, by what they look like.
 _MARKS = re.compile(
+    rf"{east_asian.MARK_KINDS}|"
     r"(?P<bullet>[^\w\s(]\s)|(?P<one>\d{1,3}[.)]\s)|(?P<two>\d+\.\d+\.?\s)|(?P<more>\d+(?:\.\d+){2,}\.?\s)"
     r"|(?P<roman>\(?[ivx]{1,5}[.)])|(?P<letter>\(?[a-z]{1,2}[.)])|(?P<capital>\(?[A-Z]{1,2}[.)])|(?P<digit>\(\d{1,3}\))"
 )
@@ -373,7 +388,7 @@ def nest_items(document: Document) -> None:
     letter = ""
     for block in document.blocks:
         if block.kind != "item":
-            if block.kind == "heading" or not open_ or len(block.text.split()) > 60:
+            if block.kind == "heading" or not open_ or count_words(block.text) > 60:
                 open_ = []
             continue
         found = _MARKS.match(block.text)
@@ -422,7 +437,8 @@ def about(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def short_title(text: str) -> str:
     """The first words of a title."""
-    return " ".join(tidy(text).split()[:LONGEST_TITLE])
+    title = " ".join(tidy(text).split()[:LONGEST_TITLE])
+    return title[:_WIDE_TITLE] if east_asian.is_wide(title) else title
 
 
 # Dates -----------------------------------------------------------------------------------------------------
@@ -452,12 +468,14 @@ _DAY = re.compile(
     r"|(?P<w3>[^\W\d_]{3,9})\.?\s(?P<d3>\d\d?)(?:st|nd|rd|th)?,?\s(?P<y3>(?:19|20)\d\d)"
     r"|(?P<d4>\d\d?)(?:st|nd|rd|th|er|\.)?\s(?:de\s)?(?P<w4>[^\W\d_]{3,9})\.?,?\s(?:de\s)?(?P<y4>(?:19|20)\d\d)"
     r"|(?P<w5>[^\W\d_]{3,9})\s(?P<y5>(?:19|20)\d\d))\b"
+    rf"|{east_asian.DAY}"
 )
 _STATED = re.compile(
     r"(?:\b(?:last\s+)?(?:updated|modified|revised|revision|reviewed|effective|published|issued|amended)\b"
     r"|\b(?:dated|date:|version of|valid from|in force from|stand|fassung vom|g\u00fcltig ab"
-    r"|mis \u00e0 jour|en vigueur|actualizado|vigente))"
-    r"[\s:(]*(?:(?:on|date|as of|from|of|le|el|am|since)[\s:]*)?",
+    r"|mis \u00e0 jour|en vigueur|actualizado|vigente)"
+    rf"|{east_asian.STATED})"
+    r"[\s:\uff1a(\uff08]*(?:(?:on|date|as of|from|of|le|el|am|since)[\s:]*)?",
     re.IGNORECASE,
 )
 
@@ -467,10 +485,13 @@ def day_in(text: str, at: int = 0, *, whole: bool = False) -> str:
 
     whole: look for it anywhere behind that place.
     """
+    text = narrow_digits(text)
     found = _DAY.search(text, at) if whole else _DAY.match(text, at)
     if found is None:
         return ""
     parts = {name[0]: value for name, value in found.groupdict().items() if value}
+    if found["era"]:
+        parts["y"] = str(east_asian.ERAS[found["era"]] + (1 if found["n"] == "\u5143" else int(found["n"])))
     month = _MONTHS.get(parts.get("w", "").lower()) or int(parts.get("m", 0))
     day = f"{parts['y']}-{month:02}" + (f"-{int(parts['d']):02}" if "d" in parts else "")
     return day if month and check_date(day) is None else ""
@@ -480,8 +501,10 @@ def stated_date(blocks: Sequence[Block]) -> str:
     """The date that the head of a document gives itself ("Last updated: 3 May 2024"); blank if none."""
     for block in blocks[:8]:
         for mark in _STATED.finditer(block.text[:300]):
-            if len(block.text.split()) > 20 and mark.start() > 30:
+            if count_words(block.text) > 20 and mark.start() > 30:
                 break  # it tells of something else
-            if day := day_in(block.text, mark.end()):
+            # "2024年4月1日改定" says the day first.
+            behind = east_asian.is_wide(mark[0]) and count_words(block.text) <= 20
+            if day := day_in(block.text, mark.end()) or (day_in(block.text, whole=True) if behind else ""):
                 return day
     return ""

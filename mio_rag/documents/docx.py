@@ -20,6 +20,7 @@ from mio_rag.documents.blocks import (
     short_title,
     tidy,
 )
+from mio_rag.documents.east_asian import count_words
 from mio_rag.documents.formulas import formula
 from mio_rag.documents.html import numeral
 from mio_rag.errors import require
@@ -122,7 +123,7 @@ def _first_heading(document: Document) -> str:
             least = min(other.level for other in document.blocks if other.kind == "heading")
             fine = block.level == least and not is_numbered(block.text) and not _PART.fullmatch(block.text)
             return block.text if fine else ""
-        if k > 2 or len(block.text.split()) > 12:
+        if k > 2 or count_words(block.text) > 12:
             break
     return ""
 
@@ -206,8 +207,8 @@ class _Reader:
             self.document.add("item", text)
         elif (
             len(lines) == 1
-            and len(text.split()) <= 14
-            and text[-1] not in ".,;"
+            and count_words(text) <= 14
+            and text[-1] not in ".,;\u3002\u3001"
             and self._bold(element, style_id)
         ):
             self.document.add("heading", text.rstrip(":"), BOLD_LEVEL)

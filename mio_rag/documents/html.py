@@ -22,13 +22,14 @@ from mio_rag.documents.blocks import (
     stated_date,
     tidy,
 )
+from mio_rag.documents.east_asian import count_words
 from mio_rag.errors import DataError, require
 
 #: What a page shows beside its text: code, navigation, controls, and what stands in for media.
 _NOT_TEXT = frozenset((
     "script", "style", "noscript", "nav", "svg", "iframe", "template", "button", "select", "datalist",
     "textarea", "canvas", "audio", "video", "object", "head", "title", "math-annotation",
-    "s", "del", "strike",
+    "s", "del", "strike", "rt", "rp",
 ))  # fmt: skip
 _BLOCKS = frozenset((
     "html", "body", "main", "article", "section", "aside", "header", "footer", "div", "address",
@@ -131,8 +132,8 @@ def _aside(tree: Any) -> frozenset[int]:
     A main part that holds less than a third of the words is not believed.
     """
     mains = [node for node in tree.css("main, [role=main]")[:_MOST_MAINS] if not _Visibility().hides(node)]
-    words = sum(len(node.text(separator=" ").split()) for node in mains)
-    if not words or 3 * words < len(tree.body.text(separator=" ").split()):
+    words = sum(count_words(node.text(separator=" ")) for node in mains)
+    if not words or 3 * words < count_words(tree.body.text(separator=" ")):
         chosen = tree.css(_CONSENT)
         return frozenset(node.mem_id for node in chosen if node.css_first("h1") is None)
     kept = [*mains, *([] if any(node.css_first("h1") for node in mains) else tree.css("h1"))]
@@ -181,7 +182,7 @@ class _Visibility:
         if node.tag not in _FOLDED or self.looked > _MOST_LOOKS:
             return False
         text = node.text()
-        return len(text.split()) >= _LONG_PROSE and ". " in text
+        return count_words(text) >= _LONG_PROSE and (". " in text or "\u3002" in text)
 
 
 def _walk(root: Any, enter: Callable[[Any], bool], leave: Callable[[Any], None]) -> None:
@@ -319,8 +320,9 @@ class _Blocks:
             return
         waiting: list[str] = []
         for k, (said, bold) in enumerate(lines):
-            alone = bold or (len(lines) > k + 1 and is_heading(said) if said else False)
-            if not said or (alone and len(said.split()) <= 14 and said[-1] not in ".,;"):
+            after = lines[k + 1][0] if k + 1 < len(lines) else ""
+            alone = bold or (len(lines) > k + 1 and is_heading(said, after) if said else False)
+            if not said or (alone and count_words(said) <= 14 and said[-1] not in ".,;\u3002\u3001"):
                 self.document.add("paragraph", "\n".join(waiting))
                 waiting = []
                 self.document.add("heading", said.rstrip(":"), BOLD_LEVEL)
@@ -392,7 +394,7 @@ def _rows(table: Any, hides: Callable[[Any], bool]) -> tuple[list[list[str]], in
             if cell is None:
                 break
             said = tidy(_text(cell, hides))
-            if len(said.split()) > _LONG_CELL:
+            if count_words(said) > _LONG_CELL:
                 return None
             wide, deep = (_span(cell, name) for name in ("colspan", "rowspan"))
             for k in range(wide):

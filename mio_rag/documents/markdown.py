@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mio_rag.documents.blocks import BOLD_LEVEL, Document, day_in, plain, short_title, tidy
+from mio_rag.documents.east_asian import count_words
 from mio_rag.documents.html import add_html
 from mio_rag.documents.plain import add_lines
 from mio_rag.errors import require
@@ -195,7 +196,7 @@ def _add_paragraph(document: Document, token: Any) -> None:
         )
         if close is not None and (close + 1 == len(kept) or kept[close + 1].type == "hardbreak"):
             head = _said(kept[: close + 1]).rstrip(":").strip()
-            if head and len(head.split()) <= 14 and head[-1] not in ".,;":
+            if head and count_words(head) <= 14 and head[-1] not in ".,;\u3002\u3001":
                 document.add("heading", head, BOLD_LEVEL)
                 children = kept[close + 2 :]
     for line in _lines(children):
@@ -237,7 +238,7 @@ def _said(children: Sequence[Any] | None, *, hard: str = " ", breaks: str = " ")
         elif kind == "code_inline":
             out.append(f"`{child.content}`")
         elif kind == "softbreak":
-            out.append(breaks)
+            out.append("\0" if breaks == " " else breaks)  # in some scripts no blank stands there
         elif kind == "hardbreak":
             out.append(hard)
         elif kind == "image":
@@ -259,4 +260,5 @@ def _said(children: Sequence[Any] | None, *, hard: str = " ", breaks: str = " ")
         elif kind == "html_inline" and re.match(r"<br\b", child.content, re.IGNORECASE):
             out.append(hard)
     text = "".join(out)
-    return "\n".join(filter(None, map(tidy, text.split("\n")))) if "\n" in (hard, breaks) else tidy(text)
+    lines = text.split("\n") if "\n" in (hard, breaks) else [text]
+    return "\n".join(filter(None, (tidy(line.replace("\0", "\n")) for line in lines)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from mio_rag.documents.blocks import LEADS, Block, Document, is_generic, is_numbered, tidy
+from mio_rag.documents.east_asian import NO_SPACES, PER_WORD, count_words
 from mio_rag.sentences import leans, sentence_spans
 from mio_rag.types import Line, Passage, Unit
 
@@ -18,29 +19,18 @@ _WHOLE_ITEM, _CODE, _LONGEST = 40, 40, 80  # words of a unit
 _SHORT_ITEM = 8  # words: one that nested ones need, whether or not it says so
 _LONGEST_HEADING = 16  # words of lines that become one
 #: Says what numbers of a table count: "(in millions, except per share data)".
-_SCALE = re.compile(r"\(.{4,90}\)|.{0,40}\b(?:thousands|millions|billions)\b.{0,40}", re.IGNORECASE)
-_OUTER_LINES = 4  # of code around a unit
-_NO_SPACES = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_SCALE = re.compile(
+    r"[(\uff08].{4,90}[)\uff09]|.{0,40}\b(?:thousands|millions|billions)\b.{0,40}", re.IGNORECASE
 )
-_ALONE = re.compile(f"[{_NO_SPACES}]")
-_PIECE = re.compile(f"[{_NO_SPACES}]|[^\\s{_NO_SPACES}]{{1,120}}")
+_OUTER_LINES = 4  # of code around a unit
+_ALONE = re.compile(f"[{NO_SPACES}]")
+_PIECE = re.compile(f"[{NO_SPACES}]|[^\\s{NO_SPACES}]{{1,120}}")
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
-_PER_WORD = 1.7  # characters of scripts that put no blanks between words
 #: Signs that a line says something by itself: a number within it, a sentence, many words.
 _TELLS = re.compile(
     r"^\W|[^\W\d_].*\d|[.:;!?]\s|[.,;!?]$|\s(?:is|are|was|were|has|have|must|may)\s|(?:\S+\s+){8}"
 )
 _SITE = re.compile(r"\s+[-|\u2013\u2014\u00b7\u00bb]\s+|:\s+")
-
-
-def count_words(text: str) -> float:
-    """Words, whatever the script; what is no language counts by its length."""
-    if text.isascii():
-        return max(len(text.split()), len(text) / 40)
-    rest, alone = _ALONE.subn(" ", text)
-    return alone / _PER_WORD + max(len(rest.split()), (len(text) - alone) / 40)
 
 
 def same_title(heading: str, title: str) -> bool:
@@ -132,7 +122,7 @@ def _settle(document: Document) -> None:
         counts = is_generic(before.text) and not is_generic(block.text)
         # Lines of a PDF that are headings one after the other are one: "3M Company", "Balance Sheet".
         lines = before.level == block.level and block.page is not None and not is_numbered(block.text)
-        short = len(before.text.split()) <= _LONGEST_HEADING and len(block.text.split()) <= 12
+        short = count_words(before.text) <= _LONGEST_HEADING and count_words(block.text) <= 12
         if counts or (lines and short and not same_title(before.text, document.title)):
             before.text = f"{before.text} {block.text}"
         else:
@@ -177,7 +167,7 @@ def _parts(document: Document, text: str, starts: Sequence[int]) -> Iterator[_Pa
                     leads = [(-1, before)]
             cells = block.text.split(" | ")
             if len(cells) > 1 and cells[0] and not any(map(str.strip, cells[1:])):  # it groups those below
-                group = Line(start, block.text) if len(cells[0].split()) <= _SHORT_ITEM else None
+                group = Line(start, block.text) if count_words(cells[0]) <= _SHORT_ITEM else None
                 needs = [*(line for _, line in leads), *header]
             else:
                 needs = [*(line for _, line in leads), *header, *([group] if group is not None else [])]
@@ -249,7 +239,7 @@ def _short(text: str, start: int, end: int, longest: int = _LONGEST) -> Iterator
             begun = at
             words = count_words(text[begun : found.start()])
             good = 0
-        words += 1 / _PER_WORD if _ALONE.match(found[0]) else max(1, len(found[0]) / 40)
+        words += 1 / PER_WORD if _ALONE.match(found[0]) else max(1, len(found[0]) / 40)
         if words > 0.7 * size and (
             text[found.end() : found.end() + 1].isspace() or found[0][-1] in "\uff0c\u3001\uff1b;,"
         ):

@@ -21,6 +21,7 @@ from mio_rag.documents.blocks import (
     tidy,
     words_of,
 )
+from mio_rag.documents.east_asian import is_wide
 from mio_rag.documents.pdf_lines import PageLine, drop_repeated, page_lines
 from mio_rag.errors import DataError, require
 
@@ -39,6 +40,7 @@ _COUNTS = re.compile(
     re.IGNORECASE,
 )
 _NO_HEADING = re.compile(r"[$\u20ac\u00a3=]|^\(.*\)$")
+_WITHIN = re.compile("[\u3001\uff0c\u3005-\u3007\u3040-\u9fff]")  # a sentence of Chinese or Japanese
 _UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff]")
 
 
@@ -204,7 +206,7 @@ class _Layout:
                     said = (
                         joined(said, lines[k].text, self.words)
                         if lines[k - 1].cut
-                        else f"{said} {lines[k].text}"
+                        else tidy(f"{said}\n{lines[k].text}")
                     )
                     k += 1
                 self.document.add("heading", _LEADERS.sub(" ", said), level, looks=level > len(self.levels))
@@ -251,7 +253,7 @@ class _Layout:
             cut = before.cut or (
                 text[-1:] == "-" and len(text) > 1 and text[-2].isalpha() and line.text[:1].islower()
             )
-            text = joined(text, line.text, self.words) if cut else f"{text} {line.text}"
+            text = joined(text, line.text, self.words) if cut else tidy(f"{text}\n{line.text}")
         if ".." in text or ". ." in text or "__" in text:
             text = _LEADERS.sub(" \u2026 ", text)
         if "----" in text:
@@ -267,9 +269,9 @@ class _Layout:
         if not (large or capitals or (line.bold and self.bold_matters)) or line.words > 16 or line.cut:
             return 0
         numbered = _COUNTS.match(text)
-        sentence = text[-1] == "." and line.words > 4
+        sentence = text[-1] in ".\u3002" and line.words > 4
         if (
-            (text[0].islower() or text[-1] in ",;" or not any(c.isalpha() for c in text))
+            (text[0].islower() or text[-1] in ",;\u3001\uff0c" or not any(c.isalpha() for c in text))
             or (_NO_HEADING.search(text) or _YEARS.fullmatch(text))
             or (not numbered and (len(line.cells) > 1 or (capitals and sentence)))
             or (large and sentence and line.words > 8)
@@ -439,15 +441,15 @@ class _Layout:
         if (
             before.kind not in ("paragraph", "item")
             or after.kind != "paragraph"
-            or not after.text[:1].islower()
+            or not (after.text[:1].islower() or (is_wide(after.text[:1]) and _WITHIN.match(before.text[-1])))
         ):
             return
         if before.text[-1] in ".:;!?":
             return
-        end = re.search(r"[.!?;](?=\s+[A-Z\"(\u201c])", after.text)
+        end = re.search(r"[.!?;](?=\s+[A-Z\"(\u201c])|\u3002(?=.)", after.text)
         said, rest = (after.text[: end.end()], after.text[end.end() :].strip()) if end else (after.text, "")
         cut = before.text[-1] == "-" and len(before.text) > 1 and before.text[-2].isalpha()
-        before.text = joined(before.text, said, self.words) if cut else f"{before.text} {said}"
+        before.text = joined(before.text, said, self.words) if cut else tidy(f"{before.text}\n{said}")
         if rest:
             after.text = rest
         else:

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from mio_rag.documents.blocks import is_number, tidy
+from mio_rag.documents.east_asian import count_words, is_wide
 
 _BREAK = re.compile("\r?\n|[\ufffe\x02]")
 _CUTS = "\ufffe\x02\u00ad"
@@ -151,11 +152,13 @@ def _lines(raw: Any, page: Any, text: str) -> Iterator[PageLine]:
                 _, right, low, high = place.of(last)
                 bottom, top = min(bottom, low), max(top, high)
             size = place.size(first)
+            if top - bottom < 0.1 * size:  # of a font that is neither in the file nor on this machine
+                top = bottom + 0.7 * size
             cut = mark is not None and mark[0] in _CUTS
             if said[-1] == "\u00ad":
                 cut, said = True, said[:-1]
             said = tidy(said + "-" if cut else said)
-            words = said.count(" ") + 1
+            words = said.count(" ") + 1 if said.isascii() else max(1, round(count_words(said)))
             bold, mono = place.font(first)
             mono = mono and place.font(last)[1]
             line = PageLine(said, left, right, bottom, top, round(size, 1), bold, words, cut, mono)
@@ -168,7 +171,9 @@ def _lines(raw: Any, page: Any, text: str) -> Iterator[PageLine]:
     rows = _in_rows(found)
     wide = median((x.right - x.left) / (len(x.text) * max(x.size, 1)) for x, *_ in found) if found else 1.0
     wanted = [
-        _is_row(line.text) or line.right - line.left > 1.35 * wide * len(line.text) * line.size
+        _is_row(line.text)
+        or line.right - line.left > 1.35 * wide * len(line.text) * line.size
+        or (" " in line.text and line.words <= 20 and is_wide(line.text))
         for line, _ in rows
     ]
     for k, (line, parts) in enumerate(rows):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 
+from mio_rag.documents import east_asian
 from mio_rag.documents.blocks import (
     ITEM,
     LONGEST_TITLE,
@@ -19,6 +20,7 @@ from mio_rag.documents.blocks import (
     unwrapped,
     words_of,
 )
+from mio_rag.documents.east_asian import count_words
 
 #: Endings of files of code and of settings.
 CODE = (
@@ -44,7 +46,11 @@ def read_text(text: str) -> Document:
     document = Document()
     text = plain(text.replace("\r\n", "\n").replace("\r", "\n"))
     found = _TITLE_LINE.match(text)
-    if found and len(found[1].split()) <= LONGEST_TITLE and not is_generic(found[1]):
+    if (
+        found
+        and count_words(found[1]) <= LONGEST_TITLE
+        and not (is_generic(found[1]) or east_asian.heading_level(found[1]))
+    ):
         document.title = short_title(found[1])
     add_lines(document, text)
     if not any(block.level for block in document.blocks if block.kind == "item"):
@@ -85,8 +91,10 @@ def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
         alone = headings and len(lines) == 1 and k + 1 < len(paragraphs) and not _WIKI.fullmatch(first)
         if alone and mark_kind(first) and mark_kind(first) == mark_kind(paragraphs[k + 1][0].strip()):
             alone = False  # of a list with blank lines
-        if alone and (is_heading(first) or (k == 0 and first == document.title)):
-            document.add("heading", tidy(first), 1 if k == 0 else 2, looks=True)
+        after = paragraphs[k + 1][0].strip() if k + 1 < len(paragraphs) else ""
+        if alone and (is_heading(first, after) or (k == 0 and first == document.title)):
+            level = east_asian.heading_level(first, after) or 2
+            document.add("heading", tidy(first), 1 if k == 0 else level, looks=True)
             continue
         _add_paragraph(document, lines, words, headings)
 
@@ -107,6 +115,7 @@ def _add_paragraph(document: Document, lines: list[str], words: object, headings
 
     for k, line in enumerate(lines):
         said = tidy(line)
+        after = tidy(lines[k + 1]) if k + 1 < len(lines) else ""
         wiki, hashes = _WIKI.fullmatch(line), _HASHES.fullmatch(line.strip())
         ruled = (
             k + 1 < len(lines)
@@ -122,6 +131,9 @@ def _add_paragraph(document: Document, lines: list[str], words: object, headings
         elif headings and ruled and len(said.split()) <= 16:
             flush()
             document.add("heading", said, 1 if "=" in lines[k + 1] else 2)
+        elif headings and (level := east_asian.heading_level(said, after, tidy(lines[k - 1]) if k else "")):
+            flush()
+            document.add("heading", said, level, looks=True)
         elif _UNDERLINE.fullmatch(line):
             flush()
         elif ITEM.match(line):
@@ -135,7 +147,10 @@ def _add_paragraph(document: Document, lines: list[str], words: object, headings
         else:
             # A line that ends well before the others, before one that begins like a sentence, is a paragraph.
             short = current and kind == "paragraph" and len(lines[k - 1]) < 0.7 * width
-            if current and ((short and not said[:1].islower()) or len(lines[k - 1]) > 200):
+            # So is a Chinese or Japanese one that is indented, or stands behind the end of a sentence.
+            ended = lines[k - 1].rstrip()[-1:] in "\u3002\uff01\uff1f"
+            apart = east_asian.is_wide(said) and (line[0] == "\u3000" or ended)
+            if current and ((short and not said[:1].islower()) or apart or len(lines[k - 1]) > 200):
                 flush()
             current.append(said)
     flush()

@@ -1,0 +1,119 @@
+"""Chinese and Japanese documents: headings, items, lines without blanks between words, days."""
+
+from pathlib import Path
+
+import pytest
+
+from mio_rag.documents.files import read_document, read_file
+from mio_rag.types import Passage
+
+RULES = """第一章　総則
+
+（目的）
+第一条　この規則は、従業員の労働条件、服務規律その他の就業に関する事項を定め
+るものである。この規則に定めのない事項は、法令の定めるところによる。
+
+第二章　勤務
+
+次の各号に掲げる者は対象としない。ただし、次のとおりとする。
+　一　パートタイム従業員
+　二　嘱託従業員
+
+■年次有給休暇
+・入社６か月経過後：１０日
+・入社１年６か月経過後：１１日
+①申請書を提出する。
+"""
+REGULATION = """一、請假規定
+（一）事假：一年內合計不得超過十四日。
+（二）病假：一年內合計不得超過三十日。
+
+二、加班費
+1、延長工作時間在二小時以內者，加給三分之一以上。
+2、再延長工作時間者，加給三分之二以上。
+"""
+
+
+def _units(tmp_path: Path, name: str, text: str) -> list[tuple[str, tuple[str, ...]]]:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+
+    def path_of(passage: Passage, k: int) -> tuple[str, ...]:
+        return passage.units[k].section or passage.section
+
+    return [
+        (p.text[u.start : u.end].strip(), path_of(p, k))
+        for p in read_file(path).passages
+        for k, u in enumerate(p.units)
+    ]
+
+
+def test_japanese_rules(tmp_path: Path) -> None:
+    found = dict(_units(tmp_path, "rules.txt", RULES))
+    first = "第一条 この規則は、従業員の労働条件、服務規律その他の就業に関する事項を定めるものである。"
+    assert found[first] == ("第一章 総則", "（目的）")
+    assert found["この規則に定めのない事項は、法令の定めるところによる。"] == ("第一章 総則", "（目的）")
+    assert found["二 嘱託従業員"] == ("第二章 勤務",)
+    assert found["・入社６か月経過後：１０日"] == ("第二章 勤務", "■年次有給休暇")
+    assert "①申請書を提出する。" in found
+    assert not [said for said in found if said.startswith(("第一章", "（目的", "■"))]
+
+
+def test_items_under_a_counted_line_stand_under_its_heading(tmp_path: Path) -> None:
+    found = dict(_units(tmp_path, "regulation.txt", REGULATION))
+    assert found["（二）病假：一年內合計不得超過三十日。"] == ("一、請假規定",)
+    assert found["2、再延長工作時間者，加給三分之二以上。"] == ("二、加班費",)
+
+
+WRAPPED = "電源コードを抜くときは、必ずプラグを持って\n抜いてください。本体に水をかけないでください。"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "a.txt",
+            "電源コードを抜くときは、必ずプラグを持って\n抜いてください。本体に水をかけないでください。",
+        ),
+        (
+            "a.md",
+            "電源コードを抜くときは、必ずプラグを持って\n抜いてください。本体に水をかけないでください。",
+        ),
+        (
+            "a.html",
+            "<p>電源コードを抜くときは、<ruby>必<rp>(</rp><rt>かなら</rt></ruby>ずプラグを持って\n"
+            "  抜いてください。本体に水をかけないでください。</p>",
+        ),
+    ],
+)
+def test_the_end_of_a_line_is_no_blank(tmp_path: Path, name: str, text: str) -> None:
+    assert [said for said, _ in _units(tmp_path, name, text)] == [
+        "電源コードを抜くときは、必ずプラグを持って抜いてください。",
+        "本体に水をかけないでください。",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "day"),
+    [
+        ("改定日：２０２４年４月１日", "2024-04-01"),
+        ("令和6年4月1日改定", "2024-04-01"),
+        ("最終更新：令和元年5月", "2019-05"),
+        ("修訂日期：中華民國113年5月20日", "2024-05-20"),
+        ("發布日期：2023年12月31日", "2023-12-31"),
+        ("本辦法自2023年起三年內有效", ""),
+    ],
+)
+def test_days(tmp_path: Path, said: str, day: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(
+        f"就業規則\n\n{said}\n\n第一条　この規則は、従業員の労働条件を定める。\n", encoding="utf-8"
+    )
+    assert read_document(path).date == day
+
+
+def test_lists_and_tables_hold_no_headings(tmp_path: Path) -> None:
+    rows = "科目|前期|当期\n売上高|4,067|4,567\n営業損失|△120|▲98\n"
+    said = "一、東京\n二、大阪\n当社は、東京と大阪に事務所を置き、平日の午前九時から午後五時まで受け付ける。"
+    found = _units(tmp_path, "list.txt", f"連絡先\n\n{said}\n\n（単位：百万円）\n\n{rows}")
+    assert {("一、東京", ()), ("二、大阪", ()), ("営業損失 | △120 | ▲98", ())} <= set(found)
