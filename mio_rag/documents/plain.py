@@ -149,7 +149,8 @@ def _add_paragraph(document: Document, lines: list[str], words: object, headings
             short = current and kind == "paragraph" and len(lines[k - 1]) < 0.7 * width
             # So is a Chinese or Japanese one that is indented, or stands behind the end of a sentence.
             ended = lines[k - 1].rstrip()[-1:] in "\u3002\uff01\uff1f"
-            apart = east_asian.is_wide(said) and (line[0] == "\u3000" or ended)
+            early = ended or len(lines[k - 1]) < 0.7 * width
+            apart = east_asian.is_wide(said) and (line[0] == "\u3000" or early)
             if current and ((short and not said[:1].islower()) or apart or len(lines[k - 1]) > 200):
                 flush()
             current.append(said)
