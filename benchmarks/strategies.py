@@ -29,7 +29,6 @@ from mio_rag.learning.bandit import BanditSettings, Context, Learned, context_of
 from mio_rag.learning.bandit_log import Event
 from mio_rag.learning.bandit_report import off_policy
 from mio_rag.learning.strategist import (
-    Values,
     contributions,
     every_set,
     mixture,
@@ -213,12 +212,8 @@ def _cell(question: Question, retriever: Retriever, found: Mapping[str, Any], ac
     cell = {"recall": len(gold & set(read.ids)) / len(gold), "tokens": sum(found[n]["tokens"] for n in names)}
     if BASE in names:
         pool = searched.pool if searched.every is None else searched.every
-        added = contributions(
-            Values(selector, pool, searched.alone, _BUDGET, retriever.counter), names, (BASE,)
-        )
-        if added is not None:
-            overlap = [[a, b, value] for (a, b), value in added.overlap.items()]
-            cell |= {"own": dict(added.own), "overlap": overlap, "base": added.base, "total": added.total}
+        counter = retriever.counter
+        cell |= contributions(selector, pool, searched.alone, names, (BASE,), _BUDGET, counter) or {}
     return cell
 
 

@@ -22,7 +22,7 @@ from benchmarks.processes import resident_mb
 from benchmarks.runner import Measured, at_least, note
 from mio_rag.learning.bandit import BanditSettings, Learned
 from mio_rag.learning.bandit_log import EventLog
-from mio_rag.learning.strategist import Strategist, folded, known_settings
+from mio_rag.learning.strategist import Strategist, known_settings, replayed
 from mio_rag.session.search import STRATEGIES
 
 _BLOCKS = 20
@@ -90,7 +90,7 @@ def run(path: Path, events: int) -> dict[str, Any]:
     again, names = known_settings(log, settings)
     start = time.process_time()
     with log.reading() as found:
-        rebuilt = folded(Learned(again, names), found, afresh=True)
+        replayed(rebuilt := Learned(again, names), found)
     folding = time.process_time() - start
     log.close()
     return {
@@ -111,7 +111,6 @@ def _outcome(strategies: tuple[str, ...], rng: np.random.Generator) -> dict[str,
     return {
         "own": own,
         "overlap": [[a, b, 0.5 * min(own[a], own[b])] for i, a in enumerate(ran) for b in ran[i + 1 :]],
-        "last": own,
         "base": 0.5,
         "total": 0.5 + sum(own.values()),
         "tokens": {name: 100 * (name in _ADDS) for name in strategies},

@@ -494,8 +494,10 @@ class SharedFile:
                 self._connection = None
 
     @contextmanager
-    def alone(self, what: str) -> Iterator[sqlite3.Connection]:
-        """Make one transaction, whole or not at all: nothing else reads or writes until it is done.
+    def alone(self, what: str, *, only_reads: bool = False) -> Iterator[sqlite3.Connection]:
+        """Make one transaction, whole or not at all: nothing else writes until it is done.
+
+        only_reads: others may write meanwhile, which this transaction does not see.
 
         Raises `StateError` if the file, named `what` in messages, cannot be read or written.
         """
@@ -503,8 +505,17 @@ class SharedFile:
 
         with self._lock:
             connection = self._connected()
+
+            def begin() -> None:
+                connection.execute("BEGIN" if only_reads else "BEGIN IMMEDIATE")
+                try:
+                    connection.execute("SELECT count(*) FROM sqlite_master")  # "BEGIN" alone takes no lock
+                except sqlite3.Error:
+                    connection.execute("ROLLBACK")
+                    raise
+
             try:
-                patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+                patiently(begin)
                 try:
                     yield connection
                     connection.execute("COMMIT")

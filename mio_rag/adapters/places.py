@@ -8,8 +8,7 @@ place, or one that contradicts the texts, is placed by what it shares with other
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mio_rag.context import agree, overlap_at
@@ -30,21 +29,20 @@ Part = tuple[tuple[str, str], ...]
 
 
 def part_of(metadata: Mapping[str, Any]) -> Part:
-    """Return the page, section, slide, sheet, row or file that metadata name; also one level down."""
-    pairs = list(metadata.items())
-    inner = [value for key, value in pairs if isinstance(value, Mapping) and not _names_part(key)]
-    pairs += [pair for mapping in inner for pair in mapping.items()]
-    return tuple(
-        sorted((str(key), repr(value)) for key, value in pairs if value is not None and _names_part(key))
-    )
+    """The page, section, slide, sheet, row or file that metadata name; also one level down."""
+    return tuple(sorted(_parts(metadata)))
 
 
-def _names_part(key: Any) -> bool:
-    return _PART.fullmatch(_CAMEL.sub("_", str(key)).strip("_").lower()) is not None
+def _parts(metadata: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, str]]:
+    for key, value in metadata.items():
+        if value is not None and _PART.fullmatch(_CAMEL.sub("_", str(key)).strip("_").lower()):
+            yield str(key), repr(value)
+        elif isinstance(value, Mapping) and not depth:
+            yield from _parts(value, 1)
 
 
 def rooted(sources: Sequence[str], ids: Sequence[str]) -> list[str]:
-    """Return the sources; of one that is itself among the documents (a parent), its own source instead."""
+    """The sources, where one is itself among the documents (a parent of theirs) its own source instead."""
     above = {name: source for name, source in zip(ids, sources, strict=True) if source and source != name}
     found = []
     for name, given in zip(ids, sources, strict=True):
@@ -80,20 +78,22 @@ def lay_out(
     sources: blank where unknown: then the text has no place.
     starts: counted in the part of the source that the metadata name.
     """
-    spans, spaces, starts = [(-1, -1)] * len(texts), [""] * len(texts), list(starts)
+    spans, spaces, notes = [(-1, -1)] * len(texts), [""] * len(texts), []
     parts: list[Part] = [part_of(one) for one in metadata] if metadata else [()] * len(texts)
+    starts = list(starts)
     for row, container in _contained(texts, sources, parts).items():
         parts[row], starts[row] = parts[container], None
     groups: dict[tuple[str, Part], list[int]] = {}
     for row, source in enumerate(sources):
         if source:
             groups.setdefault((source, parts[row]), []).append(row)
-    wrong: Counter[str] = Counter()
+    wrong: dict[str, int] = {}
     for k, ((source, part), rows) in enumerate(groups.items()):
         placed = {row: at for row in rows if (at := starts[row]) is not None}
-        bad = _contradicting(placed, texts)
-        wrong[source] += len(bad)
-        placed = {row: at for row, at in placed.items() if row not in bad}
+        if bad := _contradicting(placed, texts):
+            wrong[source] = wrong.get(source, 0) + len(bad)
+            placed = {row: at for row, at in placed.items() if row not in bad}
+        is_of_source = not part
         loose = [row for row in rows if row not in placed]
         while placed or loose:
             given = len(placed)
@@ -104,15 +104,14 @@ def lay_out(
                 first = min(0, *placed.values())
                 for row, at in placed.items():
                     spans[row] = at - first, at - first + len(texts[row])
-                    if part or given < len(placed):  # not the places of the source itself
+                    if not (is_of_source and given == len(placed)):
                         spaces[row] = f"{source}\0{k}.{len(loose)}"
             placed = {}
-    notes = [
-        f"places given in '{source}' contradict its texts ({count} left out): what those share was looked "
-        "for in the texts themselves"
-        for source, count in wrong.items()
-        if count
-    ]
+    for source, count in wrong.items():
+        notes.append(
+            f"places given in '{source}' contradict its texts ({count} left out): what those share "
+            "was looked for in the texts themselves"
+        )
     return Layout(spans, spaces, notes)
 
 
@@ -142,7 +141,7 @@ def _contradicting(placed: Mapping[int, int], texts: Sequence[str]) -> set[int]:
         for b in order[k + 1 :]:
             if placed[b] >= end:
                 break
-            if not agree((Line(0, texts[a]), Line(placed[b] - placed[a], texts[b]))):
+            if not _fits(texts[a], texts[b], placed[b] - placed[a]):
                 against.setdefault(a, set()).add(b)
                 against.setdefault(b, set()).add(a)
     left_out: set[int] = set()
@@ -154,22 +153,27 @@ def _contradicting(placed: Mapping[int, int], texts: Sequence[str]) -> set[int]:
     return left_out
 
 
+def _fits(first: str, second: str, shift: int) -> bool:
+    """Whether texts say the same where they overlap, if the second begins `shift` >= 0 behind the first."""
+    return agree((Line(0, first), Line(shift, second)))
+
+
 def _attach(placed: dict[int, int], loose: list[int], texts: Sequence[str]) -> None:
     """Move texts from `loose` to `placed` that overlap those there, and contradict none."""
-    fresh = list(placed)
+    fresh: Iterable[int] = list(placed)
     while fresh and loose:
         found = []
         for known in fresh:
             for row in list(loose):
-                shift = overlap_at(texts[known], texts[row])
-                if shift is None:
+                if (shift := overlap_at(texts[known], texts[row])) is None:
                     back = overlap_at(texts[row], texts[known])
-                    if back is None:
-                        continue
-                    shift = -back
+                    shift = None if back is None else -back
+                if shift is None:
+                    continue
                 at = placed[known] + shift
                 first = min(at, *placed.values())
-                if agree([Line(a - first, texts[i]) for i, a in (*placed.items(), (row, at))]):
+                lines = [Line(a - first, texts[i]) for i, a in (*placed.items(), (row, at))]
+                if agree(lines):
                     placed[row] = at
                     loose.remove(row)
                     found.append(row)

@@ -43,7 +43,7 @@ class Search:
     def _searching(self, state: State, action: Action, choice: Choice) -> Action:
         if action.do != "retrieve" or "strategies" in action.settings:
             return action
-        settings: dict[str, Any] = {"strategies": choice.strategies, "weights": choice.weights}
+        settings: dict[str, Any] = {"strategies": choice.strategies}
         about: dict[str, Any] = {}
         if state.parent is None:
             told = {"id": choice.id, "strategies": list(choice.strategies), "why": choice.why, **choice.about}

@@ -1,19 +1,17 @@
 """A bandit over search strategies: its settings, what it sees of a question, and its state.
 
-The state is a replay of the events of its log. The same events give the same state to the last bit, in any
-process and wherever a snapshot was taken.
+The state is a replay of the events of its log: the same events give the same state to the last bit.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -29,17 +27,14 @@ FloatArray = NDArray[np.float64]
 
 # -- settings -----------------------------------------------------------------------------------------------
 
-#: Key of these settings in `ControlSettings.kinds`, and the prefix of controllers' names.
+#: Key of `StrategyOptions` in `ControlSettings.kinds`.
 KIND = "strategies"
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Positive = Annotated[float, Field(ge=1e-12, le=1e12)]
 NotNegative = Annotated[float, Field(ge=0, le=1e12)]
 Share = Annotated[float, Field(ge=0, le=1)]
-
-
-def _base(names: tuple[str, ...]) -> tuple[str, ...]:
-    return check_strategies(names) if names else names
+Base = Annotated[tuple[str, ...], AfterValidator(lambda names: check_strategies(names) if names else names)]
 
 
 class BanditSettings(Settings):
@@ -52,12 +47,11 @@ class BanditSettings(Settings):
     policy: Literal["linucb", "thompson", "epsilon-greedy", "uniform"] = "linucb"
     """[linucb]"""
     rule: Literal["program", "margin"] = "program"
-    """program: the set of largest estimated value less overlap and cost, proven. margin: every strategy whose
-    score lies within `margin` of the best, as a share of the spread of the scores [score >= .1 * best, which
-    keeps nearly every strategy, and fails where scores are negative]."""
+    """program: the set of largest estimated value less overlap and cost. margin: every strategy whose score
+    lies within `margin` of the best, as a share of the spread of the scores [score >= .1 * best]."""
     margin: Share = 0.1
     """[.1]"""
-    base: Annotated[tuple[str, ...], AfterValidator(_base)] = ("raw",)
+    base: Base = ("raw",)
     """Strategies that always run; contributions are measured against them. [none]"""
     dimensions: Annotated[int, Field(ge=32, le=512)] = 64
     """Length of the context. [64]"""
@@ -67,17 +61,12 @@ class BanditSettings(Settings):
     """Penalty of what words show. [1]"""
     ridge_embedding: Positive = 100.0
     """Penalty of the rest of the context: the embedding and past outcomes. [1]"""
-    refresh: Annotated[int, Field(ge=1, le=10**9)] = 1000
-    """Updates after which the inverse is computed anew. [never]"""
     token_price: NotNegative = 1e-4
-    """What one token of the model must add, in units of the program's value (1: a passage that is certainly
-    needed). [none]"""
-    second_price: NotNegative = 0.0
-    """The same for a second; what is learned then depends on the machine. [.2 a second, at most .2]"""
+    """What one token of the model must add (1: a passage that is certainly needed). [none]"""
     cold_start: Count = 20
     """First questions, also after a change, which learn about all strategies alike. [100]"""
     cold_share: Annotated[float, Field(ge=1e-12, le=1)] = 0.5
-    """Probability that each strategy runs on these. [1: all run]"""
+    """Probability that each strategy runs on these. [1]"""
     explore: Share = 0.05
     """A share max(explore_least, explore * explore_decay**n) of the questions explores: each strategy then
     runs with probability 1/2. [.3]"""
@@ -96,10 +85,9 @@ class BanditSettings(Settings):
     prune_confidence: NotNegative = 2.0
     """Standard errors below 0 at which its net contribution is clearly negative. [none]"""
     retrial: Annotated[float, Field(ge=1e-12, le=1 - 1e-12)] = 0.05
-    """Probability that a pruned strategy runs when exploring. [0, pruned for good]"""
+    """Probability that a pruned strategy runs when exploring. [0]"""
     change_tolerance: NotNegative = 0.25
-    """Of the Page-Hinkley tests on the rewards and on the value of what always runs, in standard deviations.
-    [none]"""
+    """Of the Page-Hinkley tests on the rewards and on the value of what always runs, in deviations. [none]"""
     change_threshold: Positive = 20.0
     """Sum of deviations at which these tests report a change. [none]"""
     forget: Share = 0.1
@@ -108,9 +96,6 @@ class BanditSettings(Settings):
     """What recalibration learns from. [30]"""
     holdout: Annotated[float, Field(ge=0.01, le=0.9)] = 0.2
     """Share of the window, its end, that no compared model learned from. [none]"""
-    weighted: bool = False
-    """Weigh strategies in the merged ranking by their expected contribution, from a tenth for the least to 1
-    for the largest and for those that always run; otherwise all alike. [weighted by the estimated reward]"""
     neighbours: Annotated[int, Field(ge=1, le=100)] = 5
     """Past questions whose outcomes are part of the context. [5]"""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -133,11 +118,6 @@ class StrategyOptions(Settings):
     bandit: BanditSettings = BanditSettings()
 
 
-def options_of(kinds: Mapping[str, Any]) -> StrategyOptions:
-    """Return the options in `ControlSettings.kinds`; raises `InputError` for wrong ones."""
-    return StrategyOptions.from_dict(kinds.get(KIND, {}), KIND)
-
-
 # -- context ------------------------------------------------------------------------------------------------
 
 TYPES = ("who", "when", "where", "which", "what", "how", "why", "yes-no", "other")
@@ -151,8 +131,7 @@ _COMPARED = re.compile(
 )
 _ASKED = {"whom": "who", "whose": "who", **{word: word for word in TYPES[:7]}}
 _POLAR = re.compile("is|are|was|were|do|does|did|can|could|has|have|had|will|would|should")
-_SHOWN = 8  # numbers that the words give, the constant among them
-_FIRST = _SHOWN + len(TYPES)  # where past outcomes begin
+_FIRST = 8 + len(TYPES)  # where past outcomes begin, after what the words show and the type
 _PLACE = _FIRST + SLOTS  # where the embedding begins
 
 
@@ -160,10 +139,8 @@ _PLACE = _FIRST + SLOTS  # where the embedding begins
 class Context:
     """A question as the bandit sees it.
 
-    The numbers are a constant, what the words show, the type, what strategies added to similar questions, and
-    the embedding in fewer dimensions.
-
-    x: shape (d,); float32 numbers in float64, so that the log holds exactly what was learned from.
+    x: shape (d,): what the words show, the type, what strategies added to similar questions, the embedding in
+        fewer dimensions; float32 numbers in float64, so that the log holds exactly what was learned from.
     type: one of `TYPES`: the region in which strategies are pruned.
     """
 
@@ -178,7 +155,7 @@ class Context:
 
     @property
     def place(self) -> FloatArray:
-        """The part that similar questions share: what comes of the embedding."""
+        """The part by which similar questions are found: what comes of the embedding."""
         return self.x[_PLACE:]
 
 
@@ -196,17 +173,16 @@ def context_of(text: str, embedding: NDArray[np.float32], known_names: int, dime
     known_names: names of the index in the question.
     """
     found = _WORD.findall(text)
-    words = [word.lower() for word in found]
-    kind = question_type(text)
+    words, kind = [word.lower() for word in found], question_type(text)
     capitals = sum(word[0].isupper() for word in found[1:])
     shown = [
         1.0, min(len(words), 40) / 40, min(len(text), 240) / 240, min(capitals, 6) / 6,
         min(known_names, 4) / 4, any(character.isdigit() for character in text),
         any(map(_VAGUE.fullmatch, words)), any(map(_COMPARED.fullmatch, words)),
+        *(kind == known for known in TYPES),
     ]  # fmt: skip
-    types = [float(kind == known) for known in TYPES]
     reduced = _projection(embedding.size, dimensions - _PLACE) @ embedding.astype(np.float64)
-    x = np.concatenate([shown, types, np.zeros(SLOTS), reduced])
+    x = np.concatenate([shown, np.zeros(SLOTS), reduced])
     return Context(x.astype(np.float32).astype(np.float64), kind)
 
 
@@ -257,9 +233,8 @@ class Ridge:
 
         A = R + sum x x',   b = R prior + sum r x,   theta = A^-1 b,   width(x) = sqrt(x' A^-1 x)
 
-    with R = diag(ridge): the larger its entry, the more must be seen before a dimension of the context
-    counts. The inverse is updated by the formula of Sherman and Morrison, and computed anew every `refresh`
-    updates.
+    with R = diag(ridge). The inverse is updated by the formula of Sherman and Morrison, and computed anew
+    every `refresh` updates.
 
     Sources: Li, Chu, Langford and Schapire, "A contextual-bandit approach to personalized news article
     recommendation" (WWW 2010), disjoint models; Agrawal and Goyal, "Thompson sampling for contextual bandits
@@ -319,8 +294,7 @@ class Ridge:
     @property
     def noise(self) -> float:
         """Standard deviation of a reward around its mean, as far as seen."""
-        total = self.squares + _NOISE_COUNT * _NOISE_GUESS**2
-        return float(np.sqrt(total / (self.count + _NOISE_COUNT)))
+        return math.sqrt((self.squares + _NOISE_COUNT * _NOISE_GUESS**2) / (self.count + _NOISE_COUNT))
 
     def mean(self, x: FloatArray) -> float:
         """Return the expected reward."""
@@ -328,25 +302,15 @@ class Ridge:
 
     def width(self, x: FloatArray) -> float:
         """Return the uncertainty of the mean, sqrt(x' A^-1 x), in standard deviations of the noise."""
-        return float(np.sqrt(max(0.0, float(x @ self.inverse @ x))))
-
-    def widest(self, x: FloatArray) -> float:
-        """Return the width before anything was seen."""
-        return float(np.sqrt(float((x * x / self.penalty).sum())))
-
-
-def observe(region: list[float], value: float, tokens: float) -> None:
-    """Add a question to a region: what a strategy did for one type of question.
-
-    A region is its number of questions n, and the sums of the value v that it added, of its tokens t, and of
-    v * v, t * t and v * t. What it nets at any price follows.
-    """
-    for place, add in enumerate((1.0, value, tokens, value * value, tokens * tokens, value * tokens)):
-        region[place] += add
+        return math.sqrt(max(0.0, float(x @ self.inverse @ x)))
 
 
 def net(region: Sequence[float], price: float) -> tuple[float, float, float]:
-    """Return count, mean and squared deviations of the net value at a price of a token."""
+    """Return count, mean and squared deviations of the net value at a price of a token.
+
+    region: of the questions of one type on which a strategy ran: their number, and the sums of the value v
+        that it added, of its tokens t, and of v * v, t * t and v * t.
+    """
     count, value, tokens, squares, spent, both = region
     mean = (value - price * tokens) / count if count else 0.0
     return count, mean, max(0.0, squares + price**2 * spent - 2 * price * both - count * mean**2)
@@ -359,18 +323,11 @@ _ADDED = 1e-3  # what counts as having contributed
 _SETTLED = 20  # questions after which the deviation of what always runs is known
 _FADED = 50  # changes whose effect on earlier questions is known: before these next to nothing is left
 _HALF = 0.99  # weight of earlier questions after one more, in the entropy of choices
-_TALLIED = ("ran", "explored", "added", "own", "reward", "tokens", "seconds", "rated", "credit")
-_FORM = 6  # of snapshots: those of another form are replayed from the events
-_MAGIC = b"mio-rag bandit\n"
-_MATRICES = ("matrix", "inverse", "vector", "theta")
+_TALLIED = ("ran", "explored", "added", "own", "reward", "tokens", "seconds", "rated")
+_FORM = 7  # of snapshots: those of another form are replayed from the events
 #: Settings that the replay depends on; with others only the choices change.
 _SHAPING = (
-    "dimensions", "ridge", "ridge_embedding", "refresh", "second_price", "feedback", "change_tolerance",
-    "change_threshold", "forget",
-)  # fmt: skip
-_PLAIN = (
-    "strategies", "seq", "questions", "since", "changes", "overlaps", "regions", "forced", "tallies", "sets",
-    "regret", "remembered", "level", "faded",
+    "dimensions", "ridge", "ridge_embedding", "feedback", "change_tolerance", "change_threshold", "forget",
 )  # fmt: skip
 
 
@@ -395,7 +352,7 @@ class Learned:
     """The state of a bandit.
 
     strategies: those that are chosen among, besides the ones that always run.
-    token_price: at which is chosen, that of the settings at first. Nothing that is kept depends on it.
+    token_price: at which is chosen, that of the settings at first. Nothing that is stored depends on it.
     """
 
     def __init__(self, settings: BanditSettings, strategies: Sequence[str]) -> None:
@@ -415,18 +372,17 @@ class Learned:
         self._watch_anew()
 
     def _watch_anew(self) -> None:
-        tests = [PageHinkley(self.settings.change_tolerance, self.settings.change_threshold) for _ in "12"]
-        self.watch, self.watch_base = tests
+        how = self.settings
+        self.watch, self.watch_base = (
+            PageHinkley(how.change_tolerance, how.change_threshold) for _ in range(2)
+        )
         self.level = [0.0, 0.0, 0.0]
 
     def _model(self) -> Ridge:
         how = self.settings
         ridge = np.full(how.dimensions, how.ridge_embedding)
         ridge[:_FIRST] = how.ridge
-        return Ridge(how.dimensions, ridge, how.refresh)
-
-    def _tally(self, name: str) -> dict[str, float]:
-        return self.tallies.setdefault(name, dict.fromkeys(_TALLIED, 0.0))
+        return Ridge(how.dimensions, ridge)
 
     # --- replay ------------------------------------------------------------------------------------------
 
@@ -473,7 +429,7 @@ class Learned:
                 if event.id not in self.strategies:
                     self.strategies.append(event.id)
                 self.models[event.id] = self._model()  # also where it was known: it has forgotten nothing
-                self._tally(event.id)
+                self.tallies.setdefault(event.id, dict.fromkeys(_TALLIED, 0.0))
             case "settings":
                 pass  # those of another process
             case _:
@@ -493,21 +449,25 @@ class Learned:
             reward, model = rewarded(value), self.models[name]
             errors.append((reward - model.mean(x)) / max(model.noise, 1e-6))
             model.update(x, reward)
-            timed = reward - self.settings.second_price * data["seconds"].get(name, 0.0)
-            region = self.regions.setdefault(f"{data['type']}/{name}", [0.0] * 6)
-            observe(region, timed, data["tokens"].get(name, 0))
+            region, t = (
+                self.regions.setdefault(f"{data['type']}/{name}", [0.0] * 6),
+                data["tokens"].get(name, 0),
+            )
+            for place, add in enumerate((1.0, reward, t, reward * reward, t * t, reward * t)):
+                region[place] += add
         for a, b, value in data["overlap"]:
             sums = self.overlaps.setdefault("+".join(sorted((a, b))), [0.0, 0.0])
             sums[0] += value
             sums[1] += max(0.0, min(own[a], own[b]))
         for name in data["strategies"]:
-            kept, value = self._tally(name), own.get(name, 0.0)
+            kept = self.tallies.setdefault(name, dict.fromkeys(_TALLIED, 0.0))
+            value = own.get(name, 0.0)
             kept["ran"] += 1
             kept["explored"] += data["mode"] != "exploit"
             kept["added"] += value > _ADDED
             kept["own"] += value
             kept["reward"] += rewarded(value)
-            for what in ("tokens", "seconds", "credit"):
+            for what in ("tokens", "seconds"):
                 kept[what] += data[what].get(name, 0)
         self.sets = {known: weight * _HALF for known, weight in self.sets.items() if weight > 1e-9}
         ran = "+".join(sorted(data["strategies"]))
@@ -546,7 +506,7 @@ class Learned:
         """Credit a rating to the strategies that found what was read, in shares."""
         left = float(np.prod([share for seq, share in self.faded if about.seq <= seq]))
         for name, share in about.data["credit"].items():
-            kept = self._tally(name)
+            kept = self.tallies.setdefault(name, dict.fromkeys(_TALLIED, 0.0))
             kept["rated"] += value * share
             if name in self.models and name in about.data["own"]:
                 own = about.data["own"][name]
@@ -556,18 +516,12 @@ class Learned:
 
     # --- what decisions rest on --------------------------------------------------------------------------
 
-    def price(self, tokens: float, seconds: float) -> float:
-        """Return a cost in units of contribution."""
-        return self.token_price * tokens + self.settings.second_price * seconds
-
     def costs(self) -> FloatArray:
         """Return the expected cost of each strategy; of one that never ran, the mean of the others."""
         tallies = [self.tallies[name] for name in self.strategies]
-        found = np.array(
-            [self.price(t["tokens"], t["seconds"]) / t["ran"] if t["ran"] else np.nan for t in tallies]
-        )
-        known = found[np.isfinite(found)]
-        return np.where(np.isfinite(found), found, known.mean() if known.size else 0.0)
+        found = np.array([t["tokens"] / t["ran"] if t["ran"] else np.nan for t in tallies])
+        known = np.isfinite(found)
+        return self.token_price * np.where(known, found, found[known].mean() if known.any() else 0.0)
 
     def overlap(self, means: FloatArray) -> FloatArray:
         """Return what every two strategies add twice, (k, k): a learned share of the smaller contribution."""
@@ -590,8 +544,7 @@ class Learned:
         count, mean, squares = net(self.regions.get(key, [0.0] * 6), self.token_price)
         if count < self.settings.prune_after:
             return False
-        error = math.sqrt(squares / (count - 1) / count)
-        return mean + self.settings.prune_confidence * error < 0
+        return mean + self.settings.prune_confidence * math.sqrt(squares / (count - 1) / count) < 0
 
     def similar(self, place: FloatArray) -> FloatArray:
         """Return what strategies added to the most similar past questions, shape (SLOTS,); 0: unknown."""
@@ -600,61 +553,35 @@ class Learned:
         count = np.isfinite(seen).sum(axis=0)
         return np.where(count > 0, np.nansum(seen, axis=0) / np.maximum(count, 1), 0.0)
 
-    def entropy(self) -> float:
-        """Return the entropy of the sets chosen lately, in bits; 0: always the same."""
-        total = sum(self.sets.values())
-        shares = [weight / total for weight in self.sets.values() if weight > 0] if total else []
-        # Rebuilt from its events, the same log adds up the same shares in another order.
-        return round(-math.fsum(share * math.log2(share) for share in shares), 12) + 0.0
-
-    def convergence(self) -> float:
-        """Return the share of the questions lately on which the most frequent set ran."""
-        return max(self.sets.values()) / sum(self.sets.values()) if self.sets else 0.0
-
     # --- snapshots ---------------------------------------------------------------------------------------
 
     def _shaping(self) -> dict[str, Any]:
         return {name: getattr(self.settings, name) for name in _SHAPING}
 
     def dump(self) -> bytes:
-        """Return the state as bytes, without pickle; equal states give equal bytes."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
-        plain |= {name: astuple(getattr(self, name)) for name in ("watch", "watch_base")}
-        plain |= {"form": _FORM, "settings": self._shaping()}
-        plain["observed"] = {name: [model.count, model.squares] for name, model in self.models.items()}
-        arrays = {"places": self.places, "past": self.past}
-        for name, model in self.models.items():
-            arrays |= {f"{part}/{name}": np.ascontiguousarray(getattr(model, part)) for part in _MATRICES}
-        text = json.dumps(plain, sort_keys=True).encode()
-        parts: dict[str, Any] = {"plain": np.frombuffer(text, dtype=np.uint8), **dict(sorted(arrays.items()))}
-        file = io.BytesIO()
-        np.savez(file, **parts)
-        return _MAGIC + sha256(file.getvalue()).digest() + file.getvalue()
+        """Return the state as bytes; equal states give equal bytes."""
+        state = {**vars(self), "form": _FORM, "settings": self._shaping()}
+        del state["token_price"]
+
+        def plain(value: Any) -> Any:
+            return value.tolist() if isinstance(value, np.ndarray) else vars(value)
+
+        return zlib.compress(json.dumps(state, sort_keys=True, default=plain).encode(), 1)
 
     def load(self, kept: bytes) -> bool:
-        """Become what `dump` wrote; False, and nothing is done, where other settings or releases wrote it.
-
-        Raises `DataError` if it is damaged, which a digest shows to the bit.
-        """
-        if not kept.startswith(_MAGIC):
-            return False
-        digest, content = kept[len(_MAGIC) : len(_MAGIC) + 32], kept[len(_MAGIC) + 32 :]
-        if sha256(content).digest() != digest:
-            raise DataError("the snapshot is damaged: run `mio-rag policy state rebuild`")
+        """Become what `dump` wrote; False, and nothing is done, if it is damaged or fits other settings."""
         try:
-            arrays = dict(np.load(io.BytesIO(content), allow_pickle=False))
-        except ValueError:  # of a release that wrote it another way
+            state = json.loads(zlib.decompress(kept))
+        except (zlib.error, ValueError):
             return False
-        plain = json.loads(arrays["plain"].tobytes())
-        if plain["form"] != _FORM or plain["settings"] != self._shaping():
+        if state.pop("form") != _FORM or state.pop("settings") != self._shaping():
             return False
-        for name in _PLAIN:
-            setattr(self, name, plain[name])
-        self.watch, self.watch_base = (PageHinkley(*plain[name]) for name in ("watch", "watch_base"))
-        self.places, self.past = arrays["places"], arrays["past"]
-        self.models = {name: self._model() for name in self.strategies}
-        for name, model in self.models.items():
-            for part in _MATRICES:
-                setattr(model, part, arrays[f"{part}/{name}"])
-            model.count, model.squares = plain["observed"][name]
+        for name in ("watch", "watch_base"):
+            state[name] = PageHinkley(**state[name])
+        for name in ("places", "past"):
+            state[name] = np.array(state[name])
+        for name, stored in state["models"].items():
+            state["models"][name] = model = self._model()
+            vars(model).update({k: np.array(v) if isinstance(v, list) else v for k, v in stored.items()})
+        vars(self).update(state)
         return True

@@ -1,37 +1,25 @@
 """The log of a bandit: one SQLite file of events that are only ever added, shared by threads and processes.
 
-What was learned is a replay of the events in their order, so that it can be rebuilt, moved and audited. A
-snapshot saves reading them all; it can be thrown away at any time. The file is in write-ahead mode: what a
-killed process had written is there.
+What was learned is a replay of the events in their order. A snapshot saves reading them all; it can be thrown
+away at any time.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mio_rag.errors import DataError, InputError, StateError
+from mio_rag.errors import DataError, InputError
 from mio_rag.learning.weights import json_text
-from mio_rag.storage import SharedFile, parse_json, patiently
+from mio_rag.storage import SharedFile, parse_json
 
-_SCHEMA = 2
-_APPLICATION = 0x6D696F62  # "miob": how the file is recognised
 _ALONG = (
     "; `mio-rag policy state export` takes what it learned along as a prior, and `mio-rag policy state add` "
     "lets a state choose among one strategy more"
-)
-_CREATE = (
-    "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE events (seq INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, id TEXT NOT NULL, "
-    "at REAL NOT NULL, x BLOB, data TEXT NOT NULL, UNIQUE (kind, id))",
-    "CREATE INDEX events_by_time ON events (at)",
-    "CREATE TABLE snapshot (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, state BLOB)",
-    f"PRAGMA application_id = {_APPLICATION}",
-    f"PRAGMA user_version = {_SCHEMA}",
 )
 
 
@@ -63,10 +51,17 @@ class EventLog(SharedFile):
     another embedder.
     """
 
+    application, version = 0x6D696F62, 2  # "miob"
+    what = "a strategy state"
+    tables = """CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+        CREATE TABLE events (seq INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, id TEXT NOT NULL,
+            at REAL NOT NULL, x BLOB, data TEXT NOT NULL, UNIQUE (kind, id));
+        CREATE INDEX events_by_time ON events (at);
+        CREATE TABLE snapshot (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, state BLOB)"""
+
     def __init__(self, path: Path, about: Mapping[str, str] | None = None) -> None:
         super().__init__(path)
-        self.path = path
-        self._wanted = None if about is None else dict(about)
+        self.path, self._wanted = path, about
         self.about: dict[str, str] = {}
         if about is None and not path.is_file():
             raise InputError(
@@ -77,64 +72,39 @@ class EventLog(SharedFile):
             self._connected()
 
     @contextmanager
-    def transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[Events]:
-        """Read and write alone, whole or not at all; `StateError` if the file cannot be read or written."""
-        with self._lock:
-            connection = self._connected()
-            try:
-                patiently(lambda: _begin(connection, begin))
-                try:
-                    yield Events(connection)
-                    connection.execute("COMMIT")
-                except BaseException:
-                    with suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
-                    raise
-            except sqlite3.Error as error:
-                raise StateError(f"'{self.path}' cannot be read or written: {error}") from error
-            except DataError as error:
-                raise DataError([f"'{self.path}': {problem}" for problem in error.problems]) from error
+    def transaction(self, *, only_reads: bool = False) -> Iterator[Events]:
+        """Read and write whole or not at all; `StateError` if the file cannot be read or written."""
+        try:
+            with self.alone(f"'{self.path}'", only_reads=only_reads) as connection:
+                yield Events(connection)
+        except DataError as error:
+            raise DataError([f"'{self.path}': {problem}" for problem in error.problems]) from error
 
     @contextmanager
     def reading(self) -> Iterator[Events]:
         """Read one state of the file, while others may write; raises as `transaction`."""
-        with self.transaction("BEGIN") as events:
+        with self.transaction(only_reads=True) as events:
             yield events
-
-    def _unusable(self, error: Exception) -> str:
-        return f"the strategy state '{self.path}' cannot be used ({error}): choose another path"
-
-    def _looked_at(self, connection: sqlite3.Connection) -> None:
-        application = _pragma(connection, "application_id")
-        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if application != _APPLICATION and (application or tables):
-            raise InputError(f"'{self.path}' is a file of something else: choose another path")
-        if application != _APPLICATION and self._wanted is None:
-            raise InputError(f"'{self.path}' is empty: give a file of search.state")
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make the tables of a new file; refuse one that means something else."""
-        if _pragma(connection, "application_id") != _APPLICATION:
-            for statement in _CREATE:
-                connection.execute(statement)
-            connection.executemany("INSERT INTO about VALUES (?, ?)", list((self._wanted or {}).items()))
-        if (version := _pragma(connection, "user_version")) != _SCHEMA:
-            raise InputError(
-                f"'{self.path}' has version {version} of its layout, this release reads {_SCHEMA}: use the "
-                "release that wrote it, or choose another path"
-            )
+        super()._prepare(connection)
+        wanted = self._wanted or {}
+        if not _one(connection, "SELECT count(*) FROM about"):
+            if not wanted:
+                raise InputError(f"'{self.path}' is empty: give a file of search.state")
+            connection.executemany("INSERT INTO about VALUES (?, ?)", list(wanted.items()))
         is_reopened = bool(self.about)
         self.about = dict(connection.execute("SELECT name, value FROM about").fetchall())
         other = {
             name: f"{name} {self.about.get(name, 'missing')} there, {value} here"
-            for name, value in (self._wanted or {}).items()
+            for name, value in wanted.items()
             if self.about.get(name) != value
         }
-        if "strategies" in other and self._wanted is not None:
-            # Listed in the order in which they were added. A process that opens the file again goes on where
-            # there are more by now.
-            known, wanted = (set(each["strategies"].split("+")) for each in (self.about, self._wanted))
-            if known == wanted or (is_reopened and wanted <= known):
+        if "strategies" in other:
+            # In the order in which they were added. A file that is opened again may have more by now.
+            known, given = (set(each["strategies"].split("+")) for each in (self.about, wanted))
+            if known == given or (is_reopened and given <= known):
                 del other["strategies"]
         if other:
             # What was learned of another embedder's contexts is of no use here.
@@ -153,19 +123,15 @@ class Events:
 
     def append(self, kind: str, identity: str, at: float, data: Mapping[str, Any], x: bytes = b"") -> bool:
         """Add an event; False where there is one of that kind and id already, which stays as it is."""
-        try:
-            text = json_text(dict(data))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"a {kind} event must be plain finite data: {error}") from error
         done = self._connection.execute(
             "INSERT OR IGNORE INTO events (kind, id, at, x, data) VALUES (?, ?, ?, ?, ?)",
-            (kind, identity, at, x, text),
+            (kind, identity, at, x, json_text(dict(data))),
         )
         return done.rowcount == 1
 
     def declare_strategy(self, strategy: str) -> bool:
         """Add a strategy to those that the file chooses among; False where it is one already."""
-        known = self._one("value FROM about WHERE name = 'strategies'").split("+")
+        known = str(_one(self._connection, "SELECT value FROM about WHERE name = 'strategies'")).split("+")
         self._connection.execute(
             "UPDATE about SET value = ? WHERE name = 'strategies'",
             ("+".join(dict.fromkeys([*known, strategy])),),
@@ -180,9 +146,9 @@ class Events:
                 raise DataError(f"event {seq}, a {kind}, is damaged: it holds {found!r:.40}")
             yield Event(int(seq), kind, identity, float(at), x or b"", found)
 
-    def after(self, seq: int, upto: int | None = None) -> Iterator[Event]:
+    def after(self, seq: int, upto: int = 2**62) -> Iterator[Event]:
         """Yield the events behind a place, in order, read one by one."""
-        return self._where("seq > ? AND seq <= ? ORDER BY seq", seq, 2**62 if upto is None else upto)
+        return self._where("seq > ? AND seq <= ? ORDER BY seq", seq, upto)
 
     def find(self, kind: str, identity: str) -> Event | None:
         """Return the event of a kind and id."""
@@ -192,20 +158,18 @@ class Events:
         """Return the last event of a kind."""
         return next(self._where("kind = ? ORDER BY seq DESC LIMIT 1", kind), None)
 
-    def _one(self, expression: str, *values: Any) -> Any:
-        return self._connection.execute(f"SELECT {expression}", values).fetchone()[0]
-
     def last(self) -> int:
         """Return the place of the last event; 0: there is none."""
-        return int(self._one("max(seq) FROM events") or 0)
+        return int(_one(self._connection, "SELECT max(seq) FROM events") or 0)
 
     def count(self) -> int:
         """Return how many events there are; places may be left out where an event was refused."""
-        return int(self._one("count(*) FROM events"))
+        return int(_one(self._connection, "SELECT count(*) FROM events"))
 
     def first_since(self, at: float) -> int:
         """Return the place before the first question at or after a time."""
-        first = self._one("min(seq) FROM events WHERE at >= ? AND kind = 'question'", at)
+        statement = "SELECT min(seq) FROM events WHERE at >= ? AND kind = 'question'"
+        first = _one(self._connection, statement, at)
         return self.last() if first is None else int(first) - 1
 
     def snapshot(self) -> tuple[int, bytes] | None:
@@ -218,15 +182,5 @@ class Events:
         self._connection.execute("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?)", (seq, state))
 
 
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-
-
-def _begin(connection: sqlite3.Connection, begin: str) -> None:
-    """Begin, and take the lock: a deferred transaction takes it, or fails to, when it first reads."""
-    connection.execute(begin)
-    try:
-        connection.execute("SELECT count(*) FROM about").fetchone()
-    except sqlite3.OperationalError:
-        connection.execute("ROLLBACK")
-        raise
+def _one(connection: sqlite3.Connection, statement: str, *values: Any) -> Any:
+    return connection.execute(statement, values).fetchone()[0]

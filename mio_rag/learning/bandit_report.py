@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import DataError, InputError, choose
 from mio_rag.learning.bandit import TYPES, BanditSettings, Learned, Ridge, context_in, net, rewarded
 from mio_rag.learning.bandit_log import Event, EventLog, Events
-from mio_rag.learning.strategist import admit, every_set, folded, known_settings, mixture
+from mio_rag.learning.strategist import every_set, known_settings, mixture, replayed
 from mio_rag.learning.weights import Weights, read_weights, write_weights
+from mio_rag.session.search import STRATEGIES
 
 FloatArray = NDArray[np.float64]
 
@@ -40,7 +41,7 @@ def _opened(path: Path, settings: BanditSettings | None = None) -> tuple[EventLo
 def _learned(path: Path) -> tuple[EventLog, Learned]:
     log, learned = _opened(path)
     with log.reading() as events:
-        folded(learned, events)
+        replayed(learned, events, snapshot=True)
     return log, learned
 
 
@@ -96,10 +97,11 @@ def off_policy(
     if not in_range or not np.isfinite([r, q, v]).all():
         raise InputError("propensities must lie in (0, 1], target in [0, 1], and rewards must be finite")
     w = pi / p
-    values = {"ips": w * r, "dr": v + w * (r - q)}
+    values = {"ips": w * r}
     if w.sum() > 0:
         ratio = float((w * r).sum() / w.sum())
-        values = {"ips": w * r, "snips": ratio + w * (r - ratio) / w.mean(), "dr": values["dr"]}
+        values["snips"] = ratio + w * (r - ratio) / w.mean()
+    values["dr"] = v + w * (r - q)
     effective, found = float(w.sum() ** 2 / max((w**2).sum(), 1e-300)), []
     for name, each in values.items():
         middle, half = _mean(each)
@@ -132,10 +134,9 @@ class Replay:
 def replay(path: Path, settings: BanditSettings) -> Replay:
     """Estimate what a bandit with these settings would have earned on the logged questions.
 
-    It sees the questions in their order and learns from what was run on those before, which need not be what
-    it would have run itself; of each it gives the probability with which it would have run what was run. It
-    chooses among the strategies that could be chosen then. The model of the doubly robust estimate has
-    learned from earlier questions alone.
+    It sees the questions in their order and learns from what was run on those before; of each it gives the
+    probability with which it would have run what was run, among the strategies that could be chosen then. The
+    model of the doubly robust estimate has learned from earlier questions alone.
 
     Raises `InputError` if the file is no log, or holds too few questions with propensities below 1.
     """
@@ -148,9 +149,7 @@ def replay(path: Path, settings: BanditSettings) -> Replay:
                 found = mixture(learned, context_in(event), data["type"], event.id, data["each"])
                 members = [name in data["strategies"] for name in learned.strategies]
                 place = int(np.flatnonzero((every_set(len(members)) == members).all(axis=1))[0])
-                spent = sum(
-                    learned.price(data["tokens"].get(n, 0), data["seconds"].get(n, 0.0)) for n in data["own"]
-                )
+                spent = learned.token_price * sum(data["tokens"].get(name, 0) for name in data["own"])
                 reward = data["total"] - data["base"] - spent  # what those besides the base added together
                 p, worth = found.chances, found.expected
                 rows.append((reward, data["propensity"], p[place], worth[place], float(p @ worth)))
@@ -196,8 +195,7 @@ def recalibrate(
     """Fit the models on the last days alone, and use them if they are not worse.
 
     The window's last part is the holdout. The models in use are those that the log gave *before* the holdout,
-    the new ones learned from the window before it: both are tried on the same questions, which neither saw.
-    What is deployed then learns from the whole window. Others may go on writing meanwhile.
+    the new ones learned from the window before it. What is deployed then learns from the whole window.
 
     Raises `InputError` if the window holds fewer than 20 questions, or strategies ran on fewer than 2 of its
     last part.
@@ -236,7 +234,7 @@ def recalibrate(
     return Recalibration(*sizes, float(old.mean()), float(new.mean()), middle - half, middle + half, good)
 
 
-def _fit(window: Learned, events: Events, start: int, upto: int | None = None) -> None:
+def _fit(window: Learned, events: Events, start: int, upto: int = 2**62) -> None:
     """Go on with models of the questions of a window alone, with their ratings."""
 
     def within(kind: str, identity: str) -> Event | None:
@@ -270,7 +268,7 @@ def rebuild(path: Path) -> int:
     """Replay the whole log, store a new snapshot, and return the number of events."""
     log, learned = _opened(path)
     with log.reading() as events:  # this may take long, and others go on meanwhile
-        folded(learned, events, afresh=True)
+        replayed(learned, events)
         count = events.count()
     with log.transaction() as events:
         events.keep_snapshot(learned.seq, learned.dump())
@@ -291,9 +289,9 @@ def prune(path: Path, strategy: str, kind: str, on: bool = True) -> bool:
     if problems:
         raise InputError(problems)
     with log.reading() as events:
-        folded(learned, events)
+        replayed(learned, events, snapshot=True)
     with log.transaction() as events:
-        folded(learned, events, afresh=True)  # what others have added meanwhile
+        replayed(learned, events)  # what others have added meanwhile
         if (f"{kind}/{strategy}" in learned.forced) == on:
             return False
         data = {"type": kind, "strategy": strategy, "on": on}
@@ -301,8 +299,19 @@ def prune(path: Path, strategy: str, kind: str, on: bool = True) -> bool:
 
 
 def add_strategy(path: Path, strategy: str) -> bool:
-    """Let a log choose among one strategy more; as `admit`."""
-    return admit(EventLog(path), strategy, time.time())
+    """Let a log choose among one strategy more; False where it is so already.
+
+    What was learned of the others stays. Processes that have the file open go on with what they have.
+
+    Raises `InputError` for an unknown strategy, or one that always runs there.
+    """
+    log = EventLog(path)
+    if strategy not in STRATEGIES:
+        raise InputError(f"strategy '{strategy}' is unknown: {choose(strategy, STRATEGIES)}")
+    if strategy in log.about["base"].split("+"):
+        raise InputError(f"'{strategy}' always runs there: it is not chosen")
+    with log.transaction() as events:
+        return events.declare_strategy(strategy) and events.append("strategy", strategy, time.time(), {})
 
 
 def export(path: Path, out: Path) -> int:
@@ -380,12 +389,15 @@ def stats(learned: Learned) -> dict[str, Any]:
             "rating": kept["rated"],
         }
     probation = {kind: np.array(learned.strategies)[learned.pruned(kind)].tolist() for kind in TYPES}
+    weights = learned.sets.values()  # of the sets chosen lately
+    shares = [weight / sum(weights) for weight in weights if weight > 0]
     return {
         "questions": n,
         "events": learned.seq,
         "strategies": each,
-        "entropy_bits": learned.entropy(),
-        "convergence": learned.convergence(),
+        # Rebuilt from its events, the same log adds up the same shares in another order: rounded.
+        "entropy_bits": round(-math.fsum(share * math.log2(share) for share in shares), 12) + 0.0,
+        "convergence": max(shares, default=0.0),
         "regret": learned.regret,
         "regret_a_question": learned.regret / n if n else None,
         "changes": learned.changes,

@@ -1,8 +1,7 @@
 """The bandit at work: what it chooses for a question, what each strategy added, and what it learns from that.
 
-The state lies in a file (`mio_rag.learning.bandit_log`). Before each choice, what other processes have added
-is replayed; an outcome is an event, and known to all from then on. A process that is killed loses at most the
-question that it was at.
+Before each choice, what other processes have added to the log is replayed; an outcome is an event, too. A
+process that is killed loses at most the question that it was at.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import TokenCounter
-from mio_rag.errors import InputError, SolverError, StateError, choose
+from mio_rag.errors import InputError, SolverError, StateError
 from mio_rag.learning.bandit import BanditSettings, Context, Learned, StrategyOptions, context_of
 from mio_rag.learning.bandit_log import EventLog, Events
 from mio_rag.pool import Candidates
@@ -32,7 +31,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.session.search import STRATEGIES, Searched, check_strategies, names_of
+from mio_rag.session.search import Searched, check_strategies, names_of
 from mio_rag.session.state import State
 from mio_rag.session.trace import Outcome
 from mio_rag.solvers.registry import solve
@@ -41,13 +40,10 @@ from mio_rag.types import Question
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
-Names = frozenset[str]
 
 _SNAPSHOT_EVERY = 1000
 _MOST_WAITING = 10_000
-_LEAST_WEIGHT = 0.1
 _DRAWS = 128  # of the posterior: Thompson's distribution over sets is that of so many draws
-_SURE = 1e-12
 
 # -- choice -------------------------------------------------------------------------------------------------
 
@@ -144,15 +140,15 @@ def mixture(
         return Mixture("mixed", 1.0, apart(0.5), alone(may), expected, "drawn at random")
     pruned, noise = learned.pruned(kind), np.array([model.noise for model in models])
     widths = np.array([model.width(x) for model in models])
-    widest = np.array([model.widest(x) for model in models])
-    confidence = float(1 - np.mean(widths / np.maximum(widest, _SURE))) if names else 1.0
+    widest = np.sqrt([(x * x / model.penalty).sum() for model in models])  # before anything was seen
+    confidence = float(1 - np.mean(widths / np.maximum(widest, 1e-12))) if names else 1.0
     share = settings.share_exploring(after, confidence)
-    allowed = may & ~pruned
+    allowed, wide = may & ~pruned, settings.alpha * noise * widths
     if settings.policy == "thompson" and names:
         draws = uniform(settings.seed, identity, "posterior").standard_normal((len(names), _DRAWS)).T
-        values = means + settings.alpha * noise * widths * draws
+        values = means + wide * draws
     else:
-        values = (means + (settings.alpha * noise * widths if settings.policy == "linucb" else 0.0))[None]
+        values = (means + (wide if settings.policy == "linucb" else 0.0))[None]
     if settings.rule == "margin" and settings.policy != "thompson":
         greedy = alone(margin_set(values[0] - cost, allowed, settings.margin))
         why = f"within {settings.margin:g} of the best"
@@ -169,8 +165,7 @@ def mixture(
 def margin_set(net: FloatArray, allowed: BoolArray, margin: float) -> BoolArray:
     """Return the set of the published rule, shape (k,): all whose net value lies within a margin of the best.
 
-    The margin is a share of the spread between best and worst, so that scores may be negative. Only net
-    values above 0 count.
+    The margin is a share of the spread between best and worst; only net values above 0 count.
     """
     least = net.max() - margin * (net.max() - net.min()) if net.size else 0.0
     return np.asarray(allowed & (net > 0) & (net >= least))
@@ -179,110 +174,65 @@ def margin_set(net: FloatArray, allowed: BoolArray, margin: float) -> BoolArray:
 # -- contributions ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Contributions:
-    """What each strategy added to what is read, in units of the program's value.
+def sets_to_compare(ran: Iterable[str], base: Collection[str]) -> list[frozenset[str]]:
+    """Return the sets that `contributions` compares: what to ask `search` for as ``alone``."""
+    ran = list(ran)
+    ground, others = frozenset(n for n in ran if n in base), [name for name in ran if name not in base]
+    pairs = map(set, combinations(others, 2))
+    return list(dict.fromkeys(ground.union(more) for more in ([], *([a] for a in others), *pairs, others)))
+
+
+def contributions(
+    selector: Selector,
+    pool: Candidates,
+    alone: Mapping[frozenset[str], Collection[str]],
+    ran: Iterable[str],
+    base: Collection[str],
+    budget_tokens: int,
+    counter: TokenCounter | None = None,
+) -> dict[str, Any] | None:
+    """Return what each strategy added, in units of the program's value; None where constraints cannot be met.
 
     With V(S) the best value of the program when only passages may be chosen of the pool that the strategies
     in S alone would have given, and B the strategies that always run:
 
         own(a)        = V(B + a) - V(B)                               what a adds to the base
         overlap(a, b) = own(a) + own(b) - (V(B + a + b) - V(B))       what two of them add twice
-        last(a)       = V(all) - V(all without a)                     what would be lost without a
 
-    All values are of one program over everything that any of these pools holds. A pool takes a limited number
-    of passages; what a strategy displaces counts against it, so contributions can be below 0. Own
-    contributions and overlaps do not depend on which others ran, so they can be learned from questions on
-    which different strategies ran.
-
-    base, total: V of those that always run; V of all that ran.
-    own, last: of every strategy besides the base.
-    overlap: of every two of them, in the order in which they ran; below 0 where they need each other.
-    proven: whether every program behind them was solved to optimality.
-    """
-
-    base: float
-    total: float
-    own: Mapping[str, float]
-    last: Mapping[str, float]
-    overlap: Mapping[tuple[str, str], float]
-    proven: bool = True
-
-
-class Values:
-    """V(S), each solved once.
+    A pool takes a limited number of passages; what a strategy displaces counts against it. Neither depends on
+    which others ran, so both can be learned from questions on which different strategies ran.
 
     pool: everything that any of the pools holds: `Searched.every`.
     alone: strategies -> ids of the pool that they alone would have given: `Searched.alone`.
-    """
-
-    def __init__(
-        self,
-        selector: Selector,
-        pool: Candidates,
-        alone: Mapping[Names, Collection[str]],
-        budget_tokens: int,
-        counter: TokenCounter | None = None,
-    ) -> None:
-        self._selector, self._alone = selector, alone
-        if selector.units == "auto":  # of what is read, passages or sentences
-            formulation = selector.choose(pool, budget_tokens, counter).formulation
-        else:
-            formulation = Formulation(selector, selector.valued(pool), counter)
-        self._program = formulation.program(budget_tokens)
-        self._items = formulation.candidates.passage_ids
-        self._known: dict[Names, float] = {}
-        self.proven = True
-
-    def of(self, strategies: Collection[str]) -> float:
-        """Return the best value with these strategies alone; nan where the constraints cannot be met."""
-        key = frozenset(strategies)
-        if key not in self._known:
-            may = frozenset(self._alone[key])
-            assert self._program.fixed is not None
-            fixed = self._program.fixed.copy()
-            fixed[[p for p, name in enumerate(self._items) if name not in may and fixed[p] < 0]] = 0
-            result = solve(replace(self._program, fixed=fixed), self._selector.solver, self._selector.options)
-            if result.status is Status.ERROR:
-                raise SolverError(result.message)
-            self.proven &= result.status in (Status.OPTIMAL, Status.INFEASIBLE)
-            self._known[key] = np.nan if result.objective is None else float(result.objective)
-        return self._known[key]
-
-
-def _parted(ran: Iterable[str], base: Collection[str]) -> tuple[list[str], Names]:
-    names = list(ran)
-    return [name for name in names if name not in base], frozenset(n for n in names if n in base)
-
-
-def sets_to_compare(ran: Iterable[str], base: Collection[str]) -> list[Names]:
-    """Return the sets S whose V(S) `contributions` needs: what to ask `search` for as ``alone``."""
-    others, ground = _parted(ran, base)
-    sets = [ground, ground.union(others)]
-    sets += [ground | {a} for a in others] + [ground | set(pair) for pair in combinations(others, 2)]
-    sets += [ground.union(others) - {a} for a in others]
-    return list(dict.fromkeys(sets))
-
-
-def contributions(values: Values, ran: Iterable[str], base: Collection[str]) -> Contributions | None:
-    """Return what each strategy added; None where constraints cannot be met without some of them.
-
     ran: strategies that were run, also those that found nothing.
-    base: those that always run; the others are measured against them.
+    base: those that always run.
+
+    Returns base and total (V of the base, and of all that ran), own by name, and overlap as (a, b, value).
     """
-    others, ground = _parted(ran, base)
-
-    def worth(*added: str) -> float:
-        return values.of(ground.union(added))
-
-    start, total = worth(), worth(*others)
-    own = {a: worth(a) - start for a in others}
-    overlap = {(a, b): own[a] + own[b] - (worth(a, b) - start) for a, b in combinations(others, 2)}
-    last = {a: total - worth(*(o for o in others if o != a)) for a in others}
-    numbers = [start, total, *own.values(), *overlap.values(), *last.values()]
-    if not np.isfinite(numbers).all():
-        return None
-    return Contributions(start, total, own, last, overlap, values.proven)
+    if selector.units == "auto":  # of what is read, passages or sentences
+        formulation = selector.choose(pool, budget_tokens, counter).formulation
+    else:
+        formulation = Formulation(selector, selector.valued(pool), counter)
+    program, items = formulation.program(budget_tokens), formulation.candidates.passage_ids
+    ran = list(ran)
+    ground, others = frozenset(n for n in ran if n in base), [name for name in ran if name not in base]
+    values: dict[frozenset[str], float] = {}
+    for names in sets_to_compare(ran, base):
+        assert program.fixed is not None
+        may, fixed = frozenset(alone[names]), program.fixed.copy()
+        fixed[[p for p, name in enumerate(items) if name not in may and fixed[p] < 0]] = 0
+        result = solve(replace(program, fixed=fixed), selector.solver, selector.options)
+        if result.status is Status.ERROR:
+            raise SolverError(result.message)
+        if result.objective is None:
+            return None
+        values[names] = float(result.objective)
+    start = values[ground]
+    own = {a: values[ground | {a}] - start for a in others}
+    overlap = [
+        (a, b, own[a] + own[b] - (values[ground | {a, b}] - start)) for a, b in combinations(others, 2)
+    ]
+    return {"base": start, "total": values[ground.union(others)], "own": own, "overlap": overlap}
 
 
 # -- choosers -----------------------------------------------------------------------------------------------
@@ -293,14 +243,12 @@ class Choice:
     """Strategies for one question.
 
     id: by which feedback names the question; blank where nothing is learned.
-    weights: of strategies in the merged ranking.
     base: those that always run.
     about: for the trace: propensity, certificate, kind of the round. Plain data.
     """
 
     id: str
     strategies: tuple[str, ...]
-    weights: Mapping[str, float] = field(default_factory=dict)
     base: tuple[str, ...] = ()
     why: str = ""
     about: dict[str, Any] = field(default_factory=dict)
@@ -361,9 +309,7 @@ class Strategist:
                 events.append("settings", str(events.last() + 1), now(), settings.to_dict())
         # Reading alone: without a snapshot that fits, this takes long, and others go on meanwhile.
         with self.log.reading() as events:
-            kept = events.snapshot()
-            begun = kept[0] if kept is not None and self.learned.load(kept[1]) else 0
-            folded(self.learned, events, afresh=True)  # on from there
+            begun = replayed(self.learned, events, snapshot=True)
         if self.learned.seq >= begun + _SNAPSHOT_EVERY:
             with self.log.transaction() as events:
                 events.keep_snapshot(self.learned.seq, self.learned.dump())
@@ -408,13 +354,12 @@ class Strategist:
             found = mixture(learned, context.x, context.type, identity, self._others)
             place, mode = found.draw(*uniform(settings.seed, identity, "draw").random(2))
             sets, chances = every_set(len(names)), found.chances
-            means = np.array([learned.models[name].mean(context.x) for name in names])
             about = {
                 "type": context.type,
                 "mode": mode,
                 "propensity": float(chances[place]),
                 "each": dict(zip(names, (chances @ sets).tolist(), strict=True)),
-                "expected": dict(zip(names, means.tolist(), strict=True)),
+                "expected": {name: learned.models[name].mean(context.x) for name in names},
                 "expected_worth": float(found.expected[place]),
                 "regret": float(found.expected.max() - found.expected[place]),
                 "token_price": learned.token_price,
@@ -423,45 +368,20 @@ class Strategist:
             self._waiting[identity] = context, about
             while len(self._waiting) > _MOST_WAITING:  # questions that failed on the way
                 del self._waiting[next(iter(self._waiting))]
-            weights = {}
-            if settings.weighted and means.max() > 0:
-                shares = np.clip(means / means.max(), _LEAST_WEIGHT, 1.0)
-                weights = dict(zip(names, shares.tolist(), strict=True))
             run = [name for name, inside in zip(names, sets[place], strict=True) if inside]
-        return Choice(identity, (*self.base, *run), weights, self.base, f"{mode}: {found.why}", about)
+        return Choice(identity, (*self.base, *run), self.base, f"{mode}: {found.why}", about)
 
-    def learn(
-        self, choice: Choice, searched: Searched, read: Selection | None, added: Contributions | None
-    ) -> None:
-        """Write what came of a choice, and learn from it; nothing without contributions.
-
-        read: None where nothing could be.
-        """
-        if added is None:
+    def forget(self, choice: Choice) -> None:
+        """Drop a choice of which nothing can be learned."""
+        with self._lock:
             self._waiting.pop(choice.id, None)
-            return
-        spent = {one.strategy: one.amount for one in searched.tried}
-        ids = [] if read is None else list(read.ids)
-        credit: dict[str, float] = {}  # shares of what was read; a passage of several finders is shared
-        for identity in ids:
-            finders = searched.found.get(identity, {})
-            for name in finders:
-                credit[name] = credit.get(name, 0.0) + 1 / (len(finders) * len(ids))
-        outcome = {
-            "own": dict(added.own),
-            "overlap": [[a, b, value] for (a, b), value in added.overlap.items()],
-            "last": dict(added.last),
-            "base": added.base,
-            "total": added.total,
-            "tokens": {name: one.prompt_tokens + one.completion_tokens for name, one in spent.items()},
-            "seconds": {name: one.seconds for name, one in spent.items()},
-            "credit": credit,
-            "read": ids,
-        }
-        self.record(choice, outcome)
 
-    def record(self, choice: Choice, outcome: dict[str, Any]) -> bool:
-        """Add the event of a question that is finished; False where it is in the log already."""
+    def record(self, choice: Choice, outcome: Mapping[str, Any]) -> bool:
+        """Add the event of a question that is finished; False where it is in the log already.
+
+        outcome: what `contributions` returns, and by strategy tokens, seconds and credit: shares of what was
+            read.
+        """
         with self._lock:
             waited = self._waiting.pop(choice.id, None)
             if waited is None:
@@ -478,16 +398,10 @@ class Strategist:
                     events.keep_snapshot(self.learned.seq, self.learned.dump())
         return is_new
 
-    def feedback(self, identity: str, value: int) -> bool:
-        """Rate the answer to a question; as `rate`."""
-        is_new = rate(self.log, identity, value, self._now())
-        self.refresh()
-        return is_new
-
     def refresh(self) -> None:
         """Replay what others have added."""
         with self._lock, self.log.reading() as events:
-            folded(self.learned, events, afresh=True)
+            replayed(self.learned, events)
 
     @contextmanager
     def settled(self) -> Iterator[Learned]:
@@ -511,6 +425,20 @@ def open_strategist(options: StrategyOptions, index: CorpusIndex) -> Strategist:
 # -- the log ------------------------------------------------------------------------------------------------
 
 
+def replayed(learned: Learned, events: Events, *, snapshot: bool = False) -> int:
+    """Replay the events that a state lacks; return the place that it began from.
+
+    snapshot: begin with the stored one, where it fits.
+    """
+    kept = events.snapshot() if snapshot else None
+    if kept is not None:
+        learned.load(kept[1])
+    begun = learned.seq
+    for event in events.after(begun):
+        learned.fold(event, events.find)
+    return begun
+
+
 def rate(log: EventLog, identity: str, value: int, now: float) -> bool:
     """Rate the answer to a question; False where it was rated before, and nothing changes.
 
@@ -527,35 +455,6 @@ def rate(log: EventLog, identity: str, value: int, now: float) -> bool:
                 f"question '{identity}' is not in the log: give the id that select, ask or serve showed"
             )
         return events.append("feedback", identity, now, {"value": value})
-
-
-def admit(log: EventLog, strategy: str, now: float) -> bool:
-    """Let a log choose among one strategy more; False where it is so already.
-
-    What was learned of the others stays. Nothing is known of the new one: it is tried where nothing else is
-    sure, and when exploring. Processes that have the file open go on with what they have.
-
-    Raises `InputError` for an unknown strategy, or one that always runs there.
-    """
-    if strategy not in STRATEGIES:
-        raise InputError(f"strategy '{strategy}' is unknown: {choose(strategy, STRATEGIES)}")
-    if strategy in log.about["base"].split("+"):
-        raise InputError(f"'{strategy}' always runs there: it is not chosen")
-    with log.transaction() as events:
-        return events.declare_strategy(strategy) and events.append("strategy", strategy, now, {})
-
-
-def folded(learned: Learned, events: Events, *, afresh: bool = False) -> Learned:
-    """Replay the events that a state lacks.
-
-    afresh: do not begin with the snapshot.
-    """
-    kept = None if afresh else events.snapshot()
-    if kept is not None:
-        learned.load(kept[1])
-    for event in events.after(learned.seq):
-        learned.fold(event, events.find)
-    return learned
 
 
 def known_settings(log: EventLog, settings: BanditSettings | None = None) -> tuple[BanditSettings, list[str]]:
@@ -621,11 +520,22 @@ class StrategyLearner:
         added = None
         if not any(one.failed and one.strategy in choice.base for one in searched.tried):
             counter = None if state.retriever is None else state.retriever.counter
-            program = self.selector.replace(token_price=max(state.price, self.selector.token_price))
+            selector = self.selector.replace(token_price=max(state.price, self.selector.token_price))
             pool = searched.pool if searched.every is None else searched.every
-            values = Values(program, pool, searched.alone, state.budget, counter)
-            added = contributions(values, choice.strategies, choice.base)
-        self.chooser.learn(choice, searched, read, added)
+            ran = choice.strategies
+            added = contributions(selector, pool, searched.alone, ran, choice.base, state.budget, counter)
+        if added is None:
+            self.chooser.forget(choice)
+            return
+        ids, credit = read.ids, dict[str, float]()
+        for identity in ids:  # a passage of several finders is shared
+            finders = searched.found.get(identity, {})
+            for name in finders:
+                credit[name] = credit.get(name, 0.0) + 1 / (len(finders) * len(ids))
+        spent = {one.strategy: one.amount for one in searched.tried}
+        tokens = {name: one.prompt_tokens + one.completion_tokens for name, one in spent.items()}
+        seconds = {name: one.seconds for name, one in spent.items()}
+        self.chooser.record(choice, {**added, "tokens": tokens, "seconds": seconds, "credit": credit})
 
     def close(self) -> None:
         """Close the log of the bandit."""

@@ -31,7 +31,8 @@ from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, choose
 from mio_rag.generation import Generator
 from mio_rag.generation.gguf import PREFIX, HiddenStates
-from mio_rag.learning.bandit import options_of
+from mio_rag.learning.bandit import KIND as STRATEGIES_KEY
+from mio_rag.learning.bandit import StrategyOptions
 from mio_rag.learning.planner import Planner as LearnedPlanner
 from mio_rag.learning.planner import read_planner
 from mio_rag.learning.router import answer_worked, labels
@@ -247,7 +248,7 @@ def _strategies(name: str) -> tuple[str, ...] | None:
 def _check_strategies(name: str, settings: ControlSettings, closed_book: bool) -> None:
     problems = ["strategies search in a corpus, and a closed-book run has none"] if closed_book else []
     try:
-        options = options_of(settings.kinds)
+        options = StrategyOptions.from_dict(settings.kinds.get(STRATEGIES_KEY, {}), STRATEGIES_KEY)
         names = _strategies(name)
         if names is None and options.state is None:
             problems.append("the bandit needs a file for what it learns: set search.state")
@@ -261,7 +262,8 @@ def _check_strategies(name: str, settings: ControlSettings, closed_book: bool) -
 
 def _make_strategies(name: str, setup: Setup) -> Session:
     assert setup.retriever is not None
-    names, options = _strategies(name), options_of(setup.settings.kinds)
+    names, given = _strategies(name), setup.settings.kinds.get(STRATEGIES_KEY, {})
+    options = StrategyOptions.from_dict(given, STRATEGIES_KEY)
     chooser: Chooser = open_strategist(options, setup.retriever.index) if names is None else Fixed(names)
     kit = Equipment(setup.retriever, setup.selector, search=options.search)
     learner = StrategyLearner(chooser, setup.selector) if isinstance(chooser, Strategist) else None

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from mio_rag.learning.bandit import BanditSettings
-from mio_rag.learning.strategist import Choice, Strategist
+from mio_rag.learning.strategist import Choice, Strategist, rate
 
 STRATEGIES = ("raw", "hyde", "query2doc", "grounded")
 EMBEDDER = "test:8"
@@ -29,7 +29,6 @@ def outcome(choice: Choice, own: dict[str, float], tokens: int = 50, seconds: fl
     return {
         "own": {name: own[name] for name in ran},
         "overlap": [[a, b, 0.0] for i, a in enumerate(ran) for b in ran[i + 1 :]],
-        "last": {name: own[name] for name in ran},
         "base": 0.5,
         "total": 0.5 + sum(own[name] for name in ran),
         "tokens": {name: 0 if name in choice.base else tokens for name in choice.strategies},
@@ -57,3 +56,9 @@ def lived(
         assert bandit.record(choice, outcome(choice, own))
         choices.append(choice)
     return choices
+
+
+def rated(bandit: Strategist, identity: str, value: int) -> bool:
+    is_new = rate(bandit.log, identity, value, 0.0)
+    bandit.refresh()
+    return is_new

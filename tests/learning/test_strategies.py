@@ -15,7 +15,7 @@ from mio_rag.context import RegexCounter
 from mio_rag.deciders.search import Search
 from mio_rag.errors import DataError, InputError, Notice
 from mio_rag.generation import Prompt, ScriptedGenerator
-from mio_rag.learning.strategist import Values, contributions, sets_to_compare
+from mio_rag.learning.strategist import contributions, rate, sets_to_compare
 from mio_rag.policies.compose import compose
 from mio_rag.policies.make import check_controllers, make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
@@ -78,18 +78,16 @@ def alone(*ran: str) -> dict[frozenset[str], set[str]]:
 
 def test_contributions_are_differences_of_best_values() -> None:
     ran = ("raw", "hyde", "grounded")
-    found = contributions(Values(SELECTOR, pool(), alone(*ran), 10), ran, ("raw",))
+    found = contributions(SELECTOR, pool(), alone(*ran), ran, ("raw",), 10)
     assert found is not None
-    assert found.proven
     start, total = best("raw"), best(*ran)
-    assert (found.base, found.total) == pytest.approx((start, total))
+    assert (found["base"], found["total"]) == pytest.approx((start, total))
     own = {name: best("raw", name) - start for name in ran[1:]}
-    assert found.own == pytest.approx(own)
-    assert found.last == pytest.approx({a: total - best("raw", b) for a, b in (ran[1:], ran[:0:-1])})
-    assert found.overlap == pytest.approx({ran[1:]: sum(own.values()) - (total - start)})
+    assert found["own"] == pytest.approx(own)
+    assert found["overlap"] == [(*ran[1:], pytest.approx(sum(own.values()) - (total - start)))]
     strict = Selector.raw(passage_penalty=0.0, min_passages=5)  # cannot be met without hyde
-    values = Values(strict, pool(), alone("raw", "hyde"), 100)
-    assert contributions(values, ("raw", "hyde"), ("raw",)) is None
+    names = ("raw", "hyde")
+    assert contributions(strict, pool(), alone(*names), names, ("raw",), 100) is None
 
 
 def known(name: str, rows: list[int]) -> Strategy:
@@ -114,18 +112,24 @@ def test_displacing_passages_of_others_counts_against_a_strategy(river_index: Co
         found = search(QUESTION, retriever, None, [one for one in ran if one.name in members]).pool
         assert searched.alone[frozenset(members)] == set(found.ids)
         worth.append(selector.select(useful(found), 1000).result.objective or 0.0)
-    added = contributions(Values(selector, useful(searched.every), searched.alone, 1000), names, ("raw",))
+    added = contributions(selector, useful(searched.every), searched.alone, names, ("raw",), 1000)
     assert added is not None
-    assert added.own["hyde"] == pytest.approx(worth[1] - worth[0])
-    assert added.own["hyde"] < 0
+    assert added["own"]["hyde"] == pytest.approx(worth[1] - worth[0])
+    assert added["own"]["hyde"] < 0
 
 
 def test_units_are_those_that_would_be_read(demo_index: CorpusIndex) -> None:
     found = Retriever(demo_index, pool=12).retrieve("How tall is the tower of Skerryvore?")
     every = {frozenset(["raw"]): frozenset(found.ids)}
     for budget, units in ((60, "sentences"), (600, "passages")):
-        values = [Values(Selector(units=u), found, every, budget, RegexCounter()) for u in ("auto", units)]
-        assert values[0].of(["raw"]) == pytest.approx(values[1].of(["raw"]))
+        added = [
+            contributions(Selector(units=u), found, every, ["raw"], ["raw"], budget, RegexCounter())
+            for u in ("auto", units)
+        ]
+        assert added[0] is not None
+        assert added[1] is not None
+        assert added[0]["total"] == pytest.approx(added[1]["total"])
+        assert added[0]["total"] > 0
 
 
 # --- sessions --------------------------------------------------------------------------------------------
@@ -178,7 +182,8 @@ def test_a_bandit_answers_learns_and_can_be_rated(river_index: CorpusIndex, tmp_
     chooser = chooser_of(session)
     assert chooser.learned.questions == 3
     assert traces[0].search["mode"] == "cold"
-    assert chooser.feedback(traces[0].search["id"], 1)
+    assert rate(chooser.log, traces[0].search["id"], 1, 0.0)
+    chooser.refresh()
     again = chooser_of(make_controller("strategies:bandit", setup))
     assert again.learned.dump() == chooser.learned.dump()
 

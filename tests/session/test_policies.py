@@ -13,6 +13,7 @@ from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, SpentError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.planner import Branch, Ran
+from mio_rag.learning.strategist import rate
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.policy import policy_of
@@ -151,7 +152,7 @@ def test_strategies_search_and_a_bandit_learns_at_the_price(river_index: CorpusI
     assert isinstance(trace, Trace)
     assert set(trace.search["found_by"]) == {passage["id"] for passage in trace.passages}
     assert all("raw" in ranks for ranks in trace.search["found_by"].values())
-    assert chooser.feedback(trace.search["id"], 1)  # the id is that of the log
+    assert rate(chooser.log, trace.search["id"], 1, 0.0)  # the id is that of the log
     append_traces(tmp_path / "t.jsonl", [trace])
     assert read_traces(tmp_path / "t.jsonl") == [trace]
     assert chooser.settings.token_price == 0.003
