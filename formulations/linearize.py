@@ -91,23 +91,21 @@ def linearize(program: SelectionProgram, form: Linearization = "mccormick") -> M
     import scipy.sparse  # here: it takes a tenth of a second
 
     program = precedence_program(program)
-    n = program.n
-    base = np.stack([program.costs, *(row.coefficients for row in program.rows)])
+    n, rows = program.n, program.rows
+    base = np.stack([program.costs, *(row.coefficients for row in rows)])
     helpers = _mccormick(program) if form == "mccormick" else _glover(program)
     m = helpers.objective.size
     row, column = np.nonzero(base)
     # All entries at once: stacking sparse blocks takes longer than HiGHS does for a small program.
-    entries = (
-        np.concatenate([base[row, column], helpers.values]),
-        (np.concatenate([row, base.shape[0] + helpers.row]), np.concatenate([column, helpers.column])),
-    )
+    values = np.concatenate([base[row, column], helpers.values])
+    at = np.concatenate([row, len(base) + helpers.row]), np.concatenate([column, helpers.column])
     assert program.fixed is not None
     return MilpArrays(
         n=n,
         objective=np.concatenate([program.linear, helpers.objective]),
-        matrix=scipy.sparse.csr_array(entries, shape=(base.shape[0] + helpers.lower.size, n + m)),
-        row_lower=np.concatenate([[-np.inf], [row.lower for row in program.rows], helpers.lower]),
-        row_upper=np.concatenate([[program.budget], [row.upper for row in program.rows], helpers.upper]),
+        matrix=scipy.sparse.csr_array((values, at), shape=(len(base) + helpers.lower.size, n + m)),
+        row_lower=np.concatenate([[-np.inf], [row.lower for row in rows], helpers.lower]),
+        row_upper=np.concatenate([[program.budget], [row.upper for row in rows], helpers.upper]),
         col_lower=np.concatenate([program.fixed == 1, helpers.least]).astype(np.float64),
         col_upper=np.concatenate([program.fixed != 0, helpers.most]).astype(np.float64),
         integral=np.arange(n + m) < n,
@@ -129,30 +127,25 @@ class _Helpers(NamedTuple):
 
 
 def _mccormick(program: SelectionProgram) -> _Helpers:
-    n = program.n
     i, j = np.nonzero(np.triu(program.pairwise, 1))
     weight = program.pairwise[i, j]
     m = weight.size
-    y = n + np.arange(m)
-    penalty = np.flatnonzero(weight > 0)
-    benefit = np.flatnonzero(weight < 0)
+    y = program.n + np.arange(m)
+    penalty, benefit = np.flatnonzero(weight > 0), np.flatnonzero(weight < 0)
     p, b = penalty.size, benefit.size
     # penalties: x_i + x_j - y <= 1; benefits: y - x_i <= 0 and y - x_j <= 0
     row = np.concatenate([np.repeat(np.arange(p), 3), p + np.repeat(np.arange(2 * b), 2)])
-    column = np.concatenate(
-        [
-            np.stack([i[penalty], j[penalty], y[penalty]], axis=1).ravel(),
-            np.stack([y[benefit], i[benefit], y[benefit], j[benefit]], axis=1).ravel(),
-        ]
-    )
+    penalized = np.stack([i[penalty], j[penalty], y[penalty]], axis=1).ravel()
+    linked = np.stack([y[benefit], i[benefit], y[benefit], j[benefit]], axis=1).ravel()
     values = np.concatenate([np.tile([1.0, 1.0, -1.0], p), np.tile([1.0, -1.0], 2 * b)])
     upper = np.concatenate([np.ones(p), np.zeros(2 * b)])
-    lower = np.full(p + 2 * b, -np.inf)
-    return _Helpers(row, column, values, lower, upper, -weight, np.zeros(m), np.ones(m))
+    sides = np.full(p + 2 * b, -np.inf), upper
+    return _Helpers(
+        row, np.concatenate([penalized, linked]), values, *sides, -weight, np.zeros(m), np.ones(m)
+    )
 
 
 def _glover(program: SelectionProgram) -> _Helpers:
-    n = program.n
     above = np.triu(program.pairwise, 1)
     used = np.flatnonzero(np.any(above != 0, axis=1))
     m = used.size
@@ -163,7 +156,7 @@ def _glover(program: SelectionProgram) -> _Helpers:
     # z - L x >= 0, and z - g(x) - U x >= -U: a row of each kind for every item that has pairs above it
     of, other = np.nonzero(above[used])
     first, second = np.arange(m), m + np.arange(m)
-    z = n + np.arange(m)
+    z = program.n + np.arange(m)
     bound = np.abs(above[used]).sum(axis=1)
     return _Helpers(
         np.concatenate([first, first, m + of, second, second]),

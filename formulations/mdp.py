@@ -72,15 +72,15 @@ class FiniteMDP:
     def __post_init__(self) -> None:
         rewards = _numbers("rewards", self.rewards)
         if rewards.ndim != 2 or 0 in rewards.shape:
-            raise InputError(
-                f"rewards has shape {rewards.shape}, expected (states, actions), at least one of each"
-            )
+            shape = f"rewards has shape {rewards.shape}"
+            raise InputError(f"{shape}, expected (states, actions), at least one of each")
         n, m = rewards.shape
         problems: list[str] = []
-        allowed = np.ones((n, m), dtype=bool) if self.allowed is None else np.array(self.allowed, dtype=bool)
+        every = np.ones((n, m), dtype=bool)
+        allowed = every if self.allowed is None else np.array(self.allowed, dtype=bool)
         if allowed.shape != (n, m):
             problems.append(f"allowed has shape {allowed.shape}, expected {(n, m)} as rewards")
-            allowed = np.ones((n, m), dtype=bool)
+            allowed = every
         idle = np.flatnonzero(~allowed.any(axis=1))
         if idle.size:
             problems.append(f"no action is allowed in {_states(idle)}: allow one, for instance to stay there")
@@ -108,11 +108,10 @@ class FiniteMDP:
         if problems:
             raise InputError(problems)
         rewards = np.where(allowed, rewards, -np.inf)
-        arrays = {"rewards": rewards, "terminal": terminal, "allowed": allowed, "durations": durations}
-        for array in arrays.values():
+        for array in (rewards, terminal, allowed, durations):
             array.flags.writeable = False
-        for name, value in {**arrays, "transitions": matrix, "actions": names}.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update(rewards=rewards, terminal=terminal, allowed=allowed, durations=durations)
+        self.__dict__.update(transitions=matrix, actions=names)
 
     def _time_problems(self) -> list[str]:
         problems = []
@@ -141,9 +140,7 @@ class FiniteMDP:
     @cached_property
     def factors(self) -> FloatArray:
         """Shape (n, m): gamma^tau(s, a), what one unit after the action is worth before it."""
-        factors = np.asarray(np.power(self.discount, np.asarray(self.durations)), dtype=np.float64)
-        factors.flags.writeable = False
-        return factors
+        return np.asarray(np.power(self.discount, np.asarray(self.durations)), dtype=np.float64)
 
     @cached_property
     def factor_range(self) -> tuple[float, float]:
@@ -162,11 +159,6 @@ class FiniteMDP:
         states = np.repeat(np.arange(self.n_states), self.n_actions)
         matrix = self.transitions
         return bool(np.all(matrix.indices <= np.repeat(states, np.diff(matrix.indptr))))
-
-    def q_values(self, values: FloatArray) -> FloatArray:
-        """Q(s, a), shape (n, m), given the values that follow; minus infinity where not allowed."""
-        following = (self.transitions @ values).reshape(self.rewards.shape)
-        return np.asarray(self.rewards + self.factors * following, dtype=np.float64)
 
 
 def _states(states: NDArray[Any]) -> str:
@@ -192,9 +184,7 @@ def _shaped(
         problems.append(f"{name} has shape {array.shape}, expected {shape}")
     elif not np.all(np.isfinite(array)):
         problems.append(f"{name} holds NaN or infinity: every value must be finite")
-    else:
-        return array
-    return np.full(shape, default)
+    return array if array.shape == shape else np.full(shape, default)
 
 
 def _stochastic(given: Any, allowed: BoolArray, problems: list[str]) -> Any:
@@ -203,8 +193,7 @@ def _stochastic(given: Any, allowed: BoolArray, problems: list[str]) -> Any:
 
     n, m = allowed.shape
     matrix: Any
-    is_sparse: bool = scipy.sparse.issparse(given)
-    if is_sparse:
+    if hasattr(given, "tocsr"):
         matrix = given.tocsr().astype(np.float64)  # a copy
     else:
         dense = _numbers("transitions", given)
@@ -242,6 +231,7 @@ def _stochastic(given: Any, allowed: BoolArray, problems: list[str]) -> Any:
 
 QualityName = Literal["linear", "log", "exp"]
 Rounding = Literal["interpolate", "down", "up"]
+
 #: One value for all U, or one for each of as many equal bins of [0, 1], from U = 0 upwards.
 Parameter = float | tuple[float, ...]
 #: From the cheapest: where actions are worth the same, the first is taken.
@@ -251,14 +241,6 @@ _DEAREST = 1e12  # in units of quality: more is a mistake, and would eventually 
 _HUGE = 1e300
 _MOST_CELLS = 50_000_000  # points of the grid times decisions: about 3 GB
 _EXACT = 1e-9  # a level so near to a point of the grid lies on it
-
-
-def quality_of(uncertainty: Any, name: QualityName, k: float = 1.0) -> FloatArray:
-    """Q(U): quality of an answer given at uncertainty U, falling from Q(0) <= 1 to Q(1) = 0."""
-    u = np.asarray(uncertainty, dtype=np.float64)
-    if name == "linear":
-        return 1 - u
-    return 1 - np.log2(1 + u) if name == "log" else 1 - np.exp(-k * (1 - u))
 
 
 @dataclass(frozen=True)
@@ -287,16 +269,14 @@ class RetrievalMDP:
     def __post_init__(self) -> None:
         for field in fields(self):  # so that files, traces and reports hold plain Python numbers
             object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
-        problems = []
+        problems, form = [], "one number, or one for each bin of U"
         for name in _BY_BINS:
             value, top = getattr(self, name), _DEAREST if name.endswith("cost") else 1.0
             each = value if isinstance(value, tuple) else (value,)
             if not each:
-                problems.append(f"{name} is empty: give one number, or one for each bin of U")
+                problems.append(f"{name} is empty: give {form}")
             elif not all(_number(v) and 0 <= v <= top for v in each):
-                problems.append(
-                    f"{name}={value!r} must be in [0, {top:g}]: one number, or one for each bin of U"
-                )
+                problems.append(f"{name}={value!r} must be in [0, {top:g}]: {form}")
         gamma, horizon, grid, infinite = self.discount, self.horizon, self.grid, self.horizon is None
         if gamma == 1 and infinite:
             problems.append("discount=1 without a horizon has no finite value: lower it, or set a horizon")
@@ -344,8 +324,11 @@ class RetrievalMDP:
         return np.asarray(value, dtype=np.float64)[bins]
 
     def quality_at(self, uncertainty: Any) -> FloatArray:
-        """Q(U)."""
-        return quality_of(uncertainty, self.quality, self.k)
+        """Q(U): quality of an answer given at uncertainty U, falling from Q(0) <= 1 to Q(1) = 0."""
+        u = np.asarray(uncertainty, dtype=np.float64)
+        if self.quality == "linear":
+            return 1 - u
+        return 1 - np.log2(1 + u) if self.quality == "log" else 1 - np.exp(-self.k * (1 - u))
 
     def lowered(self, action: str, uncertainty: Any) -> FloatArray:
         """U after a successful action."""
@@ -353,8 +336,7 @@ class RetrievalMDP:
         return np.maximum(0.0, u - self.at(f"{action}_drop", u))
 
     def rounded(self, rounding: Rounding) -> FiniteMDP:
-        """Return the process on the grid; with a horizon its last state is "answered", in which nothing more
-        is paid.
+        """Return the process on the grid; with a horizon its last state is "answered", which pays nothing.
 
         A successor between two points is both, weighted ("interpolate"); the lower one ("down"), an upper
         bound of the values; or the higher one ("up"), a lower bound (both for constant parameters).
@@ -386,9 +368,8 @@ class RetrievalMDP:
         columns, weights = (np.concatenate([part[k] for part in parts]) for k in (2, 3))
         matrix = scipy.sparse.coo_array((weights, (rows, columns)), shape=(states * m, states))
         terminal = None if not stops else np.append(self.quality_at(u), 0.0)
-        return FiniteMDP(
-            matrix, rewards, self.discount, self.horizon, terminal, allowed, actions=self.actions
-        )
+        rest = self.discount, self.horizon, terminal, allowed
+        return FiniteMDP(matrix, rewards, *rest, actions=self.actions)
 
     def to_finite(self) -> FiniteMDP:
         """The process on the grid, interpolated."""
@@ -401,11 +382,7 @@ class RetrievalMDP:
         position = np.where(np.abs(position - near) < _EXACT * self.grid, near, position)
         low = np.minimum(position.astype(np.int64), self.grid - 2)
         share = position - low
-        if rounding == "down":
-            share = np.floor(share)
-        elif rounding == "up":
-            share = np.ceil(share)
-        return low, share
+        return low, np.floor(share) if rounding == "down" else np.ceil(share) if rounding == "up" else share
 
     def to_dict(self) -> dict[str, Any]:
         """The parameters as plain data, the infinite horizon as "inf"."""

@@ -14,11 +14,9 @@ FloatArray = NDArray[np.float64]
 LARGEST_NUMBER = 1e303
 #: Largest weight, price or radius: products of several stay within float64, too.
 LARGEST_SETTING = 1e50
-#: Largest violation of a row with fractions that counts as satisfied, relative to the row's size where that
-#: is below 1. Absolute above, so that a hundredth above a budget of a million is still too much.
+#: Largest violation of a row with fractions that counts as satisfied; times its size where that is below 1.
 FEASIBILITY_TOLERANCE = 1e-6
-#: Relative rounding error of sums in float64, the only tolerance of rows of whole numbers.
-_ROUNDING = 1e-12
+_ROUNDING = 1e-12  # relative error of sums in float64, the only tolerance of rows of whole numbers
 
 
 def plural(count: float, noun: str) -> str:
@@ -56,8 +54,7 @@ def is_whole(coefficients: FloatArray) -> bool:
 def feasibility_tolerance(coefficients: FloatArray, bound: float) -> float:
     """How far beyond `bound` (which may be infinite) coefficients . x may lie and count as within it.
 
-    Rows of whole numbers are exact, but for the rounding of the bound itself (29 against .29 * 100). Others
-    get 1e-6, times the row's size where that is below 1: costs of 4e-7 are told apart like costs of 4.
+    Rows of whole numbers are exact, but for the rounding of the bound itself (29 against .29 * 100).
     """
     size = row_size(coefficients, bound)
     rounding = _ROUNDING * size
@@ -88,7 +85,10 @@ def numeric(name: str, value: Any, shape: tuple[int, ...], problems: list[str]) 
     """`value` as a read-only finite float array of `shape`; zeros, and the problem noted, where it is not."""
     array = np.zeros(shape)
     try:
-        given = value if _is_settled(value) else np.array(value, order="C")
+        # A read-only array that owns its data cannot change: no copy is needed.
+        settled = type(value) is np.ndarray and value.dtype == np.float64 and not value.flags.writeable
+        settled = settled and value.flags.owndata and value.flags.c_contiguous
+        given = value if settled else np.array(value, order="C")
         if given.dtype.kind not in "iuf" and given.size:  # numpy would turn "1", True and None into numbers
             raise TypeError
         given = given.astype(np.float64, copy=False)
@@ -112,11 +112,3 @@ def numeric(name: str, value: Any, shape: tuple[int, ...], problems: list[str]) 
             array = given
     array.flags.writeable = False
     return array
-
-
-def _is_settled(value: Any) -> bool:
-    """Whether this is an array as `_numeric` would make it, and owns its data: no copy is needed."""
-    if type(value) is not np.ndarray or value.dtype != np.float64:
-        return False
-    flags = value.flags
-    return flags.owndata and flags.c_contiguous and not flags.writeable

@@ -7,10 +7,7 @@
                 x in {0, 1}^n,  x_i = fixed_i where fixed_i >= 0
 
 A positive pairwise entry is a penalty for choosing both items, a negative one a benefit. Windows that
-overlap, passages below one title and versions of one document repeat the same words: such a segment is paid
-once. Every solver of `mio_rag.solvers` takes this one type; every robust counterpart with a closed form
-returns it. `precedence_program` writes segments as items with a row x_i - y_s <= 0 for every need, which is
-the tight form: without pairs and budget its linear relaxation is integral.
+overlap, passages below one title and versions of one document repeat words: such a segment is paid once.
 
 Sources: the quadratic knapsack problem of Gallo, Hammer and Simeone (1980), with side rows; the closure
 problem of Rhys (1970) and Balinski (1970), here with a budget and pairs.
@@ -40,6 +37,7 @@ from mio_rag.formulations.numbers import (
 from mio_rag.storage import parse_json
 
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 T = TypeVar("T")
 
 
@@ -56,30 +54,27 @@ class LinearConstraint:
     name: str = "row"
 
     def __post_init__(self) -> None:
+        put, label = object.__setattr__, f"row '{self.name}'"
         problems: list[str] = []
-        label = f"row '{self.name}'"
-        size = size_of(self.coefficients)
-        object.__setattr__(self, "coefficients", numeric(label, self.coefficients, (size,), problems))
+        shape = (size_of(self.coefficients),)
+        put(self, "coefficients", numeric(label, self.coefficients, shape, problems))
         for side in ("lower", "upper"):
-            value = number(f"{label}: {side}", getattr(self, side), problems)
-            object.__setattr__(self, side, value)
+            put(self, side, number(f"{label}: {side}", getattr(self, side), problems))
+        lower, upper = self.lower, self.upper
         if not problems:
-            if math.isnan(self.lower) or math.isnan(self.upper):
+            if math.isnan(lower) or math.isnan(upper):
                 problems.append(f"{label}: a bound is NaN")
-            elif self.lower == math.inf or self.upper == -math.inf:
-                problems.append(f"{label}: lower={self.lower}, upper={self.upper} admits no value")
-            elif math.isinf(self.lower) and math.isinf(self.upper):
+            elif lower == math.inf or upper == -math.inf:
+                problems.append(f"{label}: lower={lower}, upper={upper} admits no value")
+            elif math.isinf(lower) and math.isinf(upper):
                 problems.append(f"{label} has neither a lower nor an upper bound: give at least one")
-            elif self.lower > self.upper:
-                problems.append(
-                    f"{label}: lower={self.lower:g} is above upper={self.upper:g}: nothing can satisfy it"
-                )
-            else:
-                problems += [
-                    f"{label}: {side}={value:g} must be at most {LARGEST_NUMBER:g} in size, or infinite"
-                    for side, value in (("lower", self.lower), ("upper", self.upper))
-                    if math.isfinite(value) and abs(value) > LARGEST_NUMBER
-                ]
+            elif lower > upper:
+                problems.append(f"{label}: lower={lower:g} is above upper={upper:g}: nothing can satisfy it")
+            problems += [
+                f"{label}: {side}={value:g} must be at most {LARGEST_NUMBER:g} in size, or infinite"
+                for side, value in (("lower", lower), ("upper", upper))
+                if not problems and LARGEST_NUMBER < abs(value) < math.inf
+            ]
         if problems:
             raise InputError(problems)
 
@@ -98,9 +93,6 @@ class LinearConstraint:
         if self.least <= activity <= self.most:
             return 0.0
         return max(activity - self.upper, self.lower - activity)
-
-
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,10 +124,9 @@ class Segments:
         prices = self.prices if size_of(self.prices) else np.zeros(m)
         put(self, "prices", numeric("segment prices", prices, (m,), problems))
         for name, values in (("cost", self.costs), ("price", self.prices)):
-            if np.any(values < 0):
-                s = int(np.flatnonzero(values < 0)[0])
+            for s in np.flatnonzero(values < 0)[:1]:
                 problems.append(f"the {name} of segment {s} is {values[s]:g}: it must be >= 0")
-        put(self, "needs", _matrix(self.needs, m, problems))
+        put(self, "needs", _needs(self.needs, m, problems))
         if problems:
             raise InputError(problems)
 
@@ -182,17 +173,13 @@ class Segments:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; `needs` as indices, `prices` where there are any."""
-        data: dict[str, Any] = {
-            "costs": self.costs.tolist(),
-            "needs": [np.flatnonzero(row).tolist() for row in self.needs],
-        }
+        needs = [np.flatnonzero(row).tolist() for row in self.needs]
+        data: dict[str, Any] = {"costs": self.costs.tolist(), "needs": needs}
         return {**data, "prices": self.prices.tolist()} if self.prices.any() else data
 
     @classmethod
     def from_dict(cls, data: Any) -> Segments:
-        """Return the segments of a JSON object with keys costs, needs (lists of indices) and optionally
-        prices.
-        """
+        """Return the segments of a JSON object: costs, needs (lists of indices), and optionally prices."""
         if not isinstance(data, dict):
             raise InputError("segments is not an object with 'costs', 'needs' and optionally 'prices'")
         keys = ("costs", "needs", "prices")
@@ -204,7 +191,7 @@ class Segments:
         return cls(data["costs"], data["needs"], np.zeros(0) if prices is None else prices)
 
 
-def _matrix(given: Any, m: int, problems: list[str]) -> BoolArray:
+def _needs(given: Any, m: int, problems: list[str]) -> BoolArray:
     """`needs` as a read-only boolean matrix; problems noted."""
     matrix = np.zeros((0, m), dtype=bool)
     if isinstance(given, np.ndarray) and given.dtype == np.bool_:
@@ -212,12 +199,12 @@ def _matrix(given: Any, m: int, problems: list[str]) -> BoolArray:
             matrix = given.copy()
         else:
             problems.append(f"needs has shape {given.shape}, expected (items, {m}): one column per segment")
-    elif isinstance(given, (str, bytes)) or not isinstance(given, (Sequence, np.ndarray)):
+    elif not _is_list(given):
         problems.append("needs is neither a boolean matrix nor a list of lists of segments' indices")
     else:
         matrix = np.zeros((len(given), m), dtype=bool)
         for i, row in enumerate(given):
-            if isinstance(row, (str, bytes)) or not isinstance(row, (Sequence, np.ndarray)):
+            if not _is_list(row):
                 problems.append(f"needs[{i}] is {row!r}, expected a list of segments' indices")
                 continue
             for s in row:
@@ -229,6 +216,10 @@ def _matrix(given: Any, m: int, problems: list[str]) -> BoolArray:
                     matrix[i, s] = True
     matrix.flags.writeable = False
     return matrix
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,10 +248,9 @@ class SelectionProgram:
         n = size_of(self.linear)
         put(self, "linear", numeric("linear", self.linear, (n,), problems))
         put(self, "costs", numeric("costs", self.costs, (n,), problems))
-        if np.any(self.costs < 0):
-            i = int(np.flatnonzero(self.costs < 0)[0])
+        for i in np.flatnonzero(self.costs < 0)[:1]:
             problems.append(f"costs[{i}] is {self.costs[i]:g}: costs must be >= 0")
-        put(self, "pairwise", self._checked_pairwise(n, problems))
+        put(self, "pairwise", _pairs(self.pairwise, n, problems))
         put(self, "budget", number("budget", self.budget, problems))
         if not math.isfinite(self.budget):
             problems.append(f"budget is {self.budget}, expected a finite number of tokens")
@@ -274,7 +264,7 @@ class SelectionProgram:
                 problems.append(
                     f"row '{row.name}' has {row.coefficients.size} coefficients, expected {n}: one per item"
                 )
-        put(self, "fixed", self._checked_fixed(n, problems))
+        put(self, "fixed", _fixed(self.fixed, n, problems))
         shared = self.segments
         if shared is not None and not isinstance(shared, Segments):
             problems.append(f"segments is a {type(shared).__name__}, expected Segments")
@@ -284,53 +274,6 @@ class SelectionProgram:
             put(self, "segments", None)
         if problems:
             raise InputError(problems)
-
-    def _checked_pairwise(self, n: int, problems: list[str]) -> FloatArray:
-        before = len(problems)
-        matrix = numeric("pairwise", self.pairwise, (n, n), problems)
-        if len(problems) > before or n == 0:
-            return matrix
-        exact = bool((matrix == matrix.T).all())
-        if not exact:
-            scale = max(1.0, float(np.max(np.abs(matrix))))
-            skew = np.abs(matrix - matrix.T)
-            if float(np.max(skew)) > 1e-9 * scale:
-                i, j = (int(k) for k in np.unravel_index(int(np.argmax(skew)), skew.shape))
-                problems.append(
-                    f"pairwise is not symmetric: entry ({i}, {j}) is {matrix[i, j]:g}, "
-                    f"({j}, {i}) is {matrix[j, i]:g}; use (P + P.T) / 2"
-                )
-        if np.any(np.diagonal(matrix) != 0):
-            i = int(np.flatnonzero(np.diagonal(matrix))[0])
-            problems.append(
-                f"pairwise[{i}, {i}] is {matrix[i, i]:g}, expected 0: since x^2 = x, move it into `linear` "
-                "as minus one half of it"
-            )
-        if not exact and len(problems) == before:
-            matrix = (matrix + matrix.T) / 2
-            matrix.flags.writeable = False
-        return matrix
-
-    def _checked_fixed(self, n: int, problems: list[str]) -> NDArray[np.int8]:
-        given = self.fixed
-        if type(given) is np.ndarray and given.dtype == np.int8 and given.shape == (n,):
-            array = given.copy()
-            array.flags.writeable = False
-            if ((array >= -1) & (array <= 1)).all():
-                return array
-        if given is not None and not isinstance(given, Iterable):
-            problems.append(f"fixed is {given!r}, expected a list with an entry for each item")
-            return np.full(n, -1, dtype=np.int8)
-        values = [-1] * n if given is None else [-1 if v is None else v for v in given]
-        if len(values) != n:
-            problems.append(f"fixed has {len(values)} entries, expected {n}")
-        elif any(v not in (-1, 0, 1) for v in values):
-            problems.append("fixed may hold only 0 (out), 1 (in) and -1 or null (free)")
-        else:
-            array = np.array(values, dtype=np.int8)
-            array.flags.writeable = False
-            return array
-        return np.full(n, -1, dtype=np.int8)
 
     def with_values(self, linear: FloatArray, segments: Segments | None) -> SelectionProgram:
         """Return the program with other values, and segments that differ in their prices alone; the rest
@@ -378,18 +321,16 @@ class SelectionProgram:
 
     @cached_property
     def value_scale(self) -> float:
-        """The scale of the objective: the largest value of an item, or benefit of a pair; without gains, the
-        smallest loss.
-
-        Tolerances of proofs are relative to it. Items that are fixed or do not fit the budget do not count,
-        nor do penalties and prices of segments.
+        """What tolerances of proofs are relative to: the largest value of an item, or benefit of a pair;
+        without gains, the smallest loss. What is fixed or does not fit the budget does not count, nor do
+        penalties and prices of segments.
         """
         assert self.fixed is not None
         alone = self.alone
-        open_items = (self.fixed < 0) & (alone <= self.most_cost)
-        gain = float(self.linear[open_items].max(initial=0.0))
+        fits = alone <= self.most_cost
+        gain = float(self.linear[(self.fixed < 0) & fits].max(initial=0.0))
         if float(self.pairwise.min(initial=0.0)) < 0:
-            within = (self.fixed != 0) & (alone <= self.most_cost)
+            within = (self.fixed != 0) & fits
             i, j = np.nonzero(np.triu(self.pairwise < 0) & np.logical_and.outer(within, within))
             costs = alone[i] + alone[j]
             if self.segments is not None:
@@ -436,23 +377,14 @@ class SelectionProgram:
         """Plain data for JSON; infinite bounds become null."""
         assert self.fixed is not None
         shared = {} if self.segments is None else {"segments": self.segments.to_dict()}
-        return {
-            "linear": self.linear.tolist(),
-            "pairwise": self.pairwise.tolist(),
-            "costs": self.costs.tolist(),
-            "budget": self.budget,
-            "rows": [
-                {
-                    "name": row.name,
-                    "coefficients": row.coefficients.tolist(),
-                    "lower": row.lower if math.isfinite(row.lower) else None,
-                    "upper": row.upper if math.isfinite(row.upper) else None,
-                }
-                for row in self.rows
-            ],
-            "fixed": [None if v < 0 else int(v) for v in self.fixed],
-            **shared,
-        }
+        rows = [
+            {"name": row.name, "coefficients": row.coefficients.tolist()}
+            | {side: v if math.isfinite(v := getattr(row, side)) else None for side in ("lower", "upper")}
+            for row in self.rows
+        ]
+        arrays = {name: getattr(self, name).tolist() for name in ("linear", "pairwise", "costs")}
+        fixed = [None if v < 0 else int(v) for v in self.fixed]
+        return {**arrays, "budget": self.budget, "rows": rows, "fixed": fixed, **shared}
 
     @classmethod
     def from_dict(cls, data: Any) -> SelectionProgram:
@@ -463,8 +395,8 @@ class SelectionProgram:
         """
         if not isinstance(data, dict):
             raise InputError(f"a program is a JSON object, not {type(data).__name__}")
-        required, more = ("linear", "costs", "budget"), ("pairwise", "rows", "fixed", "segments")
-        known = sorted((*required, *more))
+        required = ("linear", "costs", "budget")
+        known = sorted((*required, "pairwise", "rows", "fixed", "segments"))
         problems = [f"unknown key '{key}': expected {', '.join(known)}" for key in data if key not in known]
         problems += (missing := [f"key '{key}' is missing" for key in required if key not in data])
         rows: list[LinearConstraint] = []
@@ -492,22 +424,14 @@ class SelectionProgram:
             name = str(row.get("name", f"row {k}"))
             made = noting(partial(LinearConstraint, row["coefficients"], name=name, **sides))
             rows += [] if made is None else [made]
-        given = data.get("segments")
+        given, pairs = data.get("segments"), data.get("pairwise")
         shared = None if given is None else noting(lambda: Segments.from_dict(given))
         program = None
         if not missing:
-            n, pairwise = size_of(data["linear"]), data.get("pairwise")
-            program = noting(
-                lambda: cls(
-                    linear=data["linear"],
-                    pairwise=np.zeros((n, n)) if pairwise is None else pairwise,
-                    costs=data["costs"],
-                    budget=data["budget"],
-                    rows=tuple(rows),
-                    fixed=data.get("fixed"),
-                    segments=shared,
-                )
-            )
+            n = size_of(data["linear"])
+            pairs = np.zeros((n, n)) if pairs is None else pairs
+            more: dict[str, Any] = {"rows": tuple(rows), "fixed": data.get("fixed"), "segments": shared}
+            program = noting(lambda: cls(data["linear"], pairs, data["costs"], data["budget"], **more))
         if problems or program is None:
             raise InputError(problems)
         return program
@@ -518,11 +442,58 @@ class SelectionProgram:
         return cls.from_dict(parse_json(text, "the program"))
 
 
+def _pairs(given: Any, n: int, problems: list[str]) -> FloatArray:
+    """`pairwise`, exactly symmetric; problems noted."""
+    before = len(problems)
+    matrix = numeric("pairwise", given, (n, n), problems)
+    if len(problems) > before or n == 0:
+        return matrix
+    exact = bool((matrix == matrix.T).all())
+    if not exact:
+        skew = np.abs(matrix - matrix.T)
+        if float(np.max(skew)) > 1e-9 * max(1.0, float(np.max(np.abs(matrix)))):
+            i, j = (int(k) for k in np.unravel_index(int(np.argmax(skew)), skew.shape))
+            problems.append(
+                f"pairwise is not symmetric: entry ({i}, {j}) is {matrix[i, j]:g}, "
+                f"({j}, {i}) is {matrix[j, i]:g}; use (P + P.T) / 2"
+            )
+    for i in np.flatnonzero(np.diagonal(matrix))[:1]:
+        problems.append(
+            f"pairwise[{i}, {i}] is {matrix[i, i]:g}, expected 0: since x^2 = x, move it into `linear` "
+            "as minus one half of it"
+        )
+    if not exact and len(problems) == before:
+        matrix = (matrix + matrix.T) / 2
+        matrix.flags.writeable = False
+    return matrix
+
+
+def _fixed(given: Any, n: int, problems: list[str]) -> NDArray[np.int8]:
+    """`fixed` as a read-only array; problems noted."""
+    array = np.full(n, -1, dtype=np.int8)
+    known = type(given) is np.ndarray and given.dtype == np.int8 and given.shape == (n,)
+    if known and set(given.tolist()) <= {-1, 0, 1}:
+        array = given.copy()
+    elif given is not None and not isinstance(given, Iterable):
+        problems.append(f"fixed is {given!r}, expected a list with an entry for each item")
+    elif given is not None:
+        values = [-1 if v is None else v for v in given]
+        if len(values) != n:
+            problems.append(f"fixed has {len(values)} entries, expected {n}")
+        elif any(v not in (-1, 0, 1) for v in values):
+            problems.append("fixed may hold only 0 (out), 1 (in) and -1 or null (free)")
+        else:
+            array = np.array(values, dtype=np.int8)
+    array.flags.writeable = False
+    return array
+
+
 def precedence_program(program: SelectionProgram) -> SelectionProgram:
-    """Return the program with its segments as items n, n + 1, ... and a row for every need.
+    """Return the program with its segments as items n, n + 1, ... and a row x_i - y_s <= 0 for every need.
 
     The first n entries of a decision are one of the given program, at the same objective and cost if its
-    segments are no more than those that are needed.
+    segments are no more than those that are needed. This form is tight: without pairs and budget its linear
+    relaxation is integral.
     """
     shared = program.segments
     if shared is None:
@@ -545,9 +516,7 @@ def precedence_program(program: SelectionProgram) -> SelectionProgram:
 
 
 def with_token_price(program: SelectionProgram, price: float) -> SelectionProgram:
-    """Return the program with a price >= 0, in units of the objective, for every token read; shared ones
-    once.
-    """
+    """Return the program with a price >= 0, in units of the objective, for every token that is read."""
     if not is_setting(price):
         raise InputError(f"the price of a token is {price!r}: it must be a number from 0 to 1e50")
     shared = program.segments

@@ -1,7 +1,7 @@
 """From relevance and embeddings to programs: nominal, and robust in two ways.
 
-For items with relevance r_i, embedding mu_i and token cost c_i, a query embedding q and similarity s_ij =
-mu_i . mu_j, the nominal program is
+For items with relevance r_i, embedding mu_i and token cost c_i, a query embedding q and similarity
+s_ij = mu_i . mu_j, the nominal program is
 
     max  sum_i (r_i - lambda_2 - lambda_3 c_i) x_i  -  lambda_1 sum_{i<j} s_ij x_i x_j
 
@@ -41,7 +41,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -96,6 +98,7 @@ def nominal_program(
     n = value.size
     if value.shape != cost.shape or value.ndim != 1:
         raise InputError(f"relevance has shape {value.shape} and costs {cost.shape}, expected (n,) for both")
+    pairwise = np.zeros((n, n))
     if redundancy_weight > 0:
         if similarity is None:
             raise InputError(
@@ -105,15 +108,10 @@ def nominal_program(
         pairwise = redundancy_weight * np.asarray(similarity, dtype=np.float64)
         if pairwise.shape == (n, n):
             np.fill_diagonal(pairwise, 0.0)
-            if not (pairwise == pairwise.T).all():
-                # Products of float32 rows differ in the last bits across the diagonal; the program refuses
-                # more.
-                mean = (pairwise + pairwise.T) / 2
-                skew = np.abs(pairwise - mean)
-                if np.all(skew <= 1e-5 * (redundancy_weight + np.abs(mean))):  # not where there is a NaN
-                    pairwise = mean
-    else:
-        pairwise = np.zeros((n, n))
+            # Products of float32 rows differ in the last bits across the diagonal; the program refuses more.
+            mean = (pairwise + pairwise.T) / 2
+            if np.all(np.abs(pairwise - mean) <= 1e-5 * (redundancy_weight + np.abs(mean))):
+                pairwise = mean
     if benefit is not None:
         gain = np.array(benefit, dtype=np.float64)
         if gain.shape != (n, n) or not np.all(gain >= 0):
@@ -122,14 +120,9 @@ def nominal_program(
         pairwise = pairwise - gain
     if pairwise.shape == (n, n):
         pairwise.flags.writeable = False  # nobody else's: the program need not copy it
-    return SelectionProgram(
-        linear=value - passage_penalty - token_price * cost,
-        pairwise=pairwise,
-        costs=cost,
-        budget=budget,
-        rows=tuple(rows),
-        fixed=None if fixed is None else np.asarray(fixed),
-    )
+    marks = None if fixed is None else np.asarray(fixed)
+    values = value - passage_penalty - token_price * cost
+    return SelectionProgram(values, pairwise, cost, budget, tuple(rows), marks)
 
 
 def worst_similarity(embeddings: ArrayLike, uncertainty: UncertaintySet) -> FloatArray:
@@ -147,20 +140,14 @@ def termwise_program(
     costs: ArrayLike,
     budget: float,
     uncertainty: UncertaintySet,
-    *,
-    redundancy_weight: float = 0.0,
-    passage_penalty: float = 0.0,
-    token_price: float = 0.0,
-    rows: Sequence[LinearConstraint] = (),
-    fixed: Sequence[int] | NDArray[np.int8] | None = None,
+    **settings: Any,
 ) -> SelectionProgram:
     """Return the termwise robust counterpart: safe against every perturbation in the set.
 
     relevance (n,): q . mu_i, or any score that falls by at most the fall of that inner product.
     embeddings (n, d): mu_i, which may really lie anywhere in the uncertainty set around it.
     query_embedding (d,): q, taken as exact.
-    costs, budget, redundancy_weight, passage_penalty, token_price, rows, fixed: as in `nominal_program`; with
-        radius 0 both programs are the same.
+    costs, budget, settings: as in `nominal_program` (without `benefit`); with radius 0 both are the same.
     """
     mu = np.asarray(embeddings, dtype=np.float64)
     q = np.asarray(query_embedding, dtype=np.float64)
@@ -172,17 +159,8 @@ def termwise_program(
         raise InputError(f"embeddings has shape {mu.shape}, expected ({n}, d)")
     if q.shape != (mu.shape[1],):
         raise InputError(f"query_embedding has shape {q.shape}, expected ({mu.shape[1]},)")
-    return nominal_program(
-        value - uncertainty.support(q, n),
-        worst_similarity(mu, uncertainty),
-        costs,
-        budget,
-        redundancy_weight=redundancy_weight,
-        passage_penalty=passage_penalty,
-        token_price=token_price,
-        rows=rows,
-        fixed=fixed,
-    )
+    worst = value - uncertainty.support(q, n), worst_similarity(mu, uncertainty)
+    return nominal_program(*worst, costs, budget, **settings)
 
 
 _SAMPLES = 513
@@ -269,36 +247,44 @@ class JointProblem:
     redundancy_weight: float
     benefit: FloatArray | None
     assemble: Callable[[FloatArray, FloatArray], SelectionProgram]
-    similarity: FloatArray = field(init=False)
-    _alpha: FloatArray = field(init=False, repr=False)
-    _beta: FloatArray = field(init=False, repr=False)
-    _product: FloatArray = field(init=False, repr=False)
-    _lowest: FloatArray = field(init=False, repr=False)
-    _bare: SelectionProgram = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "embeddings", np.asarray(self.embeddings, dtype=np.float64))
-        put(self, "query", np.asarray(self.query, dtype=np.float64))
+        mu, q = (np.asarray(given, dtype=np.float64) for given in (self.embeddings, self.query))
         n = self.n
-        if self.embeddings.ndim != 2 or self.embeddings.shape[0] != n:
-            raise InputError(f"embeddings has shape {self.embeddings.shape}, expected ({n}, d)")
-        if self.query.shape != (self.embeddings.shape[1],):
-            raise InputError(f"query has shape {self.query.shape}, expected ({self.embeddings.shape[1]},)")
-        reach = self.uncertainty.support(self.query, n)
-        alpha, beta = self.value.lines(reach)
-        put(self, "_alpha", alpha)
-        put(self, "_beta", beta)
-        put(self, "_product", self.uncertainty.bilinear(n, self.query.size))
-        put(self, "_lowest", self.value.at(reach))
-        put(self, "_bare", self.assemble(np.zeros(n), np.zeros((n, n))))
-        put(self, "similarity", self.embeddings @ self.embeddings.T)
+        if mu.ndim != 2 or mu.shape[0] != n:
+            raise InputError(f"embeddings has shape {mu.shape}, expected ({n}, d)")
+        if q.shape != (mu.shape[1],):
+            raise InputError(f"query has shape {q.shape}, expected ({mu.shape[1]},)")
+        self.__dict__.update(embeddings=mu, query=q)
+
+    @cached_property
+    def similarity(self) -> FloatArray:
+        """Inner products of the embeddings."""
+        return np.asarray(self.embeddings @ self.embeddings.T)
+
+    @cached_property
+    def _lines(self) -> tuple[FloatArray, FloatArray]:
+        return self.value.lines(self.uncertainty.support(self.query, self.n))
+
+    @cached_property
+    def _product(self) -> FloatArray:
+        return self.uncertainty.bilinear(self.n, self.query.size)
+
+    @cached_property
+    def _lowest(self) -> FloatArray:
+        return self.value.at(self.uncertainty.support(self.query, self.n))
+
+    @cached_property
+    def _bare(self) -> SelectionProgram:
+        return self.assemble(np.zeros(self.n), np.zeros((self.n, self.n)))
 
     def reassembled(self, assemble: Callable[[FloatArray, FloatArray], SelectionProgram]) -> JointProblem:
         """The same problem with another budget or other rows; what does not depend on them is kept."""
+        for name in ("similarity", "_lines", "_product", "_lowest"):
+            getattr(self, name)
         other = copy.copy(self)
-        object.__setattr__(other, "assemble", assemble)
-        object.__setattr__(other, "_bare", assemble(np.zeros(self.n), np.zeros((self.n, self.n))))
+        other.__dict__["assemble"] = assemble
+        other.__dict__.pop("_bare", None)
         return other
 
     @property
@@ -326,9 +312,9 @@ class JointProblem:
 
     def objective(self, chosen: IntArray, delta: FloatArray | None = None) -> float:
         """f(S, delta) for the chosen items, what `assemble` adds apart."""
-        loss = np.zeros(self.n) if delta is None else -(delta @ self.query)
-        mu = self.embeddings[chosen] if delta is None else self.embeddings[chosen] + delta[chosen]
-        value = self.value.at(loss)
+        delta = np.zeros_like(self.embeddings) if delta is None else delta
+        mu = self.embeddings[chosen] + delta[chosen]
+        value = self.value.at(-(delta @ self.query))
         total = mu.sum(axis=0)
         pairs = 0.5 * (float(total @ total) - float(np.einsum("ij,ij->", mu, mu)))
         gain = 0.0
@@ -344,7 +330,7 @@ class JointProblem:
         cross = self.redundancy_weight * (mu.sum(axis=0) - mu)
         radii = self.uncertainty.radii(self.n)[chosen]
         best = np.full(chosen.size, -np.inf)
-        for alpha, beta in zip(self._alpha[:, chosen], self._beta[:, chosen], strict=True):
+        for alpha, beta in zip(*(lines[:, chosen] for lines in self._lines), strict=True):
             away = self.uncertainty.unit_support(cross - np.outer(beta, self.query)) * radii
             best = np.maximum(best, alpha - away)
         product = self._product[np.ix_(chosen, chosen)]
@@ -352,7 +338,7 @@ class JointProblem:
         limit = self.uncertainty.deviations
         if limit is not None and limit < chosen.size:
             # An item that does not deviate has its value at loss 0; others may still lower it through links.
-            still = self._still()[chosen]
+            still = self.value.apart(np.zeros(self.n))[chosen]
             losses = np.sort(np.maximum(still - best, 0.0))[::-1]
             best = np.append(still, -losses[:limit])
             products = np.sort(products)[::-1][: limit * (limit - 1) // 2]
@@ -362,12 +348,8 @@ class JointProblem:
         pairs = 0.5 * float(
             self.similarity[np.ix_(chosen, chosen)].sum() - self.similarity[chosen, chosen].sum()
         )
-        return (
-            float(best.sum())
-            + float(self.rest[chosen].sum())
-            - self.redundancy_weight * (pairs + float(products.sum()))
-            + gain
-        )
+        values = float(best.sum()) + float(self.rest[chosen].sum())
+        return values - self.redundancy_weight * (pairs + float(products.sum())) + gain
 
     def added(self, x: NDArray[np.int8]) -> float:
         """What `assemble` adds to the objective of a decision: prices that no perturbation moves."""
@@ -377,10 +359,6 @@ class JointProblem:
         """Certified lower and upper bounds on the worst case of a decision of the program."""
         chosen, added = np.flatnonzero(x[: self.n]), self.added(x)
         return self.lower(chosen) + added, self.worst(chosen)[1] + added
-
-    def _still(self) -> FloatArray:
-        """Values of items that do not deviate, with all other items at their worst."""
-        return self.value.apart(np.zeros(self.n))
 
     def worst(
         self, chosen: IntArray, *, rng: np.random.Generator | None = None, restarts: int = 0
@@ -428,7 +406,9 @@ class JointProblem:
                 company = total - self.embeddings[i] - delta[i]
                 one = np.array([i])
                 moved = self._move(one, company[None, :])[0]
-                losses[k] = self._loss(int(i), company, moved)
+                # what moving this item alone takes away, curves by their chord
+                chord = self.redundancy_weight * company - self._lines[1][-1, i] * self.query
+                losses[k] = float(chord @ moved)
                 total += moved - delta[i]
                 delta[i] = moved
             if limit is not None and limit < chosen.size:
@@ -441,18 +421,14 @@ class JointProblem:
             last = value
         return delta
 
-    def _loss(self, i: int, company: FloatArray, delta: FloatArray) -> float:
-        """What moving item i alone takes away, curves by their chord."""
-        return float((self.redundancy_weight * company - self._beta[-1, i] * self.query) @ delta)
-
     def _move(self, items: IntArray, company: FloatArray) -> FloatArray:
         """The worst perturbation of each item, given the sum of the other chosen items' embeddings."""
         cross = self.redundancy_weight * company
         radii = self.uncertainty.radii(self.n)[items, None]
         found = np.zeros_like(cross)
         least = np.full(items.size, np.inf)
-        slopes = self._beta if self._beta.shape[0] == 1 else self._beta[:: max(1, self._beta.shape[0] // 6)]
-        for beta in slopes[:, items]:
+        slopes = self._lines[1]
+        for beta in slopes[:: max(1, slopes.shape[0] // 6), items]:
             delta = radii * self.uncertainty.unit_point(cross - np.outer(beta, self.query))
             loss = np.zeros(self.n)
             loss[items] = -(delta @ self.query)

@@ -29,23 +29,18 @@ def passage_count(n: int, minimum: int | None = None, maximum: int | None = None
     given = [(name, v) for name, v in (("min_passages", minimum), ("max_passages", maximum)) if v is not None]
     problems = [p for name, v in given if (p := count_problem(name, v))]
     if not problems and minimum is not None:
+        above = f"min_passages={minimum} is above"
         if maximum is not None and minimum > maximum:
-            problems.append(
-                f"min_passages={minimum} is above max_passages={maximum}: no selection can satisfy both"
-            )
+            problems.append(f"{above} max_passages={maximum}: no selection can satisfy both")
         if minimum > n:
-            problems.append(
-                f"min_passages={minimum} is above the {n} candidates: lower it or retrieve a larger pool"
-            )
+            problems.append(f"{above} the {n} candidates: lower it or retrieve a larger pool")
     if problems:
         raise InputError(problems)
-    rows = []
+    rows, every = [], np.ones(n)
     if minimum:
-        rows.append(
-            LinearConstraint(np.ones(n), lower=minimum, name=f"at least {plural(minimum, 'passage')}")
-        )
+        rows.append(LinearConstraint(every, lower=minimum, name=f"at least {plural(minimum, 'passage')}"))
     if maximum is not None and maximum < n:
-        rows.append(LinearConstraint(np.ones(n), upper=maximum, name=f"at most {plural(maximum, 'passage')}"))
+        rows.append(LinearConstraint(every, upper=maximum, name=f"at most {plural(maximum, 'passage')}"))
     return rows
 
 
@@ -70,9 +65,7 @@ def source_caps(sources: Sequence[str], cap: int | Mapping[str, int]) -> list[Li
 def fixed_values(
     ids: Sequence[str], must_include: Iterable[str] = (), must_exclude: Iterable[str] = ()
 ) -> NDArray[np.int8]:
-    """Return 1, 0, or -1 (free) for each passage. Ids that are no candidates may be excluded, not
-    included.
-    """
+    """Return 1, 0, or -1 (free) for each passage. Ids of no candidates may be excluded, not included."""
     included, excluded = set(must_include), set(must_exclude)
     problems = [
         f"'{i}' is in both must_include and must_exclude: keep one" for i in sorted(included & excluded)
@@ -101,9 +94,8 @@ def share_rows(labels: Sequence[str], share: float) -> list[LinearConstraint]:
     for label in dict.fromkeys(labels):
         if label and part < 1:
             row = part.denominator * (given == label).astype(np.float64) - part.numerator
-            rows.append(
-                LinearConstraint(row, upper=0, name=f"at most {share:.3g} of all from source '{label}'")
-            )
+            name = f"at most {share:.3g} of all from source '{label}'"
+            rows.append(LinearConstraint(row, upper=0, name=name))
     return rows
 
 
@@ -115,26 +107,20 @@ def coverage_rows(clusters: Sequence[str], least: int = 1) -> list[LinearConstra
         member = (given == label).astype(np.float64)
         if label and least > 0:
             count = min(least, int(member.sum()))
-            rows.append(
-                LinearConstraint(member, lower=count, name=f"at least {count} from cluster '{label}'")
-            )
+            name = f"at least {count} from cluster '{label}'"
+            rows.append(LinearConstraint(member, lower=count, name=name))
     return rows
 
 
 def change_rows(ids: Sequence[str], previous: Iterable[str], most: int) -> list[LinearConstraint]:
-    """At most `most` passages added to a previous selection or removed; those that are no candidates do
-    not count.
-    """
+    """At most `most` passages added to a previous selection or removed; of the candidates alone."""
     kept = set(previous)
     sign = np.array([-1.0 if i in kept else 1.0 for i in ids])
     upper = most - float((sign < 0).sum())
     if upper >= float((sign > 0).sum()):
         return []
-    return [
-        LinearConstraint(
-            sign, upper=upper, name=f"at most {plural(most, 'change')} against the previous selection"
-        )
-    ]
+    name = f"at most {plural(most, 'change')} against the previous selection"
+    return [LinearConstraint(sign, upper=upper, name=name)]
 
 
 def conflict_rows(ids: Sequence[str], pairs: Iterable[tuple[int, int]]) -> list[LinearConstraint]:
@@ -207,7 +193,8 @@ def with_soft_rows(program: SelectionProgram, soft: Sequence[SoftRow]) -> Select
     """Add soft rows: violations are slack items behind the program's own, without tokens, in sizes 1, 2,
     4, ..., whose linear values are minus their prices.
     """
-    n = program.n
+    if not soft:
+        return program
     sizes: list[tuple[int, float, float]] = []  # (soft row, coefficient, linear value)
     for k, part in enumerate(soft):
         least = float(np.minimum(part.row.coefficients, 0).sum())
@@ -219,38 +206,30 @@ def with_soft_rows(program: SelectionProgram, soft: Sequence[SoftRow]) -> Select
                 take = min(size, left)
                 sizes.append((k, sign * take, -part.price * take))
                 left, size = left - take, 2 * size
-    m = len(sizes)
-    if not soft:
-        return program
-    assert program.fixed is not None
-    rows = [replace(row, coefficients=np.append(row.coefficients, np.zeros(m))) for row in program.rows]
+    extended = _with_items(program, [value for *_, value in sizes], -1)
+    rows = list(extended.rows)
     for k, part in enumerate(soft):
         slack = np.array([coefficient if at == k else 0.0 for at, coefficient, _ in sizes])
         rows.append(replace(part.row, coefficients=np.append(part.row.coefficients, slack)))
-    pairwise = np.zeros((n + m, n + m))
-    pairwise[:n, :n] = program.pairwise
-    return SelectionProgram(
-        linear=np.append(program.linear, [value for *_, value in sizes]),
-        pairwise=pairwise,
-        costs=np.append(program.costs, np.zeros(m)),
-        budget=program.budget,
-        rows=tuple(rows),
-        fixed=np.append(program.fixed, np.full(m, -1)),
-        segments=program.segments and program.segments.with_items(m),
-    )
+    return replace(extended, rows=tuple(rows))
 
 
 def with_constant(program: SelectionProgram, value: float) -> SelectionProgram:
     """The program with a constant in its objective: one more item, which is always in and has no cost."""
-    if value == 0:
-        return program
+    return program if value == 0 else _with_items(program, [value], 1)
+
+
+def _with_items(program: SelectionProgram, values: Sequence[float], fixed: int) -> SelectionProgram:
+    """The program with more items behind its own, without tokens and in no row."""
+    m = len(values)
     assert program.fixed is not None
+    rows = [replace(row, coefficients=np.append(row.coefficients, np.zeros(m))) for row in program.rows]
     return SelectionProgram(
-        linear=np.append(program.linear, value),
-        pairwise=np.pad(program.pairwise, (0, 1)),
-        costs=np.append(program.costs, 0.0),
+        linear=np.append(program.linear, values),
+        pairwise=np.pad(program.pairwise, (0, m)),
+        costs=np.append(program.costs, np.zeros(m)),
         budget=program.budget,
-        rows=tuple(replace(row, coefficients=np.append(row.coefficients, 0.0)) for row in program.rows),
-        fixed=np.append(program.fixed, 1),
-        segments=program.segments and program.segments.with_items(1),
+        rows=tuple(rows),
+        fixed=np.append(program.fixed, np.full(m, fixed)),
+        segments=program.segments and program.segments.with_items(m),
     )

@@ -21,10 +21,10 @@ Price of Robustness, Operations Research 52 (2004).
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -41,6 +41,13 @@ _DUAL: dict[str, float] = {"l2": 2, "l1": np.inf, "linf": 1}
 
 class UncertaintySet(ABC):
     """rho_i K around each of n embeddings, for a shape K that is symmetric about 0."""
+
+    #: How many of the chosen passages may deviate at once; None: all.
+    deviations: int | None = None
+    #: Whether the set can return a worst perturbation, which joint worst cases and attacks need.
+    has_points: bool = True
+    #: Whether nothing can deviate.
+    is_exact: bool
 
     @abstractmethod
     def unit_support(self, a: FloatArray) -> FloatArray:
@@ -62,29 +69,12 @@ class UncertaintySet(ABC):
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; see `uncertainty_from_dict`."""
 
-    @property
-    def deviations(self) -> int | None:
-        """How many of the chosen passages may deviate at once; None: all."""
-        return None
-
-    @property
-    def has_points(self) -> bool:
-        """Whether the set can return a worst perturbation, which joint worst cases and attacks need."""
-        return True
-
-    @property
-    @abstractmethod
-    def is_exact(self) -> bool:
-        """Whether nothing can deviate."""
-
     @abstractmethod
     def radii(self, n: int) -> FloatArray:
         """The radius of each of n passages, shape (n,)."""
 
     def support(self, a: ArrayLike, n: int) -> FloatArray:
-        """Return h_i(a) for every passage i of n and every row of `a`: shape (n,) for (d,), (m, n) for (m,
-        d).
-        """
+        """Return h_i(a) for each passage i of n: shape (n,) for a of shape (d,), (m, n) for (m, d)."""
         return np.asarray(
             np.multiply.outer(self.unit_support(np.asarray(a, dtype=np.float64)), self.radii(n))
         )
@@ -132,15 +122,10 @@ class ScaledSet(UncertaintySet):
             raise InputError(problems)
         radius.flags.writeable = False
         object.__setattr__(self, "radius", radius)
+        object.__setattr__(self, "is_exact", not np.any(radius > 0))
 
     def _shape_problems(self) -> list[str]:
-        """What is wrong with the shape."""
         return []
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether all radii are 0."""
-        return not np.any(np.asarray(self.radius) > 0)
 
     def radii(self, n: int) -> FloatArray:
         """The radius of each of n passages, shape (n,)."""
@@ -149,8 +134,8 @@ class ScaledSet(UncertaintySet):
             raise InputError(f"radius has {radius.size} values, expected one number or {n}: one per passage")
         return np.broadcast_to(radius, (n,)).astype(np.float64)
 
-    def _radius_data(self) -> Any:
-        return np.asarray(self.radius).tolist()
+    def _data(self, name: str, **shape: Any) -> dict[str, Any]:
+        return {"set": name, "radius": np.asarray(self.radius).tolist(), **shape}
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,8 +157,7 @@ class NormBall(ScaledSet):
         if self.norm == "linf":
             return np.sign(a)
         if self.norm == "l2":
-            length = np.linalg.norm(a, axis=1, keepdims=True)
-            return np.asarray(a / np.where(length > 0, length, 1.0))
+            return _unit(a)
         point = np.zeros_like(a)
         rows, largest = np.arange(a.shape[0]), np.argmax(np.abs(a), axis=1)
         point[rows, largest] = np.sign(a[rows, largest])
@@ -189,7 +173,13 @@ class NormBall(ScaledSet):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"set": self.norm, "radius": self._radius_data()}
+        return self._data(self.norm)
+
+
+def _unit(a: FloatArray) -> FloatArray:
+    """Rows of length 1; zeros stay."""
+    length = np.linalg.norm(a, axis=1, keepdims=True)
+    return np.asarray(a / np.where(length > 0, length, 1.0))
 
 
 def _whole(name: str, value: Any, least: int) -> list[str]:
@@ -199,9 +189,7 @@ def _whole(name: str, value: Any, least: int) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class SparseBox(ScaledSet):
-    """At most `k` >= 1 coordinates of an embedding move, each by at most its radius; `protected` ones
-    never.
-    """
+    """At most `k` >= 1 coordinates move, each by at most the radius; `protected` ones never."""
 
     k: int = 1
     protected: tuple[int, ...] = ()
@@ -248,12 +236,7 @@ class SparseBox(ScaledSet):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "set": "sparse_box",
-            "radius": self._radius_data(),
-            "k": int(self.k),
-            "protected": [int(j) for j in self.protected],
-        }
+        return self._data("sparse_box", k=int(self.k), protected=[int(j) for j in self.protected])
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,38 +259,35 @@ class Ellipsoid(ScaledSet):
         object.__setattr__(self, "factor", factor)
         return []
 
-    @functools.cached_property
+    @cached_property
     def _inverse(self) -> FloatArray:
         return np.asarray(np.linalg.pinv(self.factor), dtype=np.float64)
 
-    @functools.cached_property
+    @cached_property
     def _size(self) -> float:
         return float(np.linalg.norm(self.factor, ord=2) ** 2)
 
-    def _check(self, d: int) -> None:
+    def _checked(self, d: int) -> FloatArray:
         if d != self.factor.shape[0]:
             raise InputError(f"the ellipsoid has {self.factor.shape[0]} dimensions, the embeddings {d}")
+        return self.factor
 
     def unit_support(self, a: FloatArray) -> FloatArray:
         """|L'a|."""
-        self._check(a.shape[-1])
-        return np.asarray(np.linalg.norm(a @ self.factor, axis=-1))
+        return np.asarray(np.linalg.norm(a @ self._checked(a.shape[-1]), axis=-1))
 
     def unit_point(self, a: FloatArray) -> FloatArray:
         """L L'a / |L'a|."""
-        self._check(a.shape[1])
-        inner = a @ self.factor
-        length = np.linalg.norm(inner, axis=1, keepdims=True)
-        return np.asarray((inner / np.where(length > 0, length, 1.0)) @ self.factor.T)
+        return np.asarray(_unit(a @ self._checked(a.shape[1])) @ self.factor.T)
 
     def unit_bilinear(self, d: int) -> float:
         """The square of L's largest singular value."""
-        self._check(d)
+        self._checked(d)
         return self._size
 
     def gauge(self, u: FloatArray) -> FloatArray:
         """Length of the shortest preimage under L; infinite outside its range."""
-        self._check(u.shape[1])
+        self._checked(u.shape[1])
         preimage = u @ self._inverse.T
         off = np.linalg.norm(preimage @ self.factor.T - u, axis=1)
         size = np.linalg.norm(u, axis=1)
@@ -315,7 +295,7 @@ class Ellipsoid(ScaledSet):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"set": "ellipsoid", "radius": self._radius_data(), "factor": self.factor.tolist()}
+        return self._data("ellipsoid", factor=self.factor.tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,15 +314,11 @@ class OwnSet(ScaledSet):
     maximiser: Callable[[FloatArray], FloatArray] | None = None
 
     def _shape_problems(self) -> list[str]:
+        object.__setattr__(self, "has_points", self.maximiser is not None)
         problems = [] if callable(self.function) else ["function must be callable: it maps a to h(a)"]
         if not is_setting(self.bilinear_bound):
             problems.append(f"bilinear_bound={self.bilinear_bound!r} must be from 0 to {LARGEST_SETTING:g}")
         return problems
-
-    @property
-    def has_points(self) -> bool:
-        """Whether there is a maximiser."""
-        return self.maximiser is not None
 
     def unit_support(self, a: FloatArray) -> FloatArray:
         """Your function, its shape and sign checked."""
@@ -383,6 +359,10 @@ class OwnSet(ScaledSet):
         raise InputError("an uncertainty set with a custom support function cannot be written as JSON")
 
 
+def _of_base(name: str) -> Callable[..., Any]:
+    return lambda self, *given: getattr(self.base, name)(*given)
+
+
 @dataclass(frozen=True, eq=False)
 class DeviationBudget(UncertaintySet):
     """At most `gamma` >= 0 of the chosen passages deviate, each within the set `base`."""
@@ -395,41 +375,11 @@ class DeviationBudget(UncertaintySet):
             raise InputError("a budget of deviations is over one of the other sets: DeviationBudget(base, 2)")
         if problems := _whole("gamma", self.gamma, 0):
             raise InputError(problems)
+        exact = self.gamma == 0 or self.base.is_exact
+        self.__dict__.update(deviations=int(self.gamma), is_exact=exact, has_points=self.base.has_points)
 
-    @property
-    def deviations(self) -> int | None:
-        """gamma."""
-        return int(self.gamma)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether nothing can deviate."""
-        return self.gamma == 0 or self.base.is_exact
-
-    @property
-    def has_points(self) -> bool:
-        """Whether the base set has."""
-        return self.base.has_points
-
-    def radii(self, n: int) -> FloatArray:
-        """Those of the base set."""
-        return self.base.radii(n)
-
-    def unit_support(self, a: FloatArray) -> FloatArray:
-        """That of the base set."""
-        return self.base.unit_support(a)
-
-    def unit_point(self, a: FloatArray) -> FloatArray:
-        """That of the base set."""
-        return self.base.unit_point(a)
-
-    def unit_bilinear(self, d: int) -> float:
-        """That of the base set."""
-        return self.base.unit_bilinear(d)
-
-    def gauge(self, u: FloatArray) -> FloatArray:
-        """That of the base set."""
-        return self.base.gauge(u)
+    radii, unit_support, unit_point = map(_of_base, ("radii", "unit_support", "unit_point"))
+    unit_bilinear, gauge = map(_of_base, ("unit_bilinear", "gauge"))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -442,14 +392,15 @@ def uncertainty_from_dict(data: Any) -> UncertaintySet:
     ``{"set": "l2" | "l1" | "linf", "radius": ...}``, ``{"set": "sparse_box", "radius", "k", "protected"}``,
     ``{"set": "ellipsoid", "radius", "factor"}`` or ``{"set": "deviations", "gamma", "base": {...}}``.
     """
+
+    def budget(gamma: Any, base: Any) -> UncertaintySet:
+        return DeviationBudget(uncertainty_from_dict(base), gamma)
+
     kinds: dict[str, tuple[Callable[..., UncertaintySet], set[str]]] = {
-        **{name: (functools.partial(NormBall, norm=name), {"radius"}) for name in get_args(Norm)},
+        **{name: (partial(NormBall, norm=name), {"radius"}) for name in get_args(Norm)},
         "sparse_box": (SparseBox, {"radius", "k", "protected"}),
         "ellipsoid": (Ellipsoid, {"radius", "factor"}),
-        "deviations": (
-            lambda gamma, base: DeviationBudget(uncertainty_from_dict(base), gamma),
-            {"gamma", "base"},
-        ),
+        "deviations": (budget, {"gamma", "base"}),
     }
     if not isinstance(data, dict) or data.get("set") not in kinds:
         raise InputError(f"an uncertainty set is an object whose 'set' is one of {', '.join(kinds)}")
