@@ -349,9 +349,9 @@ def questions_of(found: Opened, questions: str | None) -> Dataset:
     if questions is None and found.kind not in ("set", "layout", "documents"):
         raise DataError(f"{found.source} has no questions: give them with --questions")
     data = questions or found.source
-    return Dataset(
-        source_name(data), tuple(found.index.passages), load_questions(data), left_out=found.left_out
-    )
+    passages, asked = tuple(found.index.passages), load_questions(data)
+    is_store = found.kind == "store"
+    return Dataset(source_name(data), passages, asked, left_out=found.left_out, unlisted=is_store)
 
 
 def check_fits(selector: Selector, index: CorpusIndex) -> None:

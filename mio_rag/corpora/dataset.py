@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mio_rag.documents.files import LeftOut
@@ -12,7 +13,6 @@ from mio_rag.errors import DataError
 from mio_rag.types import Passage, Question, is_text
 
 _SHOWN = 10  # problems of one kind that are listed
-
 
 #: Ends the message about a set without questions.
 NEEDS_QUESTIONS = (
@@ -27,6 +27,7 @@ class Dataset:
     passages: unique ids, at least one.
     questions: may be empty; gold ids refer to passages of the corpus, gold sources to their sources.
     closed_book: there is no corpus: the questions are asked of what a model knows by itself.
+    unlisted: the corpus is a store, whose passages are not listed here, so that gold ids cannot be checked.
     left_out: files of a folder of documents that are not in the corpus, and why.
 
     Raises `DataError` for an empty corpus, repeated ids, or gold passages or documents that are not in the
@@ -38,15 +39,17 @@ class Dataset:
     questions: tuple[Question, ...]
     closed_book: bool = False
     left_out: tuple[LeftOut, ...] = ()
+    unlisted: bool = False
 
     def __post_init__(self) -> None:
         problems: list[str] = []
         if self.closed_book and self.passages:
             problems.append(f"'{self.name}' is closed book but has {len(self.passages)} passages: choose one")
-        if not self.passages and not self.closed_book:
+        if not self.passages and not self.closed_book and not self.unlisted:
             problems.append(f"the corpus of '{self.name}' is empty: it needs at least one passage")
         for what, items in (("passage", self.passages), ("question", self.questions)):
-            repeated = _repeated(item.id for item in items)
+            counts = Counter(item.id for item in items)
+            repeated = [i for i, count in counts.items() if count > 1]
             problems += [
                 f"{what} id '{i}' occurs more than once: ids must be unique" for i in repeated[:_SHOWN]
             ]
@@ -61,6 +64,7 @@ class Dataset:
         ids, sources = {p.id for p in self.passages}, {p.source for p in self.passages}
         unknown = [(q, "passage", g) for q in self.questions for g in q.gold_ids if g not in ids]
         unknown += [(q, "document", g) for q in self.questions for g in q.gold_sources if g not in sources]
+        unknown = [] if self.unlisted else unknown
         problems += [
             f"question '{q.id}' names gold {what} '{g}', which is not in the corpus"
             for q, what, g in unknown[:_SHOWN]
@@ -71,24 +75,19 @@ class Dataset:
             raise DataError(problems)
 
     def content_hash(self) -> str:
-        """SHA-256 over every passage and question: what a result was measured on."""
+        """Return SHA-256 over every passage and question: what a result was measured on."""
         digest = hashlib.sha256()
         for p in self.passages:
             known = [] if p.start is None else [p.start]
-            digest.update(
-                json.dumps([p.id, p.title, p.text, p.source, *known, *filter(None, [p.date])]).encode()
-            )
+            row = [p.id, p.title, p.text, p.source, *known, *filter(None, [p.date])]
+            digest.update(json.dumps(row).encode())
         for q in self.questions:
             labels = [q.answers, q.gold_ids, q.gold_sources, q.choices, q.type, *q.evidence]
             digest.update(json.dumps([q.id, q.text, *labels]).encode())
         return digest.hexdigest()
 
 
-def _repeated(ids: Iterable[str]) -> list[str]:
-    seen: set[str] = set()
-    repeated: dict[str, None] = {}
-    for i in ids:
-        if i in seen:
-            repeated[i] = None
-        seen.add(i)
-    return list(repeated)
+def shortened(problems: Sequence[str]) -> list[str]:
+    """Return the first ten problems, and how many more there are."""
+    more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+    return [*problems[:_SHOWN], *more]

@@ -14,19 +14,21 @@ public data sets in `NAMED_DATASETS`, fetched through the `datasets` package.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mio_rag.corpora.dataset import NEEDS_QUESTIONS, Dataset
+from mio_rag.corpora.dataset import NEEDS_QUESTIONS, Dataset, shortened
 from mio_rag.corpora.folder import load_folder
 from mio_rag.corpora.published import (
     PUBLISHED_FORMATS,
+    Paragraphs,
     check_published,
     is_published,
     load_published,
@@ -64,10 +66,9 @@ def check_name(name: str) -> None:
 
 
 def load_named(name: str, limit: int | None = None) -> Dataset:
-    """A public data set of `NAMED_DATASETS`, fetched by the `datasets` package.
+    """Fetch a public data set of `NAMED_DATASETS` by the `datasets` package.
 
-    limit: only the first so many questions (for sets that bring their own paragraphs, also only those
-        paragraphs).
+    limit: only the first so many questions, of sets with paragraphs of their own with theirs alone.
     """
     check_name(name)
     library = require("datasets", "datasets", f"data set 'hf:{name}'")
@@ -85,26 +86,13 @@ def load_named(name: str, limit: int | None = None) -> Dataset:
 def convert_rows(
     name: str, corpus: Iterable[Mapping[str, Any]], questions: Iterable[Mapping[str, Any]]
 ) -> Dataset:
-    """Rows in the published format of a named data set -> the layout's types.
-
-    name: a key of `NAMED_DATASETS`; it decides the format.
-    corpus, questions: rows as the `datasets` package yields them.
-    """
-    if name not in NAMED_DATASETS:
-        raise DataError(f"data set '{name}' is unknown: choose one of {', '.join(NAMED_DATASETS)}")
+    """Convert rows of a named data set, as the `datasets` package yields them."""
+    check_name(name)
     if name.startswith("rag-mini"):
         return _convert_rag_mini(name, corpus, questions)
-    passages: dict[tuple[str, str], Passage] = {}
-
-    def enter(title: str, text: str) -> str:
-        key = (title, text)
-        if key not in passages:
-            passages[key] = Passage(f"{name}-{len(passages):06d}", text, title=title, source=title)
-        return passages[key].id
-
-    convert = _ROWS[name]
-    converted = [question for row in questions if (question := convert(row, enter)) is not None]
-    return Dataset(name, tuple(passages.values()), tuple(converted))
+    paragraphs = Paragraphs(name)
+    made = [_ROWS[name](row, paragraphs.enter) for row in questions]
+    return Dataset(name, paragraphs.all, tuple(question for question in made if question is not None))
 
 
 def _convert_rag_mini(
@@ -127,8 +115,7 @@ def _convert_rag_mini(
     return Dataset(name, passages, tuple(converted))
 
 
-#: Enters a paragraph (title, text) into the corpus, once, and gives its id.
-_Enter = Callable[[str, str], str]
+_Enter = Callable[[str, str], str]  # of `Paragraphs`
 
 
 def _hotpot_question(row: Mapping[str, Any], enter: _Enter) -> Question:
@@ -177,7 +164,6 @@ _NO_PASSAGES = (
 )
 _README = re.compile(r"readme\.\w+", re.IGNORECASE)
 _INDEX = ("manifest.json", "passages.jsonl", "dense.faiss")  # as `mio-rag index` writes them
-_SHOWN = 10  # problems listed before "and N more"
 
 _Item = TypeVar("_Item", Passage, Question)
 
@@ -190,7 +176,7 @@ def load_dataset(
     known: Mapping[str, Read] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
-    """The data set at a path or of a name.
+    """Load the data set at a path or of a name.
 
     source: "demo", a folder in the layout above, a folder of documents, "FORMAT:PATH", or "hf:NAME". What of
         a folder of documents, or of a published set, is not in the corpus is in `Dataset.left_out`. Gold
@@ -201,14 +187,14 @@ def load_dataset(
     of documents, if nothing in it can be read.
     """
     check_source(source)
-    folder = Path(source)
-    named = str(source) == "demo" or str(source).startswith("hf:") or is_published(source)
-    if not named and all((folder / name).is_file() for name in _INDEX):
+    name, folder = str(source), Path(source)
+    is_named = name == "demo" or name.startswith("hf:") or is_published(source)
+    if not is_named and all((folder / part).is_file() for part in _INDEX):
         raise DataError(
             f"'{source}' is an index, not the data that it was built from: name that, or give the questions "
             "with --questions"
         )
-    if not named and folder.is_dir() and _find(folder, "corpus") is None:
+    if not is_named and folder.is_dir() and _find(folder, "corpus") is None:
         most = MAX_BYTES if max_bytes is None else max_bytes
         return _documents(folder, bool(follow_links), most, known, progress)
     if follow_links is not None or max_bytes is not None:
@@ -216,20 +202,15 @@ def load_dataset(
             f"'{source}' is not a folder of documents: follow_links and max_bytes apply only to one; leave "
             "them out"
         )
-    if str(source) == "demo":
+    if name == "demo":
         return _load_layout(Path(__file__).parents[1] / "data" / "demo", "demo")
-    if str(source).startswith("hf:"):
-        return load_named(str(source)[3:])
-    if is_published(source):
-        return load_published(source)
-    return _load_layout(folder, folder.resolve().name)
+    if name.startswith("hf:"):
+        return load_named(name[3:])
+    return load_published(source) if is_published(source) else _load_layout(folder, folder.resolve().name)
 
 
 def check_source(source: str | Path) -> None:
-    """Raise `DataError` where a source plainly names no data set; nothing is read.
-
-    source: as `load_dataset` takes it.
-    """
+    """Raise `DataError` where a source of `load_dataset` plainly names no data set; nothing is read."""
     name = str(source)
     if name.startswith("hf:"):
         check_name(name[3:])
@@ -244,26 +225,18 @@ def check_source(source: str | Path) -> None:
 
 
 def load_passages(path: str | Path) -> Dataset:
-    """The passages of a JSONL file, as in ``corpus.jsonl``; ids may be missing.
+    """Load the passages of a JSONL file, as in ``corpus.jsonl``; ids may be missing.
 
     Raises `DataError` with every malformed line.
     """
-    path, problems, count = Path(path), list[str](), 0
+    path, numbers = Path(path), count(1)
     stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
-
-    def passage(row: Mapping[str, Any]) -> Passage:
-        nonlocal count
-        count += 1
-        return _passage({"id": f"{stem}-{count}", **row})
-
-    passages = tuple(_parsed(path, passage, problems))
-    if problems:
-        raise DataError(_shortened(problems))
-    return Dataset(stem, passages, ())
+    passages = _lines(path, lambda row: _passage({"id": f"{stem}-{next(numbers)}", **row}))
+    return Dataset(stem, tuple(passages), ())
 
 
 def load_questions(source: str | Path) -> tuple[Question, ...]:
-    """The questions at a path or of a name, whether or not there is a corpus beside them.
+    """Load the questions at a path or of a name, with a corpus or without.
 
     source: a folder with questions.jsonl[.gz], such a file, a table in .csv, or what `load_dataset` takes.
         The columns of a table are fields of a line: question, and perhaps answers, evidence and others;
@@ -274,7 +247,7 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     folder = Path(source)
     path = _find(folder, "questions") if folder.is_dir() else None
     if folder.is_file() and folder.name.endswith((".jsonl", ".jsonl.gz")):
-        questions = _questions(folder)
+        questions = _numbered(_lines(folder, _question))
     elif folder.is_file() and folder.name.endswith((".csv", ".csv.gz")):
         questions = _of_table(folder)
     elif is_published(source):
@@ -282,10 +255,26 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     elif path is None or _find(folder, "corpus") is not None:
         questions = load_dataset(source).questions
     else:
-        questions = _questions(path)
+        questions = _numbered(_lines(path, _question))
     if not questions:
         raise DataError(f"'{source}' has no questions: {NEEDS_QUESTIONS}")
     return questions
+
+
+def questions_of(given: Iterable[Question | Mapping[str, Any] | str]) -> tuple[Question, ...]:
+    """Return questions of texts, mappings as in questions.jsonl, or `Question`; `InputError` for the rest."""
+    found, problems = [], list[str]()
+    for k, one in enumerate(given):
+        row = {"question": one} if isinstance(one, str) else one
+        try:
+            if not isinstance(row, Question | Mapping):
+                raise InputError("give a Question, a mapping or a text")
+            found.append(row if isinstance(row, Question) else _question(row))
+        except InputError as error:
+            problems += [f"questions[{k}]: {problem}" for problem in error.problems]
+    if problems:
+        raise InputError(problems)
+    return _numbered(found)
 
 
 def _documents(
@@ -297,90 +286,29 @@ def _documents(
 ) -> Dataset:
     """The documents of a folder, and the questions that lie beside them."""
     path = _find(folder, "questions")
+    how: dict[str, Any] = {"follow_links": follow_links, "max_bytes": max_bytes}
     try:
-        found = load_folder(
-            folder, follow_links=follow_links, max_bytes=max_bytes, known=known, progress=progress
-        )
+        found = load_folder(folder, known=known, progress=progress, **how)
     except DataError as error:
         if path is None:
             raise
         raise DataError([f"'{folder}' has {path.name}, but {_NO_PASSAGES}", *error.problems]) from error
     if path is None:
         return found
-    # What describes a set of questions is not what they are asked of.
-    sources = {p.source for p in found.passages}
-    about = sorted(source for source in sources if _README.fullmatch(source))
-    own = sorted(source for source in sources if _is_report(folder / source))
-    passages = tuple(p for p in found.passages if p.source not in {*about, *own})
+    # What describes a set of questions, or quotes them in a report, is not what they are asked of.
+    sources = sorted({passage.source for passage in found.passages})
+    about = {one: "it describes the questions beside it" for one in sources if _README.fullmatch(one)}
+    reports = [one for one in sources if one.endswith((".html", ".json"))]
+    own = [one for one in reports if (folder / one).with_name("run.json").is_file()]
+    reasons = about | dict.fromkeys(own, "mio-rag wrote it about these questions")
+    passages = tuple(passage for passage in found.passages if passage.source not in reasons)
     if not passages:
         raise DataError(
-            f"'{folder}' has {path.name}, but {_NO_PASSAGES}; {(about + own)[0]} is not one of them"
+            f"'{folder}' has {path.name}, but {_NO_PASSAGES}; {next(iter(reasons))} is not one of them"
         )
     left_out = [one for one in found.left_out if one.path != path.name]
-    left_out += [LeftOut(one, "it describes the questions beside it") for one in about]
-    left_out += [LeftOut(one, "mio-rag wrote it about these questions") for one in own]
-    return Dataset(found.name, passages, _questions(path), left_out=tuple(left_out))
-
-
-def _is_report(path: Path) -> bool:
-    """Whether a file is of a run that lies beside it: it quotes questions and answers."""
-    return path.suffix in (".html", ".json") and (path.parent / "run.json").is_file()
-
-
-def _questions(path: Path) -> tuple[Question, ...]:
-    problems: list[str] = []
-    questions = tuple(_numbered(_parsed(path, _question, problems)))
-    if problems:
-        raise DataError(_shortened(problems))
-    return questions
-
-
-def _of_table(path: Path) -> tuple[Question, ...]:
-    """The questions of a table with a head; a spreadsheet may part its columns by semicolons or tabs."""
-    head = text_of(path).partition("\n")[0]
-    questions, problems = list[Question](), list[str]()
-    for number, (place, row) in enumerate(table_rows(path, max(",;\t", key=head.count), ["question"]), 1):
-        try:
-            if None in row:
-                raise InputError("the line has more cells than the head: put quotes around texts with commas")
-            lists = {
-                key: [one.strip() for one in (row[key] or "").split("|") if one.strip()]
-                for key in _LISTS & set(row)
-            }
-            questions.append(_question({**row, **lists, "id": row.get("id") or str(number)}))
-        except InputError as error:
-            problems += [f"{place}: {problem}" for problem in error.problems]
-    if problems:
-        raise DataError(_shortened(problems))
-    return tuple(questions)
-
-
-def _numbered(questions: Iterable[Question]) -> Iterator[Question]:
-    """Questions without an id get their number, from 1."""
-    for number, one in enumerate(questions, start=1):
-        yield one if one.id else dataclasses.replace(one, id=str(number))
-
-
-def questions_of(given: Iterable[Question | Mapping[str, Any] | str]) -> tuple[Question, ...]:
-    """Return questions that may be texts, or mappings as in questions.jsonl; `InputError` for the rest."""
-    found, problems = [], list[str]()
-    for k, one in enumerate(given):
-        try:
-            row = {"question": one} if isinstance(one, str) else one
-            found.append(row if isinstance(row, Question) else _question(row))
-        except (InputError, TypeError, AttributeError) as error:
-            told = (
-                error.problems if isinstance(error, InputError) else ["give a Question, a mapping or a text"]
-            )
-            problems += [f"questions[{k}]: {problem}" for problem in told]
-    if problems:
-        raise InputError(problems)
-    return tuple(_numbered(found))
-
-
-def _shortened(problems: list[str]) -> list[str]:
-    more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-    return [*problems[:_SHOWN], *more]
+    left_out += [LeftOut(one, reason) for one, reason in reasons.items()]
+    return Dataset(found.name, passages, _numbered(_lines(path, _question)), left_out=tuple(left_out))
 
 
 def _find(folder: Path, stem: str) -> Path | None:
@@ -388,14 +316,28 @@ def _find(folder: Path, stem: str) -> Path | None:
 
 
 def _load_layout(folder: Path, name: str) -> Dataset:
-    problems: list[str] = []
-    corpus, questions = _find(folder, "corpus"), _find(folder, "questions")
+    corpus, asked = _find(folder, "corpus"), _find(folder, "questions")
     assert corpus is not None
-    passages = tuple(_parsed(corpus, _passage, problems))
-    asked = () if questions is None else tuple(_numbered(_parsed(questions, _question, problems)))
+    problems = list[str]()
+    passages = list(_parsed(corpus, _passage, problems))
+    questions = [] if asked is None else list(_parsed(asked, _question, problems))
     if problems:
-        raise DataError(_shortened(problems))
-    return Dataset(name, passages, asked)
+        raise DataError(shortened(problems))
+    return Dataset(name, tuple(passages), _numbered(questions))
+
+
+def _numbered(questions: Iterable[Question]) -> tuple[Question, ...]:
+    """Give questions without an id their number, from 1."""
+    return tuple(one if one.id else replace(one, id=str(k)) for k, one in enumerate(questions, start=1))
+
+
+def _lines(path: Path, build: Callable[[Mapping[str, Any]], _Item]) -> list[_Item]:
+    """Objects built from the lines of a JSONL file; `DataError` with every malformed one."""
+    problems = list[str]()
+    found = list(_parsed(path, build, problems))
+    if problems:
+        raise DataError(shortened(problems))
+    return found
 
 
 def _parsed(path: Path, build: Callable[[Mapping[str, Any]], _Item], problems: list[str]) -> Iterator[_Item]:
@@ -417,31 +359,58 @@ def _parsed(path: Path, build: Callable[[Mapping[str, Any]], _Item], problems: l
         problems.append(f"{path.name} cannot be read: {error}")
 
 
+def _of_table(path: Path) -> tuple[Question, ...]:
+    """The questions of a table with a head; a spreadsheet may part its columns by semicolons or tabs."""
+    head = text_of(path).partition("\n")[0]
+    questions, problems = list[Question](), list[str]()
+    for number, (place, row) in enumerate(table_rows(path, max(",;\t", key=head.count), ["question"]), 1):
+        try:
+            if None in row:
+                raise InputError("the line has more cells than the head: put quotes around texts with commas")
+            lists = {
+                key: [one.strip() for one in (row[key] or "").split("|") if one.strip()]
+                for key in _LISTS & set(row)
+            }
+            questions.append(_question({**row, **lists, "id": row.get("id") or str(number)}))
+        except InputError as error:
+            problems += [f"{place}: {problem}" for problem in error.problems]
+    if problems:
+        raise DataError(shortened(problems))
+    return tuple(questions)
+
+
+# Rows -------------------------------------------------------------------------------------------------------
+
+_PASSAGE = ("id", "text", "title", "source", "start", "end", "date", "metadata")
+_QUESTION = ("id", "question", "answers", "gold_ids", "gold_sources", "choices", "type", "evidence")
+_LISTS = {"answers", "gold_ids", "gold_sources", "choices", "evidence"}
+
+
 def _string(row: Mapping[str, Any], key: str, required: bool = False) -> str:
-    value = row.get(key)
+    value = _plain_id(row.get(key)) if key == "id" else row.get(key)
     if value is None and not required:
         return ""
-    if isinstance(value, int) and not isinstance(value, bool) and key == "id":
-        return str(value)
     if not isinstance(value, str):
         raise InputError(f"'{key}' is {'missing' if value is None else 'not a string'}")
     return value
 
 
-def _strings(row: Mapping[str, Any], key: str, numbers: bool = False) -> tuple[str, ...]:
+def _strings(row: Mapping[str, Any], key: str) -> tuple[str, ...]:
     value = row.get(key)
     if value is None:
         return ()
-    if numbers and isinstance(value, list):  # ids may be whole numbers, here as there
-        value = [str(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value]
+    if isinstance(value, list) and key == "gold_ids":
+        value = list(map(_plain_id, value))
+    if isinstance(value, list) and key == "evidence":  # texts, or objects with a text
+        value = [one.get("text") if isinstance(one, Mapping) else one for one in value]
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
         raise InputError(f"'{key}' is not a list of strings")
     return tuple(value)
 
 
-_PASSAGE = ("id", "text", "title", "source", "start", "end", "date", "metadata")
-_QUESTION = ("id", "question", "answers", "gold_ids", "gold_sources", "choices", "type", "evidence")
-_LISTS = {"answers", "gold_ids", "gold_sources", "choices", "evidence"}
+def _plain_id(value: Any) -> Any:
+    """Return an id that is a whole number as a text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _check_misspelt(row: Mapping[str, Any], fields: Sequence[str]) -> None:
@@ -460,63 +429,34 @@ def _passage(row: Mapping[str, Any]) -> Passage:
     return Passage(
         _string(row, "id", required=True),
         _string(row, "text", required=True),
-        _string(row, "title"),
-        _string(row, "source"),
-        row.get("start"),  # what is no place in a document is refused there
-        row.get("end"),
-        _string(row, "date"),
+        **{name: _string(row, name) for name in ("title", "source", "date")},
+        start=row.get("start"),  # what is no place in a document is refused there
+        end=row.get("end"),
         metadata=metadata or {},
     )
 
 
 def _question(row: Mapping[str, Any]) -> Question:
     _check_misspelt(row, _QUESTION)
+    lists: dict[str, Any] = {name: _strings(row, name) for name in _QUESTION if name in _LISTS}
     return Question(
-        id=_string(row, "id"),
-        text=_string(row, "question", required=True),
-        answers=_strings(row, "answers"),
-        gold_ids=_strings(row, "gold_ids", numbers=True),
-        gold_sources=_strings(row, "gold_sources"),
-        choices=_strings(row, "choices"),
-        type=_string(row, "type"),
-        evidence=_quoted(row),
+        _string(row, "id"), _string(row, "question", required=True), **lists, type=_string(row, "type")
     )
 
 
-def _quoted(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The texts of "evidence": strings, or objects with a "text"."""
-    given = row.get("evidence")
-    if isinstance(given, list):
-        given = [one.get("text") if isinstance(one, Mapping) else one for one in given]
-    return _strings({"evidence": given}, "evidence")
+# Sets without a corpus, choices, names ----------------------------------------------------------------------
 
 
 def closed_book(source: str | Path) -> Dataset:
-    """The questions of a source, without its corpus; gold passages are forgotten with it."""
-    asked, left_out = _asked(source)
-    questions = tuple(dataclasses.replace(q, gold_ids=(), gold_sources=(), evidence=()) for q in asked)
+    """Return the questions of a source without its corpus, and without the labels that need it."""
+    left_out = read_published(source).left_out if is_published(source) else ()
+    asked = load_questions(source)
+    questions = tuple(replace(q, gold_ids=(), gold_sources=(), evidence=()) for q in asked)
     return Dataset(source_name(source), (), questions, closed_book=True, left_out=left_out)
 
 
-def with_corpus(source: str | Path, corpus: str | Path) -> Dataset:
-    """The questions of one source with the passages of another.
-
-    Raises `DataError` also if the questions name gold passages that the corpus does not have.
-    """
-    found = load_dataset(corpus)
-    name = f"{source_name(source)} with {source_name(corpus)}"
-    asked, left_out = _asked(source)
-    return Dataset(name, found.passages, asked, left_out=(*found.left_out, *left_out))
-
-
-def _asked(source: str | Path) -> tuple[tuple[Question, ...], tuple[LeftOut, ...]]:
-    """The questions of a source, and those of a published set that are damaged."""
-    left_out = read_published(source).left_out if is_published(source) else ()
-    return load_questions(source), left_out
-
-
 def shuffle_choices(dataset: Dataset, seed: int) -> Dataset:
-    """The same questions with their choices in an order drawn for each from seed and id.
+    """Return the questions with their choices in an order drawn for each from seed and id.
 
     Question writers put the right choice more often in some places than in others, and models prefer some
     letters: shuffling takes both out of the comparison.
@@ -527,12 +467,12 @@ def shuffle_choices(dataset: Dataset, seed: int) -> Dataset:
     for question in dataset.questions:
         rng = np.random.default_rng([seed, zlib.crc32(question.id.encode())])
         order = rng.permutation(len(question.choices))
-        questions.append(dataclasses.replace(question, choices=tuple(question.choices[i] for i in order)))
-    return dataclasses.replace(dataset, questions=tuple(questions))
+        questions.append(replace(question, choices=tuple(question.choices[i] for i in order)))
+    return replace(dataset, questions=tuple(questions))
 
 
 def source_name(source: str | Path) -> str:
-    """How records of runs call a source."""
+    """Return how records of runs call a source."""
     text = str(source)
     if is_published(source):
         return text.partition(":")[0]

@@ -27,7 +27,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.dataset import Dataset, shortened
 from mio_rag.corpora.folder import load_folder
 from mio_rag.documents.files import LeftOut
 from mio_rag.documents.passages import passages_of
@@ -36,7 +36,6 @@ from mio_rag.errors import DataError, InputError
 from mio_rag.storage import parse_json
 from mio_rag.types import Passage, Question
 
-_SHOWN = 10  # problems listed before "and N more"
 _KINDS = {str: "text", list: "a list", dict: "an object", bool: "true or false"}
 
 _T = TypeVar("_T")
@@ -60,34 +59,27 @@ class Found:
 
 
 class Paragraphs:
-    """Paragraphs that questions bring with them, each once.
-
-    name: of the set: ids begin with it.
-    """
+    """Paragraphs that questions bring with them, each once; ids begin with the name of the set."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._by_text: dict[tuple[str, str], Passage] = {}
 
     def enter(self, title: str, text: str) -> str:
-        """The id of a paragraph."""
-        key = (title, text)
-        if key not in self._by_text:
-            number = f"{self._name}-{len(self._by_text):06d}"
-            self._by_text[key] = Passage(number, text, title=title, source=title)
-        return self._by_text[key].id
+        """Return the id of a paragraph."""
+        number = f"{self._name}-{len(self._by_text):06d}"
+        if (title, text) not in self._by_text:
+            self._by_text[title, text] = Passage(number, text, title=title, source=title)
+        return self._by_text[title, text].id
 
     @property
     def all(self) -> tuple[Passage, ...]:
-        """In the order in which they were met."""
+        """All, in the order in which they were met."""
         return tuple(self._by_text.values())
 
 
 def text_of(path: Path) -> str:
-    """The text of a file, which may be packed with gzip.
-
-    Raises `DataError` if it cannot be read as UTF-8.
-    """
+    """Return the text of a file, also packed with gzip; `DataError` if it cannot be read as UTF-8."""
     try:
         data = path.read_bytes()
         return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
@@ -98,7 +90,7 @@ def text_of(path: Path) -> str:
 
 
 def json_rows(path: Path, key: str = "") -> list[Row]:
-    """The rows of a file that is one JSON list, or has one under a key."""
+    """Return the rows of a file that is one JSON list, or has one under a key."""
     content = parse_json(text_of(path), f"'{path}'", DataError)
     rows = content.get(key) if key and isinstance(content, dict) else None if key else content
     if not isinstance(rows, list):
@@ -108,7 +100,7 @@ def json_rows(path: Path, key: str = "") -> list[Row]:
 
 
 def json_lines(path: Path) -> Iterator[Row]:
-    """The rows of a file with one JSON value a line; what is no JSON comes as the `InputError`."""
+    """Yield the rows of a file with one JSON value a line; what is no JSON comes as the `InputError`."""
     for number, line in enumerate(text_of(path).split("\n"), start=1):
         if line.strip():
             place = f"{path.name}, line {number}"
@@ -119,10 +111,7 @@ def json_lines(path: Path) -> Iterator[Row]:
 
 
 def table_rows(path: Path, delimiter: str, needed: Collection[str]) -> Iterator[Row]:
-    """The rows of a table with a head, by the names of its columns.
-
-    Raises `DataError` if columns are missing that the set has, or it is no table.
-    """
+    """Yield the rows of a table with a head; `DataError` if needed columns are missing, or it is no table."""
     reader = csv.DictReader(io.StringIO(text_of(path), newline=""), delimiter=delimiter, strict=True)
     try:
         if missing := [name for name in needed if name not in (reader.fieldnames or ())]:
@@ -137,17 +126,10 @@ def table_rows(path: Path, delimiter: str, needed: Collection[str]) -> Iterator[
 
 
 def converted(rows: Iterable[Row], convert: Callable[[Mapping[str, Any]], _Made], layout: str) -> list[_Made]:
-    """What the rows become.
-
-    layout: what a row looks like, for the message about rows that look otherwise.
-
-    Raises `DataError` with every row that does not fit; or if there are none.
-    """
+    """Convert rows; `DataError` with every row that does not fit, or if there is none."""
     made: list[_Made] = []
     problems: list[str] = []
-    count = 0
     for place, row in rows:
-        count += 1
         try:
             if isinstance(row, InputError):
                 raise row
@@ -156,19 +138,15 @@ def converted(rows: Iterable[Row], convert: Callable[[Mapping[str, Any]], _Made]
             made.append(convert(row))
         except InputError as error:
             problems += [f"{place}: {problem}" for problem in error.problems]
-    if not count:
-        raise DataError(f"the file holds no questions: expected {layout}")
     if problems:
-        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        raise DataError([*problems[:_SHOWN], *more, f"expected {layout}"])
+        raise DataError([*shortened(problems), f"expected {layout}"])
+    if not made:
+        raise DataError(f"the file holds no questions: expected {layout}")
     return made
 
 
 def take(row: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
-    """The value under a key.
-
-    Raises `InputError` if there is none, or it is of another kind.
-    """
+    """Return the value under a key; `InputError` if there is none, or it is of another kind."""
     value = row.get(key)
     if not isinstance(value, kind):
         said = "missing" if value is None else f"not {_KINDS.get(kind, kind.__name__)}"
@@ -195,7 +173,7 @@ _LEVELS = {"fin_E": "easy", "fin_M": "medium", "fin_H": "hard"}
 
 
 def read_popqa(path: Path, name: str) -> Found:
-    """The TSV file of PopQA: columns id, question, prop (the relation), possible_answers (a JSON list), ...
+    """Read the TSV file of PopQA: columns id, question, prop (the relation), possible_answers (JSON).
 
     Source: Mallen et al., ACL 2023.
     """
@@ -214,7 +192,7 @@ def read_popqa(path: Path, name: str) -> Found:
 
 
 def read_bamboogle(path: Path, name: str) -> Found:
-    """The CSV file of Bamboogle: columns Question and Answer.
+    """Read the CSV file of Bamboogle: columns Question and Answer.
 
     Source: Press et al., Findings of EMNLP 2023.
     """
@@ -229,7 +207,7 @@ def read_bamboogle(path: Path, name: str) -> Found:
 
 
 def read_oran_bench(path: Path, name: str) -> Found:
-    """ORAN-Bench-13K: fin_E.json, fin_M.json and fin_H.json, or a folder that has them.
+    """Read ORAN-Bench-13K: fin_E.json, fin_M.json and fin_H.json, or a folder that has them.
 
     A line is [question, ["1. option", ...], "number of the right one"]. Some published lines have no
     question, no options, or the number of an option that is not there: these are left out, and said.
@@ -283,7 +261,7 @@ _CITED = re.compile(r"\s*\bSOURCE(?:\(S\)|S)?:(?P<named>[^\n]*)\s*\Z")
 
 
 def read_triviaqa(path: Path, name: str) -> Found:
-    """A question file of TriviaQA, with its documents where they lie beside it as published.
+    """Read a question file of TriviaQA, with its documents where they lie beside it as published.
 
     {"Data": [{"QuestionId", "Question", "Answer": {"Value", "Aliases"}, "EntityPages": [{"Filename",
     "Title"}], "SearchResults": [...]}]} below "qa", documents below "evidence/wikipedia" and "evidence/web".
@@ -350,7 +328,7 @@ def _with_gold(question: Question, labels: tuple[str, ...], found: Mapping[str, 
 
 
 def read_sec_10q(path: Path, name: str) -> Found:
-    """SEC 10-Q of Docugami's KG-RAG data sets: a folder with qna_data.csv and the filings in docs.
+    """Read SEC 10-Q of Docugami's KG-RAG data sets: a folder with qna_data.csv and the filings in docs.
 
     Columns: Question, Source Docs (patterns such as "2023*AAPL"), Question Type, Source Chunk Type, Answer.
     Gold documents are those that the answer cites at its end, which is cut off; where it cites none, those
@@ -388,7 +366,7 @@ def read_sec_10q(path: Path, name: str) -> Found:
 
 
 def read_supporting_facts(path: Path, name: str) -> Found:
-    """The JSON files of HotpotQA and 2WikiMultiHopQA, which are laid out alike.
+    """Read the JSON files of HotpotQA and 2WikiMultiHopQA, which are laid out alike.
 
     A list of {"_id", "question", "answer", "type", "context": [[title, [sentence, ...]], ...],
     "supporting_facts": [[title, sentence number], ...]}; test files have neither answers nor facts.
@@ -419,7 +397,7 @@ def read_supporting_facts(path: Path, name: str) -> Found:
 
 
 def read_musique(path: Path, name: str) -> Found:
-    """The JSONL files of MuSiQue, "ans" and "full".
+    """Read the JSONL files of MuSiQue, "ans" and "full".
 
     A line is {"id", "question", "answer", "answer_aliases", "answerable", "paragraphs": [{"title",
     "paragraph_text", "is_supporting"}, ...]}. The "full" files pair each question with one of the same id
@@ -451,27 +429,17 @@ def read_musique(path: Path, name: str) -> Found:
     return Found(paragraphs.all, tuple(asked))
 
 
-@dataclass(frozen=True)
-class _Format:
-    """How a set is read: the function, and whether it is given a file, a folder, or either."""
-
-    read: Callable[[Path, str], Found]
-    file: bool = True
-    folder: bool = False
-
-
-_FORMATS = {
-    "hotpotqa": _Format(read_supporting_facts),
-    "2wikimultihop": _Format(read_supporting_facts),
-    "musique": _Format(read_musique),
-    "triviaqa": _Format(read_triviaqa),
-    "sec-10q": _Format(read_sec_10q, file=False, folder=True),
-    "popqa": _Format(read_popqa),
-    "bamboogle": _Format(read_bamboogle),
-    "oran-bench": _Format(read_oran_bench, folder=True),
+#: Name before the colon -> how the set is read, and what it is given.
+_FORMATS: dict[str, tuple[Callable[[Path, str], Found], str]] = {
+    "hotpotqa": (read_supporting_facts, "a file"),
+    "2wikimultihop": (read_supporting_facts, "a file"),
+    "musique": (read_musique, "a file"),
+    "triviaqa": (read_triviaqa, "a file"),
+    "sec-10q": (read_sec_10q, "a folder"),
+    "popqa": (read_popqa, "a file"),
+    "bamboogle": (read_bamboogle, "a file"),
+    "oran-bench": (read_oran_bench, "a file or a folder"),
 }
-
-#: Names that may stand before the colon.
 PUBLISHED_FORMATS = tuple(_FORMATS)
 
 
@@ -483,29 +451,23 @@ def is_published(source: str | Path) -> bool:
 def check_published(source: str | Path) -> None:
     """Raise `DataError` where there is nothing to read; nothing is read."""
     name, _, path = str(source).partition(":")
-    kind, there = _FORMATS[name], Path(path)
-    if not path or not ((kind.file and there.is_file()) or (kind.folder and there.is_dir())):
-        what = " or ".join(["a file"] * kind.file + ["a folder"] * kind.folder)
+    what, there = _FORMATS[name][1], Path(path)
+    if not path or not (("file" in what and there.is_file()) or ("folder" in what and there.is_dir())):
         raise DataError(f"'{source}': '{path}' is not {what}: give {name}:PATH with the path of one")
 
 
 def read_published(source: str | Path) -> Found:
-    """Passages, if the set has any, and questions.
-
-    source: FORMAT:PATH; see the head of this module.
+    """Read FORMAT:PATH: passages, if the set has any, and questions.
 
     Raises `DataError` with every row that does not have the published layout.
     """
     check_published(source)
     name, _, path = str(source).partition(":")
-    return _FORMATS[name].read(Path(path), name)
+    return _FORMATS[name][0](Path(path), name)
 
 
 def load_published(source: str | Path) -> Dataset:
-    """A published set with its passages, as the layout's types.
-
-    Raises `DataError` as `read_published`; and for a set that comes without passages.
-    """
+    """Load a published set with its passages; `DataError` as `read_published`, and without passages."""
     found = read_published(source)
     if not found.passages:
         raise DataError(

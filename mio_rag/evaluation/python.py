@@ -25,6 +25,7 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.sources import Building, open_source
+from mio_rag.stores.base import StoreIndex
 from mio_rag.types import Question
 
 
@@ -60,13 +61,12 @@ def evaluate(
     limit: only the first questions.
     out: folder for ledger, summary and page; by default nothing is kept.
 
+    Of a store, what it returns for each question is the pool; gold ids are not checked.
+
     Raises `InputError` for what is unknown, `DataError` without questions.
     """
-    found = Policy.load(DEFAULTS.policy) if not isinstance(policy, Policy) else policy
-    if policy is None:
-        found = getattr(collection, "policy", found)
-    elif not isinstance(policy, Policy):
-        found = Policy.load(policy)
+    chosen = policy or getattr(collection, "policy", None) or DEFAULTS.policy
+    found = chosen if isinstance(chosen, Policy) else Policy.load(chosen)
     kept = Filter(where)
     index, dataset = _opened(collection, questions, embedder)
     if functions := [repr(one) for one in methods if callable(one)]:
@@ -74,33 +74,30 @@ def evaluate(
     given = [str(name) for name in methods]
     controllers = tuple(name for name in given if find_kind(name) is not None)
     base = Selector(options=SolveOptions(time_limit_seconds=DEFAULTS.seconds, seed=seed))
-    program = found.selector(found.fixed_price or 0.0, base)
     settings = EvaluationSettings(
         methods=tuple(name for name in given if name not in controllers),
         controllers=controllers,
         budgets=tuple(budgets),
         baseline=baseline,
-        selector=program,
+        selector=found.selector(found.fixed_price or 0.0, base),
         retrieval=found.search.retrieval,
         limit=limit,
         max_tokens=DEFAULTS.answer,
         seed=seed,
         where=kept,
     )
-    index = index.only(kept)
-    own = [measure for measure in measures if find_measure(measure.name) is not measure]
     with ExitStack() as stack:
-        for measure in own:
-            register(measure)
-            stack.callback(unregister, measure.name)
-        reader = model
-        if isinstance(model, str):
-            reader = make_generator(model)
+        for measure in measures:
+            if find_measure(measure.name) is not measure:
+                register(measure)
+                stack.callback(unregister, measure.name)
+        reader = make_generator(model) if isinstance(model, str) else model
+        if isinstance(model, str) and reader is not None:
             stack.callback(reader.close)
         if out is not None:
-            return evaluate_and_report(dataset, index, reader, settings, out)  # type: ignore[arg-type]
+            return evaluate_and_report(dataset, index.only(kept), reader, settings, out)
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        return replace(run(dataset, index, reader, settings, folder), folder=None)  # type: ignore[arg-type]
+        return replace(run(dataset, index.only(kept), reader, settings, folder), folder=None)
 
 
 def _opened(
@@ -108,22 +105,19 @@ def _opened(
     questions: str | Path | Sequence[Question | Mapping[str, Any] | str] | None,
     embedder: str,
 ) -> tuple[CorpusIndex, Dataset]:
-    source: str | Path | None = None
     if isinstance(collection, (str, Path)):
-        source, index = collection, open_source(collection, _building(collection, embedder)).index
+        building = None if embedder == DEFAULTS.embedder else Building(embedder)
+        source, index = collection, open_source(collection, building).index
     else:
-        index = getattr(collection, "index", collection)
-        source = getattr(collection, "source", None)
+        index, source = getattr(collection, "index", collection), getattr(collection, "source", None)
     if not isinstance(index, CorpusIndex):
         raise InputError(f"{collection!r} is no collection: give a Collection, an index, or a path")
-    if questions is None and source is None:
-        raise InputError("an index has no questions: give questions")
+    is_store = isinstance(index, StoreIndex)
+    if questions is None and (source is None or is_store):
+        raise InputError(f"{'a store' if is_store else 'an index'} has no questions: give questions")
     if questions is None or isinstance(questions, (str, Path)):
-        named = questions if questions is not None else source
-        assert named is not None
-        return index, Dataset(source_name(named), tuple(index.passages), load_questions(named))
-    return index, Dataset(index.name, tuple(index.passages), questions_of(questions))
-
-
-def _building(source: str | Path, embedder: str) -> Building | None:
-    return None if embedder == DEFAULTS.embedder else Building(embedder)
+        named = source if questions is None else questions
+        name, asked = source_name(named), load_questions(named)
+    else:
+        name, asked = index.name, questions_of(questions)
+    return index, Dataset(name, tuple(index.passages), asked, unlisted=is_store)

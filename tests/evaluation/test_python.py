@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from mio_rag import Collection, evaluate, register_method
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.measures import Measure, find_measure
 from mio_rag.methods import unregister_method
 from mio_rag.pool import Pool
+from mio_rag.retrieval import CorpusIndex, make_embedder
 from mio_rag.types import Question
 from tests.cli.running import here, only_object
+from tests.stores.memory import Memory
 
 FILES = {
     "travel.md": "# Allowance\n\nThe full-day allowance in Norway is 75 euros.\n\nIn Sweden it is 61 euros.",
@@ -95,6 +98,33 @@ def test_only_documents_that_meet_a_filter_are_found(handbook: Path) -> None:
     assert "where" in here(*command).stderr
     with pytest.raises(InputError, match="no passage has 'sauce'"):
         evaluate(handbook, asked, where="sauce=x", **given)
+
+
+def test_a_store_is_evaluated_by_what_it_returns(demo: Dataset, demo_index: CorpusIndex) -> None:
+    docs = Collection(Memory(demo_index), embedder=demo_index.embedder)
+    asked = [question for question in demo.questions if question.gold_ids][:4]
+    report = evaluate(docs, asked, methods=["mio", "topk"], budgets=(200,), where={"source": "*"})
+    assert {row["error"] for row in report.rows} == {None}
+    assert max(row["gold_recall"] for row in report.rows) == 1.0
+    with pytest.raises(InputError, match="a store has no questions"):
+        evaluate(docs)
+
+
+def test_the_command_evaluates_a_store(handbook: Path) -> None:
+    lancedb = pytest.importorskip("lancedb")
+    texts = [text.partition("\n\n")[2] for text in FILES.values()]
+    rows = [
+        {"id": str(k), "text": text, "source": name, "vector": list(map(float, vector))}
+        for k, (name, text, vector) in enumerate(
+            zip(FILES, texts, make_embedder("minilm").encode(texts), strict=True)
+        )
+    ]
+    lancedb.connect(str(handbook.parent / "base")).create_table("rules", rows)
+    url, out = f"lancedb:{handbook.parent / 'base'}/rules", handbook.parent / "out"
+    command = ("evaluate", url, "--methods", "mio,topk", "--budget", "64", "--out", out, "--json")
+    assert "give them with --questions" in here(*command).stderr
+    told = only_object(here(*command, "--questions", handbook.parent / "questions.jsonl"))
+    assert {entry["answer_in_context"]["mean"] for entry in told["summary"]} == {1.0}
 
 
 def test_only_mio_chooses_sentences_unless_units_are_given(handbook: Path) -> None:
