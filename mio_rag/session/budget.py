@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -66,13 +66,11 @@ class Budget:
     the final answer may use the reserve.
 
     reader: asked by every action that names no model.
-    reserve: tokens set aside for the answer.
+    reserve: tokens set aside for the answer; `LimitReached` if they alone exceed the limit.
     models: name -> generator, of the models that actions name.
     threads: actions that run in parallel, at most.
     replies: replies that other runs on the question received. They are not asked for again, but are charged
         with the tokens and seconds that they took.
-
-    Raises `LimitReached` if the reserve alone exceeds the limit.
     """
 
     def __init__(
@@ -96,9 +94,9 @@ class Budget:
         self._started = time.perf_counter()
 
     @property
-    def seconds(self) -> float:
-        """Since the question began, as if every reply had been waited for."""
-        return time.perf_counter() - self._started + self._remembered
+    def seconds_left(self) -> float:
+        """Until no further action may begin, as if every reply had been waited for; below 0 after that."""
+        return self.limits.seconds - (time.perf_counter() - self._started + self._remembered)
 
     def step(self) -> None:
         """Begin one more action that asks a model, or raise `LimitReached`."""
@@ -109,7 +107,7 @@ class Budget:
 
     def check(self) -> None:
         """Raise `LimitReached` if no further action may begin."""
-        if self.seconds >= self.limits.seconds:
+        if self.seconds_left <= 0:
             raise LimitReached(f"{self.limits.seconds:g} seconds")
 
     def hold(self, tokens: int, *, final: bool = False) -> None:
@@ -129,9 +127,7 @@ class Budget:
 
     def branch(self, model: str | None = None) -> Branch:
         """The account of one action that asks this model; None: the reader."""
-        if model is None or self._models is None:
-            return Branch(self, self.reader)
-        return Branch(self, self._models(model))
+        return Branch(self, self.reader if model is None or self._models is None else self._models(model))
 
 
 class Branch:
@@ -149,19 +145,9 @@ class Branch:
         self._parallel: list[Branch] = []
 
     @property
-    def limits(self) -> Limits:
-        """Of the question."""
-        return self.budget.limits
-
-    @property
-    def seconds_left(self) -> float:
-        """Until no further action may begin; below 0 where that time has passed."""
-        return self.budget.limits.seconds - self.budget.seconds
-
-    @property
     def tokens(self) -> int:
         """Spent by this action, into and out of models."""
-        return sum(call.prompt_tokens + call.completion_tokens for call in self.costs.calls)
+        return sum(call.tokens for call in self.costs.calls)
 
     def parallel(self) -> Branch:
         """A branch with costs of its own, for work that runs in parallel; ends with `joined`."""
@@ -180,14 +166,11 @@ class Branch:
 
     def generate(self, part: str, prompt: Prompt, max_tokens: int, *, final: bool = False) -> Answer:
         """Let the model answer, if the limits allow it; the `final` answer may use the reserve."""
-        return self._call(
-            part,
-            prompt,
-            max_tokens,
-            final,
-            (id(self.generator), prompt.system, prompt.user, max_tokens),
-            lambda: Reply(self.generator.generate(prompt, max_tokens=max_tokens)),
-        ).answer
+
+        def ask() -> Reply:
+            return Reply(self.generator.generate(prompt, max_tokens=max_tokens))
+
+        return self._call(part, prompt, max_tokens, ask, final=final).answer
 
     def choose(self, part: str, prompt: Prompt, *, final: bool = False) -> Reply:
         """Let the model choose among the options of the prompt's question; limits as in `generate`."""
@@ -196,8 +179,7 @@ class Branch:
             chosen = self.generator.choose_scored(prompt, prompt.question.choices)
             return Reply(chosen.answer, chosen.index, chosen.probability)
 
-        key = (id(self.generator), prompt.system, prompt.user, 0)
-        return self._call(part, prompt, CHOICE_TOKENS, final, key, ask)
+        return self._call(part, prompt, CHOICE_TOKENS, ask, "\nchoose", final=final)
 
     def write(self, part: str, prompt: Prompt, grammar: str | None, max_tokens: int) -> Answer:
         """Let the model write under a grammar (GBNF); None: freely."""
@@ -212,8 +194,7 @@ class Branch:
                 )
             return Reply(self.generator.write(prompt, grammar, max_tokens=max_tokens))
 
-        key = (id(self.generator), f"{prompt.system}\n{grammar}", prompt.user, max_tokens)
-        return self._call(part, prompt, max_tokens, False, key, ask).answer
+        return self._call(part, prompt, max_tokens, ask, f"\n{grammar}").answer
 
     def unfinished(self) -> tuple[Spent, ...]:
         """Costs of parallel branches and of calls in progress; a call without a reply counts in full."""
@@ -229,30 +210,17 @@ class Branch:
         part: str,
         prompt: Prompt,
         max_tokens: int,
-        final: bool,
-        key: tuple[int, str, str, int],
         ask: Callable[[], Reply],
+        variant: str = "",
+        final: bool = False,
     ) -> Reply:
+        """Make a call within the limits, and charge it. `variant`: what else its reply depends on."""
         if self.closed is not None and not final:
             raise LimitReached(self.closed)
         into = self.generator.prompt_tokens(prompt)
-        with self._held(part, into, max_tokens, final):
-            start, replies = time.perf_counter(), self.budget.replies
-            if key not in replies:
-                try:
-                    replies[key] = ask()
-                except BaseException as error:
-                    seconds = time.perf_counter() - start
-                    self._charge(part, charged(error, self.generator, prompt, max_tokens, seconds), seconds)
-                    raise
-            self._charge(part, replies[key].answer, time.perf_counter() - start)
-            return replies[key]
-
-    @contextmanager
-    def _held(self, part: str, into: int, max_tokens: int, final: bool) -> Iterator[None]:
-        self.budget.hold(held := into + max_tokens, final=final)
-        before = self.tokens
-        self._asking, self._known = (part, into, max_tokens, time.perf_counter()), 0.0
+        held, before, remembered = into + max_tokens, self.tokens, 0.0
+        self.budget.hold(held, final=final)
+        self._asking = (part, into, max_tokens, time.perf_counter())
 
         def again(more: int, out: int) -> bool:
             """Hold an attempt more: the one before may have been charged."""
@@ -266,21 +234,30 @@ class Branch:
                 self._asking = (part, asking[1] + more, asking[2] + out, asking[3])
             return True
 
+        key = (id(self.generator), prompt.system + variant, prompt.user, max_tokens)
+        start, replies = time.perf_counter(), self.budget.replies
+        said: Answer | None = None
         try:
-            with allowance(again):
-                yield
+            try:
+                with allowance(again):
+                    if key not in replies:
+                        replies[key] = ask()
+                said = replies[key].answer
+            except BaseException as error:
+                said = charged(error, self.generator, prompt, max_tokens, time.perf_counter() - start)
+                raise
+            finally:
+                waited = time.perf_counter() - start
+                if said is None:  # it failed without a reply
+                    self.costs.add(Call(part, waited), waited=waited)
+                else:
+                    remembered = said.latency_seconds - waited
+                    call = Call(part, said.latency_seconds, 1, 0, said.prompt_tokens, said.completion_tokens)
+                    self.costs.add(call, model=self.generator.name, waited=waited)
         finally:
             self._asking = None
-            self.budget.settle(held, self.tokens - before, self._known)
-
-    def _charge(self, part: str, said: Answer | None, waited: float) -> None:
-        """Record a call: what it said, or the time that it took to fail."""
-        if said is None:
-            self.costs.add(Call(part, waited), waited=waited)
-            return
-        self._known = said.latency_seconds - waited
-        call = Call(part, said.latency_seconds, 1, 0, said.prompt_tokens, said.completion_tokens)
-        self.costs.add(call, model=self.generator.name, waited=waited)
+            self.budget.settle(held, self.tokens - before, remembered)
+        return replies[key]
 
 
 class Models:

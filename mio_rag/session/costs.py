@@ -5,8 +5,8 @@
         with costs.part("retrieve", retrieval_calls=1):
             ...
 
-Parts lie within parts. A part's own seconds are those that no part within it took, so that all of them add
-up. Everything is counted also where a part fails: it was spent either way.
+A part's own seconds are those that no part within it took, so that all of them add up. Everything is counted
+also where a part fails: it was spent either way.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ class Call:
             self.completion_tokens + other.completion_tokens,
         )
 
+    @property
+    def tokens(self) -> int:
+        """Into and out of the model."""
+        return self.prompt_tokens + self.completion_tokens
+
 
 def totals(calls: Sequence[Call]) -> dict[str, Call]:
     """The calls of each part, added up."""
@@ -70,9 +75,8 @@ class _Table(Settings):
 class Prices:
     """What tokens cost, by model.
 
-    dollars: name of a model -> dollars per million tokens into it and out of it, finite and >= 0.
-
-    Raises `InputError` with every price that is none.
+    dollars: name of a model -> dollars per million tokens into it and out of it, finite and >= 0. Raises
+        `InputError` with every price that is none.
     """
 
     dollars: Mapping[str, tuple[float, float]]
@@ -129,33 +133,23 @@ class Spent:
     model: str | None = None
 
 
-@dataclass
-class _Open:
-    """A part that has not ended."""
-
-    name: str
-    started: float
-    elsewhere: float = 0.0  # seconds that were counted as something else
-
-
 class Costs:
     """A record of calls, in the order in which they ended."""
 
     def __init__(self) -> None:
         self.spent: list[Spent] = []
-        self._open: list[_Open] = []
+        self._elsewhere: list[float] = []  # of each open part: seconds that were counted as something else
 
     @contextmanager
     def part(self, name: str, *, retrieval_calls: int = 0) -> Iterator[None]:
         """Count what happens inside, less what parts and calls within it count, also where it raises."""
-        part = _Open(name, time.perf_counter())
-        self._open.append(part)
+        began = time.perf_counter()
+        self._elsewhere.append(0.0)
         try:
             yield
         finally:
-            self._open.pop()
-            took = time.perf_counter() - part.started
-            own = max(0.0, took - part.elsewhere)
+            took = time.perf_counter() - began
+            own = max(0.0, took - self._elsewhere.pop())
             self.add(Call(name, own, retrieval_calls=retrieval_calls), waited=took)
 
     def add(self, call: Call, *, model: str | None = None, waited: float = 0.0) -> None:
@@ -165,7 +159,8 @@ class Costs:
         waited: seconds of the open part that went by in it; fewer than the call's own where its reply was
             stored.
         """
-        self._wait(waited)
+        if self._elsewhere:
+            self._elsewhere[-1] += waited
         self.spent.append(Spent(call, model))
 
     def include(self, other: Costs, *, waited: float = 0.0) -> None:
@@ -173,12 +168,9 @@ class Costs:
 
         waited: seconds of the open part that went by in it.
         """
-        self._wait(waited)
+        if self._elsewhere:
+            self._elsewhere[-1] += waited
         self.spent += other.spent
-
-    def _wait(self, seconds: float) -> None:
-        if self._open:
-            self._open[-1].elsewhere += seconds
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -206,10 +198,7 @@ def _added(spent: Sequence[Spent]) -> Amount:
 
 
 def peak_memory_mb() -> float | None:
-    """Most memory that this process has held so far, in millions of bytes; None where that is not reported.
-
-    Resident memory. It never falls: a part that shows more than the part before it needed more.
-    """
+    """Most resident memory of this process so far, in millions of bytes; None where it is not reported."""
     try:  # resource.getrusage would count what the process held that started this one
         with _STATUS.open("rb") as status:
             line = next(line for line in status if line.startswith(b"VmHWM:"))

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Protocol
 
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, Notice
@@ -23,7 +22,7 @@ from mio_rag.selection.result import Selection
 from mio_rag.session.budget import Budget, LimitReached, Limits, Models, Replies, Reply
 from mio_rag.session.costs import Call, Costs, Spent
 from mio_rag.session.state import Action, Decider, Fact, Learner, Result, State
-from mio_rag.session.tools import Equipment, Job, Nothing, Tool, asks, find_tool, missing_inputs
+from mio_rag.session.tools import Equipment, Job, Nothing, asks, find_tool, missing_inputs
 from mio_rag.session.trace import Outcome, trace_of
 from mio_rag.types import GenerationError, Question
 
@@ -74,8 +73,7 @@ class Session:
     """A policy, ready for questions: a row of deciders, and what their actions work with. Thread-safe.
 
     name: as traces and ledgers show it.
-    deciders: asked in this order after every result.
-    plan: the decider of the steps; it is one of the deciders.
+    deciders: asked in this order after every result; plan: the one of them that decides the steps.
     price: of a token. Not used where an account sets it.
     priced: (selector, price) -> the selection program at a price.
     limits: of one question.
@@ -244,7 +242,7 @@ class Session:
                 state.is_closed = state.is_closed or _cannot_decide(result)
         except queue.Empty:
             pass
-        for result in list(state.running.values()):
+        for result in list(state.running.values()) if timed else ():
             limit = self._seconds(result.action)
             if limit is None or result.begun is None or time.perf_counter() - result.begun <= limit:
                 continue
@@ -256,31 +254,34 @@ class Session:
     def act(self, result: Result, state: State, budget: Budget) -> None:
         """Run one tool. Whatever fails drops this action, with a reason; the question goes on."""
         action, tool = result.action, find_tool(result.action.do)
-        with _place(budget, tool, result):
+        if not tool.runs_others:  # one that waits for others takes no place among those that run in parallel
+            budget.places.acquire()
+            places = [budget.places.release]
+            result.release = lambda: places.pop()() if places else None  # once: at the end, or abandoned
+        try:
             if state.is_closed:
                 return  # abandoned before it began
             result.begun = time.perf_counter()
-            try:
-                result.branch = branch = budget.branch(action.model)
-                result.costs = branch.costs
-                values = state.values([i for i in action.inputs if state.has_ended(i)])
-                if missing := missing_inputs(tool, values):
-                    raise Nothing(f"what it needs was dropped: {', '.join(missing)}")
-                if not action.final:
-                    budget.check()
-                    if _takes_a_step(action):
-                        budget.step()
-                solve = partial(_solve, self, state, budget)
-                result.value = tool.run(Job(self.kit, solve, state, result, branch))
-            except LimitReached as limit:
-                result.dropped = f"limit of {limit}"
-            except Nothing as nothing:
-                result.dropped = str(nothing)
-            except MioRagError as error:
-                result.dropped, result.error = _reason(error), error
-                result.failed = isinstance(error, GenerationError)
-            except Exception as error:  # a user's own generator or store costs its branch, not the answer
-                result.dropped, result.error = _reason(error), error
+            result.branch = branch = budget.branch(action.model)
+            result.costs = branch.costs
+            values = state.values([i for i in action.inputs if state.has_ended(i)])
+            if missing := missing_inputs(tool, values):
+                raise Nothing(f"what it needs was dropped: {', '.join(missing)}")
+            if not action.final:
+                budget.check()
+                if _takes_a_step(action):
+                    budget.step()
+            result.value = tool.run(Job(self.kit, _Solve(self, state, budget), state, result, branch))
+        except LimitReached as limit:
+            result.dropped = f"limit of {limit}"
+        except Nothing as nothing:
+            result.dropped = str(nothing)
+        except Exception as error:  # a user's own generator or store costs its branch, not the answer
+            result.dropped, result.error = _reason(error), error
+            result.failed = isinstance(error, GenerationError)
+        finally:
+            if result.release is not None:
+                result.release()
 
 
 def _cannot_decide(result: Result) -> bool:
@@ -297,24 +298,6 @@ def _takes_a_step(action: Action) -> bool:
     if action.do == "search_again":
         return bool(action.settings["query"] == "model" and action.settings.get("asks", True))
     return action.do != "retrieve" and asks(action.do, action.settings)
-
-
-@contextmanager
-def _place(budget: Budget, tool: Tool, result: Result) -> Iterator[None]:
-    """A place among the actions that run in parallel; one that waits for others takes none.
-
-    It is given back once, when the action ends or is abandoned.
-    """
-    if tool.runs_others:
-        yield
-        return
-    budget.places.acquire()
-    held = iter((budget.places.release,))
-    result.release = lambda: next(held, lambda: None)()
-    try:
-        yield
-    finally:
-        result.release()
 
 
 def _abandon(state: State, result: Result, why: str) -> None:
@@ -334,56 +317,58 @@ def _abandon(state: State, result: Result, why: str) -> None:
         result.release()
 
 
-def _solve(
-    session: Session,
-    state: State,
-    budget: Budget,
-    job: Job,
-    workflow: Any,
-    texts: Sequence[str],
-    serial: bool,
-) -> list[tuple[str, Reply | None]]:
-    """Answer sub-questions, each by a loop of its own, from the same budget; see `Solve`."""
-    order: Any = session.plan.inner(workflow)
-    deciders = [order, *(d for d in session.deciders if getattr(d, "serves_parts", False))]
+@dataclass(frozen=True)
+class _Solve:
+    """Answers sub-questions, each by a loop of its own, from the same budget; as `tools.Solve`."""
 
-    def answer(place: int, text: str, known: tuple[Fact, ...]) -> Reply | None:
-        asked = state.question
-        part = asked if text == asked.text else Question(f"{asked.id}/{place}", text)
-        own: dict[str, Any] = {"results": {}, "running": {}, "is_closed": False, "parent": state}
-        child = replace(state, question=part, known=known, **own)
-        job.result.children.append(child)
-        session.run(child, deciders, budget)
-        found = child.results.get(order.workflow.answer)
-        return found.value if found is not None and isinstance(found.value, Reply) else None
+    session: Session
+    state: State
+    budget: Budget
 
-    if serial or len(texts) == 1:
-        pairs: list[tuple[str, Reply | None]] = []
-        facts: list[Fact] = []
-        for place, text in enumerate(texts, 1):
-            filled = _filled(text, facts) if serial else text
-            reply = answer(place, filled, (*state.known, *facts))
-            pairs.append((filled, reply))
-            facts.append(Fact(filled, "unknown" if reply is None else reply.answer.text))
-        return pairs
-    replies: list[Reply | None] = [None] * len(texts)
-    broken: list[BaseException] = []
+    def __call__(
+        self, job: Job, workflow: Any, texts: Sequence[str], serial: bool
+    ) -> list[tuple[str, Reply | None]]:
+        order: Any = self.session.plan.inner(workflow)
+        deciders = [order, *(d for d in self.session.deciders if getattr(d, "serves_parts", False))]
+        known = self.state.known
 
-    def branch(k: int) -> None:
-        try:
-            replies[k] = answer(k + 1, texts[k], state.known)
-        except BaseException as error:  # for the thread that waits
-            broken.append(error)
+        def answer(place: int, text: str, known: tuple[Fact, ...]) -> Reply | None:
+            asked = self.state.question
+            part = asked if text == asked.text else Question(f"{asked.id}/{place}", text)
+            own: dict[str, Any] = {"results": {}, "running": {}, "is_closed": False, "parent": self.state}
+            child = replace(self.state, question=part, known=known, **own)
+            job.result.children.append(child)
+            self.session.run(child, deciders, self.budget)
+            found = child.results.get(order.workflow.answer)
+            return found.value if found is not None and isinstance(found.value, Reply) else None
 
-    threads = [threading.Thread(target=branch, args=(k,), daemon=True) for k in range(len(texts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if broken:
-        raise broken[0]
-    job.result.children.sort(key=lambda child: texts.index(child.question.text))
-    return list(zip(texts, replies, strict=True))
+        if serial or len(texts) == 1:
+            pairs: list[tuple[str, Reply | None]] = []
+            facts: list[Fact] = []
+            for place, text in enumerate(texts, 1):
+                filled = _filled(text, facts) if serial else text
+                reply = answer(place, filled, (*known, *facts))
+                pairs.append((filled, reply))
+                facts.append(Fact(filled, "unknown" if reply is None else reply.answer.text))
+            return pairs
+        replies: list[Reply | None] = [None] * len(texts)
+        broken: list[BaseException] = []
+
+        def branch(k: int) -> None:
+            try:
+                replies[k] = answer(k + 1, texts[k], known)
+            except BaseException as error:  # for the thread that waits
+                broken.append(error)
+
+        threads = [threading.Thread(target=branch, args=(k,), daemon=True) for k in range(len(texts))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if broken:
+            raise broken[0]
+        job.result.children.sort(key=lambda child: texts.index(child.question.text))
+        return list(zip(texts, replies, strict=True))
 
 
 def _filled(text: str, facts: Sequence[Fact]) -> str:
@@ -419,7 +404,7 @@ class _Run:
             limits=session.limits,
             price=session.price,
             budget=allowed,
-            allowed=allowed if session.budget is None else session.budget,
+            allowed=session.budget or allowed,
             max_tokens=session.max_tokens,
             retriever=session.retriever,
             results={r.action.id: Result(r.action, r.value, facts=dict(r.facts)) for r in known},
@@ -431,7 +416,7 @@ class _Run:
 
     def outcome(self, answers: bool = True) -> Outcome:
         """Answer, or select alone, whatever fails on the way."""
-        session, state = self.session, self.state
+        session, state, learner = self.session, self.state, self.session.learner
         reply: Reply | None = None
         error: MioRagError | None = None
         try:
@@ -444,8 +429,7 @@ class _Run:
                     self._select()
         except MioRagError as failure:
             error, reply = failure, None
-        if session.learner is not None and error is None:
-            learner = session.learner
+        if learner is not None and error is None:
             with self.opening.part("learn"):
                 self._afterwards("not_learned", lambda: learner.learn(state))
         self.opening.add(Call("decide", state.deciding))
@@ -457,6 +441,7 @@ class _Run:
             error=error,
             scores=session.plan.scores(state),
             fallback=self.fallback,
+            more=self.problems,
             policy=session.name,
             budget=state.budget,
             settings=dict(session.settings),
@@ -465,7 +450,6 @@ class _Run:
             seconds=time.perf_counter() - self.began,
             workflow=session.plan.described(state),
         )
-        trace = replace(trace, about={**trace.about, **self.problems})
         infeasible = [r.facts["infeasible"] for r in state.results.values() if "infeasible" in r.facts]
         selection = state.read_for(reply) or next(iter(infeasible), None)
         return Outcome(reply, selection, trace, costs, error, state.results)
@@ -482,14 +466,11 @@ class _Run:
         """Everything that was spent so far."""
         costs = Costs()
         costs.spent = list(self.opening.spent)
-
-        def include(state: State) -> None:
+        states = [self.state]
+        for state in states:  # with those of sub-questions, which are added on the way
             for result in [*state.results.values(), *state.running.values()]:
                 costs.spent += result.costs.spent
-                for child in result.children:
-                    include(child)
-
-        include(self.state)
+                states += result.children
         return costs
 
     @contextmanager
@@ -521,11 +502,11 @@ class _Run:
                 self._afterwards("not_settled", lambda: account.release(held))
 
     def _budget(self, reserve: int) -> Budget:
-        session, limits = self.session, self.state.limits
-        models = session.models.get
+        session = self.session
         return Budget(
-            self.reader, limits, reserve, models=models, threads=session.threads, replies=self.replies
-        )
+            self.reader, self.state.limits, reserve, models=session.models.get, threads=session.threads,
+            replies=self.replies,
+        )  # fmt: skip
 
     def _select(self) -> None:
         session, state = self.session, self.state
@@ -560,16 +541,15 @@ class _Run:
             if result.error is not None and _cannot_decide(result):
                 raise result.error
         final = next((r for r in reversed(state.results.values()) if r.action.final), None)
-        replies = [r.value for r in state.results.values() if isinstance(r.value, Reply)]
+        drafts = [r.value for r in state.results.values() if isinstance(r.value, Reply)]
         if final is not None and isinstance(final.value, Reply):
             if not final.value.is_empty:
                 return final.value
-            drafts = [reply for reply in replies if not reply.is_empty]
-            other: Reply | None = drafts[-1] if drafts else None
             self.fallback = f"{final.action.id}: the answer is empty"
+            other = next((reply for reply in reversed(drafts) if not reply.is_empty), None)
             if other is None and final.action.model is not None:  # the reader would say the same again
                 try:
-                    other = self._fallback_answer(budget)
+                    other = self._fallback_answer(budget, final)
                 except GenerationError:
                     other = None
             if other is not None and not other.is_empty:
@@ -579,32 +559,29 @@ class _Run:
         self.fallback = (
             "no step came to an answer" if final is None else f"{final.action.id}: {final.dropped}"
         )
-        if not self.session.falls_back:
-            error = None if final is None else final.error
-            if final is not None and state.limit_reached is not None and error is None:
-                raise GenerationError(
-                    f"the answer would go beyond the limit of {state.limit_reached} of this question: read "
-                    "less (budget_tokens), ask for a shorter answer (max_tokens), or raise the limit"
-                )
-            raise error if isinstance(error, MioRagError) else GenerationError(self.fallback) from error
-        return replies[-1] if replies else self._fallback_answer(budget)
+        if self.session.falls_back:
+            return drafts[-1] if drafts else self._fallback_answer(budget, final)
+        error = None if final is None else final.error
+        if isinstance(error, MioRagError):
+            raise error
+        if final is not None and state.limit_reached is not None and error is None:
+            raise GenerationError(
+                f"the answer would go beyond the limit of {state.limit_reached} of this question: read "
+                "less (budget_tokens), ask for a shorter answer (max_tokens), or raise the limit"
+            )
+        raise GenerationError(self.fallback) from error
 
-    def _fallback_answer(self, budget: Budget) -> Reply:
+    def _fallback_answer(self, budget: Budget, final: Result | None) -> Reply:
         """One more answer, from what was to be read, else what was, else memory, with the reserved tokens."""
         state = self.state
-        final = next((r for r in reversed(state.results.values()) if r.action.final), None)
         source = None if final is None else state.source_of(final)
         read = [r.action.id for r in state.results.values() if isinstance(r.value, Selection)]
         if source is not None and source.action.id in read:
             read.append(source.action.id)
-        failed: Result | None = None
         for k, inputs in enumerate([*((id,) for id in read[-1:]), ()]):
             action = Action("fallback" if k == 0 else f"fallback-{k + 1}", "answer", inputs, final=True)
-            result = Result(action)
+            result = state.results[action.id] = Result(action)
             self.session.act(result, state, budget)
-            state.results[action.id] = result
             if isinstance(result.value, Reply):
                 return result.value
-            failed = result
-        assert failed is not None
-        raise GenerationError(f"there is no answer ({self.fallback}): {failed.dropped}") from failed.error
+        raise GenerationError(f"there is no answer ({self.fallback}): {result.dropped}") from result.error

@@ -47,9 +47,7 @@ from mio_rag.session.costs import Amount, Call, Costs
 from mio_rag.settings import Settings
 from mio_rag.types import Question, clean
 
-#: The rank of a passage that none of a strategy's queries found, and to which its best passages link.
-BY_LINK = 0
-
+_BY_LINK = 0  # the rank of a passage that none of a strategy's queries found, and to which its best link
 _BEARERS = 3  # passages of one name that are looked at
 _NEIGHBOURS = 16  # names that the model may choose from
 _LONGEST_QUERY = 1000  # characters: what embedders and BM25 make use of
@@ -57,6 +55,9 @@ _REPEATS = 5  # of the question before its expansion, for BM25; as published for
 _SHARE = 0.7  # of the time that a question has left: the rest is for selection and answer
 _LEAST_SECONDS = 0.05
 _FIELD = re.compile(r"\{(\w+)\}")
+_BULLET = re.compile(
+    r"^\s*(?:[-*\u2022]|\(?\d{1,2}[.):]|(?:question|query|rewording)\s*\d*:)\s*", re.IGNORECASE
+)
 
 
 @cache
@@ -70,20 +71,29 @@ def filled(name: str, fields: Mapping[str, str]) -> str:
     return _FIELD.sub(lambda found: fields.get(found.group(1), found.group(0)), template(name))
 
 
-_BULLET = re.compile(
-    r"^\s*(?:[-*\u2022]|\(?\d{1,2}[.):]|(?:question|query|rewording)\s*\d*:)\s*", re.IGNORECASE
-)
+def strategy_prompt(name: str, question: Question, fields: Mapping[str, str]) -> Prompt:
+    """The prompt of `prompts/NAME_system.txt` and `prompts/NAME_user.txt`."""
+    known = {"question": clean(question.text).strip(), **fields}
+    # Without options and labels: a generator that is given options would choose one instead of writing.
+    asked = Question(question.id, question.text)
+    return Prompt(asked, (), filled(f"{name}_system", known), filled(f"{name}_user", known))
+
+
+def _lines(reply: str) -> list[str]:
+    """The lines of a list that a model wrote, without bullets, numbers and quotation marks."""
+    lines = (_BULLET.sub("", line).strip().strip("\"'`*").strip() for line in reply.splitlines())
+    return [line for line in lines if re.search(r"\w", line)]
 
 
 @dataclass(frozen=True)
 class Found:
     """What one strategy found.
 
-    rows: rows of the index, best first; may go deeper than a pool. Empty: it has nothing to say, see `note`.
+    rows: rows of the index, best first; may go deeper than a pool. Empty: nothing, see `note`.
     queries: what was searched for, in order.
     dropped: names that the model gave and that are not in what it was given: nothing was searched for by
         them.
-    note: why there is nothing, or what was left out; empty where there is nothing to say.
+    note: why there is nothing, or what was left out.
     """
 
     rows: tuple[int, ...] = ()
@@ -113,10 +123,7 @@ class SearchTask:
         return self.costs.part("retrieve", retrieval_calls=1)
 
     def abandoned(self, seconds: float) -> Costs:
-        """What is to be charged where nobody waits any longer.
-
-        What was spent so far, and of a reply that is under way all that it may still take.
-        """
+        """What was spent so far, and of a reply that is under way all that it may still take."""
         spent, known, pending = Costs(), list(self.costs.spent), self._branch.unfinished()
         spent.spent = [*known, *pending]
         if not pending:
@@ -140,27 +147,12 @@ class Strategy:
     needs_links: bool = False
 
 
-def strategy_prompt(name: str, question: Question, fields: Mapping[str, str]) -> Prompt:
-    """The prompt of `prompts/NAME_system.txt` and `prompts/NAME_user.txt`."""
-    known = {"question": clean(question.text).strip(), **fields}
-    # Without options and labels: a generator that is given options would choose one instead of writing.
-    asked = Question(question.id, question.text)
-    return Prompt(asked, (), filled(f"{name}_system", known), filled(f"{name}_user", known))
-
-
-def lines_of(reply: str) -> list[str]:
-    """The lines of a list that a model wrote, without bullets, numbers and quotation marks."""
-    lines = (_BULLET.sub("", line).strip().strip("\"'`*").strip() for line in reply.splitlines())
-    return [line for line in lines if re.search(r"\w", line)]
-
-
 @dataclass(frozen=True)
 class Grounds:
     """Names that a question may be expanded by.
 
     entities: names of the index in the question, in its order.
-    neighbours: names that passages about them mention, by the weight of the link; none of `entities` among
-        them.
+    neighbours: other names that passages about them mention, by the weight of the link.
     """
 
     entities: tuple[str, ...]
@@ -172,27 +164,16 @@ class Grounds:
         A name is known if its words are a run of words in one of the given names.
         """
         known = {name_key(name): name for name in (*self.entities, *self.neighbours)}
-        kept: dict[str, None] = {}
-        dropped = 0
-        for name in named:
-            key = name_key(name)
-            whole = known.get(key) or next(
-                (n for k, n in known.items() if key and f" {key} " in f" {k} "), None
-            )
-            if whole is None:
-                dropped += 1
-            else:
-                kept[whole] = None
-        return tuple(kept), dropped
+        keys = [name_key(name) for name in named]
+        whole = [
+            known.get(key) or next((n for k, n in known.items() if key and f" {key} " in f" {k} "), None)
+            for key in keys
+        ]
+        return tuple(dict.fromkeys(name for name in whole if name is not None)), whole.count(None)
 
 
 class IndexNames:
-    """The names of an index, found once.
-
-    index: with evidence links.
-
-    Raises `InputError` if it has none.
-    """
+    """The names of an index, found once. Raises `InputError` if it has no evidence links."""
 
     def __init__(self, index: CorpusIndex) -> None:
         self._links = index.required_links()
@@ -211,27 +192,22 @@ class IndexNames:
         """What the index knows about the names in a question."""
         keys = self._keys(question)
         rows = [row for key in keys for row in self._dictionary.bearers[key][:_BEARERS]]
-        entities = tuple(self._names[self._dictionary.bearers[key][0]] for key in keys)
+        reached = self._links.reached(rows) if rows else {}
         near: dict[str, str] = {}
-        if rows:
-            reached = self._links.reached(rows)
-            for row in sorted(reached, key=lambda r: (-reached[r], r)):
-                key = name_key(self._names[row])
-                if key and key not in keys:
-                    near.setdefault(key, self._names[row])
-                if len(near) == _NEIGHBOURS:
-                    break
-        return Grounds(entities, tuple(near.values()))
+        for row in sorted(reached, key=lambda r: (-reached[r], r)):
+            key = name_key(self._names[row])
+            if key and key not in keys:
+                near.setdefault(key, self._names[row])
+            if len(near) == _NEIGHBOURS:
+                break
+        return Grounds(self.mentioned(question), tuple(near.values()))
 
 
 _KNOWN: WeakKeyDictionary[CorpusIndex, IndexNames] = WeakKeyDictionary()
 
 
 def names_of(index: CorpusIndex) -> IndexNames:
-    """The names of an index, kept as long as the index is.
-
-    Raises `InputError` if it was built without evidence links.
-    """
+    """The names of an index, kept as long as the index is; `InputError` if it has no evidence links."""
     known = _KNOWN.get(index)
     if known is None:
         known = _KNOWN[index] = IndexNames(index)
@@ -257,18 +233,19 @@ class StrategySettings(Settings):
     """Rewordings that are searched for."""
 
 
-def _raw(settings: StrategySettings, task: SearchTask) -> Found:
-    text = task.question.text
+def _ranked(task: SearchTask, query: str, words: str | None = None, **more: Any) -> Found:
+    """Search once. `words`: what BM25 looks for instead."""
     with task.searching():
-        return Found(tuple(task.retriever.ranked(text)), (text,))
+        return Found(tuple(task.retriever.ranked(query, words)), (query,), **more)
+
+
+def _raw(settings: StrategySettings, task: SearchTask) -> Found:
+    return _ranked(task, task.question.text)
 
 
 def _hyde(settings: StrategySettings, task: SearchTask) -> Found:
     said = task.write("hyde", settings.passage_tokens)[:_LONGEST_QUERY]
-    if not said:
-        return Found(note="the model wrote no passage")
-    with task.searching():
-        return Found(tuple(task.retriever.ranked(said, task.question.text)), (said,))
+    return _ranked(task, said, task.question.text) if said else Found(note="the model wrote no passage")
 
 
 def _query2doc(settings: StrategySettings, task: SearchTask) -> Found:
@@ -276,9 +253,7 @@ def _query2doc(settings: StrategySettings, task: SearchTask) -> Found:
     said = task.write("query2doc", settings.passage_tokens)[:_LONGEST_QUERY]
     if not said:
         return Found(note="the model wrote no expansion")
-    query, words = f"{text} {said}", " ".join([*[text] * _REPEATS, said])
-    with task.searching():
-        return Found(tuple(task.retriever.ranked(query, words)), (query,))
+    return _ranked(task, f"{text} {said}", " ".join([*[text] * _REPEATS, said]))
 
 
 def _grounded(settings: StrategySettings, task: SearchTask) -> Found:
@@ -293,7 +268,7 @@ def _grounded(settings: StrategySettings, task: SearchTask) -> Found:
     fields = {"entities": ", ".join(grounds.entities), "neighbours": listed}
     named = [
         name
-        for line in lines_of(task.write("grounded", settings.names_tokens, fields))
+        for line in _lines(task.write("grounded", settings.names_tokens, fields))
         for name in ([line] if len(grounds.kept([line])[0]) else line.split(","))
         if name.strip()
     ]
@@ -303,23 +278,18 @@ def _grounded(settings: StrategySettings, task: SearchTask) -> Found:
     note = f"dropped {words} in the context" if dropped else ""
     if not new:
         return Found(dropped=dropped, note=note or "the model named nothing that is new")
-    query = f"{text} {', '.join(new)}"
-    with task.searching():
-        return Found(tuple(task.retriever.ranked(query)), (query,), dropped, note)
+    return _ranked(task, f"{text} {', '.join(new)}", dropped=dropped, note=note)
 
 
 def _multi_query(settings: StrategySettings, task: SearchTask) -> Found:
     text, count = task.question.text, settings.variations
     said = task.write("variations", settings.variations_tokens, {"count": str(count)})
-    others = [line[:_LONGEST_QUERY] for line in lines_of(said) if line.lower() != text.lower().strip()]
+    others = [line[:_LONGEST_QUERY] for line in _lines(said) if line.lower() != text.lower().strip()]
     variations = list(dict.fromkeys(others))[:count]
     if not variations:
         return Found(note="the model wrote no rewording")
-    rankings = []
-    for query in (text, *variations):
-        with task.searching():
-            rankings.append(task.retriever.ranked(query))
-    fused = reciprocal_rank_fusion(rankings)
+    found = [_ranked(task, query) for query in (text, *variations)]
+    fused = reciprocal_rank_fusion([one.rows for one in found])
     return Found(tuple(sorted(fused, key=lambda row: (-fused[row], row))), (text, *variations))
 
 
@@ -330,22 +300,24 @@ _FINDERS = {
 STRATEGIES = tuple(_FINDERS)
 
 
-def check_strategies(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of strategies, in the order given; "all" stands for every one.
+def check_strategies(names: Any) -> tuple[str, ...]:
+    """The names of strategies, a list or text with commas, in the order given; "all" stands for every one.
 
     Raises `InputError` with every name that is unknown or given twice; for none.
     """
-    given = [name.strip() for name in names if name.strip()]
+    given = names.split(",") if isinstance(names, str) else names
+    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
+        raise InputError(f"{names!r:.60} is no list of strategies")
+    given = [name.strip() for name in given if name.strip()]
     if given == ["all"]:
         return STRATEGIES
+    each = dict.fromkeys(given)
     problems = [
         f"strategy '{name}' is unknown: {choose(name, STRATEGIES, more=', or all')}"
-        for name in dict.fromkeys(given)
+        for name in each
         if name not in STRATEGIES
     ]
-    problems += [
-        f"strategy '{name}' is given twice" for name in dict.fromkeys(given) if given.count(name) > 1
-    ]
+    problems += [f"strategy '{name}' is given twice" for name in each if given.count(name) > 1]
     if not given:
         problems.append(f"no strategy is given: choose from {', '.join(STRATEGIES)}, or all")
     if problems:
@@ -353,13 +325,28 @@ def check_strategies(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-def make_strategies(names: Sequence[str], settings: StrategySettings | None = None) -> tuple[Strategy, ...]:
+def strategies_problem(value: Any) -> str | None:
+    """What is wrong with a setting that names strategies, in words; None: nothing is."""
+    try:
+        check_strategies(value)
+    except InputError as error:
+        return f"must be a list of strategies ({'; '.join(error.problems)})"
+    return None
+
+
+def make_strategies(names: Any, settings: StrategySettings | None = None) -> tuple[Strategy, ...]:
     """The strategies of these names; errors as `check_strategies`."""
     how = settings or StrategySettings()
     return tuple(
         Strategy(name, partial(_FINDERS[name], how), name != "raw", name == "grounded")
         for name in check_strategies(names)
     )
+
+
+def strategies_of(settings: Mapping[str, Any]) -> Sequence[Strategy]:
+    """The strategies in a step's settings; none where they name none, or wrong ones."""
+    given = settings.get("strategies")
+    return () if given is None or strategies_problem(given) else make_strategies(given)
 
 
 # Side by side --------------------------------------------------------------------------------------------
@@ -427,7 +414,7 @@ class Searched:
     every: Candidates | None = None
 
 
-def check_search(
+def _check_search(
     strategies: Sequence[Strategy],
     retriever: Retriever,
     generator: Generator | None,
@@ -482,7 +469,7 @@ def search(
     """
     how = settings or SearchSettings()
     made = [m for s in strategies for m in (make_strategies([s], how.writing) if isinstance(s, str) else [s])]
-    check_search(made, retriever, generator, weights)
+    _check_search(made, retriever, generator, weights)
     if branch is None:
         reader: Any = generator
         branch = Budget(reader, Limits(tokens=how.tokens)).branch()
@@ -548,7 +535,7 @@ def _merged(
     found: dict[str, dict[str, int]] = {}
     for identity, position in zip(pool.ids, pool.positions.tolist(), strict=True):
         of = {name: known[position] for name, known in ranks.items() if position in known}
-        found[identity] = of or {name: BY_LINK for name, rows in led.items() if position in rows}
+        found[identity] = of or {name: _BY_LINK for name, rows in led.items() if position in rows}
     return Searched(pool, found, tuple(tried), tuple(notes), own, every)
 
 
@@ -559,77 +546,37 @@ def _side_by_side(
     waiting, running = deque(strategies), dict[str, tuple[float, SearchTask]]()
     done: queue.SimpleQueue[tuple[str, Found | BaseException]] = queue.SimpleQueue()
     ended: dict[str, Tried] = {}
+
+    def run(strategy: Strategy, place: SearchTask) -> None:
+        try:
+            done.put((strategy.name, strategy.find(place)))
+        except BaseException as error:  # for the thread that waits
+            done.put((strategy.name, error))
+
     while waiting or running:
         while waiting and len(running) < how.concurrency:
             strategy, place = waiting.popleft(), task()
             running[strategy.name] = time.perf_counter(), place
             # A daemon: a model that never answers must not keep the process alive.
-            threading.Thread(target=_run, args=(strategy, place, done), daemon=True).start()
+            threading.Thread(target=run, args=(strategy, place), daemon=True).start()
         first = min(started for started, _ in running.values()) + how.deadline_seconds
         try:
             name, found = done.get(timeout=max(0.0, first - time.perf_counter()))
         except queue.Empty:
-            for late in [
-                n for n, (t, _) in running.items() if time.perf_counter() - t >= how.deadline_seconds
-            ]:
+            now = time.perf_counter()
+            for late in [n for n, (since, _) in running.items() if now - since >= how.deadline_seconds]:
                 started, place = running.pop(late)
-                took = time.perf_counter() - started
                 said = Found(note=f"left out, it took longer than {how.deadline_seconds:g} s")
-                ended[late] = Tried(late, said, place.abandoned(took), True, took)
+                ended[late] = Tried(late, said, place.abandoned(now - started), True, now - started)
             continue
         if name not in running:  # it was late
             continue
         started, place = running.pop(name)
-        took = time.perf_counter() - started
+        failed = isinstance(found, BaseException)
         if isinstance(found, (MioRagError, LimitReached)):
             limit = "the limit of " if isinstance(found, LimitReached) else ""
-            ended[name] = Tried(name, Found(note=f"left out, {limit}{found}"), place.costs, True, took)
+            found = Found(note=f"left out, {limit}{found}")
         elif isinstance(found, BaseException):
             raise found
-        else:
-            ended[name] = Tried(name, found, place.costs, False, took)
+        ended[name] = Tried(name, found, place.costs, failed, time.perf_counter() - started)
     return tuple(ended[strategy.name] for strategy in strategies)
-
-
-def _run(
-    strategy: Strategy, task: SearchTask, done: queue.SimpleQueue[tuple[str, Found | BaseException]]
-) -> None:
-    try:
-        done.put((strategy.name, strategy.find(task)))
-    except BaseException as error:  # for the thread that waits
-        done.put((strategy.name, error))
-
-
-def listed(given: Any) -> tuple[str, ...]:
-    """The strategies that a setting names: a list, or text with commas; "all" stands for every one.
-
-    Raises `InputError` if it is neither, or names one that is unknown.
-    """
-    names = given.split(",") if isinstance(given, str) else given
-    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise InputError(f"{given!r:.60} is no list of strategies")
-    return check_strategies(names)
-
-
-def strategies_problem(value: Any) -> str | None:
-    """What is wrong with such a setting, in words; None: nothing is."""
-    try:
-        listed(value)
-    except InputError as error:
-        return f"must be a list of strategies ({'; '.join(error.problems)})"
-    return None
-
-
-def asks_a_model(settings: Mapping[str, Any]) -> bool:
-    """Whether one of the strategies in a step's settings asks a language model."""
-    return any(one.needs_model for one in _made(settings))
-
-
-def needs_links(settings: Mapping[str, Any]) -> list[str]:
-    """Strategies in a step's settings that need an index with evidence links."""
-    return [one.name for one in _made(settings) if one.needs_links]
-
-
-def _made(settings: Mapping[str, Any]) -> Sequence[Any]:
-    given = settings.get("strategies")
-    return () if given is None or strategies_problem(given) else make_strategies(listed(given))

@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from mio_rag.context import SEPARATOR, render_context
 from mio_rag.errors import InfeasibleError, InputError, UnsuitableModelError
@@ -34,18 +34,16 @@ from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Branch, LimitReached, Reply
 from mio_rag.session.search import (
     SearchSettings,
-    asks_a_model,
+    check_strategies,
     filled,
-    listed,
-    make_strategies,
     search,
+    strategies_of,
     strategies_problem,
     template,
 )
 from mio_rag.session.state import (
     NOTES_ID,
     TYPES,
-    Action,
     Fact,
     Facts,
     Memory,
@@ -102,45 +100,22 @@ class Equipment:
         return selector.replace(options=options)
 
 
-class Solve(Protocol):
-    """Answers sub-questions by a workflow, one after another or in parallel."""
-
-    def __call__(
-        self, job: Job, workflow: Any, texts: Sequence[str], serial: bool
-    ) -> list[tuple[str, Reply | None]]:
-        """Each question as it was asked, with its reply; None: there is none."""
-        ...
+#: Answers sub-questions by a workflow, one after another (True) or in parallel. Returns each as it was asked,
+#: with its reply; None: there is none.
+Solve = Callable[["Job", Any, Sequence[str], bool], list[tuple[str, Reply | None]]]
 
 
-@dataclass(eq=False)
 class Job:
-    """One use of a tool: the action, the state of the question, and the account that pays."""
+    """One use of a tool: the action, the state of the question, and the account that pays.
 
-    kit: Equipment
-    solve: Solve
-    state: State
-    result: Result
-    branch: Branch
+    facts: takes what the tool reports.
+    """
 
-    @property
-    def action(self) -> Action:
-        """What is to be done."""
-        return self.result.action
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """Of the action."""
-        return self.result.action.settings
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Takes what the tool reports."""
-        return self.result.facts
-
-    @property
-    def question(self) -> Question:
-        """What is asked."""
-        return self.state.question
+    def __init__(self, kit: Equipment, solve: Solve, state: State, result: Result, branch: Branch) -> None:
+        self.kit, self.solve, self.state, self.result, self.branch = kit, solve, state, result, branch
+        self.action, self.facts = result.action, result.facts
+        self.settings, self.question = result.action.settings, state.question
+        self.max_tokens = int(self.settings.get("max_tokens", state.max_tokens))
 
     @property
     def retriever(self) -> Retriever:
@@ -150,11 +125,6 @@ class Job:
                 "there is no corpus to search: use a workflow without 'retrieve', or give an index"
             )
         return self.kit.retriever
-
-    @property
-    def max_tokens(self) -> int:
-        """Longest answer."""
-        return int(self.settings.get("max_tokens", self.state.max_tokens))
 
     def every(self, kind: type[Any]) -> list[Any]:
         """The inputs of a type, in order."""
@@ -176,11 +146,6 @@ class Job:
         """What the last selection among the inputs reads."""
         read = self.last(Selection)
         return () if read is None else tuple(read.passages)
-
-    @property
-    def asked(self) -> str:
-        """The question, as an input may have worded it."""
-        return str(self.last(str) or self.question.text)
 
     def note(self, text: str) -> None:
         """Report something, for the trace."""
@@ -294,7 +259,7 @@ def _line(said: str) -> str:
 
 
 def _rewrite(job: Job) -> Value:
-    prompt = _short_prompt("rewrite", job.question, job.asked, job.known_facts)
+    prompt = _short_prompt("rewrite", job.question, str(job.last(str) or job.question.text), job.known_facts)
     query = _line(job.branch.generate("rewrite", prompt, _QUERY_TOKENS).text)
     if not query:
         raise Nothing("the rewritten question is empty")
@@ -304,7 +269,9 @@ def _rewrite(job: Job) -> Value:
 def _decompose(job: Job) -> Value:
     serial, most = job.settings.get("order") == "serial", int(job.settings.get("most", 3))
     name = "split_serial" if serial else "split_parallel"
-    prompt = _short_prompt(name, job.question, job.asked, job.known_facts, most=str(most))
+    prompt = _short_prompt(
+        name, job.question, str(job.last(str) or job.question.text), job.known_facts, most=str(most)
+    )
     said = job.branch.generate("decompose", prompt, _PART_TOKENS * most).text
     lines = [
         re.sub(r"^\W*\d+[.):]\s*", "", line).strip(" \"'`-*")[:_LONGEST_QUERY] for line in said.splitlines()
@@ -339,43 +306,38 @@ def _retrieve(job: Job) -> Value:
     written = [text for value in job.every(Queries) for text in value.texts] + job.every(str)
     queries = list(dict.fromkeys(_REFERENCE.sub("", text) for text in written)) or [job.question.text]
     if "strategies" in settings:
-        return _joined([_searched(job, retriever, query) for query in queries], set())
+        return _joined([_searched(job, retriever, query) for query in queries])
     pools = []
     for query in queries:
         with job.branch.timed("retrieve", searches=1):
             pools.append(retriever.retrieve(query))
-    return _joined(pools, set())
+    return _joined(pools)
 
 
 def _searched(job: Job, retriever: Retriever, query: str) -> Candidates:
     """The pool of a query by several strategies."""
-    settings, names = job.settings, listed(job.settings["strategies"])
-    how = job.kit.search
+    settings, branch, how = job.settings, job.branch, job.kit.search
+    names = check_strategies(settings["strategies"])
     if settings.get("deadline") is not None:
         how = how.replace(deadline_seconds=float(settings["deadline"]))
-    asked = job.question if query == job.question.text else Question(job.question.id, query)
-    if job.branch.closed is None and any(one.needs_model for one in make_strategies(names)):
+    is_question = query == job.question.text
+    asked = job.question if is_question else Question(job.question.id, query)
+    if branch.closed is None and any(one.needs_model for one in strategies_of(settings)):
         try:
-            job.branch.budget.step()
+            branch.budget.step()
         except LimitReached as limit:  # the strategies that ask no model still search
-            job.branch.closed = str(limit)
-    left = job.branch.seconds_left
+            branch.closed = str(limit)
+    left = branch.budget.seconds_left
     if job.kit.deadline is not None:
         left = min(left, job.kit.deadline - time.monotonic())
     found = search(
-        asked,
-        retriever,
-        job.branch.generator,
-        names,
-        how.within(left),
-        weights=settings.get("weights"),
-        branch=job.branch,
-        alone=settings.get("alone", ()),
-    )
-    if query == job.question.text:
+        asked, retriever, branch.generator, names, how.within(left), weights=settings.get("weights"),
+        branch=branch, alone=settings.get("alone", ()),
+    )  # fmt: skip
+    if is_question:
         job.facts.setdefault("searched", found)
+    known = job.facts.setdefault("found_by", {})
     for identity, ranks in found.found.items():  # of several queries, the rank in the first
-        known = job.facts.setdefault("found_by", {})
         known[identity] = {**ranks, **known.get(identity, {})}
     counts = {name: sum(name in by for by in found.found.values()) for name in names}
     job.note(f"of {len(found.pool)} found: {', '.join(f'{name} {n}' for name, n in counts.items())}")
@@ -385,19 +347,18 @@ def _searched(job: Job, retriever: Retriever, query: str) -> Candidates:
     return found.pool
 
 
-def _joined(pools: Sequence[Candidates], keep: set[str]) -> Candidates:
-    """Pools as one, best first, as large as the largest; passages to keep stay."""
+def _joined(pools: Sequence[Candidates]) -> Candidates:
+    """Pools as one, best first, as large as the largest."""
     if not pools or not any(map(len, pools)):
         raise Nothing("nothing was found")
     joined = pools[0]
     for other in pools[1:]:
-        joined = joined.merge(other, max(len(joined), len(other)), keep)
+        joined = joined.merge(other, max(len(joined), len(other)), set())
     return joined
 
 
 def _select(job: Job) -> Value:
-    pool = _joined(job.every(Candidates), set())
-    return _read(job, pool)
+    return _read(job, _joined(job.every(Candidates)))
 
 
 def _read(job: Job, pool: Candidates) -> Selection:
@@ -423,8 +384,8 @@ def _read(job: Job, pool: Candidates) -> Selection:
 
 def _chosen(job: Job, pool: Candidates, budget: int) -> Selection:
     settings, branch, retriever = job.settings, job.branch, job.retriever
-    program: Selector = job.kit.selector
     changed = {name: settings[name] for name in ("token_price", "units") if name in settings}
+    program = job.kit.selector
     if any(getattr(program, name) != value for name, value in changed.items()):
         program = program.replace(**changed)
     program = job.kit.timed(program)
@@ -432,16 +393,16 @@ def _chosen(job: Job, pool: Candidates, budget: int) -> Selection:
     if (tier := settings.get("tier")) is not None:
         if tier.unit == "tokens":
             tokens = min(tokens, max(1, tier.context))
-        reader = TierReader(tier, retriever, program)
         # A selection alone may have nothing that answers.
         counter = retriever.counter if branch.generator is None else branch.generator
-        return reader.read(pool, tokens, counter, branch, settings.get("more", 0))
+        return TierReader(tier, retriever, program).read(
+            pool, tokens, counter, branch, settings.get("more", 0)
+        )
     with branch.timed("select"):
         if job.kit.reading == "ranking":
-            fused = replace(pool, relevance=pool.scores["fused"])
-            chosen = _RANKED.replace(options=program.options).select(fused, tokens, retriever.counter)
-        else:
-            chosen = program.select(pool, tokens, retriever.counter)
+            program = _RANKED.replace(options=program.options)
+            pool = replace(pool, relevance=pool.scores["fused"])
+        chosen = program.select(pool, tokens, retriever.counter)
     if chosen.result.x is None:
         job.facts["infeasible"] = chosen
         raise InfeasibleError(chosen.explain())
@@ -566,9 +527,8 @@ def _draft(job: Job) -> Value | None:
         if chosen.probability is None or math.isnan(chosen.probability):
             raise _unmeasured(chosen.answer.generator)
         rest = min(1.0, max(0.0, 1.0 - chosen.probability))
-        job.facts["uncertainty"] = min(
-            1.0, rest * options / (options - 1)
-        )  # more where it is worse than a guess
+        # More where it is worse than a guess.
+        job.facts["uncertainty"] = min(1.0, rest * options / (options - 1))
         return chosen
     answer = job.branch.generate("measure", prompt, job.max_tokens)
     if answer.logprobs is None or any(map(math.isnan, answer.logprobs)):
@@ -686,7 +646,7 @@ def find_tool(name: str) -> Tool:
 
 def asks(do: str, settings: Mapping[str, Any]) -> bool:
     """Whether a tool with these settings asks a language model before the answer."""
-    return _EVERY[do].asks or asks_a_model(settings)
+    return _EVERY[do].asks or any(one.needs_model for one in strategies_of(settings))
 
 
 def missing_inputs(tool: Tool, values: Sequence[Value]) -> list[str]:

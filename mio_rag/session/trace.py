@@ -232,9 +232,10 @@ def trace_of(
     error: MioRagError | None,
     scores: dict[str, float],
     fallback: str | None,
+    more: Mapping[str, Any],
     **known: Any,
 ) -> Trace:
-    """The trace of a question that has ended; `known`: fields that the state does not have."""
+    """The trace of a question that has ended; `more` goes into `about`."""
     steps, level = [], None
     search: dict[str, Any] = {}
     about: dict[str, Any] = {}
@@ -264,7 +265,7 @@ def trace_of(
         complete=level,
         search=search,
         wanted=next((r.facts["wanted"] for r in reversed(state.results.values()) if "wanted" in r.facts), 0),
-        about=about,
+        about={**about, **more},
         **known,
     )
 

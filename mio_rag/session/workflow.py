@@ -30,8 +30,8 @@ from mio_rag.generation import check_generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.session.costs import Prices
-from mio_rag.session.search import needs_links
-from mio_rag.session.tools import TOOLS, asks
+from mio_rag.session.search import strategies_of
+from mio_rag.session.tools import TOOLS, asks, number
 from mio_rag.session.trace import Step
 from mio_rag.settings import Settings
 from mio_rag.storage import read_json
@@ -96,11 +96,10 @@ class Node:
     """One use of a tool.
 
     id: its name in the workflow.
-    do: the tool.
+    do: the tool; settings: of the tool.
     takes, after: nodes whose results it takes; nodes that merely come before it.
     model: which generator is asked; None: the reader.
     seconds: it is given up after so long.
-    settings: of the tool.
     """
 
     id: str
@@ -111,15 +110,17 @@ class Node:
     seconds: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Nodes that come before it."""
+        return (*self.takes, *self.after)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, without the name."""
-        data: dict[str, Any] = {"do": self.do}
-        for name, value in (("from", list(self.takes)), ("after", list(self.after))):
-            if value:
-                data[name] = value
-        for name, one in (("model", self.model), ("seconds", self.seconds)):
-            if one is not None:
-                data[name] = one
+        own = {"from": list(self.takes), "after": list(self.after), "model": self.model}
+        data: dict[str, Any] = {"do": self.do, **{name: value for name, value in own.items() if value}}
+        if self.seconds is not None:
+            data["seconds"] = self.seconds
         for name, setting in self.settings.items():
             data[name] = setting.to_dict() if isinstance(setting, Workflow) else setting
         return data
@@ -129,6 +130,7 @@ class Node:
 class Workflow:
     """A graph of tools without cycles, whose every edge is well-typed.
 
+    nodes: each after what it needs; of what could be either way, as they were written.
     answer: the node that gives the answer.
 
     Raises `InputError` with everything that is wrong with it: unknown tools, nodes and settings, edges of the
@@ -140,26 +142,6 @@ class Workflow:
     answer: str
 
     def __post_init__(self) -> None:
-        problems = [f"workflow '{self.name}': {problem}" for problem in self._problems()]
-        if problems:
-            raise InputError(problems)
-        order = {node_id: place for place, node_id in enumerate(self._sorted())}
-        object.__setattr__(self, "nodes", tuple(sorted(self.nodes, key=lambda node: order[node.id])))
-
-    def _sorted(self) -> list[str]:
-        """Names of the nodes, each after what it needs; of what could be either way, as they are written."""
-        sorter = TopologicalSorter({node.id: (*node.takes, *node.after) for node in self.nodes})
-        sorter.prepare()
-        order: list[str] = []
-        ready: list[str] = []
-        places = [node.id for node in self.nodes]
-        while sorter.is_active():
-            ready = sorted([*ready, *sorter.get_ready()], key=places.index)
-            order.append(ready.pop(0))
-            sorter.done(order[-1])
-        return order
-
-    def _problems(self) -> list[str]:
         known = {node.id: node for node in self.nodes}
         problems = [f"node '{i}' is there twice" for i in known if sum(n.id == i for n in self.nodes) > 1]
         if not self.nodes:
@@ -174,24 +156,26 @@ class Workflow:
         for node in self.nodes:
             problems += [f"node '{node.id}' {problem}" for problem in _node_problems(node, known)]
         try:
-            tuple(TopologicalSorter({n.id: (*n.takes, *n.after) for n in self.nodes}).static_order())
+            tuple(TopologicalSorter({node.id: node.needs for node in self.nodes}).static_order())
         except CycleError as error:
             problems.append(f"nodes wait for each other: {' -> '.join(reversed(error.args[1]))}")
-        used = self._used(known)
+        used = [self.answer]
+        for name in used:
+            used += [one for one in known[name].needs if one not in used] if name in known else []
         problems += [
             f"node '{i}' leads nowhere: take it from another node, name it in 'after', or remove it"
             for i in known
             if self.answer in known and i not in used
         ]
-        return problems
-
-    def _used(self, known: Mapping[str, Node]) -> set[str]:
-        used, open_ = set[str](), [self.answer]
-        while open_:
-            if (name := open_.pop()) in known and name not in used:
-                used.add(name)
-                open_ += [*known[name].takes, *known[name].after]
-        return used
+        if problems:
+            raise InputError([f"workflow '{self.name}': {problem}" for problem in problems])
+        ordered: list[Node] = []
+        left = list(self.nodes)
+        while left:
+            placed = {node.id for node in ordered}
+            ordered.append(next(node for node in left if placed.issuperset(node.needs)))
+            left.remove(ordered[-1])
+        object.__setattr__(self, "nodes", tuple(ordered))
 
     @classmethod
     def from_dict(cls, data: Any, name: str = "") -> Workflow:
@@ -232,15 +216,11 @@ class Workflow:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names of the generators that it asks beside the reader, those of workflows inside it included."""
-        own = [node.model for node in self.nodes if node.model is not None]
-        return tuple(dict.fromkeys([*own, *(m for inner in self.inner for m in inner.models)]))
-
-    @property
-    def inner(self) -> tuple[Workflow, ...]:
-        """Workflows written inside it; those that it names are not among them."""
-        settings = [value for node in self.nodes for value in node.settings.values()]
-        return tuple(value for value in settings if isinstance(value, Workflow))
+        """Names of the generators that it asks besides the reader, those of workflows inside it included."""
+        found = [node.model for node in self.nodes if node.model is not None]
+        for value in (value for node in self.nodes for value in node.settings.values()):
+            found += value.models if isinstance(value, Workflow) else ()
+        return tuple(dict.fromkeys(found))
 
     def signatures(self) -> tuple[str, ...]:
         """Of each node what its result depends on: equal ones of two workflows give equal results."""
@@ -251,14 +231,17 @@ class Workflow:
             for name in NESTED:
                 if isinstance(told.get(name), dict):
                     told[name] = {k: v for k, v in told[name].items() if k != "name"}
-            signed[node.id] = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
-        return tuple(signed[node.id] for node in self.nodes)
+            signed[node.id] = _digest(told)[:16]
+        return tuple(signed.values())
 
     @property
     def sha256(self) -> str:
         """Of everything but its name."""
-        data = {key: value for key, value in self.to_dict().items() if key != "name"}
-        return sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+        return _digest({key: value for key, value in self.to_dict().items() if key != "name"})
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def _node(name: str, told: Any) -> Node:
@@ -267,7 +250,7 @@ def _node(name: str, told: Any) -> Node:
         raise InputError(f"node '{name}' is {told!r:.60}, not an object with 'do'")
     problems, lists = [], {}
     if not isinstance(told.get("do"), str):
-        problems.append(f"node '{name}' says not what to do: give 'do', one of {', '.join(TOOLS)}")
+        problems.append(f"node '{name}' is missing 'do': give one of {', '.join(TOOLS)}")
     for key in ("from", "after"):
         value = told.get(key, [])
         value = [value] if isinstance(value, str) else value
@@ -291,16 +274,11 @@ def _node(name: str, told: Any) -> Node:
 
 def _node_problems(node: Node, known: Mapping[str, Node]) -> list[str]:
     problems = [
-        f"waits for '{name}', which is no node"
-        for name in dict.fromkeys((*node.takes, *node.after))
-        if name not in known
+        f"waits for '{name}', which is no node" for name in dict.fromkeys(node.needs) if name not in known
     ]
     if node.model is not None and (not isinstance(node.model, str) or not node.model.strip()):
         problems.append(f"has model {node.model!r}: give the name of a generator")
-    if node.seconds is not None and not (
-        isinstance(node.seconds, (int, float)) and not isinstance(node.seconds, bool)
-        and 0 < node.seconds < math.inf
-    ):  # fmt: skip
+    if node.seconds is not None and (number(0, math.inf)(node.seconds) or not node.seconds):
         problems.append(f"has seconds={node.seconds!r}: it must be > 0")
     if node.do not in TOOLS:
         return [*problems, f"is to do '{node.do}', which is unknown: {choose(node.do, TOOLS)}"]
@@ -362,45 +340,28 @@ def chain(name: str, *steps: str | Mapping[str, Any]) -> Workflow:
     return Workflow.from_dict({"name": name, "nodes": nodes, "answer": answer})
 
 
-def read_workflow(path: str | Path) -> Workflow:
-    """The workflow of a JSON file.
-
-    Raises `InputError` if there is no such file, it is no JSON, or no workflow; with everything that is
-    wrong.
-    """
-    return Workflow.from_dict(read_json(path), Path(path).stem)
-
-
-def _named() -> dict[str, Workflow]:
-    found = read_json(Path(__file__).parents[1] / "data" / "workflows.json")
-    return {name: Workflow.from_dict(data, name) for name, data in found.items()}
-
-
 #: More than a dozen to choose from, those that ask the model once first.
-NAMED: Mapping[str, Workflow] = _named()
+NAMED: Mapping[str, Workflow] = {
+    name: Workflow.from_dict(data, name)
+    for name, data in read_json(Path(__file__).parents[1] / "data" / "workflows.json").items()
+}
 
 
-def find_workflow(name: str) -> Workflow:
+def find_workflow(name: str | Path) -> Workflow:
     """The workflow of a name, or of a JSON file.
 
     Raises `InputError` if it is neither; with everything that is wrong with the file.
     """
     if name in NAMED:
-        return NAMED[name]
-    if name.endswith(".json") or Path(name).is_file():
-        return read_workflow(name)
+        return NAMED[str(name)]
+    if str(name).endswith(".json") or Path(name).is_file():
+        return Workflow.from_dict(read_json(name), Path(name).stem)
     more = ", or give a JSON file"
-    raise InputError(f"workflow '{name}' is unknown: {choose(name, NAMED, more=more)}")
-
-
-def nested(workflow: Workflow) -> Iterator[tuple[str, Workflow | InputError]]:
-    """The workflows that nodes of it run, by node; the error of one that there is none of."""
-    for node in workflow.nodes:
-        for found in _nested(node):
-            yield node.id, found
+    raise InputError(f"workflow '{name}' is unknown: {choose(str(name), NAMED, more=more)}")
 
 
 def _nested(node: Node) -> Iterator[Workflow | InputError]:
+    """The workflows that a node runs; the error of one that there is none of."""
     for key in NESTED:
         if (given := node.settings.get(key)) is None:
             continue
@@ -410,29 +371,27 @@ def _nested(node: Node) -> Iterator[Workflow | InputError]:
             yield error
 
 
-def _every(workflows: Iterable[Workflow]) -> Iterator[Workflow]:
+def _every(workflows: Iterable[Workflow | InputError]) -> list[Workflow]:
     """Workflows and all that they run, each once: one may run itself, as deep as is allowed."""
-    waiting, known = list(workflows), set[str]()
+    found: dict[str, Workflow] = {}
+    waiting = list(workflows)
     while waiting:
         workflow = waiting.pop()
-        if workflow.name not in known:
-            known.add(workflow.name)
-            yield workflow
-            waiting += _inner(workflow.nodes)
-
-
-def _inner(nodes: Iterable[Node]) -> list[Workflow]:
-    return [found for node in nodes for found in _nested(node) if isinstance(found, Workflow)]
+        if isinstance(workflow, Workflow) and workflow.name not in found:
+            found[workflow.name] = workflow
+            waiting += [inner for node in workflow.nodes for inner in _nested(node)]
+    return list(found.values())
 
 
 def inner_hashes(workflows: Sequence[Workflow]) -> dict[str, str]:
     """Named workflows that others run, and what they are: part of what is learned, and of what a run is."""
-    return {one.name: one.sha256 for one in _every(found for w in workflows for found in _inner(w.nodes))}
+    inner = (found for workflow in workflows for node in workflow.nodes for found in _nested(node))
+    return {one.name: one.sha256 for one in _every(inner)}
 
 
 def searches_within(node: Node) -> bool:
     """Whether a workflow that a node runs, or one within that, searches."""
-    return any(one.do == "retrieve" for workflow in _every(_inner([node])) for one in workflow.nodes)
+    return any(one.do == "retrieve" for workflow in _every(_nested(node)) for one in workflow.nodes)
 
 
 def workflow_problems(
@@ -451,8 +410,7 @@ def workflow_problems(
     closed_book: there is no corpus.
     """
     problems: list[str] = []
-    asked = _walk(workflow, (), depth, closed_book, problems)
-    for name in asked:
+    for name in dict.fromkeys(_walk(workflow, (), depth, closed_book, problems)):
         if name not in models:
             known = f"known are {', '.join(models)}" if models else "none are known"
             problems.append(
@@ -466,15 +424,44 @@ def workflow_problems(
     return list(dict.fromkeys(problems))
 
 
+def _walk(
+    workflow: Workflow, above: tuple[str, ...], depth: int, closed_book: bool, problems: list[str]
+) -> list[str]:
+    """Names of models asked anywhere inside; problems are added to the list."""
+    path = (*above, workflow.name)
+    if workflow.name in above:
+        problems.append(f"workflows run each other for ever: {' -> '.join(path)}")
+        return []
+    if len(above) > depth:
+        problems.append(
+            f"workflows lie {len(above)} deep within each other, {depth} are allowed: {' -> '.join(path)}"
+        )
+        return []
+    if closed_book and (searching := [n.id for n in workflow.nodes if n.do == "retrieve"]):
+        problems.append(
+            f"workflow '{workflow.name}' searches ({', '.join(searching)}), but there is no corpus: give an "
+            "index, or choose no-retrieval or recall-parts"
+        )
+    asked = [node.model for node in workflow.nodes if node.model is not None]
+    for node in workflow.nodes:
+        for inner in _nested(node):
+            if isinstance(inner, InputError):
+                problems += [f"workflow '{workflow.name}', node '{node.id}': {p}" for p in inner.problems]
+            else:
+                asked += _walk(inner, path, depth, closed_book, problems)
+    return asked
+
+
 def misfits(workflows: Sequence[Workflow], index: CorpusIndex, selector: Selector) -> list[str]:
     """What workflows, or those that they run, ask of index or selector that these cannot do, in words."""
     problems = []
     for workflow in _every(workflows):
         for node in workflow.nodes:
             where = f"workflow '{workflow.name}', node '{node.id}': "
-            if index.links is None and (names := needs_links(node.settings)):
+            linked = [one.name for one in strategies_of(node.settings) if one.needs_links]
+            if linked and index.links is None:
                 problems.append(
-                    f"{where}{', '.join(names)} needs an index with evidence links: build it again with "
+                    f"{where}{', '.join(linked)} needs an index with evidence links: build it again with "
                     "`mio-rag index DATA --out INDEX --overwrite`"
                 )
             if (units := node.settings.get("units")) is not None:
@@ -485,67 +472,25 @@ def misfits(workflows: Sequence[Workflow], index: CorpusIndex, selector: Selecto
     return problems
 
 
-def _walk(
-    workflow: Workflow, above: tuple[str, ...], depth: int, closed_book: bool, problems: list[str]
-) -> list[str]:
-    """Names of models asked anywhere inside; problems are added to the list."""
-    if workflow.name in above:
-        problems.append(f"workflows run each other for ever: {' -> '.join((*above, workflow.name))}")
-        return []
-    if len(above) > depth:
-        path = " -> ".join((*above, workflow.name))
-        problems.append(f"workflows lie {len(above)} deep within each other, {depth} are allowed: {path}")
-        return []
-    if closed_book and (searching := [n.id for n in workflow.nodes if n.do == "retrieve"]):
-        problems.append(
-            f"workflow '{workflow.name}' searches ({', '.join(searching)}), but there is no corpus: give an "
-            "index, or choose no-retrieval or recall-parts"
-        )
-    asked = [node.model for node in workflow.nodes if node.model is not None]
-    for node, inner in nested(workflow):
-        if isinstance(inner, InputError):
-            problems += [f"workflow '{workflow.name}', node '{node}': {p}" for p in inner.problems]
-        else:
-            asked += _walk(inner, (*above, workflow.name), depth, closed_book, problems)
-    return list(dict.fromkeys(asked))
-
-
-def levels(workflow: Workflow) -> list[list[Node]]:
-    """The nodes in rows: those of one row wait for nothing but earlier rows, and may run side by side."""
-    depth: dict[str, int] = {}
-    for node in workflow.nodes:
-        depth[node.id] = 1 + max((depth[name] for name in (*node.takes, *node.after)), default=-1)
-    rows: list[list[Node]] = [[] for _ in range(1 + max(depth.values()))]
-    for node in workflow.nodes:
-        rows[depth[node.id]].append(node)
-    return rows
-
-
-def _details(node: Node) -> str:
-    told = [f"by {node.model}"] if node.model else []
-    told += [f"at most {node.seconds:g} s"] if node.seconds else []
-    for name, value in node.settings.items():
-        shown = value.name if isinstance(value, Workflow) else value
-        told.append(f"{name} {shown}")
-    return ", ".join(told)
-
-
 def workflow_text(workflow: Workflow, indent: str = "") -> str:
     """A workflow line by line, in the order in which it runs, with the workflows that its nodes run."""
-    lines = [f"{indent}{workflow.name}"]
-    inner = dict(nested(workflow))
-    for row in levels(workflow):
-        for node in row:
-            mark = "|" if len(row) > 1 else "-"
-            takes = ", ".join(node.takes) or "question"
-            order = f" after {', '.join(node.after)}" if node.after else ""
-            said = f" ({details})" if (details := _details(node)) else ""
-            kind = TOOLS[node.do]
-            end = " = the answer" if node.id == workflow.answer else ""
-            lines.append(f"{indent}  {mark} {node.id}: {node.do}{said} [{takes} -> {kind.gives}]{order}{end}")
-            below = inner.get(node.id)
-            if isinstance(below, Workflow) and len(indent) < 12:
-                lines.append(workflow_text(below, indent + "      "))
-            elif isinstance(below, InputError):
+    lines, depth = [f"{indent}{workflow.name}"], dict[str, int]()
+    for node in workflow.nodes:
+        depth[node.id] = 1 + max((depth[name] for name in node.needs), default=-1)
+    for node in sorted(workflow.nodes, key=lambda node: depth[node.id]):
+        told = [f"by {node.model}"] if node.model else []
+        told += [f"at most {node.seconds:g} s"] if node.seconds else []
+        for name, value in node.settings.items():
+            told.append(f"{name} {value.name if isinstance(value, Workflow) else value}")
+        mark = "|" if list(depth.values()).count(depth[node.id]) > 1 else "-"
+        said = f" ({', '.join(told)})" if told else ""
+        order = f" after {', '.join(node.after)}" if node.after else ""
+        end = " = the answer" if node.id == workflow.answer else ""
+        way = f"[{', '.join(node.takes) or 'question'} -> {TOOLS[node.do].gives}]"
+        lines.append(f"{indent}  {mark} {node.id}: {node.do}{said} {way}{order}{end}")
+        for below in list(_nested(node))[-1:]:
+            if isinstance(below, InputError):
                 lines.append(f"{indent}      {below}")
+            elif len(indent) < 12:
+                lines.append(workflow_text(below, indent + "      "))
     return "\n".join(lines)
