@@ -42,8 +42,7 @@ __all__ = [
     "reader_spec",
 ]
 
-# The back ends are imported when they are first named: their HTTP and asyncio parts would triple the import
-# time of everyone who only builds prompts.
+# The back ends are imported when they are first named: their imports would triple the time of this one.
 _BACK_ENDS = {
     "ExtractiveGenerator": "extractive",
     "GGUFGenerator": "gguf",
@@ -54,16 +53,10 @@ _BACK_ENDS = {
 _OPTIONS: Mapping[str, Mapping[str, type]] = {
     "gguf": {"n_ctx": int, "threads": int, "slots": int, "seed": int, "replies": str},
     "openai": {
-        "tokenizer": str,
-        "window": int,
-        "concurrency": int,
-        "timeout_seconds": float,
-        "retries": int,
-        "logprobs": bool,
-        "seed": int,
-        "replies": str,
+        "tokenizer": str, "window": int, "concurrency": int, "timeout_seconds": float, "retries": int,
+        "logprobs": bool, "seed": int, "replies": str,
     },
-}
+}  # fmt: skip
 _EXTRACT = "extract"  # how people name the extractive reader
 _FORMS = (
     "'extract', 'gguf:PATH', 'hf:ID_OR_PATH', 'openai:MODEL[@URL]' (options after '?', for instance "
@@ -101,10 +94,8 @@ def make_generator(spec: str, **options: Any) -> Generator:
 
     spec: ``extract`` (or ``extractive``), ``gguf:PATH[?OPTIONS]``, ``hf:ID_OR_PATH``,
         ``openai:MODEL[@URL][?OPTIONS]`` or ``scripted:FILE.json`` (an object of question id or text ->
-        answer). Options, parted by ``&``, are parameters of the back end; ``replies=FILE`` keeps what the
-        model says.
-    **options: keyword parameters of the back end's class, for instance ``n_ctx`` for ``gguf``. They win over
-        options inside the specification.
+        answer). Options, parted by ``&``, are parameters of the back end; ``replies=FILE`` stores replies.
+    **options: keyword parameters of the back end's class. They replace options inside the specification.
 
     Raises `InputError` for a specification of another form, an option that the back end does not have, or a
     missing file; `MissingExtraError` if the back end's package is not installed; `GenerationError` if the
@@ -143,29 +134,27 @@ def check_generator(spec: str) -> None:
 
 def model_name(spec: str) -> str:
     """What a model is called in requests: the last part of its specification, without options."""
-    make, arguments, *_ = _resolved(spec, {})
-    if not arguments:
-        return str(make.__name__).removesuffix("Generator").lower()
-    return arguments[1] if len(arguments) > 1 else Path(arguments[0]).name
+    _, arguments, *_ = _resolved(spec, {})
+    return Path(arguments[0]).name if len(arguments) == 1 else arguments[-1] if arguments else "extractive"
 
 
 def file_of(spec: str) -> Path:
     """The file of ``gguf:PATH[?OPTIONS]``, which may not be there."""
-    _, (path, *_), *_ = _resolved(spec, {})
-    return Path(path).expanduser()
+    return Path(_resolved(spec, {})[1][0]).expanduser()
 
 
 def _resolved(spec: str, options: dict[str, Any]) -> tuple[Any, tuple[str, ...], dict[str, Any], Any]:
     """What makes the generator of a specification: a function, its arguments and options; then `replies`."""
     kind, colon, target = _with_address(spec.strip()).partition(":")
     arguments: tuple[str, ...] = (target,)
-    make: Any
+    query, make = "", None
     if kind in (_EXTRACT, "extractive") and not colon:
         make, arguments = _back_end("ExtractiveGenerator"), ()
     elif kind == "gguf" and target:
-        make, (path, mark, query) = _back_end("GGUFGenerator"), target.partition("?")
-        if mark and not Path(target).expanduser().is_file():  # the name of a file may hold a "?"
-            arguments, options = (path,), _options(spec, query, kind) | options
+        make = _back_end("GGUFGenerator")
+        if not Path(target).expanduser().is_file():  # the name of a file may hold a "?"
+            path, _, query = target.partition("?")
+            arguments = (path,)
     elif kind == "hf" and target:
         make = _back_end("HuggingFaceGenerator")
     elif kind == "openai" and target:
@@ -174,11 +163,11 @@ def _resolved(spec: str, options: dict[str, Any]) -> tuple[Any, tuple[str, ...],
         if not model:
             raise InputError(f"{spec}: no model is named: write openai:MODEL@URL")
         make, arguments = _back_end("OpenAIGenerator"), (url, model)
-        options = _options(spec, query, kind) | options
     elif kind == "scripted" and target:
         make = ScriptedGenerator.from_file
-    else:
+    if make is None:
         raise InputError(f"generator '{spec}' is not known: give {_FORMS}")
+    options = _options(spec, query, kind) | options
     replies = options.pop("replies", None)
     try:
         signature(make).bind(*arguments, **options)
@@ -191,8 +180,8 @@ def _resolved(spec: str, options: dict[str, Any]) -> tuple[Any, tuple[str, ...],
 
 def _options(spec: str, query: str, kind: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    known = _OPTIONS[kind]
     for name, value in parse_qsl(query, keep_blank_values=True):
+        known = _OPTIONS[kind]
         if name not in known:
             raise InputError(f"{spec} has no option '{name}': it has {', '.join(known)}")
         try:

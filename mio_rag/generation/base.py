@@ -9,11 +9,10 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from threading import BoundedSemaphore, Lock, RLock, local
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -23,18 +22,28 @@ from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt, chat_promp
 from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, Generator
 from mio_rag.types import Answer, GenerationError, Passage, Question, clean
 
+T = TypeVar("T")
+#: Position and probability of an option, and the reply that named it; None: one letter, in one pass.
+Chosen = tuple[int, float | None, Answer | None]
+Replies = list[Answer | GenerationError]
+
+_CACHED_TEXTS = 50_000
+# A probe stands where the passages will stand, so that heading and separators are counted with them.
+_PROBE = Passage(id="probe", text="x")
+_SEAM_TOKENS = 8  # tokenizers may split a text differently at the ends of the context block than alone
+_FRAME_TOKENS = 64  # of a chat template, where nothing counts it
+_FIRST_SECONDS, _LONGEST_SECONDS = 0.5, 10.0  # between repetitions
+_PATIENCE_SECONDS = 60.0  # longest Retry-After that is waited for
+
+
+# -- what a reply says ------------------------------------------------------------------------------------
+
 # "B", "(B)", "B.", "**B**", "B) Paris": a capital that stands alone, at the start of the reply.
 _LEADING = re.compile(r"^[\s(\[*\"'`]*([A-Z])(?=[\s)\].:,*\"'`]*$|[)\].:,*])")
 # "The answer is B", "option (C)".
 _NAMED = re.compile(
     r"\b(?:answer|option|choice|letter)\b(?:\s+is)?[\s:(\[*\"'`]*([A-Z])\b(?!['’])", re.IGNORECASE
 )
-
-
-def _plain(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.lower()))
-
-
 #: How models mark what they think before they answer, at the start of a reply or up to a lone end mark.
 _THOUGHT = re.compile(
     r"\A\s*(?:<(?P<a>think(?:ing)?|thought|reasoning)>.*?(?:</(?P=a)>|\Z)"
@@ -44,14 +53,15 @@ _THOUGHT = re.compile(
     r"|(?:(?!<think>).)*</think>)",
     re.DOTALL,
 )
+_OPENINGS = ("<think", "<thought", "<reasoning", "[THINK", "◁think", "<|channel|>")
 
 
 def spoken(said: Answer, thought: bool = False) -> Answer:
-    """What a model said, without what it thought first.
+    """What a model replied, without what it thought first.
 
     thought: whether it also thought elsewhere, or was cut off.
 
-    Raises `GenerationError` where nothing is left, for the reply ended before the answer began.
+    Raises `GenerationError` where nothing is left, because the reply ended before the answer began.
     """
     text = said.text
     while match := _THOUGHT.match(text):
@@ -69,19 +79,21 @@ def spoken(said: Answer, thought: bool = False) -> Answer:
     return said
 
 
+def _plain(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.lower()))
+
+
 def parse_choice(reply: str, choices: Sequence[str], who: str) -> int:
     """Index of the option that a reply names, by its letter or by its text.
 
     Raises `GenerationError` if no option, or more than one, is named: guessing would count as knowledge.
     """
-    plain = [_plain(choice) for choice in choices]
-    said = _plain(reply)
-    first_line = reply.strip().split("\n", 1)[0]
+    plain, said = [_plain(choice) for choice in choices], _plain(reply)
     exact = [i for i, choice in enumerate(plain) if choice and choice == said]
     # A letter was asked for, so a reply that is nothing but a letter is one, even if some option reads "A".
     if exact and len(said) > 1:
         return exact[0]
-    for match in (_LEADING.search(first_line), _NAMED.search(reply)):
+    for match in (_LEADING.search(reply.strip().split("\n", 1)[0]), _NAMED.search(reply)):
         if match and match.group(1) in LETTERS[: len(choices)]:
             return LETTERS.index(match.group(1))
     if exact:
@@ -105,27 +117,23 @@ def option_logprobs(likely: Sequence[tuple[str, float]], options: Sequence[str])
     Returns: an option that no token spells gets the smallest log-probability of all: it has at most that.
     """
     floor = min(value for _, value in likely)
-    found = []
-    for option in options:
-        spelt = [value for token, value in likely if token.strip().casefold() == option.casefold()]
-        found.append(float(np.logaddexp.reduce(spelt)) if spelt else floor)
-    return tuple(found)
+    spelt = [[v for t, v in likely if t.strip().casefold() == option.casefold()] for option in options]
+    return tuple(float(np.logaddexp.reduce(values)) if values else floor for values in spelt)
 
 
-T = TypeVar("T")
+# -- repetitions, and what calls cost ---------------------------------------------------------------------
 
-#: Position and probability of an option, and the reply that named it; None: one letter, in one pass.
-Chosen = tuple[int, float | None, Answer | None]
+_ALLOWED: ContextVar[Callable[[int, int], bool] | None] = ContextVar("allowed", default=None)
+_TELL: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=None)
 
-_CACHED_TEXTS = 50_000
-# A probe stands where the passages will stand, so that heading and separators are counted with them.
-_PROBE = Passage(id="probe", text="x")
-# Tokenizers may split a text differently at the two ends of the context block than they do alone: room for
-# that.
-_SEAM_TOKENS = 8
-_FIRST_SECONDS, _LONGEST_SECONDS = 0.5, 10.0  # between repetitions
-_PATIENCE_SECONDS = 60.0  # longest Retry-After that is waited for
-_FRAME_TOKENS = 64  # of a chat template, where nothing counts it
+
+@contextmanager
+def _within(variable: ContextVar[T], value: T) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 def repeated(
@@ -134,7 +142,7 @@ def repeated(
     allowed: Callable[[GenerationError], bool] = lambda error: True,
     wait: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Ask until it succeeds, and wait longer each time, at least as long as a server's Retry-After says.
+    """Ask until it succeeds, waiting longer each time, at least as long as a server's Retry-After says.
 
     allowed: called with every failure; whether the call may be repeated.
     """
@@ -150,106 +158,12 @@ def repeated(
     raise AssertionError("unreachable")
 
 
-_ALLOWED: ContextVar[Callable[[int, int], bool] | None] = ContextVar("allowed", default=None)
-
-
-@contextmanager
-def allowance(allowed: Callable[[int, int], bool]) -> Iterator[None]:
+def allowance(allowed: Callable[[int, int], bool]) -> AbstractContextManager[None]:
     """Within it, a call that may have been charged is repeated only where this account allows it.
 
     allowed: (prompt tokens, longest reply) of one attempt more -> whether the account holds them.
     """
-    token = _ALLOWED.set(allowed)
-    try:
-        yield
-    finally:
-        _ALLOWED.reset(token)
-
-
-_TELL: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=None)
-_OPENINGS = ("<think", "<thought", "<reasoning", "[THINK", "◁think", "<|channel|>")
-
-
-@contextmanager
-def telling(tell: Callable[[str], None]) -> Iterator[None]:
-    """Within it, a back end that can stream calls `tell` with each piece of its answers, without thinking."""
-    token = _TELL.set(Spoken(tell).hear)
-    try:
-        yield
-    finally:
-        _TELL.reset(token)
-
-
-def told_pieces() -> Callable[[str], None] | None:
-    """What a back end that streams reports its pieces to; None: nobody wants them."""
-    return _TELL.get()
-
-
-class Spoken:
-    """Passes on the pieces of a reply, without what the model thinks before it answers."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell, self._waiting, self._speaks = tell, "", False
-
-    def hear(self, piece: str) -> None:
-        """Take a piece."""
-        if self._speaks:
-            self._tell(piece)
-            return
-        text = self._waiting = self._waiting + piece
-        while (match := _THOUGHT.match(text)) and match.end() < len(text):
-            text = text[match.end() :]
-        text = text.lstrip()
-        opens = any(text.startswith(mark) or mark.startswith(text) for mark in _OPENINGS)
-        if text and not opens:
-            self._speaks = True
-            self._tell(text)
-
-
-class Pieces:
-    """Puts a reply together from its pieces, in the form of chat completions, and reports its texts.
-
-    tell: called with each text.
-    """
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell, self.told = tell, False
-        self._message: dict[str, str] = {}
-        self._logprobs: list[Any] = []
-        self._reason: Any = None
-        self._usage: Any = None
-
-    def hear(self, chunk: Any) -> bool:
-        """Take a piece; returns False, for llama.cpp goes on then.
-
-        Raises `GenerationError` for a piece that reports an error, or is none.
-        """
-        try:
-            if (error := chunk.get("error")) is not None:
-                told = error.get("message", error) if isinstance(error, dict) else error
-                raise GenerationError(str(told)[:300], untold=True, repeat=not self.told)
-            self._usage = chunk.get("usage") or self._usage
-            for choice in chunk.get("choices") or ():
-                delta = choice.get("delta") or {}
-                for name in ("content", "reasoning_content", "reasoning"):
-                    if isinstance(text := delta.get(name), str):
-                        self._message[name] = self._message.get(name, "") + text
-                if delta.get("content"):
-                    self.told = True
-                    self._tell(delta["content"])
-                self._reason = choice.get("finish_reason") or self._reason
-                self._logprobs += (choice.get("logprobs") or {}).get("content") or []
-        except (AttributeError, TypeError, KeyError) as error:
-            raise GenerationError(f"a piece of the reply cannot be read: {error}", untold=True) from error
-        return False
-
-    @property
-    def reply(self) -> dict[str, Any]:
-        """The whole reply."""
-        scored = {"content": self._logprobs} if self._logprobs else None
-        message = {"content": None, **self._message}
-        choice = {"message": message, "finish_reason": self._reason, "logprobs": scored}
-        return {"choices": [choice], "usage": self._usage}
+    return _within(_ALLOWED, allowed)
 
 
 def may_repeat(spent: Answer) -> bool:
@@ -278,7 +192,7 @@ def charged(
     """What a failed call cost, or may have cost; None: nothing.
 
     A call that was sent, and of which no usable reply says what it cost, counts with its prompt and its
-    longest reply. So does one that failed as no back end should: nobody knows how far it came.
+    longest reply. So does one that failed as no back end should: its progress is unknown.
     """
     if isinstance(error, GenerationError):
         untold = error.untold or isinstance(error.__cause__, (TimeoutError, ConnectionError))
@@ -289,8 +203,81 @@ def charged(
     return Answer("", most_tokens(generator, prompt), max_tokens, seconds, generator.name)
 
 
+# -- streams ----------------------------------------------------------------------------------------------
+
+
+def telling(tell: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Within it, a back end that can stream calls `tell` with each piece of its answers, without thinking."""
+    waiting, speaks = "", False
+
+    def hear(piece: str) -> None:
+        nonlocal waiting, speaks
+        if speaks:
+            tell(piece)
+            return
+        text = waiting = waiting + piece
+        while (match := _THOUGHT.match(text)) and match.end() < len(text):
+            text = text[match.end() :]
+        text = text.lstrip()
+        if text and not any(text.startswith(mark) or mark.startswith(text) for mark in _OPENINGS):
+            speaks = True
+            tell(text)
+
+    return _within(_TELL, hear)
+
+
+def told_pieces() -> Callable[[str], None] | None:
+    """What a back end that streams reports its pieces to; None: no stream is wanted."""
+    return _TELL.get()
+
+
+class Pieces:
+    """Puts a reply together from its pieces, in the form of chat completions, and reports its texts."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self.told = tell, False
+        self._message: dict[str, Any] = {"content": None}
+        self._logprobs: list[Any] = []
+        self._reason: Any = None
+        self._usage: Any = None
+
+    def hear(self, chunk: Any) -> bool:
+        """Take a piece; returns False, for llama.cpp goes on then.
+
+        Raises `GenerationError` for a piece that reports an error, or is none.
+        """
+        try:
+            if (error := chunk.get("error")) is not None:
+                told = error.get("message", error) if isinstance(error, dict) else error
+                raise GenerationError(str(told)[:300], untold=True, repeat=not self.told)
+            self._usage = chunk.get("usage") or self._usage
+            for choice in chunk.get("choices") or ():
+                delta = choice.get("delta") or {}
+                for name in ("content", "reasoning_content", "reasoning"):
+                    if isinstance(text := delta.get(name), str):
+                        self._message[name] = (self._message.get(name) or "") + text
+                if delta.get("content"):
+                    self.told = True
+                    self._tell(delta["content"])
+                self._reason = choice.get("finish_reason") or self._reason
+                self._logprobs += (choice.get("logprobs") or {}).get("content") or []
+        except (AttributeError, TypeError, KeyError) as error:
+            raise GenerationError(f"a piece of the reply cannot be read: {error}", untold=True) from error
+        return False
+
+    @property
+    def reply(self) -> dict[str, Any]:
+        """The whole reply."""
+        scored = {"content": self._logprobs} if self._logprobs else None
+        choice = {"message": self._message, "finish_reason": self._reason, "logprobs": scored}
+        return {"choices": [choice], "usage": self._usage}
+
+
+# -- generators -------------------------------------------------------------------------------------------
+
+
 class _Turns:
-    """Lets a number of threads in at a time; a thread that is in may enter again."""
+    """Admits a number of threads at a time; a thread that is in may enter again."""
 
     def __init__(self, count: int) -> None:
         self._free, self._mine = BoundedSemaphore(count), local()
@@ -307,11 +294,22 @@ class _Turns:
             self._free.release()
 
 
+def one_by_one(answer: Callable[[Prompt], Answer], prompts: Sequence[Prompt]) -> Replies:
+    """Answer prompts in turn; a failure takes the place of its answer."""
+    results: Replies = []
+    for prompt in prompts:
+        try:
+            results.append(answer(prompt))
+        except GenerationError as error:
+            results.append(error)
+    return results
+
+
 class BaseGenerator(ABC):
     """Shared behaviour of the back ends. Safe to use from several threads.
 
-    A back end gives `_count` and `_generate`; it may refine `prompt_tokens`, `_generate_many`, `_stream`,
-    `_choose` and `_close`.
+    A back end gives `_count` and `_generate`; it may refine `prompt_tokens`, `_generate_many`, `_choose` and
+    `_close`.
 
     name: goes into every `Answer`.
     context_window: tokens that prompt and completion share; None: unbounded or unknown, nothing is refused.
@@ -321,8 +319,7 @@ class BaseGenerator(ABC):
     def __init__(self, name: str, context_window: int | None = None, concurrency: int = 1) -> None:
         if context_window is not None and context_window < 1:
             raise InputError(f"context_window={context_window}: give at least 1 token, or None for no limit")
-        self._name = name
-        self._window = context_window
+        self._name, self._window = name, context_window
         self._counts: OrderedDict[str, int] = OrderedDict()
         self._lock, self._counting = Lock(), RLock()
         self._concurrency, self._turns = concurrency, _Turns(concurrency)
@@ -335,7 +332,7 @@ class BaseGenerator(ABC):
 
     @property
     def identity(self) -> str | None:
-        """All that a reply depends on besides the prompt and its length; None: replies must not be kept."""
+        """All that a reply depends on besides the prompt and its length; None: replies must not be stored."""
         return None
 
     @property
@@ -350,7 +347,7 @@ class BaseGenerator(ABC):
 
     @property
     def concurrency(self) -> int:
-        """Calls that may run at the same time; threads that make more wait for their turn."""
+        """Calls that may run at the same time."""
         return self._concurrency
 
     @abstractmethod
@@ -361,15 +358,9 @@ class BaseGenerator(ABC):
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
         """Answer a prompt that is known to fit."""
 
-    def _generate_many(self, prompts: list[Prompt], max_tokens: int) -> list[Answer | GenerationError]:
-        """Answer prompts that are known to fit; one after another unless the back end knows better."""
-        results: list[Answer | GenerationError] = []
-        for prompt in prompts:
-            try:
-                results.append(self._generate(prompt, max_tokens))
-            except GenerationError as error:
-                results.append(error)
-        return results
+    def _generate_many(self, prompts: list[Prompt], max_tokens: int) -> Replies:
+        """Answer prompts that are known to fit."""
+        return one_by_one(lambda prompt: self._generate(prompt, max_tokens), prompts)
 
     def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
         """By default the reply is read as a letter, or as the text of an option."""
@@ -382,19 +373,20 @@ class BaseGenerator(ABC):
             raise
         if not said.logprobs:
             return index, None, said
-        # Of a letter its own token tells; of a longer reply the whole, which is a lower bound.
+        # The probability of a letter is that of its token; that of a longer reply is bounded by the whole.
         letter = said.text.strip().startswith(LETTERS[index])
         return index, math.exp(min(0.0, said.logprobs[0] if letter else sum(said.logprobs))), said
 
-    def _close(self) -> None:
-        """Nothing to give back, unless the back end says so."""
-        return
+    def _close(self) -> None:  # noqa: B027 (most back ends hold nothing)
+        """Release what the back end holds."""
+
+    def _said(self, text: str, prompt: Prompt, start: float) -> Answer:
+        """An answer whose tokens are counted here."""
+        tokens = self.prompt_tokens(prompt), self.count([text])[0]
+        return Answer(text, *tokens, time.perf_counter() - start, self.name)
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text, >= 0, without begin-of-sequence or other special tokens.
-
-        Counts are cached by text, since passages come back question after question.
-        """
+        """Tokens of each text, >= 0, without begin-of-sequence or other special tokens; cached by text."""
         self._check_open()
         with self._lock:
             known = {text: self._counts[text] for text in texts if text in self._counts}
@@ -402,17 +394,11 @@ class BaseGenerator(ABC):
                 self._counts.move_to_end(text)
         fresh = [text for text in dict.fromkeys(texts) if text not in known]
         if fresh:
+            harmless = [disarmed(text if text.isascii() else clean(text)) for text in fresh]
             with self._counting:  # fast tokenizers fail when two threads use them at once
-                known.update(
-                    zip(
-                        fresh,
-                        self._count([disarmed(text if text.isascii() else clean(text)) for text in fresh]),
-                        strict=True,
-                    )
-                )
+                known.update(zip(fresh, self._count(harmless), strict=True))
             with self._lock:
-                for text in fresh:
-                    self._counts[text] = known[text]
+                self._counts.update((text, known[text]) for text in fresh)
                 while len(self._counts) > _CACHED_TEXTS:
                     self._counts.popitem(last=False)
         return [known[text] for text in texts]
@@ -436,27 +422,21 @@ class BaseGenerator(ABC):
                 error.spent = charged(error, self, prompt, max_tokens, time.perf_counter() - start)
                 raise
 
-    def generate_many(
-        self, prompts: Sequence[Prompt], *, max_tokens: int = 64
-    ) -> list[Answer | GenerationError]:
-        """Answer many prompts, in order.
-
-        A prompt that fails leaves its `GenerationError` in its place; the others are answered all the same.
-        """
+    def generate_many(self, prompts: Sequence[Prompt], *, max_tokens: int = 64) -> Replies:
+        """Answer many prompts, in order; a failure takes the place of its answer."""
         self._check_max_tokens(max_tokens)
-        results: list[Answer | GenerationError | None] = [None] * len(prompts)
-        fitting: list[int] = []
+        results: dict[int, Answer | GenerationError] = {}
         for i, prompt in enumerate(prompts):
             try:
                 self._check_fits(prompt, max_tokens)
-                fitting.append(i)
             except GenerationError as error:
                 results[i] = error
-        with self._turns:
-            answered = self._generate_many([prompts[i] for i in fitting], max_tokens) if fitting else []
-        for i, result in zip(fitting, answered, strict=True):
-            results[i] = result
-        return [result for result in results if result is not None]
+        fitting = [i for i in range(len(prompts)) if i not in results]
+        if fitting:
+            with self._turns:
+                answered = self._generate_many([prompts[i] for i in fitting], max_tokens)
+            results.update(zip(fitting, answered, strict=True))
+        return [results[i] for i in range(len(prompts))]
 
     def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
         """Tokens that the window leaves for the context block of this question; None: unbounded."""
@@ -473,7 +453,12 @@ class BaseGenerator(ABC):
         Raises `InputError` for fewer than 2 or more than 26 choices, or a blank one; `GenerationError` as
         `generate`, and if a reply names no option (`spent` is that reply).
         """
-        prompt = self._with_choices(prompt, choices)
+        if not 2 <= len(choices) <= len(LETTERS):
+            raise InputError(f"{len(choices)} choices were given: between 2 and {len(LETTERS)} are supported")
+        if any(not choice.strip() for choice in choices):
+            raise InputError("a choice is blank: give every option a text")
+        prompt = with_choices(prompt, choices)
+        self._check_fits(prompt, 1)
         with self._turns:
             start = time.perf_counter()
             index, probability, said = self._choose(prompt, choices)
@@ -483,19 +468,8 @@ class BaseGenerator(ABC):
         tokens = self.prompt_tokens(prompt)
         return Choice(index, probability, Answer(choices[index], tokens, 1, seconds, self.name))
 
-    def _with_choices(self, prompt: Prompt, choices: Sequence[str]) -> Prompt:
-        """The prompt with these options, checked."""
-        if not 2 <= len(choices) <= len(LETTERS):
-            raise InputError(f"{len(choices)} choices were given: between 2 and {len(LETTERS)} are supported")
-        if any(not choice.strip() for choice in choices):
-            raise InputError("a choice is blank: give every option a text")
-        if prompt.question.choices != tuple(choices):
-            prompt = build_prompt(replace(prompt.question, choices=tuple(choices)), prompt.passages)
-        self._check_fits(prompt, 1)
-        return prompt
-
     def close(self) -> None:
-        """Give back what the generator holds (model memory, connections); may be called twice."""
+        """Release what the generator holds (model memory, connections); may be called twice."""
         if not self._closed:
             self._closed = True
             self._close()
@@ -503,9 +477,7 @@ class BaseGenerator(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
     def _check_open(self) -> None:
@@ -531,73 +503,45 @@ class BaseGenerator(ABC):
             )
 
 
+def with_choices(prompt: Prompt, choices: Sequence[str]) -> Prompt:
+    """The prompt with these options."""
+    if prompt.question.choices == tuple(choices):
+        return prompt
+    return build_prompt(replace(prompt.question, choices=tuple(choices)), prompt.passages)
+
+
+# -- generators in front of others ------------------------------------------------------------------------
+
+
+def _inner(name: str) -> Any:
+    return property(lambda wrapped: getattr(wrapped._inner, name))
+
+
 class WrappedGenerator:
     """A generator in front of another one: whatever it does not do itself, that one does."""
+
+    name: Any = _inner("name")
+    identity: Any = _inner("identity")
+    context_window: Any = _inner("context_window")
+    concurrency: Any = _inner("concurrency")
+    count: Any = _inner("count")
+    prompt_tokens: Any = _inner("prompt_tokens")
+    generate: Any = _inner("generate")
+    context_allowance: Any = _inner("context_allowance")
+    choose_scored: Any = _inner("choose_scored")
+    close: Any = _inner("close")
 
     def __init__(self, inner: Generator) -> None:
         self._inner = inner
 
     @property
-    def name(self) -> str:
-        """Of the generator that answers."""
-        return self._inner.name
-
-    @property
-    def identity(self) -> str | None:
-        """Of the generator that answers."""
-        return self._inner.identity
-
-    @property
     def content(self) -> str:
-        """Of the generator that answers."""
+        """What tells the generator that answers from others."""
         return str(getattr(self._inner, "content", None) or self._inner.identity or self._inner.name)
 
-    @property
-    def context_window(self) -> int | None:
-        """Of the generator that answers."""
-        return self._inner.context_window
-
-    @property
-    def concurrency(self) -> int:
-        """Of the generator that answers; AttributeError where that states none."""
-        stated: int = self._inner.concurrency  # type: ignore[attr-defined]
-        return stated
-
-    def count(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text."""
-        return self._inner.count(texts)
-
-    def prompt_tokens(self, prompt: Prompt) -> int:
-        """Tokens of the whole prompt."""
-        return self._inner.prompt_tokens(prompt)
-
-    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
-        """Tokens that the window leaves for the context block."""
-        return self._inner.context_allowance(question, max_tokens=max_tokens)
-
-    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
-        """Answer one prompt."""
-        return self._inner.generate(prompt, max_tokens=max_tokens)
-
-    def generate_many(
-        self, prompts: Sequence[Prompt], *, max_tokens: int = 64
-    ) -> list[Answer | GenerationError]:
+    def generate_many(self, prompts: Sequence[Prompt], *, max_tokens: int = 64) -> Replies:
         """Answer each prompt in turn; a failure takes the place of its answer."""
-        results: list[Answer | GenerationError] = []
-        for prompt in prompts:
-            try:
-                results.append(self.generate(prompt, max_tokens=max_tokens))
-            except GenerationError as error:
-                results.append(error)
-        return results
-
-    def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
-        """The option, how probable it is among all, and what it cost to choose."""
-        return self._inner.choose_scored(prompt, choices)
-
-    def close(self) -> None:
-        """Close the generator that answers."""
-        self._inner.close()
+        return one_by_one(lambda prompt: self.generate(prompt, max_tokens=max_tokens), prompts)
 
     def __enter__(self) -> Self:
         return self
@@ -619,7 +563,7 @@ class Alone(WrappedGenerator):
 def _alone(name: str) -> Callable[..., Any]:
     def call(self: Alone, *given: Any, **named: Any) -> Any:
         with self._alone:
-            return getattr(super(Alone, self), name)(*given, **named)
+            return getattr(self._inner, name)(*given, **named)
 
     return call
 
@@ -629,10 +573,7 @@ for _name in ("count", "prompt_tokens", "context_allowance", "generate", "genera
 
 
 class Streamed(WrappedGenerator):
-    """A generator whose answers are reported piece by piece, where it can stream.
-
-    tell: called with each piece.
-    """
+    """A generator whose answers are reported to `tell` piece by piece, where it can stream."""
 
     def __init__(self, inner: Generator, tell: Callable[[str], None]) -> None:
         super().__init__(inner)
@@ -645,23 +586,13 @@ class Streamed(WrappedGenerator):
 
 
 class Conversation(WrappedGenerator):
-    """A generator that gets its questions within a conversation.
+    """A generator that gets its questions within a conversation; see `chat_prompt`."""
 
-    system: the caller's own instructions; may be empty.
-    history: role and text of the messages before the question.
-    """
+    identity = None  # replies depend on the conversation
 
     def __init__(self, inner: Generator, system: str, history: Sequence[tuple[str, str]]) -> None:
         super().__init__(inner)
-        self._system, self._history = system, tuple(history)
-
-    @property
-    def identity(self) -> None:
-        """Replies depend on the conversation."""
-        return
-
-    def _told(self, prompt: Prompt) -> Prompt:
-        return chat_prompt(prompt, self._system, self._history)
+        self._told: Callable[[Prompt], Prompt] = lambda prompt: chat_prompt(prompt, system, history)
 
     def prompt_tokens(self, prompt: Prompt) -> int:
         """Tokens of the whole conversation."""

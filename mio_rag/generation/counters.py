@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,13 +19,11 @@ from mio_rag.generation.http import HttpFailure
 from mio_rag.generation.prompts import Message
 
 Post = Callable[..., Any]  # (path, body, once=False) -> JSON; once: without repetitions
+Count = Callable[[Sequence[str]], list[int]]
 
 _FRAME = 4  # tokens around a message, where nothing counts them
 _APART = -1  # between texts that are counted together: no token has this number
 _ONCE = 1_000_000  # characters in one request
-
-
-Count = Callable[[Sequence[str]], list[int]]
 
 
 class PromptCounter(Protocol):
@@ -34,15 +31,16 @@ class PromptCounter(Protocol):
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, without special tokens."""
-        ...
 
-    def prompt(self, messages: Sequence[Message]) -> int:
-        """Tokens of the messages as the model receives them."""
-        ...
+    def prompt(self, messages: Sequence[Message], count: Count) -> int:
+        """Tokens of the messages as the model receives them.
+
+        count: counts as this one does, and may know some texts already.
+        """
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first; libraries append pages of advice."""
+    """The first line of an error; libraries append pages of advice."""
     return (str(error).strip() or type(error).__name__).split("\n", 1)[0]
 
 
@@ -71,19 +69,16 @@ def expanded(name: str) -> str:
 
 def chat_text(tokenizer: Any, messages: Sequence[Message]) -> tuple[str, bool]:
     """The text that the model continues, and whether special tokens are still to be added to it."""
-    plain = "\n\n".join(one["content"] for one in messages)
     if getattr(tokenizer, "chat_template", None) is None:
-        return plain, True
+        return "\n\n".join(one["content"] for one in messages), True
     jinja2 = require("jinja2", "retrieval", "applying a chat template")
+    options = {"tokenize": False, "add_generation_prompt": True}
     try:
-        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        return str(tokenizer.apply_chat_template(list(messages), **options)), False
     except jinja2.TemplateError:
         # Some templates (Gemma's, early Mistral's) refuse a system message.
         first = {"role": "user", "content": "\n\n".join(one["content"] for one in messages[:2])}
-        text = tokenizer.apply_chat_template(
-            [first, *messages[2:]], tokenize=False, add_generation_prompt=True
-        )
-    return str(text), False
+        return str(tokenizer.apply_chat_template([first, *messages[2:]], **options)), False
 
 
 class HuggingFaceCounter:
@@ -97,17 +92,22 @@ class HuggingFaceCounter:
         ids = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
         return [len(one) for one in ids]
 
-    def prompt(self, messages: Sequence[Message]) -> int:
+    def prompt(self, messages: Sequence[Message], count: Count) -> int:
         """Tokens of the templated messages."""
         text, special = chat_text(self._tokenizer, messages)
         return len(self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
 
 
-class TiktokenCounter:
-    """An encoding of tiktoken.
+class _Framed:
+    """Frames messages as OpenAI does: three tokens and the role for each, and three that prime the reply."""
 
-    OpenAI frames a message with three tokens and its role, and primes the reply with three more.
-    """
+    def prompt(self, messages: Sequence[Message], count: Count) -> int:
+        """Tokens of the messages."""
+        return sum(count([one["content"] for one in messages])) + _FRAME * len(messages) + 3
+
+
+class TiktokenCounter(_Framed):
+    """An encoding of tiktoken."""
 
     def __init__(self, encoding: str) -> None:
         tiktoken = require("tiktoken", "openai", "counting tokens")
@@ -126,20 +126,16 @@ class TiktokenCounter:
         """Tokens of each text; control tokens spelled out in a text count as the text they are."""
         return [len(self._encoding.encode(text, disallowed_special=())) for text in texts]
 
-    def prompt(self, messages: Sequence[Message]) -> int:
-        """Tokens of the messages with OpenAI's framing."""
-        return sum(self.count([one["content"] for one in messages])) + _FRAME * len(messages) + 3
 
-
-class ApproximateCounter:
+class ApproximateCounter(_Framed):
     """Counts by a regular expression, and warns once.
 
-    scale: text -> its tokens, where the server counts one text a request: then it counts all texts together,
+    total: text -> its tokens, where the server counts one text a request: then it counts all texts together,
         and each gets its share, rounded up.
     """
 
-    def __init__(self, why: str, scale: Callable[[str], int] | None = None) -> None:
-        self._why, self._scale, self._regex = why, scale, RegexCounter()
+    def __init__(self, why: str, total: Callable[[str], int] | None = None) -> None:
+        self._why, self._total, self._regex = why, total, RegexCounter()
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text."""
@@ -152,14 +148,10 @@ class ApproximateCounter:
             )
             self._why = ""
         counts = self._regex.count(texts)
-        if self._scale is None or not sum(counts):
+        if self._total is None or not sum(counts):
             return counts
-        share = self._scale("\n\n".join(texts)) / sum(counts)
+        share = self._total("\n\n".join(texts)) / sum(counts)
         return [math.ceil(share * count) for count in counts]
-
-    def prompt(self, messages: Sequence[Message]) -> int:
-        """Tokens of the messages with a usual framing."""
-        return sum(self.count([one["content"] for one in messages])) + _FRAME * len(messages) + 3
 
 
 class ServerCounter:
@@ -176,22 +168,19 @@ class ServerCounter:
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text."""
         counts: list[int] = []
-        batch: list[str] = []
-        for text in [*texts, None]:
-            if text is None or sum(map(len, batch)) + len(text) > _ONCE:
-                counts += self._together(batch) if batch else []
-                batch = []
-            if text is not None:
-                batch.append(text)
-        return counts
+        batch, size = list[str](), 0
+        for text in texts:
+            if batch and size + len(text) > _ONCE:
+                counts += self._together(batch)
+                batch, size = [], 0
+            batch.append(text)
+            size += len(text)
+        return counts + (self._together(batch) if batch else [])
 
     def _together(self, texts: Sequence[str]) -> list[int]:
-        content: list[Any] = [texts[0]]
-        for text in texts[1:]:
-            content += [_APART, text]
-        tokens = tokens_of(self._post("/tokenize", {"content": content, "add_special": False}))
+        content = [part for text in texts for part in (_APART, text)][1:]
         counts = [0]
-        for token in tokens:
+        for token in tokens_of(self._post("/tokenize", {"content": content, "add_special": False})):
             if token == _APART:
                 counts.append(0)
             else:
@@ -200,11 +189,8 @@ class ServerCounter:
             raise HttpFailure(f"/tokenize counted {len(counts)} texts of {len(texts)}", 200)
         return counts
 
-    def prompt(self, messages: Sequence[Message], count: Count | None = None) -> int:
-        """Tokens of the messages; what the server's chat template adds is measured once.
-
-        count: counts texts as this, and knows some already.
-        """
+    def prompt(self, messages: Sequence[Message], count: Count) -> int:
+        """Tokens of the messages; what the server's chat template adds is measured once."""
         roles = tuple(one["role"] for one in messages)
         if roles not in self._frames:
             probes = [{"role": role, "content": "x"} for role in roles]
@@ -213,7 +199,7 @@ class ServerCounter:
                 raise HttpFailure("the reply of /apply-template holds no prompt", 200)
             templated = self._post("/tokenize", {"content": reply["prompt"], "add_special": True})
             self._frames[roles] = len(tokens_of(templated)) - sum(self.count(["x"] * len(roles)))
-        return self._frames[roles] + sum((count or self.count)([one["content"] for one in messages]))
+        return self._frames[roles] + sum(count([one["content"] for one in messages]))
 
 
 def tokens_of(reply: Any) -> list[Any]:
@@ -234,40 +220,27 @@ def find_counter(post: Post | None, model: str) -> PromptCounter:
     """
 
     def asked(body: Any, once: bool = False) -> list[Any]:
-        assert post is not None
         try:
-            return tokens_of(post("/tokenize", body, once))
+            return tokens_of(post("/tokenize", body, once)) if post else []
         except HttpFailure as failure:
             if not once and (failure.status is None or failure.status == 429 or failure.status >= 500):
                 raise
             return []
 
-    forms: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("content", {"add_special": False}),
-        ("prompt", {"model": model}),
-    )
-    for name, more in forms if post else ():
-        # llama.cpp answers a body that it does not know with no tokens, so only a positive count tells.
-        if not asked({name: "one two three", **more}):
-            continue
-        together = asked({name: ["one two", _APART, "three"], **more}, True) if name == "content" else []
-        if together.count(_APART) == 1:
-            assert post is not None
+    # llama.cpp answers a body that it does not know with no tokens, so only a positive count tells.
+    alone = "the server's /tokenize counts one text a request"
+    if post and asked({"content": "one two three", "add_special": False}):
+        if asked({"content": ["one two", _APART, "three"], "add_special": False}, True).count(_APART) == 1:
             return ServerCounter(post, model)
-        if name == "prompt":
-            more["add_special_tokens"] = False
-        return ApproximateCounter(
-            "the server's /tokenize counts one text a request", partial(_all_tokens, asked, name, more)
-        )
+        return ApproximateCounter(alone, lambda text: len(asked({"content": text, "add_special": False})))
+    if asked({"prompt": "one two three", "model": model}):
+        plain = {"model": model, "add_special_tokens": False}
+        return ApproximateCounter(alone, lambda text: len(asked({"prompt": text, **plain})))
     try:
         tiktoken = require("tiktoken", "openai", "counting tokens")
         return TiktokenCounter(str(tiktoken.encoding_name_for_model(model)))
     except (MissingExtraError, KeyError, InputError) as error:
         return ApproximateCounter(f"nothing counts those of '{model}' ({first_line(error)})")
-
-
-def _all_tokens(asked: Callable[[Any], list[Any]], name: str, more: Mapping[str, Any], text: str) -> int:
-    return len(asked({name: text, **more}))
 
 
 def named_counter(name: str) -> PromptCounter:

@@ -57,10 +57,17 @@ _DATES = re.compile(
     # A bare number in the range of years is one unless it goes on, or counts something.
     rf"|{_YEARS}s|{_YEARS}(?![0-9.,]*[0-9])(?!\s?(?:%|percent\b|k?m\b|kg\b|(?:kilo)?met(?:re|er)|people\b)))"
 )
-_WORD_NUMBER = (
-    r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen"
-    r"|seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|dozen)"
+_ONE_TO_NINETEEN = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
 )
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_SMALL = {
+    **{word: n for n, word in enumerate(_ONE_TO_NINETEEN.split(), start=1)},
+    **{word: 10 * n for n, word in enumerate(_TENS.split(), start=2)},
+    "hundred": 100,
+    "dozen": 12,
+}
 _SCALE = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 # Kind -> units with their factor to the kind's base unit. Quantities of different kinds cannot be compared.
 _KINDS = {
@@ -85,23 +92,11 @@ _UNIT = {
 _UNITS = "|".join(re.escape(unit) for unit in sorted(_UNIT, key=len, reverse=True))
 _NUMBER = re.compile(
     r"(?<![\w.])(?P<sign>[$€£]\s?)?"
-    rf"(?P<value>[0-9]{{1,3}}(?:,[0-9]{{3}})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\b{_WORD_NUMBER}\b(?!\sof\b))"
+    rf"(?P<value>[0-9]{{1,3}}(?:,[0-9]{{3}})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\b(?:{'|'.join(_SMALL)})\b(?!\sof\b))"
     rf"(?P<scale>[\s-](?:{'|'.join(_SCALE)})\b)?"
     rf"(?P<unit>[\s-]?(?:(?:square|cubic)\s)?(?:{_UNITS})(?![\w]))?(?![0-9])",
     re.IGNORECASE,
 )
-_ONE_TO_NINETEEN = (
-    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen"
-)
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_SMALL = {
-    **{word: n for n, word in enumerate(_ONE_TO_NINETEEN.split(), start=1)},
-    **{word: 10 * n for n, word in enumerate(_TENS.split(), start=2)},
-    "hundred": 100,
-    "dozen": 12,
-}
-
 _CAPITAL = r"(?:(?:[A-Z]\.\s?)+(?=[A-Z])|(?:St|Mt|Dr)\.\s|[A-ZÀ-ÖØ-Þ][\w’'&-]*)"
 _LINK = r"(?:(?:of|de|van|von|der|da|la|le|di|del|du|al|bin|ibn)\s(?:(?:la|der)\s)?)"
 _NAME = re.compile(rf"{_CAPITAL}(?:\s*(?<=[.\s])(?:{_LINK})?{_CAPITAL})*")
@@ -146,9 +141,7 @@ def _stemmer() -> type[Any]:
 @lru_cache(maxsize=65536)
 def stem(word: str) -> str:
     """The stem of an English word in lower case, by Snowball's English stemmer ("Porter 2")."""
-    return str(
-        _stemmer()().stemWord(word)
-    )  # one a call: it keeps its place in the word, and threads share it
+    return str(_stemmer()().stemWord(word))  # one a call: it keeps its place in the word
 
 
 def stems(text: str) -> set[str]:
@@ -163,9 +156,7 @@ def sentences(text: str) -> list[str]:
 
 def year(text: str) -> float | None:
     """The year of a date (of a century its first), negative before the common era; None without one."""
-    match = re.search(_YEARS, text)
-    if match is None:
-        match = re.search(r"[0-9]{1,4}", text)
+    match = re.search(_YEARS, text) or re.search(r"[0-9]{1,4}", text)
     if match is None:
         return None
     number = float(match.group())
@@ -186,19 +177,14 @@ def numbers(sentence: str) -> list[Span]:
     for m in _NUMBER.finditer(sentence):
         if any(m.start() < end and start < m.end() for start, end in taken):
             continue
-        raw, scale, unit = (
-            m["value"].lower(),
-            (m["scale"] or "").strip(" -").lower(),
-            (m["unit"] or "").strip(" -"),
-        )
+        raw, scale = m["value"].lower(), (m["scale"] or "").strip(" -").lower()
         amount = float(_SMALL[raw]) if raw in _SMALL else float(raw.replace(",", ""))
         # "square km" and "km" are of different kinds; the word before the unit becomes part of the kind.
-        power, _, base = unit.lower().rpartition(" ")
+        power, _, base = (m["unit"] or "").strip(" -").lower().rpartition(" ")
         kind, factor = _UNIT.get(base, ("", 1.0))
         kind = "money" if m["sign"] else f"{power} {kind}".strip()
-        spans.append(
-            Span(m.start(), m.end(), m.group().strip(), amount * _SCALE.get(scale, 1) * factor, kind)
-        )
+        value = amount * _SCALE.get(scale, 1) * factor
+        spans.append(Span(m.start(), m.end(), m.group().strip(), value, kind))
     return spans
 
 
@@ -214,45 +200,38 @@ def names(sentence: str, ordinary: frozenset[str] = frozenset()) -> list[Span]:
             start, text = start + head.end(), text[head.end() :]
         text = re.sub(r"(?:['’]s?|[-&])$", "", text.strip())
         opening = not sentence[:start].strip(" \"'“‘([")
-        if (
-            not text
-            or not text[0].isupper()
-            or _CALENDAR.match(text)
-            or (opening and text.lower() in ordinary)
-        ):
-            continue
-        spans.append(Span(start, start + len(text), text))
+        usual = opening and text.lower() in ordinary
+        if text and text[0].isupper() and not _CALENDAR.match(text) and not usual:
+            spans.append(Span(start, start + len(text), text))
     return spans
 
 
-_LARGEST = (
-    "longer taller higher larger bigger greater deeper wider heavier faster more hotter farther further most"
-)
-_SMALLEST = "shorter smaller lower fewer less lighter slower shallower narrower closer nearer least"
-_LATEST = "later younger newer last recently recent latest"
-_EARLIEST = "earlier first older before earliest oldest"
-# word -> (compare dates?, take the larger?)
-_DIRECTION: dict[str, tuple[bool, bool]] = {
-    **dict.fromkeys(_LARGEST.split(), (False, True)),
-    **dict.fromkeys(_SMALLEST.split(), (False, False)),
-    **dict.fromkeys(_LATEST.split(), (True, True)),
-    **dict.fromkeys(_EARLIEST.split(), (True, False)),
+# (compare dates?, take the larger?) -> words
+_WORDS = {
+    (
+        False,
+        True,
+    ): "longer taller higher larger bigger greater deeper wider heavier faster more hotter farther "
+    "further most",
+    (False, False): "shorter smaller lower fewer less lighter slower shallower narrower closer nearer least",
+    (True, True): "later younger newer last recently recent latest",
+    (True, False): "earlier first older before earliest oldest",
 }
+_DIRECTION = {word: way for way, words in _WORDS.items() for word in words.split()}
 _EITHER = re.compile(r"(?:^|[,:]|\bbetween\b)\s*(?P<a>[^,:]+?),?\s+(?:or|and)\s+(?P<b>[^,:]+?)\s*\?*$")
 _INLINE = re.compile(r"^(?:is|are|was|were|did|does|do)\s+(?P<a>.+?)\s+or\s+(?P<b>.+)$", re.I)
 
 
 def _options(question: str) -> tuple[str, str] | None:
     """The two things compared, as the question writes them, without a leading article."""
-    inline = _INLINE.match(question)
-    if inline:
+    if inline := _INLINE.match(question):
         named = names(inline["b"])
-        pair = (inline["a"], named[0].text) if named and named[0].start <= 4 else None
+        if not named or named[0].start > 4:
+            return None
+        pair = inline["a"], named[0].text
     elif (match := _EITHER.search(question)) and (" or " in match.group() or "between" in match.group()):
-        pair = (match["a"], match["b"])
+        pair = match["a"], match["b"]
     else:
-        pair = None
-    if pair is None:
         return None
     a, b = (re.sub(r"^(?:the|a|an)\s+", "", option.strip(" ?."), flags=re.I) for option in pair)
     return (a, b) if a and b else None
@@ -261,34 +240,26 @@ def _options(question: str) -> tuple[str, str] | None:
 def _quantity(option: str, asked: set[str], passages: Sequence[Passage], by_date: bool) -> Span | None:
     """The quantity that the sentence closest to the question states about an option."""
     own = stems(option)
-    best: tuple[tuple[int, int, int], Span] | None = None
-    order = 0
+    found: list[tuple[int, int, Span]] = []
     for passage in passages:
         title = stems(passage.title)
         for sentence in sentences(passage.text):
-            order += 1
             held = stems(sentence)
             if not own or not own <= held | title:
                 continue
-            found: list[Span] = dates(sentence) if by_date else numbers(sentence)
+            spans = dates(sentence) if by_date else numbers(sentence)
             # A number with a unit says more about what it measures than one without.
-            stated = sorted((s for s in found if s.value is not None), key=lambda s: not s.kind)
-            if not stated:
-                continue
+            stated = sorted((s for s in spans if s.value is not None), key=lambda s: not s.kind)
             # Sentences that share words with the question first, then those that name the option themselves.
-            rank = (len(asked & held), len(own & held), -order)
-            if best is None or rank > best[0]:
-                best = (rank, stated[0])
-    return None if best is None else best[1]
+            found += [(len(asked & held), len(own & held), span) for span in stated[:1]]
+    return max(found, key=lambda one: one[:2])[2] if found else None
 
 
 def compare(question: str, passages: Sequence[Passage]) -> str | None:
     """The option that wins a comparison of dates or numbers; None if it is none, or a quantity is missing."""
     pair = _options(question)
-    if pair is None:
-        return None
     cue = next((w for w in re.findall(r"[a-z]+", question.lower()) if w in _DIRECTION), None)
-    if cue is None:
+    if pair is None or cue is None:
         return None
     by_date, larger = _DIRECTION[cue]
     asked = stems(question) - stems(pair[0]) - stems(pair[1])
@@ -405,14 +376,10 @@ class ExtractiveGenerator(BaseGenerator):
 
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
         start = time.perf_counter()
-        text = self._cut(self._answer(prompt), max_tokens)
-        return Answer(
-            text=text,
-            prompt_tokens=self.prompt_tokens(prompt),
-            completion_tokens=self.count([text])[0],
-            latency_seconds=time.perf_counter() - start,
-            generator=self.name,
-        )
+        words = self._answer(prompt).split(" ")
+        while len(words) > 1 and self._counter.count([" ".join(words)])[0] > max_tokens:
+            words.pop()
+        return self._said(" ".join(words), prompt, start)
 
     def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
         """The option whose words, with the question's, one sentence supports best."""
@@ -445,21 +412,12 @@ class ExtractiveGenerator(BaseGenerator):
             return _yes_no(question, reading)
         return _span(question, reading)
 
-    def _cut(self, text: str, max_tokens: int) -> str:
-        words = text.split(" ")
-        while len(words) > 1 and self._counter.count([" ".join(words)])[0] > max_tokens:
-            words.pop()
-        return " ".join(words)
-
 
 def _yes_no(question: str, reading: Reading) -> str:
     """ "yes" if every subject of the question is supported by a sentence that does not deny it."""
-    both = re.search(r"\bboth\s+(?:the\s+)?(.+?)\s+and\s+(?:the\s+)?", question)
     subjects: list[set[str]] = [set()]
-    if both:
-        first = both.group(1)
-        second = next((s.text for s in names(question[both.end() :])), "")
-        subjects = [stems(first), stems(second)]
+    if both := re.search(r"\bboth\s+(?:the\s+)?(.+?)\s+and\s+(?:the\s+)?", question):
+        subjects = [stems(both[1]), stems(next((s.text for s in names(question[both.end() :])), ""))]
     said = reading.asked - set().union(*subjects) - {"both"}
     for subject in subjects:
         asked = said | subject
@@ -497,7 +455,7 @@ def _span(question: str, reading: Reading) -> str:
         located = places(evidence)
         return [span for span in fresh(evidence) if span not in located] or located
 
-    found: str | None = None
+    found = None
     if _QUANTITY.search(question):
         found = first(lambda evidence: numbers(evidence.text))
         if found and _MANY.search(question):

@@ -36,14 +36,14 @@ from mio_rag.types import Answer, GenerationError, clean
 _CONTEXT = re.compile(rb"\.context_length(?:\x04\x00{3}(.{4})|\x0a\x00{3}(.{8}))", re.DOTALL)
 _HEAD_BYTES = 1 << 20
 _MAGIC = b"GGUF"
-# Below every level that llama.cpp logs at: it would write progress lines to stderr for each request.
-_SILENT = -1
-# Most probable tokens that are looked through for the letters of the options.
-_SEEN = 64
+_SEEN = 64  # most probable tokens that are looked through for the letters of the options
+_ONCE = 16  # texts of a call
+#: What names of vectors of `HiddenStates` begin with.
+PREFIX = "hidden:"
 
 
 def trained_context(path: Path) -> int | None:
-    """Tokens of the window that a model was trained for; None where the head of the file does not say.
+    """Tokens of the window that a model was trained for; None where the head of the file does not have it.
 
     Names, types (4: uint32, 10: uint64) and values stand in a row, those of the model's shape before the
     vocabulary (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
@@ -54,7 +54,7 @@ def trained_context(path: Path) -> int | None:
 
 
 def model_file(path: str | Path) -> Path:
-    """The file of a model, once its name and its first bytes are found to be those of one."""
+    """The file of a model; `InputError` where its name or its first bytes are not those of one."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise InputError(f"gguf:{path}: no such file; give the path of a GGUF model file")
@@ -106,13 +106,9 @@ class GGUFGenerator(BaseGenerator):
         """The model's file by its content, the version of llama.cpp, and how it decodes."""
         from importlib.metadata import version
 
-        told = {
-            "model": known_sha256_of(self._file),
-            "xllamacpp": version("xllamacpp"),
-            "temperature": 0,
-            "seed": self._seed,
-        }
-        return json.dumps(told | {"threads": self._threads, "reuse": self._reuse}, sort_keys=True)
+        told = {"model": known_sha256_of(self._file), "xllamacpp": version("xllamacpp"), "temperature": 0}
+        told |= {"seed": self._seed, "threads": self._threads, "reuse": self._reuse}
+        return json.dumps(told, sort_keys=True)
 
     def prompt_tokens(self, prompt: Prompt) -> int:
         """Tokens of the whole prompt, with the model's own chat template applied."""
@@ -121,39 +117,29 @@ class GGUFGenerator(BaseGenerator):
         return len(self._call("POST", "/tokenize", {"content": templated, "add_special": True})["tokens"])
 
     def _count(self, texts: list[str]) -> list[int]:
-        try:
-            return ServerCounter(lambda path, body: self._http.request("POST", path, body), "").count(texts)
-        except HttpFailure as error:
-            raise self._silent("/tokenize", error) from error
-
-    def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
-        return self._replied(prompt, max_tokens=max_tokens)
+        return ServerCounter(lambda path, body: self._call("POST", path, body), "").count(texts)
 
     def write(self, prompt: Prompt, grammar: str, *, max_tokens: int) -> Answer:
         """Answer one prompt in words of a grammar, in GBNF."""
         self._check_fits(prompt, max_tokens)
-        return self._replied(prompt, max_tokens=max_tokens, grammar=grammar)
+        return self._generate(prompt, max_tokens, grammar=grammar)
 
-    def _replied(self, prompt: Prompt, **options: Any) -> Answer:
+    def _generate(self, prompt: Prompt, max_tokens: int, **options: Any) -> Answer:
         start, tell = time.perf_counter(), told_pieces()
+        options |= {"max_tokens": max_tokens, "logprobs": True}
         if tell is None:
-            reply = self._complete(prompt, logprobs=True, **options)
+            reply = self._complete(prompt, **options)
         else:
             pieces = Pieces(tell)
-            more = {"stream": True, "stream_options": {"include_usage": True}, **options}
-            self._complete(prompt, pieces.hear, logprobs=True, **more)
+            options |= {"stream": True, "stream_options": {"include_usage": True}}
+            self._complete(prompt, pieces.hear, **options)
             reply = pieces.reply
         seconds = time.perf_counter() - start
         choice, usage = reply["choices"][0], reply["usage"]
         scored = (choice.get("logprobs") or {}).get("content")
-        said = Answer(
-            text=(choice["message"].get("content") or "").strip(),
-            prompt_tokens=usage["prompt_tokens"],
-            completion_tokens=usage["completion_tokens"],
-            latency_seconds=seconds,
-            generator=self.name,
-            logprobs=tuple(float(token["logprob"]) for token in scored) if scored else None,
-        )
+        text = (choice["message"].get("content") or "").strip()
+        logprobs = tuple(float(token["logprob"]) for token in scored) if scored else None
+        said = Answer(text, usage["prompt_tokens"], usage["completion_tokens"], seconds, self.name, logprobs)
         return spoken(said, bool(choice["message"].get("reasoning_content")))
 
     def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
@@ -182,7 +168,7 @@ class GGUFGenerator(BaseGenerator):
         return option_logprobs(likely, options)
 
     def _at_rest(self) -> None:
-        """Begin nothing more, and wait for what somebody gave up on: llama.cpp must not be freed under it."""
+        """Begin nothing more, and wait for what runs: llama.cpp must not be freed under it."""
         with self._ended:
             self._ending = True
             self._ended.wait_for(lambda: self._running == 0)
@@ -194,19 +180,13 @@ class GGUFGenerator(BaseGenerator):
         self._server = None
 
     def _complete(self, prompt: Prompt, hear: Callable[[Any], Any] | None = None, **options: Any) -> Any:
-        body = {
-            "messages": prompt.messages,
-            "temperature": 0,
-            "seed": self._seed,
-            "cache_prompt": self._reuse,
-            **options,
-        }
+        body = {"messages": prompt.messages, "temperature": 0, "seed": self._seed}
+        body |= {"cache_prompt": self._reuse, **options}
         with self._ended:
             server = self._server
             if server is None or self._ending:
-                raise GenerationError(
-                    f"the generator {self.name} is closed: make a new one with make_generator"
-                )
+                self._closed = True
+                self._check_open()
             self._running += 1
         try:
             reply = server.handle_chat_completions(body, *([] if hear is None else [hear]))
@@ -222,16 +202,11 @@ class GGUFGenerator(BaseGenerator):
         try:
             return self._http.request(method, path, body)
         except HttpFailure as error:
-            raise self._silent(path, error) from error
-
-    @staticmethod
-    def _silent(path: str, error: HttpFailure) -> GenerationError:
-        return GenerationError(
-            f"llama.cpp's server did not answer {path}: {error}", untold=error.status is None
-        )
+            why = f"llama.cpp's server did not answer {path}: {error}"
+            raise GenerationError(why, untold=error.status is None) from error
 
 
-#: An interpreter that ends with a completion under way, in a thread that nobody waits for, dies of it.
+#: An interpreter that ends while a daemon thread runs a completion would crash.
 _OPEN: weakref.WeakSet[GGUFGenerator] = weakref.WeakSet()
 
 
@@ -258,10 +233,10 @@ def _params(file: Path, threads: int, key: str) -> tuple[Any, Any]:
     params, cpu = xllamacpp.CommonParams(), xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
     params.model.path = str(file)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.verbosity = _SILENT
+    params.verbosity = -1  # silent: llama.cpp would write progress lines to stderr for each request
     params.api_keys = [key]
     params.ui = False
-    # Finding out what fits on devices beside the processor reads the model's file once more.
+    # Finding out what fits on devices next to the processor reads the model's file once more.
     params.fit_params = any(one["type"] != cpu for one in xllamacpp.get_device_info())
     return xllamacpp, params
 
@@ -277,19 +252,18 @@ def _start(file: Path, n_ctx: int, threads: int, slots: int) -> tuple[Any, JsonC
     params.endpoint_slots = False
     params.cache_prompt = slots > 1
     params.cache_ram_mib = 0
-    try:
-        server = xllamacpp.Server(params)
-    except RuntimeError as error:
-        raise GenerationError(
-            f"llama.cpp cannot load {file} ({error}): the file may be cut short, too large for the memory, "
-            "or of an architecture newer than the installed xllamacpp"
-        ) from error
+    server = _served(xllamacpp, params)
     return server, JsonClient(server.listening_address, key, local=True)
 
 
-#: What names of such vectors begin with.
-PREFIX = "hidden:"
-_ONCE = 16  # texts of a call
+def _served(xllamacpp: Any, params: Any) -> Any:
+    try:
+        return xllamacpp.Server(params)
+    except RuntimeError as error:
+        raise GenerationError(
+            f"llama.cpp cannot load {params.model.path} ({error}): the file may be cut short, too large for "
+            "the memory, or of an architecture newer than the installed xllamacpp"
+        ) from error
 
 
 class HiddenStates:
@@ -298,8 +272,7 @@ class HiddenStates:
     path: a ``.gguf`` file.
     n_ctx: longest text in tokens; longer ones are refused by llama.cpp.
 
-    Raises `InputError` if the file is missing or is not GGUF; `GenerationError` if llama.cpp cannot load the
-    model; `MissingExtraError` without the extra ``gguf``.
+    Raises as `GGUFGenerator`.
     """
 
     def __init__(self, path: str | Path, n_ctx: int = 512) -> None:
@@ -311,10 +284,7 @@ class HiddenStates:
         params.n_parallel = 1
         params.embedding = True
         params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_LAST
-        try:
-            self._server: Any = xllamacpp.Server(params)
-        except RuntimeError as error:
-            raise GenerationError(f"llama.cpp cannot load {file}: {error}") from error
+        self._server = _served(xllamacpp, params)
         self.encode(["."])  # a server that is dropped before it has served anything never ends
 
     def encode(

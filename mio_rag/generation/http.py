@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from contextlib import suppress
 from typing import Any
 
 from mio_rag.errors import InputError, require
@@ -20,8 +19,7 @@ class HttpFailure(Exception):
 
     status: HTTP status; None: there was no response.
     sent: whether the server may have worked on the request, and charged for it.
-    repeat: whether the same request may succeed later.
-    retry_after: seconds that the server asked to wait.
+    repeat: whether the same request may succeed later, after `retry_after` seconds if the server says so.
     """
 
     def __init__(
@@ -53,20 +51,17 @@ class JsonClient:
     def __init__(
         self, address: str, key: str, seconds: float = _LOCAL_SECONDS, *, local: bool = False
     ) -> None:
-        extra = "gguf" if local else "openai"
-        self._httpx = require("httpx2", extra, "talking to a language model's server")
+        self._httpx = require("httpx2", "gguf" if local else "openai", "talking to a language model's server")
         self._seconds, self._local = seconds, local
-        limits = (
-            self._httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=None)
-            if local
-            else self._httpx.Limits(max_connections=None, max_keepalive_connections=100)
-        )
+        limits = {"max_connections": 1, "max_keepalive_connections": 1, "keepalive_expiry": None}
+        if not local:
+            limits = {"max_connections": None, "max_keepalive_connections": 100}
         try:
             self._client = self._httpx.Client(
                 base_url=address,
                 headers={"Authorization": f"Bearer {key.strip()}", "Content-Type": "application/json"},
                 timeout=seconds,
-                limits=limits,
+                limits=self._httpx.Limits(**limits),
                 trust_env=not local,
                 follow_redirects=not local,
             )
@@ -85,58 +80,45 @@ class JsonClient:
         Raises `HttpFailure` for no connection, no whole reply in time, any status but 2xx, or a body that is
         not JSON.
         """
-        try:
-            status, raw = self._sent(method, path, body, hear)
-        except (self._httpx.NetworkError, self._httpx.RemoteProtocolError) as error:
-            if not self._local:
-                raise self._lost(error) from error
+        broken = (self._httpx.NetworkError, self._httpx.RemoteProtocolError)
+        for is_last in (not self._local, True):
             try:
-                status, raw = self._sent(method, path, body, hear)
-            except self._httpx.HTTPError as again:
-                raise self._lost(again) from again
-        except self._httpx.HTTPError as error:
-            raise self._lost(error) from error
-        return None if raw is None else _json(raw, status)
+                return self._sent(method, path, body, hear)
+            except self._httpx.HTTPError as error:
+                if is_last or not isinstance(error, broken):
+                    raise self._lost(error) from error
+        raise AssertionError("unreachable")
 
-    def _sent(
-        self, method: str, path: str, body: Any, hear: Callable[[Any], object] | None
-    ) -> tuple[int, bytes | None]:
-        # Python's own encoder: half of a surrogate pair goes out as an escape.
-        content = None if body is None else json.dumps(body)
+    def _sent(self, method: str, path: str, body: Any, hear: Callable[[Any], object] | None) -> Any:
         if self._client.is_closed:
             raise HttpFailure("the connection is closed", sent=False, repeat=False)
-        until, parts, size = time.monotonic() + self._seconds, list[bytes](), 0
+        # Python's own encoder: half of a surrogate pair goes out as an escape.
+        content = None if body is None else json.dumps(body)
+        until, raw, size = time.monotonic() + self._seconds, bytearray(), 0
         with self._client.stream(method, path, content=content) as response:
             streams = response.headers.get("content-type", "").startswith("text/event-stream")
             events = hear if streams and response.is_success else None
-            line = b""
             for part in response.iter_bytes():
+                raw += part
                 size += len(part)
                 if time.monotonic() > until:  # a server that sends a byte now and then
                     raise self._httpx.ReadTimeout(f"no whole reply within {self._seconds:g} s")
                 if size > _LARGEST_REPLY:
                     raise HttpFailure(f"the reply is larger than {_LARGEST_REPLY >> 20} MiB", repeat=False)
-                if events is None:
-                    parts.append(part)
-                    continue
-                *lines, line = (line + part).split(b"\n")
-                for one in lines:
-                    data = one.strip().removeprefix(b"data:").strip()
-                    if one.startswith(b"data:") and data != b"[DONE]":
-                        events(_json(data, int(response.status_code)))
-            if events is not None:
-                return int(response.status_code), None
-            raw = b"".join(parts)
+                if events is not None:
+                    *lines, raw = raw.split(b"\n")
+                    for line in lines:
+                        data = line.strip().removeprefix(b"data:").strip()
+                        if line.startswith(b"data:") and data != b"[DONE]":
+                            events(_json(data, response.status_code))
             if not response.is_success:
                 raise _refusal(response, raw)
-            return int(response.status_code), raw
+            return None if events is not None else _json(raw, response.status_code)
 
     def _lost(self, error: Exception) -> HttpFailure:
         names = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError")
         unsent = tuple(getattr(self._httpx, name) for name in names)
-        failure = HttpFailure(str(error) or type(error).__name__, sent=not isinstance(error, unsent))
-        failure.__cause__ = error
-        return failure
+        return HttpFailure(str(error) or type(error).__name__, sent=not isinstance(error, unsent))
 
     def is_timeout(self, failure: HttpFailure) -> bool:
         """Whether the reply did not come in time."""
@@ -147,46 +129,27 @@ class JsonClient:
         self._client.close()
 
 
-def _json(raw: bytes, status: int) -> Any:
+def _json(raw: bytes | bytearray, status: int) -> Any:
     try:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise HttpFailure(f"the reply is not JSON: {raw[:80]!r}", status) from error
+        raise HttpFailure(f"the reply is not JSON: {bytes(raw[:80])!r}", status) from error
 
 
-def _refusal(response: Any, raw: bytes) -> HttpFailure:
+def _refusal(response: Any, raw: bytes | bytearray) -> HttpFailure:
     """A status other than 2xx. 4xx and 503 (overloaded) say that nothing was done, so nothing is charged."""
     status = int(response.status_code)
+    reason = raw[:200].decode("utf-8", "replace")
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
+        error = json.loads(raw)["error"]
+        reason = str(error["message"] if isinstance(error, dict) else error)[:300]
+    wait = None
+    with suppress(ValueError):
+        wait = max(0.0, float(response.headers.get("retry-after", "")))
     return HttpFailure(
-        f"HTTP {status}: {_reason(raw)}",
+        f"HTTP {status}: {reason}",
         status,
         sent=status == 408 or (status >= 500 and status != 503),
         repeat=status in (408, 409, 429) or status >= 500,
-        retry_after=_seconds(response.headers.get("retry-after")),
+        retry_after=wait if wait is not None and wait < 1e9 else None,
     )
-
-
-def _reason(raw: bytes) -> str:
-    """The message of an error body, else how the body begins."""
-    try:
-        error = json.loads(raw)["error"]
-        told = error["message"] if isinstance(error, dict) else error
-        return str(told)[:300]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return raw[:200].decode("utf-8", "replace")
-
-
-def _seconds(given: str | None) -> float | None:
-    """Seconds of a Retry-After: a number, or a date."""
-    if given is None:
-        return None
-    try:
-        return max(0.0, float(given)) if float(given) < 1e9 else None
-    except ValueError:
-        pass
-    try:
-        moment = parsedate_to_datetime(given)
-    except (ValueError, TypeError):
-        return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())

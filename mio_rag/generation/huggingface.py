@@ -1,7 +1,6 @@
 """Causal language models of the Hugging Face format, run in this process by transformers.
 
-Greedy decoding, batches with padding on the left, log-probabilities of every generated token. The tokenizer's
-chat template is applied when it has one; a base model gets instructions and question as plain text.
+The tokenizer's chat template is applied if it has one; a base model gets instructions and question as text.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError, require
-from mio_rag.generation.base import BaseGenerator, Chosen, option_logprobs, spoken
+from mio_rag.generation.base import BaseGenerator, Chosen, Replies, one_by_one, option_logprobs, spoken
 from mio_rag.generation.counters import chat_text, expanded, first_line, load_tokenizer
-from mio_rag.generation.prompts import LETTERS, Message, Prompt, disarmed
+from mio_rag.generation.prompts import LETTERS, Prompt, disarmed
 from mio_rag.storage import sha256_of
 from mio_rag.types import Answer, GenerationError
 
@@ -89,13 +88,11 @@ class HuggingFaceGenerator(BaseGenerator):
         return len(self._ids(prompt))
 
     def _ids(self, prompt: Prompt) -> list[int]:
-        text, special = chat_text(self._tokenizer, self._messages(prompt))
+        # No text is a control token of this tokenizer either.
+        own = [{**one, "content": disarmed(one["content"], self._control)} for one in prompt.messages]
+        text, special = chat_text(self._tokenizer, own)
         with self._counting:
             return list(self._tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
-
-    def _messages(self, prompt: Prompt) -> list[Message]:
-        """The messages, in which no text is a control token of this tokenizer either."""
-        return [{**one, "content": disarmed(one["content"], self._control)} for one in prompt.messages]
 
     def _count(self, texts: list[str]) -> list[int]:
         texts = [disarmed(text, self._control) for text in texts]
@@ -105,21 +102,16 @@ class HuggingFaceGenerator(BaseGenerator):
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
         return spoken(self._batch([prompt], max_tokens)[0])
 
-    def _generate_many(self, prompts: list[Prompt], max_tokens: int) -> list[Answer | GenerationError]:
-        results: list[Answer | GenerationError] = []
+    def _generate_many(self, prompts: list[Prompt], max_tokens: int) -> Replies:
+        results: Replies = []
         for at in range(0, len(prompts), self._batch_size):
             batch = prompts[at : at + self._batch_size]
             try:
-                said = self._batch(batch, max_tokens)
-            except GenerationError:
-                # One prompt may have broken the batch (memory): find out which by going one by one.
-                results.extend(super()._generate_many(batch, max_tokens))
-                continue
-            for answer in said:
-                try:
-                    results.append(spoken(answer))
-                except GenerationError as error:
-                    results.append(error)
+                said = iter(self._batch(batch, max_tokens))
+            except GenerationError:  # one prompt may have broken the batch (memory): ask one by one
+                results += super()._generate_many(batch, max_tokens)
+            else:
+                results += one_by_one(lambda _, said=said: spoken(next(said)), batch)  # type: ignore[misc]
         return results
 
     def _batch(self, prompts: list[Prompt], max_tokens: int) -> list[Answer]:
@@ -128,7 +120,18 @@ class HuggingFaceGenerator(BaseGenerator):
         inputs = self._tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(self._device)
         try:
             with self._torch.inference_mode():
-                output = self._model.generate(**inputs, **self._greedy(max_tokens))
+                output = self._model.generate(
+                    **inputs,
+                    max_new_tokens=max_tokens,
+                    do_sample=False,
+                    # The model's own settings may ask for sampling; under greedy decoding these would warn.
+                    temperature=None,
+                    top_p=None,
+                    top_k=None,
+                    pad_token_id=self._tokenizer.pad_token_id,
+                    return_dict_in_generate=True,
+                    output_logits=True,
+                )
         except RuntimeError as error:
             raise GenerationError(
                 f"{self.name} failed on {len(prompts)} prompts: {first_line(error)}"
@@ -139,36 +142,16 @@ class HuggingFaceGenerator(BaseGenerator):
             for t, step in enumerate(output.logits)
         ]
         seconds = (time.perf_counter() - start) / len(prompts)
-        stops = _stop_ids(self._model, self._tokenizer)
+        declared = self._model.generation_config.eos_token_id
+        stops = {self._tokenizer.eos_token_id, *(declared if isinstance(declared, list) else [declared])}
         answers = []
         for row, (tokens, read) in enumerate(zip(new.tolist(), ids, strict=True)):
             # What follows the end-of-sequence token is padding of the batch, not part of this answer.
             length = next((t + 1 for t, token in enumerate(tokens) if token in stops), len(tokens))
-            answers.append(
-                Answer(
-                    text=self._tokenizer.decode(tokens[:length], skip_special_tokens=True).strip(),
-                    prompt_tokens=len(read),
-                    completion_tokens=length,
-                    latency_seconds=seconds,
-                    generator=self.name,
-                    logprobs=tuple(chosen[t][row] for t in range(length)),
-                )
-            )
+            text = self._tokenizer.decode(tokens[:length], skip_special_tokens=True).strip()
+            scored = tuple(chosen[t][row] for t in range(length))
+            answers.append(Answer(text, len(read), length, seconds, self.name, scored))
         return answers
-
-    def _greedy(self, max_tokens: int) -> dict[str, Any]:
-        return {
-            "max_new_tokens": max_tokens,
-            "do_sample": False,
-            # A model's own generation settings may ask for sampling; these would only warn under greedy
-            # decoding.
-            "temperature": None,
-            "top_p": None,
-            "top_k": None,
-            "pad_token_id": self._tokenizer.pad_token_id,
-            "return_dict_in_generate": True,
-            "output_logits": True,
-        }
 
     def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
         """The letter to which the model gives the largest log-probability as continuation."""
@@ -210,9 +193,3 @@ def _own_window(config: Any, tokenizer: Any) -> int | None:
     positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
     limits = [n for n in (positions, tokenizer.model_max_length) if n is not None and n < _NO_LIMIT]
     return int(min(limits)) if limits else None
-
-
-def _stop_ids(model: Any, tokenizer: Any) -> set[int]:
-    declared = model.generation_config.eos_token_id
-    ids = declared if isinstance(declared, list) else [declared]
-    return {i for i in [*ids, tokenizer.eos_token_id] if i is not None}

@@ -22,29 +22,31 @@ from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation.base import (
     BaseGenerator,
     Pieces,
+    Replies,
     may_repeat,
     most_tokens,
+    one_by_one,
     repeated,
     spoken,
     told_pieces,
 )
-from mio_rag.generation.counters import PromptCounter, ServerCounter, find_counter, named_counter
+from mio_rag.generation.counters import PromptCounter, find_counter, named_counter
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, GenerationError
 
 T = TypeVar("T")
 
-#: The longest reply, by its names; and what a server says of a parameter that it does not take.
+#: The longest reply, by its names: OpenAI's own models have renamed it.
 _LIMITS = ("max_tokens", "max_completion_tokens")
+#: How servers refuse a parameter.
 _UNSUPPORTED = re.compile(
     r"support|only the default|not (?:allowed|permitted)|unknown|unrecogni|unexpected|extra|deprecated"
     r"|invalid",
     re.IGNORECASE,
 )
-
 _MOST_CONCURRENCY, _MOST_RETRIES = 1000, 100
-_REMEMBERED = 256  # prompts whose tokens are known: those under way
+_REMEMBERED = 256  # prompts whose tokens are known: those in progress
 _HIDDEN_TOKENS = 65_536  # that a server may put around a prompt, where no window is known
 
 
@@ -56,9 +58,8 @@ class OpenAIGenerator(BaseGenerator):
 
     base_url: up to and with ``/v1``, for instance ``http://127.0.0.1:8080/v1``.
     model: as the endpoint names it.
-    tokenizer: what counts tokens: a folder or hub id for transformers, or ``tiktoken:ENCODING``. None: the
-        server's own ``/tokenize`` (llama.cpp, vLLM), else tiktoken if it knows the model's name, else an
-        error, when the first count is asked for.
+    tokenizer: what counts tokens: a folder or hub id for transformers, or ``tiktoken:ENCODING``. None: see
+        `mio_rag.generation.counters`.
     window: context window in tokens that prompt and completion share; None: unknown, nothing is refused here.
     concurrency: requests at a time in `generate_many`, from 1 to 1000.
     timeout_seconds: for one whole reply, > 0.
@@ -98,11 +99,8 @@ class OpenAIGenerator(BaseGenerator):
             )
         if not model:
             raise InputError(f"openai: no model is named: write openai:MODEL@{base_url}")
-        if not (
-            1 <= concurrency <= _MOST_CONCURRENCY
-            and 0 < timeout_seconds < math.inf
-            and 0 <= retries <= _MOST_RETRIES
-        ):
+        counts = 1 <= concurrency <= _MOST_CONCURRENCY and 0 <= retries <= _MOST_RETRIES
+        if not counts or not 0 < timeout_seconds < math.inf:
             raise InputError(
                 f"openai: concurrency={concurrency} must be from 1 to {_MOST_CONCURRENCY}, "
                 f"timeout_seconds={timeout_seconds} a number > 0 and retries={retries} from 0 to "
@@ -119,38 +117,33 @@ class OpenAIGenerator(BaseGenerator):
         self._counter: PromptCounter | None = named_counter(tokenizer) if tokenizer else None
         self._is_hosted = address.hostname == "api.openai.com"
         self._prompts: OrderedDict[tuple[str, ...], int] = OrderedDict()
-        # OpenAI's own models have renamed the parameter; compatible servers know the old name.
-        self._limit = "max_completion_tokens" if self._is_hosted else "max_tokens"
+        self._limit = _LIMITS[self._is_hosted]
         self._refused: set[str] = set()  # parameters that the server does not take
 
     @property
     def identity(self) -> str:
-        """Address and name of the model; what the server does behind them it cannot see."""
+        """Address and name of the model; what the server does behind them cannot be seen."""
         asked = {"url": self._url, "model": self._model, "temperature": 0, "seed": self._seed}
         return json.dumps(asked | {"logprobs": self._logprobs}, sort_keys=True)
 
     @property
     def content(self) -> str:
-        """Its identity, and the tokenizer, by which is decided what it reads."""
+        """Its identity, and the tokenizer, which decides what it reads."""
         return f"{self.identity} {json.dumps({'tokenizer': self._tokenizer})}"
+
+    # -- tokens
 
     def prompt_tokens(self, prompt: Prompt) -> int:
         """Tokens of the whole prompt under the model's chat template, as far as the counter knows it.
 
-        Raises `GenerationError` if nothing can count this model's tokens, or the server that should is down.
+        Raises `GenerationError` if the server that should count is down.
         """
         self._check_open()
         key = tuple(prompt.texts)
         with self._lock:
             known = self._prompts.get(key)
         if known is None:
-            known = self._counted(
-                lambda counter: (
-                    counter.prompt(prompt.messages, self.count)
-                    if isinstance(counter, ServerCounter)
-                    else counter.prompt(prompt.messages)
-                )
-            )
+            known = self._counted(lambda counter: counter.prompt(prompt.messages, self.count))
             with self._lock:
                 self._prompts[key] = known
                 while len(self._prompts) > _REMEMBERED:
@@ -184,50 +177,45 @@ class OpenAIGenerator(BaseGenerator):
         try:
             return repeated(ask, 0 if once else self._retries)
         except GenerationError as error:
-            failure = error.__cause__
-        raise failure or HttpFailure("no reply")
+            raise error.__cause__ or error from None
 
-    def _request(self, prompt: Prompt, max_tokens: int) -> dict[str, Any]:
-        plain = {"temperature": 0, "seed": self._seed}
-        return {
-            "model": self._model,
-            "messages": prompt.messages,
-            **{name: value for name, value in plain.items() if name not in self._refused},
-            self._limit: max_tokens,
-            **({"logprobs": True} if self._logprobs else {}),
-        }
+    # -- replies
 
     def _asked(self, prompt: Prompt, max_tokens: int) -> Any:
         """The reply to a request, which is put in the server's terms where it refuses a parameter."""
         tell = told_pieces()
+        plain: dict[str, Any] = {"temperature": 0, "seed": self._seed}
+        if tell is not None:
+            plain["stream_options"] = {"include_usage": True}
         while True:
-            request = self._request(prompt, max_tokens)
-            if tell is not None:
-                options = {} if "stream_options" in self._refused else {"include_usage": True}
-                request |= {"stream": True, **({"stream_options": options} if options else {})}
+            request = {
+                "model": self._model,
+                "messages": prompt.messages,
+                **{name: value for name, value in plain.items() if name not in self._refused},
+                self._limit: max_tokens,
+                **({"logprobs": True} if self._logprobs else {}),
+                **({} if tell is None else {"stream": True}),
+            }
             pieces = None if tell is None else Pieces(tell)
             try:
-                hear = None if pieces is None else pieces.hear
-                reply = self._client.request("POST", self._chat, request, hear)
-                return reply if reply is not None or pieces is None else pieces.reply
+                if pieces is None:
+                    return self._client.request("POST", self._chat, request)
+                reply = self._client.request("POST", self._chat, request, pieces.hear)
+                return pieces.reply if reply is None else reply
             except HttpFailure as failure:
                 if pieces is not None and pieces.told:
                     failure.repeat = False
                     raise
-                if failure.status not in (400, 422) or not _UNSUPPORTED.search(str(failure)):
-                    raise
                 said = str(failure)
-                names = [
-                    name
-                    for name in ("temperature", "seed", "stream_options")
-                    if name in said and name in request
-                ]
-                limit, other = _LIMITS if _LIMITS[0] in request else _LIMITS[::-1]
+                if failure.status not in (400, 422) or not _UNSUPPORTED.search(said):
+                    raise
+                limit, other = _LIMITS if self._limit == _LIMITS[0] else _LIMITS[::-1]
+                refused = {name for name in plain if name in said and name in request}
                 if limit in said and other not in self._refused:
                     self._refused.add(limit)
                     self._limit = other
-                elif names:
-                    self._refused.update(names)
+                elif refused:
+                    self._refused |= refused
                 else:
                     raise
 
@@ -268,15 +256,10 @@ class OpenAIGenerator(BaseGenerator):
             error.spent = Answer("", most_tokens(self, prompt), max_tokens, seconds, self.name)
         raise error
 
-    def _generate_many(self, prompts: list[Prompt], max_tokens: int) -> list[Answer | GenerationError]:
-        def one(prompt: Prompt) -> Answer | GenerationError:
-            try:
-                return self._generate(prompt, max_tokens)
-            except GenerationError as error:
-                return error
-
+    def _generate_many(self, prompts: list[Prompt], max_tokens: int) -> Replies:
         with ThreadPoolExecutor(max_workers=min(self._concurrency, len(prompts))) as pool:
-            return list(pool.map(one, prompts))
+            done = pool.map(lambda one: one_by_one(lambda p: self._generate(p, max_tokens), [one]), prompts)
+            return [reply for replies in done for reply in replies]
 
     def _answer(self, reply: Any, prompt: Prompt, max_tokens: int, seconds: float) -> Answer:
         try:
@@ -298,7 +281,6 @@ class OpenAIGenerator(BaseGenerator):
         """Tokens of prompt and reply, as the server reports them where that can be true, else our count."""
         told = usage if isinstance(usage, dict) else {}
         into, out = told.get("prompt_tokens"), told.get("completion_tokens")
-        least = 1
         with self._lock:
             least = max(1, sum(self._counts.get(one, 0) for one in prompt.texts))
         most = self._window or len("".join(prompt.texts).encode("utf-8", "replace")) + _HIDDEN_TOKENS
@@ -313,11 +295,8 @@ class OpenAIGenerator(BaseGenerator):
         return into, out
 
     def _foreign(self, what: str) -> GenerationError:
-        return GenerationError(
-            f"{self._url} replied {what}: it may not speak the chat-completions protocol",
-            untold=True,
-            repeat=False,
-        )
+        why = f"{self._url} replied {what}: it may not speak the chat-completions protocol"
+        return GenerationError(why, untold=True, repeat=False)
 
     def _failure(self, failure: HttpFailure) -> GenerationError:
         if self._client.is_timeout(failure):
@@ -345,12 +324,9 @@ def _joined(content: Any) -> str | None:
         return content or ""
     if not isinstance(content, list) or not all(isinstance(part, (str, dict)) for part in content):
         return None
-    texts = [part if isinstance(part, str) else part.get("text") for part in content if not _is_thought(part)]
+    parts = [{"text": part} if isinstance(part, str) else part for part in content]
+    texts = [part.get("text") for part in parts if part.get("type") in (None, "text", "output_text")]
     return "".join(text for text in texts if isinstance(text, str))
-
-
-def _is_thought(part: str | dict[str, Any]) -> bool:
-    return isinstance(part, dict) and part.get("type") not in (None, "text", "output_text")
 
 
 def _is_count(value: Any, least: int, most: int) -> TypeGuard[int]:

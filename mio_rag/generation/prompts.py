@@ -1,7 +1,6 @@
 """Prompts: how a question and its passages are presented to a language model.
 
-The wording lives in ``prompts/*.txt``; this module only fills it in. One template asks for a short answer,
-the other for the letter of an option. Without passages the whole context block is left out, heading included.
+The wording is in ``prompts/*.txt``; this module only fills it in.
 """
 
 from __future__ import annotations
@@ -9,24 +8,23 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from mio_rag.context import SEPARATOR, render_context
 from mio_rag.errors import InputError
 from mio_rag.types import Passage, Question, clean
 
+#: Names of the options of a multiple-choice question, in order.
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-"""Names of the options of a multiple-choice question, in order."""
-
 #: As chat templates and endpoints take it: role and content.
 Message = dict[str, str]
-
 #: Texts that tokenizers of common models read as control tokens.
 CONTROL = re.compile(
     r"<\|[^|<>\s]{1,40}\|>|<｜[^｜<>]{1,40}｜>|</?s>|\[/?INST\]|<</?SYS>>|</?think>"
     r"|<(?:start|end)_of_\w{1,20}>|<(?:bos|eos|pad|unk|mask)>|\[(?:CLS|SEP|MASK|PAD|BOS|EOS|UNK|gMASK)\]"
 )
+_FIELD = re.compile(r"\{(context|passages|passage|question|choices|answer)\}")
 
 
 def disarmed(text: str, control: re.Pattern[str] = CONTROL) -> str:
@@ -34,15 +32,11 @@ def disarmed(text: str, control: re.Pattern[str] = CONTROL) -> str:
     return control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
 
 
-_FIELD = re.compile(r"\{(context|passages|passage|question|choices|answer)\}")
-
-
 @dataclass(frozen=True)
 class Prompt:
     """What the model is given.
 
-    question: what is asked.
-    passages: what the model may read, in the order in which it reads it; may be empty.
+    passages: what the model may read, in that order; may be empty.
     system, user: the first and the last message, without any chat template.
     history: role and text of the messages between them.
     """
@@ -53,7 +47,7 @@ class Prompt:
     user: str
     history: tuple[tuple[str, str], ...] = ()
 
-    @property
+    @cached_property
     def messages(self) -> list[Message]:
         """As chat templates and endpoints take them; no text in them is a control token."""
         told = (("system", self.system), *self.history, ("user", self.user))
@@ -76,18 +70,24 @@ def _template(name: str) -> str:
     return (Path(__file__).parent / "prompts" / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")
 
 
-def _fill(template: str, **fields: str) -> str:
-    # One pass over the template: braces inside a passage or a question are never looked at, so that a text
-    # such as "{question}" or "{0}" arrives at the model as it is.
-    return _FIELD.sub(lambda match: fields[match.group(1)], template)
+def _filled(name: str, **fields: str) -> str:
+    # One pass over the template, so that a text such as "{question}" arrives at the model as it is.
+    return _FIELD.sub(lambda match: fields[match.group(1)], _template(name))
+
+
+def _context(passages: Sequence[Passage]) -> str:
+    """The context block with its heading; nothing without passages."""
+    return _filled("context", passages=render_context(passages)) + SEPARATOR if passages else ""
+
+
+def _tidy(text: str) -> str:
+    return clean(text).strip()
 
 
 def build_prompt(question: Question, passages: Sequence[Passage] = ()) -> Prompt:
     """Lay out a question and its passages, in the order given.
 
-    question: with `choices`, the multiple-choice template is used, and the options are lettered in their
-        order.
-    passages: may be empty.
+    question: with `choices`, the multiple-choice template is used, and the options are lettered.
 
     Raises `InputError` if the question has more options than there are letters (26).
     """
@@ -97,42 +97,29 @@ def build_prompt(question: Question, passages: Sequence[Passage] = ()) -> Prompt
             "lettered"
         )
     kind = "choice" if question.choices else "open"
-    context = ""
-    if passages:
-        context = _fill(_template("context"), passages=render_context(passages)) + SEPARATOR
-    lettered = "\n".join(
-        f"{letter}. {clean(text)}" for letter, text in zip(LETTERS, question.choices, strict=False)
-    )
-    user = _fill(
-        _template(f"{kind}_user"), context=context, question=clean(question.text).strip(), choices=lettered
+    lettered = "\n".join(f"{letter}. {clean(text)}" for letter, text in zip(LETTERS, question.choices))  # noqa: B905
+    user = _filled(
+        f"{kind}_user", context=_context(passages), question=_tidy(question.text), choices=lettered
     )
     return Prompt(question, tuple(passages), _template(f"{kind}_system"), user)
 
 
 def relevance_prompt(question: str, passage: str) -> Prompt:
-    """Ask whether a passage helps to answer a question; the reply is Yes or No.
-
-    passage: as a reader sees it, title included.
-    """
-    user = _fill(_template("relevant_user"), passage=clean(passage).strip(), question=clean(question).strip())
+    """Ask whether a passage (with its title) helps to answer a question; the reply is Yes or No."""
+    user = _filled("relevant_user", passage=_tidy(passage), question=_tidy(question))
     return Prompt(Question("question", question), (), _template("relevant_system"), user)
 
 
 def support_prompt(question: str, answer: str, passages: Sequence[Passage]) -> Prompt:
     """Ask whether passages support an answer to a question; the reply is Yes or No."""
-    user = _fill(
-        _template("supported_user"),
-        passages=render_context(passages),
-        question=clean(question).strip(),
-        answer=clean(answer).strip(),
-    )
+    fields = {"passages": render_context(passages), "question": _tidy(question), "answer": _tidy(answer)}
+    user = _filled("supported_user", **fields)
     return Prompt(Question("question", question), tuple(passages), _template("supported_system"), user)
 
 
 def question_prompt(answer: str, passages: Sequence[Passage] = ()) -> Prompt:
     """Ask for the question that an answer was given to, from what the answer was read from."""
-    context = _fill(_template("context"), passages=render_context(passages)) + SEPARATOR if passages else ""
-    user = _fill(_template("asked_user"), context=context, answer=clean(answer).strip())
+    user = _filled("asked_user", context=_context(passages), answer=_tidy(answer))
     return Prompt(Question("answer", answer), tuple(passages), _template("asked_system"), user)
 
 
@@ -144,10 +131,9 @@ def chat_prompt(prompt: Prompt, system: str, history: Sequence[tuple[str, str]])
     """
     if prompt.question.choices or prompt.system != _template("open_system"):
         return prompt
-    context = _fill(_template("context"), passages=prompt.context) + SEPARATOR if prompt.passages else ""
     return replace(
         prompt,
-        system="\n\n".join(filter(None, (clean(system).strip(), _template("chat_system")))),
-        user=_fill(_template("chat_user"), context=context, question=clean(prompt.question.text).strip()),
+        system="\n\n".join(filter(None, (_tidy(system), _template("chat_system")))),
+        user=_filled("chat_user", context=_context(prompt.passages), question=_tidy(prompt.question.text)),
         history=tuple((role, clean(text)) for role, text in history),
     )

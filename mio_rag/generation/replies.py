@@ -10,27 +10,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import sqlite3
 import warnings
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from mio_rag.errors import InputError, Notice
-from mio_rag.generation.base import WrappedGenerator
-from mio_rag.generation.prompts import Prompt, build_prompt
+from mio_rag.generation.base import Replies, WrappedGenerator, with_choices
+from mio_rag.generation.prompts import Prompt
 from mio_rag.generation.protocol import Choice, ChoiceWeigher, Generator, GrammarWriter
-from mio_rag.types import Answer, GenerationError
+from mio_rag.types import Answer
+
+_ANSWER = TypeAdapter(Answer)
 
 
 class ReplyFile:
-    """Replies by key, in one SQLite file; several processes may share it.
-
-    path: made when the first reply is kept.
-    """
+    """Replies by key, in one SQLite file, made when the first one is stored; processes may share it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,19 +41,19 @@ class ReplyFile:
         connection.execute("CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, reply TEXT)")
         return connection
 
-    def get(self, key: bytes) -> dict[str, Any] | None:
-        """What is kept under a key; None: nothing, or nothing that can be read."""
+    def get(self, key: bytes) -> dict[str, Any]:
+        """What is stored under a key; empty: nothing, or nothing that can be read."""
         try:
             with closing(self._connect()) as connection:
                 row = connection.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
                 found = None if row is None else json.loads(row[0])
         except (OSError, sqlite3.Error, ValueError) as error:
             self._warn("read", error)
-            return None
-        return found if isinstance(found, dict) else None
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def put(self, key: bytes, reply: dict[str, Any]) -> None:
-        """Keep a reply."""
+        """Store a reply."""
         try:
             with closing(self._connect()) as connection, connection:
                 row = (key, json.dumps(reply, allow_nan=False))
@@ -70,23 +70,15 @@ class ReplyFile:
 
 
 class RememberingGenerator(WrappedGenerator):
-    """A generator that looks first whether the same was asked before.
+    """A generator that first looks whether the same was asked before.
 
-    It can do what the generator behind it can: where that is a `ChoiceWeigher`, so is this, and where it is a
-    `GrammarWriter` too, likewise.
+    It is a `ChoiceWeigher` or a `GrammarWriter` where the generator behind it is one.
 
     generator: with an `identity`.
     path: the SQLite file.
 
     Raises `InputError` if the generator's replies depend on more than it can name, or the path is a folder.
     """
-
-    def __new__(cls, generator: Generator, path: str | Path | ReplyFile) -> RememberingGenerator:
-        """That of a generator which weighs options is one itself."""
-        if cls is RememberingGenerator and isinstance(generator, ChoiceWeigher):
-            writes = isinstance(generator, GrammarWriter)
-            return super().__new__(_RememberingWriter if writes else _RememberingWeigher)
-        return super().__new__(cls)
 
     def __init__(self, generator: Generator, path: str | Path | ReplyFile) -> None:
         identity = generator.identity
@@ -102,89 +94,70 @@ class RememberingGenerator(WrappedGenerator):
             )
         super().__init__(generator)
         self._identity, self.file = identity, file
+        if isinstance(generator, ChoiceWeigher):
+            self.weigh = self._weigh
+        if isinstance(generator, GrammarWriter):
+            self.write = self._write
 
     def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
-        """The kept answer, or a new one, which is kept."""
+        """The stored answer, or a new one, which is stored."""
         key = self._key("generate", prompt, max_tokens)
-        found = self._answer(self.file.get(key))
-        if found is None:
-            found = self._inner.generate(prompt, max_tokens=max_tokens)
-            self.file.put(key, asdict(found))
+        return self._known(key) or self._stored(key, self._inner.generate(prompt, max_tokens=max_tokens))
+
+    def generate_many(self, prompts: Sequence[Prompt], *, max_tokens: int = 64) -> Replies:
+        """The stored answers, and new ones where there are none; failures are not stored."""
+        keys = [self._key("generate", prompt, max_tokens) for prompt in prompts]
+        found: list[Any] = [self._known(key) for key in keys]
+        missing = [i for i, answer in enumerate(found) if answer is None]
+        asked = [prompts[i] for i in missing]
+        fresh = self._inner.generate_many(asked, max_tokens=max_tokens) if asked else []
+        for i, answer in zip(missing, fresh, strict=True):
+            found[i] = self._stored(keys[i], answer) if isinstance(answer, Answer) else answer
         return found
 
-    def generate_many(
-        self, prompts: Sequence[Prompt], *, max_tokens: int = 64
-    ) -> list[Answer | GenerationError]:
-        """The kept answers, and new ones where there are none; failures are not kept."""
-        keys = [self._key("generate", prompt, max_tokens) for prompt in prompts]
-        found: list[Answer | GenerationError | None] = [self._answer(self.file.get(key)) for key in keys]
-        open_ = [i for i, answer in enumerate(found) if answer is None]
-        fresh = self._inner.generate_many([prompts[i] for i in open_], max_tokens=max_tokens) if open_ else []
-        for i, answer in zip(open_, fresh, strict=True):
-            found[i] = answer
-            if isinstance(answer, Answer):
-                self.file.put(keys[i], asdict(answer))
-        return [answer for answer in found if answer is not None]
-
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
-        """The kept choice, or a new one, which is kept."""
-        if prompt.question.choices != tuple(choices):  # as the generator does: the key needs what is asked
-            question = replace(prompt.question, choices=tuple(choices))
-            prompt = build_prompt(question, prompt.passages)
-        key = self._key("choose", prompt, 1)
-        kept = self.file.get(key) or {}
-        answer, index = self._answer(kept.get("answer")), kept.get("index")
+        """The stored choice, or a new one, which is stored."""
+        key = self._key("choose", with_choices(prompt, choices), 1)
+        stored = self.file.get(key)
+        answer, index = _answer(stored.get("answer")), stored.get("index")
         if answer is None or not isinstance(index, int) or not 0 <= index < len(choices):
             choice = self._inner.choose_scored(prompt, choices)
             self.file.put(key, asdict(choice))
             return choice
-        return Choice(index, kept.get("probability"), answer)
+        return Choice(index, stored.get("probability"), answer)
+
+    def _weigh(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
+        key = self._key("weigh", prompt, 1, options)
+        stored = self.file.get(key).get("logprobs")
+        if isinstance(stored, list) and [type(value) for value in stored] == [float] * len(options):
+            return tuple(stored)
+        weights = tuple(map(float, self._inner.weigh(prompt, options)))  # type: ignore[attr-defined]
+        self.file.put(key, {"logprobs": weights})
+        return weights
+
+    def _write(self, prompt: Prompt, grammar: str, *, max_tokens: int) -> Answer:
+        key = self._key("write", prompt, max_tokens, [grammar])
+        write: Any = self._inner.write  # type: ignore[attr-defined]
+        return self._known(key) or self._stored(key, write(prompt, grammar, max_tokens=max_tokens))
 
     def _key(self, kind: str, prompt: Prompt, max_tokens: int, options: Sequence[str] | None = None) -> bytes:
         among = list(prompt.question.choices if options is None else options)
         asked = [self._identity, kind, *prompt.texts, among, max_tokens]
         return hashlib.sha256(json.dumps(asked).encode()).digest()
 
-    def _answer(self, kept: Any) -> Answer | None:
-        """An answer as it was kept; None for anything else."""
-        if not isinstance(kept, dict):
-            return None
-        try:
-            scored = kept["logprobs"]
-            found = Answer(**(kept | {"logprobs": None if scored is None else tuple(map(float, scored))}))
-        except (KeyError, TypeError, ValueError):
-            return None
-        counts = (found.prompt_tokens, found.completion_tokens)
-        whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in counts)
-        is_time = isinstance(found.latency_seconds, (int, float)) and 0 <= found.latency_seconds < math.inf
-        texts = isinstance(found.text, str) and isinstance(found.generator, str)
-        return found if whole and is_time and texts else None
+    def _known(self, key: bytes) -> Answer | None:
+        return _answer(self.file.get(key))
+
+    def _stored(self, key: bytes, answer: Answer) -> Answer:
+        self.file.put(key, asdict(answer))
+        return answer
 
 
-class _RememberingWeigher(RememberingGenerator):
-    """One whose generator says how likely short replies are."""
-
-    def weigh(self, prompt: Prompt, options: Sequence[str]) -> tuple[float, ...]:
-        """The kept log-probabilities of the options, or new ones, which are kept."""
-        key = self._key("weigh", prompt, 1, options)
-        kept = (self.file.get(key) or {}).get("logprobs")
-        if isinstance(kept, list) and len(kept) == len(options) and all(isinstance(p, float) for p in kept):
-            return tuple(kept)
-        assert isinstance(self._inner, ChoiceWeigher)
-        weights = tuple(map(float, self._inner.weigh(prompt, options)))
-        self.file.put(key, {"logprobs": weights})
-        return weights
-
-
-class _RememberingWriter(_RememberingWeigher):
-    """One whose generator can be held to a grammar, too."""
-
-    def write(self, prompt: Prompt, grammar: str, *, max_tokens: int) -> Answer:
-        """The kept answer in words of the grammar, or a new one, which is kept."""
-        key = self._key("write", prompt, max_tokens, [grammar])
-        found = self._answer(self.file.get(key))
-        if found is None:
-            assert isinstance(self._inner, GrammarWriter)
-            found = self._inner.write(prompt, grammar, max_tokens=max_tokens)
-            self.file.put(key, asdict(found))
-        return found
+def _answer(stored: Any) -> Answer | None:
+    """An answer as it was stored; None for anything else."""
+    try:
+        answer = _ANSWER.validate_python(stored)
+    except ValidationError:
+        return None
+    least = min(answer.prompt_tokens, answer.completion_tokens, answer.latency_seconds)
+    return answer if least >= 0 else None

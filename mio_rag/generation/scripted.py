@@ -31,16 +31,13 @@ class ScriptedGenerator(BaseGenerator):
         counter: TokenCounter | None = None,
     ) -> None:
         super().__init__("scripted", window, concurrency=64)
-        self._answers = answers
-        self._counter = RegexCounter() if counter is None else counter
+        self._answers, self._counter = answers, counter or RegexCounter()
         self.prompts: list[Prompt] = []
 
     @property
     def content(self) -> str | None:
         """The script; None for a function. No `identity`: a reply goes by the question's id, too."""
-        if callable(self._answers):
-            return None
-        return json.dumps(dict(self._answers), sort_keys=True)
+        return None if callable(self._answers) else json.dumps(dict(self._answers), sort_keys=True)
 
     @classmethod
     def from_file(cls, path: str | Path, window: int | None = None) -> ScriptedGenerator:
@@ -61,14 +58,7 @@ class ScriptedGenerator(BaseGenerator):
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
         start = time.perf_counter()
         self.prompts.append(prompt)
-        text = self._lookup(prompt)
-        return Answer(
-            text=text,
-            prompt_tokens=self.prompt_tokens(prompt),
-            completion_tokens=self.count([text])[0],
-            latency_seconds=time.perf_counter() - start,
-            generator=self.name,
-        )
+        return self._said(self._lookup(prompt), prompt, start)
 
     def _lookup(self, prompt: Prompt) -> str:
         if callable(self._answers):
@@ -102,5 +92,4 @@ class FunctionGenerator(BaseGenerator):
             raise GenerationError(f"{self.name} failed: {type(error).__name__}: {error}") from error
         if not isinstance(text, str):
             raise GenerationError(f"{self.name} returned a {type(text).__name__}, expected a string")
-        tokens = self.prompt_tokens(prompt), self.count([text])[0]
-        return Answer(text, *tokens, time.perf_counter() - start, self.name)
+        return self._said(text, prompt, start)

@@ -24,7 +24,7 @@ from mio_rag.generation import (
 )
 from mio_rag.generation.gguf import _among
 from mio_rag.generation.protocol import CHOICE_TOKENS, ChoiceWeigher, content_of
-from mio_rag.generation.replies import RememberingGenerator, _RememberingWriter
+from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.types import Answer, GenerationError, Question
 
 OPEN = build_prompt(Question("q", "Where is the tower?"))
@@ -113,10 +113,18 @@ def test_what_weighs_options_still_does_and_is_asked_once(file: Path, tmp_path: 
     assert model.asked == 3
 
 
-@pytest.mark.parametrize("made", [GGUFGenerator, OpenAIGenerator])
-def test_remembering_takes_no_ability_away(made: type) -> None:
-    abilities = {name for name in dir(made) if not name.startswith("_")}
-    assert abilities <= set(dir(_RememberingWriter))
+def test_remembering_takes_no_ability_away(file: Path) -> None:
+    class Writer(Weigher):
+        def write(self, prompt: Prompt, grammar: str, *, max_tokens: int) -> Answer:
+            self.asked += 1
+            return Answer(grammar, 1, 1, 0.0, self.name)
+
+    model = Writer()
+    remembering = RememberingGenerator(model, file)
+    abilities = {name for made in (GGUFGenerator, OpenAIGenerator, Writer) for name in dir(made)}
+    assert {name for name in abilities if not name.startswith("_")} - {"text"} <= set(dir(remembering))
+    assert [remembering.write(OPEN, "yes", max_tokens=4).text for _ in range(2)] == ["yes", "yes"]
+    assert model.asked == 1
 
 
 def test_a_choice_read_from_a_reply_costs_all_of_the_reply(file: Path) -> None:
