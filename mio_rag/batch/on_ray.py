@@ -91,9 +91,9 @@ class _RemoteReplies(ReplyFile):
         super().__init__(path)
         self._remote = _Remote(actor, "replies")
 
-    def get(self, key: bytes) -> dict[str, Any] | None:
+    def get(self, key: bytes) -> dict[str, Any]:
         """As `ReplyFile.get`."""
-        found: dict[str, Any] | None = self._remote.get(key)
+        found: dict[str, Any] = self._remote.get(key)
         return found
 
     def put(self, key: bytes, reply: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Every reply is counted once, whatever a server sends: by the generator, a batch and a service."""
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -179,7 +180,7 @@ def asking(
             assert keys.accounts is not None
             return int(keys.accounts.spent(dict(keys)["one"])["tokens", "day"][0])
         with sqlite3.connect(state) as connection:
-            return int(connection.execute("SELECT settled FROM windows").fetchone()[0])
+            return int(json.loads(connection.execute("SELECT state FROM windows").fetchone()[0])["settled"])
 
     headers = {"Authorization": f"Bearer {key}"}
     with TestClient(app, raise_server_exceptions=False, headers=headers) as client:
