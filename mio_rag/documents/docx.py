@@ -33,6 +33,7 @@ _NOT_SHOWN = {
     f"{_W}del", f"{_W}moveFrom", f"{_W}instrText", f"{_W}delText",
     "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",
 }  # fmt: skip
+_NO_MORE = ("vanish", "strike", "dstrike")  # hidden, or struck out
 _TICKED, _OPEN = "\u2612", "\u2610"
 #: Signs of the fonts Wingdings, Wingdings 2 and Symbol that stand for themselves.
 _SIGNS = {
@@ -273,7 +274,7 @@ class _Reader:
                 yield f" {_TICKED if _on(given) else _OPEN} "
             elif tag in (f"{_W}footnoteReference", f"{_W}endnoteReference"):
                 yield f" [{child.get(f'{_W}id')}]"
-            elif tag == f"{_W}r" and _on(child.find(f"{_W}rPr/{_W}vanish")):
+            elif tag == f"{_W}r" and any(_on(child.find(f"{_W}rPr/{_W}{how}")) for how in _NO_MORE):
                 continue
             elif tag == f"{_W}p":
                 yield from self.said(child)

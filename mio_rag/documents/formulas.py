@@ -21,8 +21,8 @@ def _part(element: Any, name: str) -> str:
     return "" if found is None else _all(found).strip()
 
 
-def _closed(text: str) -> str:
-    """In brackets unless it is one sign or word."""
+def closed(text: str) -> str:
+    """A part of a formula, in brackets unless it is one sign or word."""
     return text if len(text) == 1 or text.isalnum() else f"({text})"
 
 
@@ -41,20 +41,20 @@ def _one(element: Any) -> str:
         return element.text or ""
     if name == "f":
         above, below = _part(element, "num"), _part(element, "den")
-        return f"{_closed(above)}/{_closed(below)}"
+        return f"{closed(above)}/{closed(below)}"
     if name in ("sSup", "sSub", "sSubSup"):
         low, high = (_part(element, part) for part in ("sub", "sup"))
-        ends = (f"_{_closed(low)}" if low else "") + (f"^{_closed(high)}" if high else "")
-        return _closed(_part(element, "e")) + ends
+        ends = (f"_{closed(low)}" if low else "") + (f"^{closed(high)}" if high else "")
+        return closed(_part(element, "e")) + ends
     if name == "sPre":
-        return f"_{_closed(_part(element, 'sub'))}^{_closed(_part(element, 'sup'))}{_part(element, 'e')}"
+        return f"_{closed(_part(element, 'sub'))}^{closed(_part(element, 'sup'))}{_part(element, 'e')}"
     if name == "rad":
         degree = _part(element, "deg")
         return f"{degree + ' ' if degree else ''}\u221a({_part(element, 'e')})"
     if name == "nary":
         sign = _sign(element, "naryPr", "chr", "\u222b")
         below, above = _part(element, "sub"), _part(element, "sup")
-        ends = (f"_{_closed(below)}" if below else "") + (f"^{_closed(above)}" if above else "")
+        ends = (f"_{closed(below)}" if below else "") + (f"^{closed(above)}" if above else "")
         return f"{sign}{ends} {_part(element, 'e')}"
     if name == "d":
         parts = [_all(child).strip() for child in element.findall(f"{_M}e")]
@@ -62,9 +62,9 @@ def _one(element: Any) -> str:
         opens, closes = _sign(element, "dPr", "begChr", "("), _sign(element, "dPr", "endChr", ")")
         return f"{opens}{between.join(parts)}{closes}"
     if name == "func":
-        return f"{_part(element, 'fName')} {_closed(_part(element, 'e'))}"
+        return f"{_part(element, 'fName')} {closed(_part(element, 'e'))}"
     if name in ("limLow", "limUpp"):
-        return f"{_part(element, 'e')}{'_' if name == 'limLow' else '^'}{_closed(_part(element, 'lim'))}"
+        return f"{_part(element, 'e')}{'_' if name == 'limLow' else '^'}{closed(_part(element, 'lim'))}"
     if name == "m":
         rows = [
             ", ".join(_all(cell).strip() for cell in row.findall(f"{_M}e"))

@@ -23,13 +23,14 @@ from mio_rag.documents.blocks import (
     tidy,
 )
 from mio_rag.documents.east_asian import count_words
+from mio_rag.documents.formulas import closed
 from mio_rag.errors import DataError, require
 
 #: What a page shows beside its text: code, navigation, controls, and what stands in for media.
 _NOT_TEXT = frozenset((
-    "script", "style", "noscript", "nav", "svg", "iframe", "template", "button", "select", "datalist",
-    "textarea", "canvas", "audio", "video", "object", "head", "title", "math-annotation",
-    "s", "del", "strike", "rt", "rp",
+    "script", "style", "noscript", "nav", "svg", "iframe", "template", "button", "datalist", "canvas",
+    "audio", "video", "object", "head", "title", "annotation", "annotation-xml", "s", "del", "strike",
+    "rt", "rp",
 ))  # fmt: skip
 _BLOCKS = frozenset((
     "html", "body", "main", "article", "section", "aside", "header", "footer", "div", "address",
@@ -69,6 +70,8 @@ _CONSENT = ", ".join(
     )
 )  # fmt: skip
 _NO_SCRIPT = re.compile(r"</?noscript\b[^>]*>", re.IGNORECASE)
+#: Kinds of input whose value people typed.
+_FILLED = (None, "text", "date", "email", "month", "number", "tel", "time", "url", "week")
 _MOST_ROWS, _MOST_MAINS, _MOST_LOOKS, _DEEPEST = 20_000, 9, 500, 20_000
 #: Tags that are closed by others of their kind, or hold nothing, do not nest.
 _TAG = re.compile(
@@ -214,7 +217,7 @@ class _Blocks:
         self.hides = _Visibility().hides
         self.text: list[tuple[str, bool]] = []  # and whether it is bold
         self.inside = 0  # elements that are bold
-        self.lists: list[list[Any]] = []  # [kind, next number, type] of each list that is open
+        self.lists: list[list[Any]] = []  # [kind, next number, type, step] of each list that is open
         self.marker = ""
         self.term = ""
 
@@ -240,12 +243,9 @@ class _Blocks:
             self.text.append(("^", self.inside > 0))
         elif tag in ("b", "strong"):
             self.inside += 1
-        elif tag == "img":
-            self.text.append((f" {node.attributes.get('alt') or ''} ", False))
-        elif tag == "input":
-            kind = node.attributes.get("type")
-            if kind in ("checkbox", "radio"):
-                self.text.append((" \u2612 " if "checked" in node.attributes else " \u2610 ", False))
+        elif (value := _value(node)) is not None:
+            self.text.append((f" {value} ", False))
+            return True
         elif tag in _HEADINGS:
             self.flush()
             self.document.add("heading", tidy(_text(node, self.hides)), int(tag[1]))
@@ -266,7 +266,10 @@ class _Blocks:
             if tag in ("ul", "ol", "menu", "dl"):
                 start = str(node.attributes.get("start") or "1")
                 first = int(start) if re.fullmatch(r"-?\d{1,6}", start) else 1
-                self.lists.append([tag, first, node.attributes.get("type") or "1"])
+                step = -1 if "reversed" in node.attributes else 1
+                if step < 0 and "start" not in node.attributes:
+                    first = sum(child.tag == "li" for child in node.iter())
+                self.lists.append([tag, first, node.attributes.get("type") or "1", step])
             elif tag == "li":
                 self.marker = self._mark(node)
             elif tag == "dd" and self.term:
@@ -278,7 +281,7 @@ class _Blocks:
             return "- "
         value = str(node.attributes.get("value") or "")
         number = int(value) if re.fullmatch(r"-?\d{1,6}", value) else self.lists[-1][1]
-        self.lists[-1][1] = number + 1
+        self.lists[-1][1] = number + self.lists[-1][3]
         return f"{numeral(number, self.lists[-1][2])}. "
 
     def close(self, node: Any) -> None:
@@ -331,6 +334,46 @@ class _Blocks:
         self.document.add("paragraph", "\n".join(waiting))
 
 
+def _value(node: Any) -> str | None:
+    """What people ticked, typed or chose in a form, words for a picture or a formula; else None."""
+    given = node.attributes
+    if node.tag == "input":
+        kind = given.get("type")
+        if kind in ("checkbox", "radio"):
+            return "\u2612" if "checked" in given else "\u2610"
+        return given.get("value") or "" if kind in _FILLED else ""
+    if node.tag == "select":
+        return ", ".join(tidy(one.text()) for one in node.css("option[selected]"))
+    if node.tag == "img":
+        return given.get("alt") or ""
+    return _formula(node) if node.tag == "math" else None
+
+
+def _formula(root: Any) -> str:
+    """A formula on one line: fractions with "/", powers with "^", indices with "_"."""
+
+    def said(node: Any, depth: int = 0) -> str:
+        if node.tag == "-text":
+            return tidy(node.text_content or "")
+        if node.tag in _NOT_TEXT or depth > 60:
+            return ""
+        parts = [said(one, depth + 1) for one in node.iter(include_text=True) if one.tag not in _NOT_TEXT]
+        if node.tag in _SCRIPTS:
+            parts = list(filter(None, parts))
+            ends = zip(_SCRIPTS[node.tag], map(closed, parts[1:]), strict=False)
+            return closed("".join(parts[:1])) + "".join(sign + end for sign, end in ends)
+        if node.tag == "msqrt":
+            return f"\u221a({''.join(parts)})"
+        return "".join(parts)
+
+    return said(root)
+
+
+_SCRIPTS = {
+    "mfrac": "/", "msup": "^", "msub": "_", "msubsup": "_^", "munder": "_", "mover": "^", "munderover": "_^",
+}  # fmt: skip
+
+
 def _raised(node: Any) -> bool:
     """Whether a node is a raised number: 10^6, or a note's mark, is not 106."""
     if node.tag != "sup":
@@ -353,6 +396,9 @@ def _text(root: Any, hides: Callable[[Any], bool], breaks: str = " ") -> str:
             out.append(breaks)
         elif _raised(node):
             out.append("^")
+        elif tag not in _NOT_TEXT and not hides(node) and (value := _value(node)) is not None:
+            out.append(f" {value} ")
+            return True
         return tag == "-text" or tag in _NOT_TEXT or hides(node)
 
     def leave(node: Any) -> None:

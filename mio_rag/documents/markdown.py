@@ -23,6 +23,8 @@ _TAG = re.compile(
 _FRONT = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*\n(.*?\n)?(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _KEY = re.compile(r"([\w][\w .-]*?)\s*:(?:\s+(.*))?")
 _RAISED = re.compile(r"<sup\b", re.IGNORECASE)
+_STRUCK = re.compile(r"<(/?)(?:del|s|strike)\b", re.IGNORECASE)
+_MEANING = re.compile(r":\s+(?=\S)")
 _DATES = (
     "updated",
     "last_updated",
@@ -56,7 +58,7 @@ def read_markdown(text: str) -> Document:
         add_lines(document, plain(text))
         return document
     library = require("markdown_it", "documents", "reading Markdown files")
-    parser = library.MarkdownIt("commonmark", {"maxNesting": 60}).enable("table")
+    parser = library.MarkdownIt("commonmark", {"maxNesting": 60}).enable(["table", "strikethrough"])
     parser.inline.ruler.before("escape", "formula", _formula)
     _add(document, parser.parse(plain(text)))
     if not document.title:
@@ -183,6 +185,13 @@ def _add_paragraph(document: Document, token: Any) -> None:
     if len(lines) > 1 and sum("|" in line for line in lines) >= max(2, 0.6 * len(lines)):
         add_lines(document, token.content)  # a table without the line below its header
         return
+    meanings = [_MEANING.match(line) for line in lines]
+    if len(lines) > 1 and not meanings[0] and all(meanings[1:]):  # a term and what it means
+        said = [line.strip() for line in _said(children, breaks="\n").split("\n")]
+        document.add("item", f"{said[0].rstrip(':')}: {said[1][1:].strip()}")
+        for line in said[2:]:
+            document.add("item", line[1:].strip(), 1)
+        return
     if any(
         line.strip().startswith("=") and line.strip().endswith("=") and len(line.split()) > 2
         for line in lines
@@ -231,9 +240,17 @@ def _said(children: Sequence[Any] | None, *, hard: str = " ", breaks: str = " ")
     """Text without signs of emphasis; short addresses on the web stay, in brackets."""
     out: list[str] = []
     links: list[tuple[str, int]] = []
+    struck = 0  # how deep in text that is struck out, which holds no more
     for child in children or ():
         kind = child.type
-        if kind in ("text", "text_special"):
+        mark = _STRUCK.match(child.content) if kind == "html_inline" else None
+        if kind == "s_open" or (mark and not mark[1]):
+            struck += 1
+        elif kind == "s_close" or mark:
+            struck = max(0, struck - 1)
+        elif struck:
+            continue
+        elif kind in ("text", "text_special"):
             out.append(child.content)
         elif kind == "code_inline":
             out.append(f"`{child.content}`")

@@ -254,6 +254,15 @@ def test_items_of_contracts_nest_by_their_marks(tmp_path: Path) -> None:
     assert found["2.2 Both may row."] == []
 
 
+MATHML = (
+    "<math><semantics><mrow><mi>E</mi><mo>=</mo><mfrac><mrow><mi>m</mi><msup><mi>v</mi><mn>2</mn></msup></mrow>"
+    "<mn>2</mn></mfrac></mrow><annotation>E=\\frac{mv^2}{2}</annotation></semantics></math>"
+)
+FORM = (
+    "<table><tr><th>Step<th>Done<th>By<tr><td>Paid<td><input type=checkbox checked><td><img alt=Ana></table>"
+)
+
+
 @pytest.mark.parametrize(
     ("name", "data", "wanted"),
     [
@@ -266,6 +275,12 @@ def test_items_of_contracts_nest_by_their_marks(tmp_path: Path) -> None:
         ("a.html", "<p>First line.<br>Second line.", ["First line.", "Second line."]),
         ("a.html", "<p>An <b>in</b>separable word.", ["An inseparable word."]),
         ("a.html", "<label><input type=checkbox checked> Insured</label>", ["☒ Insured"]),
+        ("a.html", "<ol reversed><li>Two.<li>One.</ol>", ["2. Two.", "1. One."]),
+        ("a.html", "City <input value=Oslo> <select><option>S<option selected>M</select>", ["City Oslo M"]),
+        ("a.html", f"<p>{MATHML}</p>", ["E=(mv^2)/2"]),
+        ("a.html", FORM, ["Step | Done | By", "Paid | ☒ | Ana"]),
+        ("a.md", "It is ~~40~~ 45 kg, <del>never</del> always.", ["It is 45 kg, always."]),
+        ("a.md", "Notice\n: Ninety days.\n: Or more.", ["Notice: Ninety days.", "  Or more."]),
         ("a.md", "~~~\nmake\n  run\n~~~\n", ["make\n  run"]),
         ("a.html", "<pre>make\n  run</pre>", ["make\n  run"]),
         ("a.md", "See [it](https://x.org/a) and [that](b.md).", ["See it (https://x.org/a) and that."]),
@@ -397,6 +412,7 @@ LEGACY = (
     "</w:ffData></w:fldChar></w:r><w:r><w:instrText> FORMCHECKBOX </w:instrText></w:r>"
     '<w:r><w:fldChar w:fldCharType="end"/></w:r>'
 )
+STRUCK = "<w:r><w:rPr><w:strike/></w:rPr><w:t>4</w:t></w:r>"
 CONTROL = (
     '<w:sdt><w:sdtPr><w14:checkbox><w14:checked w14:val="{}"/></w14:checkbox></w:sdtPr><w:sdtContent>'
     "<w:r><w:t>x</w:t></w:r></w:sdtContent></w:sdt>"
@@ -417,6 +433,7 @@ CONTROL = (
         (f"<w:ins>{run('In')}</w:ins><w:del><w:r><w:delText>out</w:delText></w:r></w:del>", "In"),
         (f"<w:moveFrom>{run('gone')}</w:moveFrom><w:fldSimple>{run('Field')}</w:fldSimple>", "Field"),
         ("<w:r><w:rPr><w:vanish/></w:rPr><w:t>hidden</w:t></w:r>" + run("Shown."), "Shown."),
+        (run("It is ") + STRUCK + run("5"), "It is 5"),
         (run("10") + RAISED.format("-") + RAISED.format("6") + run(" m"), "10^-6 m"),
         (run("10") + RAISED.format("-6") + run(" m"), "10^-6 m"),
         (run("the 1") + RAISED.format("st") + run(" trip"), "the 1st trip"),
