@@ -380,7 +380,7 @@ def parse_json(
         # A call for every number would take as long as reading them: only where one could be too large.
         checks: dict[str, Any] = {}
         if _LONG_NUMBER.search(text):
-            checks = {"parse_int": lambda number: _real(number) and int(number), "parse_float": _real}
+            checks = {"parse_int": lambda number: (_real(number), int(number))[1], "parse_float": _real}
         constant = None if own else _constant
         data = json.loads(text, object_pairs_hook=_object, parse_constant=constant, **checks)
         _check(data)

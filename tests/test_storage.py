@@ -436,3 +436,7 @@ def test_every_door_reads_strictly(tmp_path: Path, door: str) -> None:
         path.write_text(text)
         with pytest.raises(InputError, match=messages):
             DOORS[door](path)
+
+
+def test_whole_numbers_stay_whole() -> None:
+    assert [type(number) for number in parse_json("[0, -0, 7, 0.0]", "text")] == [int, int, int, float]
