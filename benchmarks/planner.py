@@ -141,7 +141,7 @@ def _planners(table: Table, mode: str, fold: IntArray, unit: float) -> list[Fold
 def _decisions(planners: Sequence[Fold], alpha: float, n: int) -> IntArray:
     chosen = np.full(n, -1, dtype=np.intp)
     for planner, _, held, test in planners:
-        chosen[held] = planner.replay(test, alpha)
+        chosen[held] = planner.choices(test.observed, alpha)
     return chosen
 
 
@@ -190,7 +190,7 @@ def _deciding(planners: Sequence[Fold], repeats: int = 200) -> float:
     planner, train, *_ = planners[0]
     start = time.process_time()
     for k in range(repeats):
-        planner.choose(train.observed[k % len(train), 0], 0, 0.1)
+        planner.choices(train.observed[[k % len(train)]], 0.1)
     return 1000 * (time.process_time() - start) / repeats
 
 

@@ -40,7 +40,7 @@ from mio_rag.learning.router import (
     measured,
     out_of_fold,
 )
-from mio_rag.learning.router_model import Utility, look
+from mio_rag.learning.router_model import TOKEN_PRICE, look
 from mio_rag.measures import Instruments, normalize_answer
 from mio_rag.measures.judges import make_judge
 from mio_rag.retrieval import Retriever
@@ -222,7 +222,7 @@ def _rows(learned: Mapping[str, Table], asked: Mapping[str, Table] | None, seed:
         found = _decided(
             learned["published"], published, FitSettings(kind=kind, features=features, seed=seed)
         )
-        figures = measured(found, Utility())
+        figures = measured(found)
         about = {"accuracy": figures["accuracy"], "most_frequent": figures["most_frequent_label"]}
         rows.append(_row(name, "router", published, found.choice, about))
     for ladder, name in (("published", "utility"), ("priced", "utility of prices")):
@@ -231,7 +231,7 @@ def _rows(learned: Mapping[str, Table], asked: Mapping[str, Table] | None, seed:
             found = _decided(learned[ladder], here[ladder], settings)
             assert found.success is not None
             for price in _PRICES:
-                choice = chosen_at(found.success, learned[ladder].costs(), Utility(beta=price))
+                choice = chosen_at(found.success, learned[ladder].costs(), price)
                 rows.append(
                     _row(f"{name}, {features} @{price:g}", f"{name}, {features}", here[ladder], choice)
                 )
@@ -257,7 +257,7 @@ def _decided(learned: Table, asked: Table, settings: FitSettings) -> Validated:
     probabilities = np.array([router.probabilities(one) for one in asked.seen])
     success = np.array([router.success(one) for one in asked.seen]) if settings.kind == "utility" else None
     choice = (
-        probabilities.argmax(axis=1) if success is None else chosen_at(success, learned.costs(), Utility())
+        probabilities.argmax(axis=1) if success is None else chosen_at(success, learned.costs(), TOKEN_PRICE)
     )
     return Validated(asked, probabilities, success, np.asarray(choice, dtype=np.intp), 0.5)
 

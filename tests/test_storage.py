@@ -406,6 +406,7 @@ def test_what_is_fine_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert json.dumps(parse_json(deepest, "the text")) == deepest
     assert parse_toml("\ufeffa = inf\nb = [1, 2.5]\n", "the text") == {"a": float("inf"), "b": [1, 2.5]}
     assert parse_json(r'["\ud800", Infinity]', "the text", own=True) == ["\ud800", float("inf")]
+    assert json.dumps(parse_json('{"e100": [0, 0.0, -1]}', "the text")) == '{"e100": [0, 0.0, -1]}'
     stdin = io.TextIOWrapper(io.BytesIO('\ufeff["é"]'.encode()), encoding="cp1252")
     monkeypatch.setattr(sys, "stdin", stdin)
     assert read_json("-") == ["é"]  # whatever the terminal speaks

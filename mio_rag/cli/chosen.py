@@ -305,7 +305,7 @@ class Chosen:
     def control(self) -> ControlSettings:
         """Settings of policies that are known by name alone."""
         from mio_rag.learning.mdp import model_of
-        from mio_rag.learning.router_model import KEY, RouterSettings, Utility
+        from mio_rag.learning.router_model import KEY, TOKEN_PRICE, RouterSettings
         from mio_rag.policies.setup import ControlSettings
         from mio_rag.session.budget import Limits
         from mio_rag.session.tiers import PUBLISHED, read_tiers
@@ -320,11 +320,11 @@ class Chosen:
         if models or prices:
             kinds["workflow"] = WorkflowSettings(models=models, prices=prices).to_dict()  # type: ignore[arg-type]
         if policy.depth.by != "price":
-            utility = Utility(beta=self.token_price) if "price.token" in given else Utility()
+            price = self.token_price if "price.token" in given else TOKEN_PRICE
             file = policy.depth.file
             tiers = PUBLISHED if policy.depth.tiers is None else read_tiers(Path(policy.depth.tiers))
             routing = RouterSettings(
-                tiers=tiers, router=file, utility=utility, unsure=policy.depth.unsure or "stay"
+                tiers=tiers, router=file, token_price=price, unsure=policy.depth.unsure or "stay"
             )
             kinds[KEY] = routing.to_dict()
         if policy.order.by == "planner":

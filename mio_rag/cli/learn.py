@@ -45,7 +45,6 @@ def fit_router(
     """
     from mio_rag.cli.show_policy import label_lines, router_json, router_lines
     from mio_rag.learning.router import FOLDS, FitSettings, fit_and_validate, read_table
-    from mio_rag.learning.router_model import Utility
     from mio_rag.learning.weights import write_weights
 
     out, output = call.out, call.output
@@ -78,7 +77,7 @@ def fit_router(
             return
     rows = read_table(tables)
     with o.progress("folds", FOLDS) as advance:
-        made, _ = fit_and_validate(rows, settings, Utility(beta=price), advance)
+        made, _ = fit_and_validate(rows, settings, price, advance)
     write_weights(made.weights(), out)
     output.result({"out": str(out), **told, **router_json(made)}, *lines, *router_lines(made), str(out))
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,9 +21,6 @@ from mio_rag.errors import DataError, InputError
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 from mio_rag.session.trace import Trace, wrong_totals
 from mio_rag.session.workflow import Workflow, dollars, inner_hashes, workflow_settings
-
-if TYPE_CHECKING:
-    from mio_rag.learning.planner_regression import Experience
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -56,14 +53,12 @@ WORDING = (
 
 def wording(question: str) -> FloatArray:
     """Return cheap signals of a question's text, shape (len(WORDING),), each roughly in [0, 3]."""
-    words = question.split()
-    lower = question.lower()
-    names = sum(word[:1].isupper() for word in words[1:])
+    words, lower = question.split(), question.lower()
     first = next((kind for kind in _KINDS if re.search(rf"\b{kind}\b", lower)), None)
     return np.array(
         [
             len(words) / 10,
-            names / 3,
+            sum(word[:1].isupper() for word in words[1:]) / 3,
             sum(any(c.isdigit() for c in word) for word in words) / 2,
             question.count(",") / 2,
             (question.count('"') + question.count("\u201c")) / 2,
@@ -104,27 +99,26 @@ class QuestionFeatures:
 
     @classmethod
     def fit(cls, texts: Sequence[str], vectors: ArrayLike, axes: int = 16) -> QuestionFeatures:
-        """Fit on training questions.
-
-        vectors: shape (n, d); their embeddings.
-        axes: most principal axes that are kept; never more than a quarter of the questions.
-        """
+        """Fit on training questions, with their embeddings, shape (n, d), and at most n / 4 axes of these."""
         given = np.asarray(vectors, dtype=np.float64)
         center = given.mean(axis=0)
         _, _, rows = np.linalg.svd(given - center, full_matrices=False)
-        directions = rows[: max(0, min(axes, len(texts) // 4, len(rows)))].T
-        raw = np.hstack([np.array([wording(text) for text in texts]), (given - center) @ directions])
+        found = cls(center, rows[: max(0, min(axes, len(texts) // 4))].T, np.zeros(0), np.ones(0))
+        raw = found._raw(texts, given)
         scale = raw.std(axis=0)
-        return cls(center, directions, raw.mean(axis=0), np.where(scale > 1e-9, scale, 1.0))
+        return cls(center, found.axes, raw.mean(axis=0), np.where(scale > 1e-9, scale, 1.0))
+
+    def _raw(self, texts: Sequence[str], vectors: ArrayLike) -> FloatArray:
+        parts = (np.asarray(vectors, dtype=np.float64) - self.center) @ self.axes
+        return np.hstack([np.array([wording(text) for text in texts]), parts])
 
     def __len__(self) -> int:
         return len(self.mean)
 
     def of(self, texts: Sequence[str], vectors: ArrayLike) -> FloatArray:
         """Return features, shape (n, len(self)), cut at four deviations."""
-        given = np.asarray(vectors, dtype=np.float64)
-        raw = np.hstack([np.array([wording(text) for text in texts]), (given - self.center) @ self.axes])
-        return np.asarray(np.clip((raw - self.mean) / self.scale, -4, 4), dtype=np.float64)
+        standard = (self._raw(texts, vectors) - self.mean) / self.scale
+        return np.asarray(np.clip(standard, -4, 4), dtype=np.float64)
 
 
 #: What is seen of the steps so far: tool.signal -> divided by.
@@ -277,7 +271,7 @@ class Network:
     """
 
     layers: Sequence[tuple[FloatArray, FloatArray]]
-    prior: Regression | None = None
+    prior: Regression
 
     def scores(self, tree: Tree, observed: FloatArray, place: int, alpha: float) -> FloatArray:
         """Return probabilities of the children of a place, shape (n, children)."""
@@ -291,11 +285,9 @@ class Network:
         return np.asarray(powers / powers.sum(axis=1, keepdims=True), dtype=np.float64)
 
 
-def prior_logits(
-    prior: Regression | None, tree: Tree, observed: FloatArray, place: int, alpha: float
-) -> FloatArray | float:
-    """Return what is added to a network's outputs for the children of a place; without a prior 0."""
-    return 0.0 if prior is None else _SHARPNESS * prior.scores(tree, observed, place, alpha)
+def prior_logits(prior: Regression, tree: Tree, observed: FloatArray, place: int, alpha: float) -> FloatArray:
+    """Return what is added to a network's outputs for the children of a place."""
+    return _SHARPNESS * prior.scores(tree, observed, place, alpha)
 
 
 def network_input(
@@ -328,8 +320,7 @@ class Planner:
     """A policy over workflows.
 
     alphas: prices that it was trained for, rising; between them it may be asked too. Empty: any price.
-    unit: how much of `cost` counts as 1.
-    cost: "tokens" or "dollars".
+    unit: how much of `cost`, "tokens" or "dollars", counts as 1.
     embedder: fingerprint of what embeds questions; blank: none is needed.
     about: origin of the planner.
     """
@@ -361,14 +352,6 @@ class Planner:
             raise InputError(f"alpha={alpha:g}: this planner was trained for {span}; train one for it")
         return float(alpha)
 
-    def choose(self, observed: FloatArray, place: int, alpha: float) -> tuple[int, FloatArray]:
-        """Return the child to go to from a place, and the scores of all children."""
-        children = self.tree.branches[place].children
-        if len(children) == 1:
-            return children[0], np.ones(1)
-        scores = self.scorer.scores(self.tree, observed[None, :], place, alpha)[0]
-        return children[int(np.argmax(scores))], scores
-
     def question(self, text: str, encoder: Encoder | None) -> FloatArray:
         """Return the features of a question, shape (k,)."""
         vectors = np.zeros((1, len(self.features.center)))
@@ -383,11 +366,13 @@ class Planner:
 
         ran: place of a step -> what it gave; None: it has not run.
         """
-        branch, decisions = self.tree.branches[0], list[Decision]()
-        steps: list[Ran] = []
+        branch, decisions, steps = self.tree.branches[0], list[Decision](), list[Ran]()
         while branch.ends is None:
-            chosen, scores = self.choose(observation(question, steps, self.unit), branch.place, alpha)
-            if len(scores) > 1:
+            children, chosen = branch.children, branch.children[0]
+            if len(children) > 1:
+                observed = observation(question, steps, self.unit)[None]
+                scores = self.scorer.scores(self.tree, observed, branch.place, alpha)[0]
+                chosen = children[int(np.argmax(scores))]
                 decisions.append(Decision(branch.place, chosen, scores, len(steps)))
             branch = self.tree.branches[chosen]
             if branch.node is None:
@@ -403,28 +388,18 @@ class Planner:
         Once: workflow -> score. Again: steps that had run, and the workflows behind what was chosen -> its
         score.
         """
-        found: dict[str, float] = {}
-        for one in decisions:
-            if self.tree.mode == "again":
-                names = ", ".join(self.tree.names(one.chosen))
-                found[f"{one.after}: {names}"] = float(np.max(one.scores))
-                continue
-            for child, score in zip(self.tree.branches[one.place].children, one.scores, strict=True):
-                found[self.tree.names(child)[0]] = float(score)
-        return found
+        if self.tree.mode == "again":
+            names = [f"{one.after}: {', '.join(self.tree.names(one.chosen))}" for one in decisions]
+            return {name: float(np.max(one.scores)) for name, one in zip(names, decisions, strict=True)}
+        return {
+            self.tree.names(child)[0]: float(score)
+            for one in decisions
+            for child, score in zip(self.tree.branches[one.place].children, one.scores, strict=True)
+        }
 
-    def replay(self, experience: Experience, alpha: float) -> IntArray:
-        """Return the workflow that it comes to on each question of a table, shape (n,).
-
-        Raises `InputError` if the table is of other workflows.
-        """
-        if [w.sha256 for w in experience.tree.workflows] != [w.sha256 for w in self.tree.workflows]:
-            raise InputError(
-                "this planner was trained for other workflows "
-                f"({', '.join(w.name for w in self.tree.workflows)}): train it on this table"
-            )
-        n = len(experience)
-        at, ended = np.zeros(n, dtype=np.intp), np.full(n, -1, dtype=np.intp)
+    def choices(self, observed: FloatArray, alpha: float) -> IntArray:
+        """Return the workflow that it comes to on each of n questions, by what is seen there, (n, p, d)."""
+        at, ended = np.zeros(len(observed), dtype=np.intp), np.full(len(observed), -1, dtype=np.intp)
         for branch in self.tree.branches:  # parents come before their children
             here = np.flatnonzero(at == branch.place)
             if branch.ends is not None:
@@ -432,8 +407,7 @@ class Planner:
             elif len(branch.children) == 1:
                 at[here] = branch.children[0]
             elif len(here):
-                observed = experience.observed[here, branch.place]
-                scores = self.scorer.scores(self.tree, observed, branch.place, alpha)
+                scores = self.scorer.scores(self.tree, observed[here, branch.place], branch.place, alpha)
                 at[here] = np.array(branch.children)[np.argmax(scores, axis=1)]
         return ended
 
@@ -451,12 +425,10 @@ def _settings(planner: Planner) -> dict[str, Any]:
 
 def planner_about(planner: Planner) -> dict[str, Any]:
     """Return what a planner is and what it learned from, as plain data."""
-    network = planner.scorer if isinstance(planner.scorer, Network) else None
     return {
         **_settings(planner),
         "workflows": [workflow.name for workflow in planner.tree.workflows],
-        "network": network is not None,
-        "corrects_a_regression": network is not None and network.prior is not None,
+        "network": isinstance(planner.scorer, Network),
         **{name: value for name, value in planner.about.items() if name != "learned_from"},
     }
 
@@ -464,13 +436,12 @@ def planner_about(planner: Planner) -> dict[str, Any]:
 def write_planner(planner: Planner, path: Path) -> None:
     """Write a planner to a file, whole or not at all; `InputError` if it cannot be written."""
     arrays: dict[str, NDArray[Any]] = {f"features.{n}": getattr(planner.features, n) for n in _FEATURES}
-    scorer: Regression | Network | None = planner.scorer
+    scorer = planner.scorer
     if isinstance(scorer, Network):
         for k, (weights, bias) in enumerate(scorer.layers):
-            arrays[f"network.{k}.weights"], arrays[f"network.{k}.bias"] = weights, bias
+            arrays |= {f"network.{k}.weights": weights, f"network.{k}.bias": bias}
         scorer = scorer.prior
-    if scorer is not None:
-        arrays |= {f"regression.{name}": getattr(scorer, name) for name in _FITTED}
+    arrays |= {f"regression.{name}": getattr(scorer, name) for name in _FITTED}
     about = {
         **_settings(planner),
         "workflows": [workflow.to_dict() for workflow in planner.tree.workflows],
@@ -498,24 +469,18 @@ def read_planner(path: str | Path) -> Planner:
                 f"'{path}' was trained for other workflows or signals ({', '.join(changed) or 'signals'} "
                 "changed since): train it anew"
             )
-        prior: Regression | None = None
-        if "regression.bias" in arrays:
-            fitted: dict[str, Any] = {name: arrays[f"regression.{name}"] for name in _FITTED}
-            prior = Regression(**fitted, mask=tree.mask())
         depth = sum(name.startswith("network.") for name in arrays) // 2
+        fitted: dict[str, Any] = {name: arrays[f"regression.{name}"] for name in _FITTED}
+        prior = Regression(**fitted, mask=tree.mask())
         layers = [(arrays[f"network.{k}.weights"], arrays[f"network.{k}.bias"]) for k in range(depth)]
-        if not layers and prior is None:
-            raise DataError(f"'{path}' is damaged: its regression is missing")
+        names = ("method", "unit", "embedder", "cost")
         return Planner(
             tree,
             QuestionFeatures(*(arrays[f"features.{name}"] for name in _FEATURES)),
-            Network(layers, prior) if layers or prior is None else prior,
-            about["method"],
-            about["unit"],
-            tuple(about["alphas"]),
-            about["embedder"],
-            about["cost"],
-            given.provenance,
+            Network(layers, prior) if layers else prior,
+            alphas=tuple(about["alphas"]),
+            about=given.provenance,
+            **{name: about[name] for name in names},
         )
     except DataError:
         raise
@@ -554,12 +519,12 @@ def replay(trace: Trace, planner: Planner | None = None, encoder: Encoder | None
         )
     if trace.error is not None and not trace.workflow:
         return wrong  # it failed before it came to a workflow
+    alpha = float(settings["alpha"])
     try:
-        planner.checked_alpha(float(settings["alpha"]))
+        planner.checked_alpha(alpha)
     except InputError as error:
         wrong += error.problems
-    question = planner.question(trace.question, encoder)
-    return wrong + _wrong_decisions(trace, planner, question, float(settings["alpha"]))
+    return wrong + _wrong_decisions(trace, planner, planner.question(trace.question, encoder), alpha)
 
 
 def _wrong_nodes(trace: Trace) -> list[str]:
@@ -571,46 +536,35 @@ def _wrong_nodes(trace: Trace) -> list[str]:
         workflow = Workflow.from_dict(trace.workflow)
     except InputError as error:
         return [f"the workflow: {problem}" for problem in error.problems]
-    known, wrong = {node.id: node.do for node in workflow.nodes}, []
-    for step in trace.steps:
-        if "/" in step.id or step.id.startswith("fallback"):
-            continue
-        if step.id not in known:
-            wrong.append(f"node '{step.id}' ran, and workflow '{workflow.name}' has none of that name")
-        elif known[step.id] != step.do:
-            wrong.append(f"node '{step.id}' is to do {known[step.id]}, and did {step.do}")
-    return wrong
+    known = {node.id: node.do for node in workflow.nodes}
+    top = [step for step in trace.steps if "/" not in step.id and not step.id.startswith("fallback")]
+    return [
+        f"step '{step.id}' did {step.do}, which is none of workflow '{workflow.name}'"
+        for step in top
+        if known.get(step.id) != step.do
+    ]
 
 
 def _wrong_decisions(trace: Trace, planner: Planner, question: FloatArray, alpha: float) -> list[str]:
     tree, wrong = planner.tree, list[str]()
     starts = [k for k, step in enumerate(trace.steps) if "/" not in step.id]
-    ends = [*starts[1:], len(trace.steps)]
-    left = iter(
-        [
-            (start, end)
-            for start, end in zip(starts, ends, strict=True)
-            if not trace.steps[start].id.startswith("fallback")
-        ]
-    )
+    parts = [trace.steps[a:b] for a, b in zip(starts, [*starts[1:], len(trace.steps)], strict=True)]
+    left = iter([part for part in parts if not part[0].id.startswith("fallback")])
 
     def next_step(branch: Branch) -> Ran | None:
         assert branch.node is not None
         node = tree.workflows[branch.node[0]].nodes[branch.node[1]]
-        start, end = next(left, (-1, -1))
-        step = trace.steps[start] if start >= 0 else None
-        if step is None or step.do != node.do:
-            did = "nothing" if step is None else step.do
+        steps = next(left, ())
+        if not steps or steps[0].do != node.do:
+            did = steps[0].do if steps else "nothing"
             wrong.append(f"the planner gives {node.do} in step {branch.node[1] + 1}, and {did} was done")
             return None
-        steps = trace.steps[start:end]
-        if planner.cost == "tokens":
-            spent: float | None = sum(one.tokens for one in steps)
-        else:
+        spent: float | None = sum(one.tokens for one in steps)
+        if planner.cost == "dollars":
             spent = dollars(steps, workflow_settings(trace.settings))
         if spent is None:
             raise InputError(NO_PRICE)
-        return step.do, step.signals, step.dropped is not None, spent
+        return steps[0].do, steps[0].signals, steps[0].dropped is not None, spent
 
     branch, decisions = planner.walk(question, alpha, next_step)
     wrong += [

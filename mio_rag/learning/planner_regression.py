@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,12 +30,10 @@ _SURE = 0.75
 class Experience:
     """n questions in a tree of p places and m workflows: what is seen at every place, and what it cost.
 
-    Decoding is greedy, so what a step gave on a question it gives again: rows of whole workflows tell
-    exactly what would be seen and spent at every place, and policies can be trained and replayed on them.
+    Decoding is greedy, so rows of whole workflows give exactly what would be seen and spent at every place.
 
-    observed: shape (n, p, d); what is seen at each place.
-    step_cost: shape (n, p); what coming to a place from the one above costs, in units of what `plain` costs
-        on average.
+    observed: shape (n, p, d).
+    step_cost: shape (n, p); what coming to a place from the one above costs, in the unit of `cost`.
     quality, cost: shape (n, m); of whole workflows.
     sets: length n or 0; the question set of each; empty: all are of one.
     """
@@ -123,8 +120,6 @@ def experience_of(
 def _number(value: Any, name: str) -> float:
     if value is None:
         raise ValueError(f"there is no {name}: set the prices of models, or count tokens")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {value!r:.40}")
     return float(value)
 
 

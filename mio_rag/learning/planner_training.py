@@ -68,15 +68,14 @@ def judged(name: str, experience: Experience, chosen: IntArray, alpha: float, *,
 def frontier(planner: Planner, experience: Experience, alphas: Sequence[float]) -> list[Point]:
     """Return a planner at every price that it may be asked for."""
     asked = [a for a in alphas if not planner.alphas or planner.alphas[0] <= a <= planner.alphas[-1]]
-    return [judged("planner", experience, planner.replay(experience, alpha), alpha) for alpha in asked]
+    return [judged("planner", experience, planner.choices(experience.observed, a), a) for a in asked]
 
 
 def fixed_points(experience: Experience, alpha: float) -> list[Point]:
     """Return every workflow on every question, and the oracle that knows each question's best."""
     n, rewards = len(experience), experience.quality - alpha * experience.cost
-    names = [workflow.name for workflow in experience.tree.workflows]
-    choices = {name: np.full(n, k, dtype=np.intp) for k, name in enumerate(names)}
-    choices["oracle"] = np.argmax(rewards, axis=1).astype(np.intp)
+    choices = {one.name: np.full(n, k) for k, one in enumerate(experience.tree.workflows)}
+    choices["oracle"] = np.argmax(rewards, axis=1)
     return [judged(name, experience, chosen, alpha, draws=200) for name, chosen in choices.items()]
 
 
@@ -117,7 +116,6 @@ def read_table(folder: Path, embedder: Encoder, files: Sequence[str] = ()) -> Ta
     """
     outcomes, rows = read_collected(folder)
     given = {workflow.name: workflow for workflow in map(find_workflow, files)}
-    hashes = outcomes.provenance.get("workflows", {})
     workflows, problems = [], []
     for name in outcomes.actions:
         try:
@@ -125,7 +123,7 @@ def read_table(folder: Path, embedder: Encoder, files: Sequence[str] = ()) -> Ta
         except InputError as error:
             problems.append(f"{error} (--workflows)")
             continue
-        if hashes.get(name) != workflow.sha256:
+        if outcomes.provenance["workflows"].get(name) != workflow.sha256:
             problems.append(f"workflow '{name}' is not what it was when '{folder}' was made: make it anew")
         workflows.append(workflow)
     if problems:
@@ -139,8 +137,7 @@ def split_of(outcomes: Outcomes, test: float, seed: int) -> tuple[IntArray, IntA
 
     A question goes by a hash of its id, so that it stays on its side as the table grows.
     """
-    hashes = [sha256(f"{seed}:{name}".encode()).hexdigest()[:12] for name in outcomes.ids]
-    held = np.array([int(digits, 16) / 16**12 for digits in hashes]) < test
+    held = np.array([int(_short(f"{seed}:{name}")[:12], 16) / 16**12 for name in outcomes.ids]) < test
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
@@ -176,13 +173,9 @@ def train_planner(
 
     Raises `InputError` for unknown methods, modes and costs, and too few questions.
     """
-    problems = [
-        f"{what} '{given}' is unknown: {choose(given, known)}"
-        for what, given, known in (("method", method, METHODS), ("cost", cost, COSTS))
-        if given not in known
-    ]
-    if problems:
-        raise InputError(problems)
+    for what, given, known in (("method", method, METHODS), ("cost", cost, COSTS)):
+        if given not in known:
+            raise InputError(f"{what} '{given}' is unknown: {choose(given, known)}")
     outcomes, about = table.outcomes.where(places), table.outcomes.provenance
     means = dict(zip(outcomes.actions, outcomes.of(cost).mean(axis=0).tolist(), strict=True))
     unit = means.get("plain", max(means.values()))

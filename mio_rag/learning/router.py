@@ -2,10 +2,7 @@
 
 The table is Parquet (`mio_rag.learning.outcomes`) with the columns `worked` (1 where a tier answered) and
 `label` (1 for the tier that the question needs). What was seen of its questions before anything was read lies
-next to it, as ``NAME.seen.safetensors``.
-
-The measures come from cross-validation. The router is compared with each fixed tier, the best mixture of
-fixed tiers at equal cost, and the oracle.
+next to it, as ``NAME.seen.safetensors``. Measures come from cross-validation.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from pydantic import Field, model_validator
 from mio_rag import __version__
 from mio_rag.errors import DataError, InputError, choose, require
 from mio_rag.learning.outcomes import Outcomes, gain_over_mixtures, read_outcomes
-from mio_rag.learning.router_model import SEARCH, Correction, Router, Seen, Utility, row_of
+from mio_rag.learning.router_model import SEARCH, TOKEN_PRICE, Correction, Router, Seen, row_of
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 from mio_rag.measures.answers import chosen_right, exact_match, token_f1
 from mio_rag.session.tiers import Tier, tiers_of
@@ -86,14 +83,11 @@ def labels(worked: ArrayLike, several_hops: Sequence[bool], unanswered: Unanswer
     unanswered: of a question that no tier answers. "published": the most expensive tier where it takes
         several passages, otherwise the middle one (of an even number the upper one); "cheapest"; "dearest".
 
-    Raises `InputError` for an unknown rule, or lengths that differ.
     """
     table = np.asarray(worked, dtype=np.float64) > 0
-    n, m = table.shape
+    m = table.shape[1]
     if unanswered not in UNANSWERED:
         raise InputError(f"unanswered={unanswered!r} is unknown: {choose(unanswered, UNANSWERED)}")
-    if len(several_hops) != n:
-        raise InputError(f"several_hops has {len(several_hops)} entries for {n} questions")
     published = np.where(np.asarray(several_hops, dtype=bool), m - 1, m // 2)
     rest = {"cheapest": 0, "dearest": m - 1, "published": published}[unanswered]
     return np.asarray(np.where(table.any(axis=1), table.argmax(axis=1), rest), dtype=np.intp)
@@ -112,34 +106,14 @@ class Table:
     """n questions at m tiers.
 
     outcomes: with `worked`, `label`, and at least `prompt_tokens`; actions are the names of the tiers.
-    tiers: length m.
     seen: length n.
     embedder: fingerprint.
-
-    Raises `InputError` if they do not belong together.
     """
 
     outcomes: Outcomes
     tiers: tuple[Tier, ...]
     seen: tuple[Seen, ...]
     embedder: str
-
-    def __post_init__(self) -> None:
-        names = tuple(tier.name for tier in self.tiers)
-        problems = [
-            f"the table has no column '{name}': make it with `mio-rag policy fit router`"
-            for name in (WORKED, LABEL, "prompt_tokens")
-            if name not in self.outcomes.values
-        ]
-        if names != self.outcomes.actions:
-            found = ", ".join(self.outcomes.actions)
-            problems.append(f"the table has the tiers {found}, not {', '.join(names)}")
-        if not problems:
-            chosen = self.outcomes.of(LABEL)
-            if not (np.isin(chosen, (0, 1)).all() and (chosen.sum(axis=1) == 1).all()):
-                problems.append("column 'label' must be 1 for one tier of each question, and 0 for others")
-        if problems:
-            raise InputError(problems)
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -157,17 +131,19 @@ class Table:
     @property
     def by(self) -> tuple[str, ...]:
         """What labels go by: "answers" or "evidence"; joined tables may have both."""
+        return tuple(sorted({str(one.get("by")) for one in self._origins()}))
+
+    def _origins(self) -> Sequence[Mapping[str, Any]]:
         about = self.outcomes.provenance
-        return tuple(sorted({str(one.get("by")) for one in about.get("tables", [about])}))
+        return list(about.get("tables", [about]))
 
     def costs(self) -> FloatArray:
         """Return mean tokens, seconds and peak megabytes of each tier, shape (m, 3); 0 where not recorded."""
-        values, m = self.outcomes.values, len(self.tiers)
-        sums = [
-            sum((np.nan_to_num(values[name]).mean(axis=0) for name in names if name in values), np.zeros(m))
-            for names in _COSTS
-        ]
-        return np.column_stack(sums)
+        values, found = self.outcomes.values, np.zeros((len(self.tiers), len(_COSTS)))
+        for column, names in enumerate(_COSTS):
+            for name in filter(values.__contains__, names):
+                found[:, column] += np.nan_to_num(values[name]).mean(axis=0)
+        return found
 
     def where(self, kept: ArrayLike) -> Table:
         """Return the table of some questions; as `Outcomes.where`."""
@@ -189,7 +165,7 @@ def seen_path(path: Path) -> Path:
 
 
 def write_table(table: Table, path: Path) -> None:
-    """Write table and what was seen, each whole or not at all; `InputError` if they cannot be written."""
+    """Write table and what was seen; `InputError` if they cannot be written."""
     arrays = {
         "embedding": np.array([one.embedding for one in table.seen], dtype=np.float32),
         "search": np.array([one.search for one in table.seen]),
@@ -203,12 +179,11 @@ def read_table(paths: Sequence[Path]) -> Table:
     """Return the tables of files as one, in the order given.
 
     Raises `DataError` if a file is missing, damaged, foreign, lacks tiers for some questions, or tables
-    differ in tiers, columns or embedder.
+    differ in tiers or embedder, or share questions.
     """
     if not paths:
         raise DataError("there is no table of outcomes: give at least one")
-    tables = [_read_one(path) for path in paths]
-    problems = []
+    tables, problems = [_read_one(path) for path in paths], []
     for path, table in zip(paths, tables, strict=True):
         if table.tiers != tables[0].tiers:
             problems.append(
@@ -226,21 +201,16 @@ def read_table(paths: Sequence[Path]) -> Table:
 
 def _read_one(path: Path) -> Table:
     outcomes = read_outcomes(path)
+    if "tiers" not in outcomes.provenance or not {WORKED, LABEL, "prompt_tokens"} <= set(outcomes.values):
+        raise DataError(f"'{path}' is no table of tiers: make it with `mio-rag policy fit router`")
     stored = read_weights(seen_path(path), _KIND, _VERSION)
     if tuple(stored.about["ids"]) != outcomes.ids:
         raise DataError(f"'{seen_path(path)}' is of other questions than '{path}': label them anew")
     if list(stored.about["search"]) != list(SEARCH):
         raise DataError(f"'{seen_path(path)}' was made by another release: label the questions anew")
-    if "tiers" not in outcomes.provenance:
-        raise DataError(f"'{path}' was not made by `mio-rag policy fit router`: its tiers are missing")
     arrays = [np.asarray(stored.arrays[name], dtype=np.float64) for name in ("embedding", "search")]
     seen = tuple(map(Seen, outcomes.questions or outcomes.ids, *arrays))
-    try:
-        return Table(
-            outcomes, tiers_of(outcomes.provenance["tiers"], "tiers"), seen, stored.about["embedder"]
-        )
-    except InputError as error:
-        raise DataError([f"'{path}': {problem}" for problem in error.problems]) from error
+    return Table(outcomes, tiers_of(outcomes.provenance["tiers"], "tiers"), seen, stored.about["embedder"])
 
 
 def joined(tables: Sequence[Table]) -> Table:
@@ -346,12 +316,9 @@ def train_mlp(rows: FloatArray, labels: IntArray, tiers: int, seed: int = 0) -> 
 def folds_of(labels: IntArray, seed: int) -> IntArray:
     """Return a fold for each question, shape (n,): every label is dealt out evenly, in an order by seed."""
     rng = np.random.default_rng(seed)
+    order = np.concatenate([rng.permutation(np.flatnonzero(labels == one)) for one in np.unique(labels)])
     fold = np.zeros(len(labels), dtype=np.intp)
-    dealt = 0
-    for label in np.unique(labels):
-        here = rng.permutation(np.flatnonzero(labels == label))
-        fold[here] = (dealt + np.arange(len(here))) % FOLDS
-        dealt += len(here)
+    fold[order] = np.arange(len(order)) % FOLDS
     return fold
 
 
@@ -369,12 +336,12 @@ def _tuned(
 ) -> tuple[Any, FloatArray]:
     """A regression whose strength has the least loss over folds, and the scores out of fold."""
     fold, tried = folds_of(labels, seed), []
+    order = np.argsort(fold, kind="stable")
     for strength in _STRENGTHS:
         models = [_regression(rows[fold != k], labels[fold != k], strength) for k in range(FOLDS)]
-        parts = [score(model, rows[fold == k]) for k, model in enumerate(models)]
-        scores = np.zeros((len(labels), *parts[0].shape[1:]))
-        for k, part in enumerate(parts):
-            scores[fold == k] = part
+        parts = np.concatenate([score(model, rows[fold == k]) for k, model in enumerate(models)])
+        scores = np.empty_like(parts)
+        scores[order] = parts
         tried.append((loss(scores, labels), strength, scores))
     _, strength, scores = min(tried, key=lambda one: one[0])
     return _regression(rows, labels, strength), scores
@@ -453,29 +420,23 @@ def fit_once(table: Table, settings: FitSettings) -> Router:
     if settings.correct_rate is not None:
         best = search[:, SEARCH.index("best_cosine")]
         correction = Correction(float(np.quantile(best, settings.correct_rate)))
-    about = table.outcomes.provenance
     provenance = {
         "table_sha256": table.sha256,
         "questions": len(table),
         "sets": dict(Counter(table.outcomes.sets)),
         "by": list(table.by),
-        "generators": sorted({str(one.get("generator")) for one in about.get("tables", [about])}),
+        "generators": sorted({str(one.get("generator")) for one in table._origins()}),
         "settings": settings.to_dict(),
         "versions": {"mio-rag": __version__, **versions_of(("numpy", "torch", "scikit-learn"))},
     }
     return Router(
-        settings.kind,
-        table.tiers,
-        settings.features,
-        table.embedder,
-        {**arrays, **scale},
-        table.costs(),
-        tuple((np.bincount(needed, minlength=m) / len(table)).tolist()),
-        1 / m,
-        settings.confidence,
-        correction,
-        provenance=provenance,
-    )
+        settings.kind, table.tiers, settings.features, table.embedder, {**arrays, **scale}, table.costs(),
+        _shares(needed, m), 1 / m, settings.confidence, correction, provenance=provenance,
+    )  # fmt: skip
+
+
+def _shares(places: IntArray, m: int) -> tuple[float, ...]:
+    return tuple((np.bincount(places, minlength=m) / len(places)).tolist())
 
 
 def plausible_at(probabilities: FloatArray, labels: IntArray, confidence: float) -> float:
@@ -503,7 +464,7 @@ class Validated:
 
     probabilities: shape (n, m); of each tier to be the one that is needed.
     success: shape (n, m); of each tier to answer; of the kind `utility` alone.
-    choice: places of the tiers chosen, at the utility of the run.
+    choice: places of the tiers chosen, at the price of the run.
     plausible: the conformal threshold.
     """
 
@@ -513,21 +474,16 @@ class Validated:
     choice: IntArray
     plausible: float
 
-    def up(self) -> IntArray:
-        """Return the choices, one tier up where several are plausible."""
-        several = (self.probabilities >= self.plausible).sum(axis=1) > 1
-        return np.asarray(np.minimum(self.choice + several, len(self.table.tiers) - 1), dtype=np.intp)
 
-
-def chosen_at(success: FloatArray, costs: FloatArray, utility: Utility) -> IntArray:
-    """Return places of the tiers of largest utility, shape (n,), by success (n, m) and costs (m, 3)."""
-    return np.asarray(np.argmax(utility.of(success, costs), axis=1), dtype=np.intp)
+def chosen_at(success: ArrayLike, costs: FloatArray, price: float) -> IntArray:
+    """Return places of the tiers of most net success, shape (n,), by success (n, m) and costs (m, 3)."""
+    return np.asarray(np.argmax(np.asarray(success) - price * costs[:, 0], axis=1), dtype=np.intp)
 
 
 def out_of_fold(
     table: Table,
     settings: FitSettings,
-    utility: Utility | None = None,
+    price: float = TOKEN_PRICE,
     progress: Callable[[int], None] | None = None,
 ) -> Validated:
     """Train without each fold in turn, and ask about it.
@@ -541,9 +497,8 @@ def out_of_fold(
             f"{len(table)} questions are too few to train a router and to measure it by folds: give at least "
             f"{LEAST}"
         )
-    fold = folds_of(table.labels, settings.seed)
+    fold, known = folds_of(table.labels, settings.seed), settings.kind == "utility"
     probabilities, success = np.zeros((2, len(table), len(table.tiers)))
-    known = settings.kind == "utility"
     for k in range(FOLDS):
         router = fit_once(table.where(fold != k), settings)
         for place in np.flatnonzero(fold == k):
@@ -553,55 +508,56 @@ def out_of_fold(
         if progress:
             progress(1)
     plausible = plausible_at(probabilities, table.labels, settings.confidence)
-    choice = np.argmax(probabilities, axis=1).astype(np.intp)
-    if known:
-        choice = chosen_at(success, table.costs(), utility or Utility())
+    choice = chosen_at(success, table.costs(), price) if known else probabilities.argmax(axis=1)
     return Validated(table, probabilities, success if known else None, choice, plausible)
 
 
 def fit_and_validate(
     table: Table,
     settings: FitSettings,
-    utility: Utility | None = None,
+    price: float = TOKEN_PRICE,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Router, Validated]:
     """Return a router of all questions, with measures, shares and the conformal threshold from folds."""
-    found = out_of_fold(table, settings, utility, progress)
-    shares = tuple((np.bincount(found.choice, minlength=len(table.tiers)) / len(table)).tolist())
-    measures = measured(found, utility or Utility())
+    found = out_of_fold(table, settings, price, progress)
+    shares, measures = _shares(found.choice, len(table.tiers)), measured(found, price)
     made = replace(fit_once(table, settings), shares=shares, plausible=found.plausible, measures=measures)
     return made, found
 
 
-def measured(found: Validated, utility: Utility) -> dict[str, Any]:
-    """Return accuracy, confusion, calibration, cost and quality against rivals, as plain data."""
+def measured(found: Validated, price: float = TOKEN_PRICE) -> dict[str, Any]:
+    """Return accuracy, confusion, calibration, cost and quality against rivals, as plain data.
+
+    Rivals are each fixed tier, the best mixture of fixed tiers at equal cost, and the oracle.
+    """
     table, needed, m = found.table, found.table.labels, len(found.table.tiers)
     outcomes, n = table.outcomes, len(table)
     confusion = np.zeros((m, m), dtype=int)
     np.add.at(confusion, (needed, found.choice), 1)
     plausible = found.probabilities >= found.plausible
-    counts = np.bincount(needed, minlength=m)
+    several = plausible.sum(axis=1) > 1
     defined = [k for k in _SHOWN if k in outcomes.values and not np.isnan(outcomes.values[k]).any()]
     choices = {
         "router": found.choice,
-        "router, up where unsure": found.up(),
+        "router, up where unsure": np.minimum(found.choice + several, m - 1),
         **{f"tier:{tier.name}": np.full(n, k, dtype=np.intp) for k, tier in enumerate(table.tiers)},
         "oracle": needed,
         # With the outcomes known, and charged for a tier what routers are.
-        "oracle at the utility": chosen_at(table.worked.astype(np.float64), table.costs(), utility),
+        "oracle at the utility": chosen_at(table.worked, table.costs(), price),
     }
     rows = {name: {k: outcomes.mean(k, choice) for k in defined} for name, choice in choices.items()}
     gain = gain_over_mixtures(table.worked, outcomes.of("prompt_tokens"), found.choice, draws=1000)
+    shares = _shares(needed, m)
     return {
         "questions": n,
         "accuracy": float((found.choice == needed).mean()),
-        "most_frequent_label": float(counts.max() / n),
-        "label_shares": (counts / n).tolist(),
+        "most_frequent_label": max(shares),
+        "label_shares": list(shares),
         "confusion": confusion.tolist(),
         "calibration_error": calibration_error(found),
-        "unsure_share": float((plausible.sum(axis=1) > 1).mean()),
+        "unsure_share": float(several.mean()),
         "right_tier_is_plausible": float(plausible[np.arange(n), needed].mean()),
-        "utility": utility.to_dict(),
+        "token_price": price,
         "rows": rows,
         "best_mixture_at_equal_cost": rows["router"][WORKED] - gain[0],
         "against_mixture": dict(zip(("mean", "low", "high"), gain, strict=True)),

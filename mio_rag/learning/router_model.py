@@ -24,10 +24,11 @@ from mio_rag.types import Question
 
 FloatArray = NDArray[np.float64]
 
-#: The entry of `ControlSettings.kinds`.
+#: The entry of `ControlSettings.kinds`, and the kind of a router's file.
 KEY = "router"
 VERSION = 1
-_KIND = "router"
+#: What one token into or out of the model must add to the probability of an answer: 2,000 are worth one.
+TOKEN_PRICE = 0.0005
 _RANKS = (1, 2, 5)
 _DEPTHS = (2, 5, 10)
 _FACTS = (
@@ -49,11 +50,7 @@ KINDS = ("mlp", "logistic", "utility")
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """One question, as a router sees it.
-
-    embedding: shape (d,); of length 1.
-    search: shape (len(SEARCH),).
-    """
+    """One question: its text, its embedding of length 1, shape (d,), and its search, shape (len(SEARCH),)."""
 
     text: str
     embedding: FloatArray
@@ -91,10 +88,8 @@ def look(pool: Candidates, selector: Selector | None = None) -> Seen:
 def row_of(seen: Seen, features: str, arrays: Mapping[str, NDArray[Any]]) -> FloatArray:
     """Return the numbers that a router goes by, shape (d,).
 
-    The embedding has length 1. With the features "question+search" the search follows, in standard deviations
-    over the root of their number, so that both parts weigh alike.
-
-    arrays: search_mean and search_scale, where they are needed.
+    With the features "question+search" the search follows the embedding, in standard deviations over the root
+    of their number, so that both parts weigh alike; `arrays` has their search_mean and search_scale.
     """
     if features == "question":
         return seen.embedding
@@ -119,9 +114,8 @@ class Correction:
 
 @dataclass(frozen=True)
 class TierChoice:
-    """A tier, and why.
+    """The place of a tier, and why.
 
-    place: among the tiers.
     scores: tier -> probability or utility.
     unsure: whether several tiers were plausible, and a more expensive one than the best was taken.
     """
@@ -129,31 +123,6 @@ class TierChoice:
     place: int
     scores: Mapping[str, float] | None = None
     unsure: bool = False
-
-
-Price = Annotated[float, Field(ge=0)]
-
-
-class Utility(Settings):
-    """alpha Q - beta C_tok - gamma C_lat - delta C_mem; it may change with every question.
-
-    With alpha = 1 costs are in units of quality: beta = .0005 means that 2,000 tokens are worth one more
-    answered question.
-    """
-
-    alpha: Annotated[float, Field(gt=0)] = 1.0
-    """Value of a question that a tier answers."""
-    beta: Price = 0.0005
-    """Cost of a token into or out of the model."""
-    gamma: Price = 0.0
-    """Cost of a second."""
-    delta: Price = 0.0
-    """Cost of a megabyte of peak memory."""
-
-    def of(self, success: FloatArray, costs: FloatArray) -> FloatArray:
-        """Return the utility of m tiers, of shape (..., m), by their success and their costs (m, 3)."""
-        charged = costs @ np.array([self.beta, self.gamma, self.delta])
-        return np.asarray(self.alpha * success - charged, dtype=np.float64)
 
 
 def _in_order(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
@@ -170,8 +139,8 @@ class RouterSettings(Settings):
     """File that `mio-rag policy fit router` wrote."""
     sha256: str | None = None
     """Digest of that file, as runs record it."""
-    utility: Utility = Utility()
-    """Of a router that predicts the success of each tier."""
+    token_price: Annotated[float, Field(ge=0)] = TOKEN_PRICE
+    """What a token must add; of a router that predicts the success of each tier."""
     unsure: Literal["stay", "up"] = "stay"
     """up: a more expensive tier where more than one is plausible. stay: the best one."""
 
@@ -220,46 +189,41 @@ class Router:
     measures: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
-    def _row(self, seen: Seen) -> FloatArray:
-        row = row_of(seen, self.features, self.arrays)
-        expected = len(self.arrays["weights_0" if self.kind == "mlp" else "weights"])
-        if len(row) != expected:
+    def _logits(self, seen: Seen) -> FloatArray:
+        x, arrays = row_of(seen, self.features, self.arrays), self.arrays
+        last = "_2" if self.kind == "mlp" else ""
+        expected = len(arrays["weights_0" if last else "weights"])
+        if len(x) != expected:
             raise InputError(
-                f"the router takes {expected} numbers of a question, and the embedder gives {len(row)}: use "
+                f"the router takes {expected} numbers of a question, and the embedder gives {len(x)}: use "
                 "the embedder that it was trained with"
             )
-        return row
+        for layer in "01" if last else "":
+            x = np.maximum(x @ arrays[f"weights_{layer}"] + arrays[f"bias_{layer}"], 0.0)
+        return np.asarray(x @ arrays[f"weights{last}"] + arrays[f"bias{last}"])
 
     def success(self, seen: Seen) -> FloatArray:
         """Return the probability that each tier answers, shape (m,); of the kind `utility` alone."""
         if self.kind != "utility":
             raise InputError(f"a router of the kind {self.kind} predicts no success: train one of utility")
-        arrays = self.arrays
-        logits = self._row(seen) @ arrays["weights"] + arrays["bias"]
-        return np.asarray(scipy.special.expit(arrays["slope"] * logits + arrays["shift"]), dtype=np.float64)
+        logits = self.arrays["slope"] * self._logits(seen) + self.arrays["shift"]
+        return np.asarray(scipy.special.expit(logits), dtype=np.float64)
 
     def probabilities(self, seen: Seen) -> FloatArray:
         """Return the probability of each tier to be the one that the question needs, shape (m,)."""
         if self.kind == "utility":
             return first_success(self.success(seen))
-        x, arrays = self._row(seen), self.arrays
-        if self.kind == "logistic":
-            logits = x @ arrays["weights"] + arrays["bias"]
-        else:
-            for layer in "01":
-                x = np.maximum(x @ arrays[f"weights_{layer}"] + arrays[f"bias_{layer}"], 0.0)
-            logits = x @ arrays["weights_2"] + arrays["bias_2"]
-        return np.asarray(scipy.special.softmax(logits), dtype=np.float64)
+        return np.asarray(scipy.special.softmax(self._logits(seen)), dtype=np.float64)
 
-    def choose(self, seen: Seen, utility: Utility | None = None, unsure: str = "stay") -> TierChoice:
+    def choose(self, seen: Seen, price: float = TOKEN_PRICE, unsure: str = "stay") -> TierChoice:
         """Return the tier for a question.
 
-        utility: of the kind `utility`; others ignore it.
+        price: what a token must add; kinds other than `utility` ignore it.
         unsure: "up": the next more expensive tier, where several are plausible.
         """
         probable = scores = self.probabilities(seen)
         if self.kind == "utility":
-            scores = (utility or Utility()).of(self.success(seen), self.costs)
+            scores = self.success(seen) - price * self.costs[:, 0]
         place, several = int(np.argmax(scores)), int((probable >= self.plausible).sum()) > 1
         up = unsure == "up" and several and place + 1 < len(self.tiers)
         named = {tier.name: float(score) for tier, score in zip(self.tiers, scores, strict=True)}
@@ -282,7 +246,7 @@ class Router:
             "search": SEARCH,
             "correction": None if self.correction is None else vars(self.correction),
         }
-        return Weights(_KIND, VERSION, {**self.arrays, "costs": self.costs}, about, self.provenance)
+        return Weights(KEY, VERSION, {**self.arrays, "costs": self.costs}, about, self.provenance)
 
 
 def first_success(success: FloatArray) -> FloatArray:
@@ -295,25 +259,18 @@ def first_success(success: FloatArray) -> FloatArray:
 
 def read_router(path: str) -> Router:
     """Return the router of a file; `DataError` if it is missing, damaged, foreign or of another version."""
-    stored = read_weights(path, _KIND, VERSION)
+    stored = read_weights(path, KEY, VERSION)
     about, arrays = dict(stored.about), dict(stored.arrays)
     try:
         if about.pop("search") != list(SEARCH):
             raise DataError(f"'{path}' was trained with other signals of the search: train it anew")
         if about["kind"] not in KINDS:
             raise DataError(f"'{path}' has the kind '{about['kind']}': train one of {', '.join(KINDS)}")
-        correction = about.pop("correction")
-        return Router(
-            **about
-            | {
-                "tiers": tiers_of(about["tiers"], f"'{path}'"),
-                "shares": tuple(about["shares"]),
-                "costs": arrays.pop("costs"),
-                "correction": None if correction is None else Correction(**correction),
-            },
-            arrays=arrays,
-            provenance=stored.provenance,
-        )
+        about["tiers"] = tiers_of(about["tiers"], f"'{path}'")
+        about["shares"] = tuple(about["shares"])
+        if about["correction"] is not None:
+            about["correction"] = Correction(**about["correction"])
+        return Router(**about, costs=arrays.pop("costs"), arrays=arrays, provenance=stored.provenance)
     except DataError:
         raise
     except (KeyError, TypeError, InputError) as error:
@@ -324,14 +281,13 @@ def read_router(path: str) -> Router:
 class Deciding:
     """A router that chooses for `mio_rag.deciders.depth.Depth`.
 
-    utility: None: the price of a token decides.
+    price: of a token; None: that of the question.
     """
 
     router: Router
-    utility: Utility | None = None
+    price: float | None = None
     unsure: str = "stay"
 
     def choose(self, question: Question, pool: Candidates, price: float) -> TierChoice:
         """Return the tier for a question, from its text and what the search found."""
-        utility = Utility(beta=price) if self.utility is None else self.utility
-        return self.router.choose(look(pool), utility, self.unsure)
+        return self.router.choose(look(pool), price if self.price is None else self.price, self.unsure)

@@ -179,7 +179,7 @@ def _make_tier(name: str, setup: Setup) -> Controller:
     if stem == "oracle-tier":
         return Oracle(name, [at(name, (one,), OneTier()) for one in tiers])
     assert router is not None
-    return at(name, tiers, Deciding(router, given.utility, given.unsure), router.correction)
+    return at(name, tiers, Deciding(router, given.token_price, given.unsure), router.correction)
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,7 +60,7 @@ def test_what_was_changed_in_a_trace_comes_out(river_index: CorpusIndex) -> None
     assert replay(fixed) == []
     renamed = dataclasses.replace(fixed.steps[0], id="elsewhere")
     wrong = replay(dataclasses.replace(fixed, steps=(renamed, *fixed.steps[1:])))
-    assert wrong == ["node 'elsewhere' ran, and workflow 'plain' has none of that name"]
+    assert wrong == ["step 'elsewhere' did retrieve, which is none of workflow 'plain'"]
 
 
 def test_another_planner_is_refused(river_index: CorpusIndex) -> None:
