@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -139,19 +140,14 @@ class Report:
         """Return what was found and read, with differences from the baseline, as text; notes below."""
         entries = sorted(self.summary, key=lambda entry: entry["budget_tokens"])
         columns = lead_table(entries, self.comparisons, self.run["baseline"])
-        heads = [column.title.split("\n") for column in columns]
-        depth = max(map(len, heads))
-        grid = [
-            [""] * (depth - len(head)) + head + list(c.cells) for head, c in zip(heads, columns, strict=True)
-        ]
-        widths = [max(map(len, cells)) for cells in grid]
-        lines = [
-            "  ".join(
-                cell.ljust(width) if column.left else cell.rjust(width)
-                for cell, width, column in zip(row, widths, columns, strict=True)
-            ).rstrip()
-            for row in zip(*grid, strict=True)
-        ]
+        depth = max(one.title.count("\n") for one in columns)
+        grid = []
+        for column in columns:
+            head = column.title.split("\n")
+            cells = [*[""] * (depth + 1 - len(head)), *head, *column.cells]
+            width = max(map(len, cells))
+            grid.append([cell.ljust(width) if column.left else cell.rjust(width) for cell in cells])
+        lines = ["  ".join(row).rstrip() for row in zip(*grid, strict=True)]
         return "\n".join([*lines, *(f"\n{note}" for note in self.notes)])
 
     @property
@@ -274,11 +270,9 @@ def _retrievers(
     mixture: Mixture, settings: EvaluationSettings, generator: Generator | None
 ) -> list[Retriever | None]:
     """Return one retriever for each set; the same where sets share an index."""
-    made: dict[int, Retriever | None] = {}
+    made: dict[int, Retriever | None] = {id(None): None}
     for index in mixture.indexes:
-        if index is None:
-            made[id(index)] = None
-        elif id(index) not in made:
+        if index is not None and id(index) not in made:
             check_ids(settings.selector, index.ids)
             made[id(index)] = Retriever.of(index, settings.retrieval, generator or RegexCounter())
     return [made[id(index)] for index in mixture.indexes]
@@ -359,8 +353,8 @@ def mixture_of(
     names = [dataset.name for dataset in sets]
     problems = [
         f"two question sets are called '{name}': rename one of the folders"
-        for name in dict.fromkeys(names)
-        if names.count(name) > 1
+        for name, count in Counter(names).items()
+        if count > 1
     ]
     if len(found) not in (1, len(sets)):
         problems.append(
@@ -373,12 +367,10 @@ def mixture_of(
         )
     if problems:
         raise InputError(problems)
-    for dataset in sets:
-        if not dataset.questions:
-            raise DataError(f"'{dataset.name}' has no questions to evaluate: {NEEDS_QUESTIONS}")
-    own = len(found) == len(sets)
     spread: list[tuple[float, int, Question]] = []
     for place, dataset in enumerate(sets):
+        if not dataset.questions:
+            raise DataError(f"'{dataset.name}' has no questions to evaluate: {NEEDS_QUESTIONS}")
         chosen = dataset.questions[:limit]
         for k, question in enumerate(chosen):
             named = question if len(sets) == 1 else replace(question, id=f"{dataset.name}:{question.id}")
@@ -390,6 +382,7 @@ def mixture_of(
             f"questions of {', '.join(names)} cannot be told apart by 'set:id': rename a folder that has a "
             "colon"
         )
+    own = len(found) == len(sets)
     for part, index in zip(sets, found, strict=True) if own else [(sets, found[0])]:
         check_corpus(part, index)
     questions = tuple(question for *_, question in spread)

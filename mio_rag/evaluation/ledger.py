@@ -18,6 +18,7 @@ from typing import Any
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError, require
+from mio_rag.formulations.numbers import plural
 from mio_rag.generation.protocol import Generator, content_of
 from mio_rag.measures import find_measure, measures
 from mio_rag.retrieval.index import CorpusIndex
@@ -49,12 +50,16 @@ _FIRST = (
     "question_id", "method", "budget_tokens", "selected_ids", "tokens_used", "prompt_tokens",
     "completion_tokens", "answer", "status", "objective", "bound", "gap", "solver", "solve_seconds", "error",
 )  # fmt: skip
-_TEXT = {
-    "question_id", "dataset", "question", "question_type", "method", "answer", "status", "solver", "error",
-    "error_kind", "ended",
+#: Column -> its type in ledger.parquet, besides whole measures; others by their values.
+_TYPES = {
+    **dict.fromkeys(
+        ("question_id", "dataset", "question", "question_type", "method", "answer", "status", "solver",
+         "error", "error_kind", "ended"), "string",
+    ),
+    **dict.fromkeys(("budget_tokens", "pool_size"), "int64"),
+    **dict.fromkeys(("selected_ids", "gold_ids", "answers"), "list"),
+    "decisions": "json",
 }  # fmt: skip
-_INTEGER = {"budget_tokens", "pool_size"}  # and every measure that is a whole number
-_LISTS = {"selected_ids", "gold_ids", "answers"}
 
 
 def columns() -> tuple[str, ...]:
@@ -153,15 +158,15 @@ class Ledger:
 
 def _column(arrow: Any, name: str, values: list[Any]) -> Any:
     """Return an Arrow array: typed by its name where the name is known, else by its values."""
-    held = [value for value in values if value is not None]
-    measure = find_measure(name)
-    if name in _LISTS:
+    present, measure = [value for value in values if value is not None], find_measure(name)
+    kind = "int64" if measure is not None and measure.whole else _TYPES.get(name, "")
+    if kind == "list":
         return arrow.array(values, arrow.list_(arrow.string()))
-    if name in _INTEGER or (measure is not None and measure.whole):
+    if kind == "int64":
         return arrow.array(values, arrow.int64())
-    if name in _TEXT or (held and name != "decisions" and all(isinstance(value, str) for value in held)):
+    if kind == "string" or (not kind and present and all(isinstance(value, str) for value in present)):
         return arrow.array([None if value is None else clean(value) for value in values], arrow.string())
-    if name != "decisions" and all(isinstance(value, (int, float)) for value in held):
+    if not kind and all(isinstance(value, (int, float)) for value in present):
         return arrow.array(values, arrow.float64())
     return arrow.array([None if value is None else json.dumps(value) for value in values], arrow.string())
 
@@ -215,13 +220,12 @@ def check_folder(folder: Path, resume: bool = False) -> None:
     """Raise `InputError` unless a run may be written to the folder."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"'{folder}' is a file: choose a folder")
-    if not is_vacant(folder):
-        if not (folder / _RECORD).is_file():
-            raise InputError(f"'{folder}' is not empty and holds no run: choose a new folder")
-        if not resume:
-            raise InputError(
-                f"'{folder}' already holds a run: continue with --resume, or choose a new folder"
-            )
+    if is_vacant(folder):
+        return
+    if not (folder / _RECORD).is_file():
+        raise InputError(f"'{folder}' is not empty and holds no run: choose a new folder")
+    if not resume:
+        raise InputError(f"'{folder}' already holds a run: continue with --resume, or choose a new folder")
 
 
 def free_folder(named: Path, resume: bool = False) -> Path:
@@ -250,15 +254,16 @@ def opened_run(folder: Path, run: dict[str, Any], asked: Collection[Key], resume
     try:
         with locked(folder):
             check_folder(folder, resume)  # another run may have started meanwhile
-            ledger, traces = Ledger(folder), folder / TRACES
-            before = {p: p.read_bytes() if p.is_file() else None for p in (folder / _RECORD, ledger.path)}
-            traced = traces.stat().st_size if traces.is_file() else None
+            ledger = Ledger(folder)
+            files = (folder / _RECORD, ledger.path, folder / TRACES)
+            before = {path: path.read_bytes() if path.is_file() else None for path in files[:2]}
+            traced = files[2].stat().st_size if files[2].is_file() else 0
             try:
                 _begin(ledger, run, asked)
                 yield ledger
             except BaseException:
                 if not ledger.appended:
-                    _restore(before, traces, traced)
+                    _restore(before, files[2], traced)
                 raise
     finally:
         with suppress(OSError):  # stops at the first folder that is not empty
@@ -266,7 +271,7 @@ def opened_run(folder: Path, run: dict[str, Any], asked: Collection[Key], resume
                 place.rmdir()
 
 
-def _restore(before: Mapping[Path, bytes | None], traces: Path, traced: int | None) -> None:
+def _restore(before: Mapping[Path, bytes | None], traces: Path, traced: int) -> None:
     """Restore a folder; errors are ignored, so that the error that stopped the run is reported."""
     with suppress(OSError, InputError):
         for path, content in before.items():
@@ -276,7 +281,7 @@ def _restore(before: Mapping[Path, bytes | None], traces: Path, traced: int | No
                 with replaced(path) as partial:
                     partial.write_bytes(content)
     with suppress(OSError):
-        if traced is None:
+        if not traced:
             traces.unlink(missing_ok=True)
         elif traces.stat().st_size != traced:
             os.truncate(traces, traced)
@@ -299,7 +304,7 @@ def _begin(ledger: Ledger, run: dict[str, Any], asked: Collection[Key]) -> None:
     rest = set(ledger.read()) - set(asked)
     if rest:
         questions, methods, budgets = ({k[i] for k in rest} - {k[i] for k in asked} for i in range(3))
-        more = [f"{len(questions)} more question{'s' * (len(questions) > 1)}"] if questions else []
+        more = [plural(len(questions), "more question")] if questions else []
         more += [f"the method {name}" for name in sorted(methods, key=str)]
         more += [f"the budget {budget}" for budget in sorted(budgets, key=int)]
         raise InputError(
@@ -312,8 +317,9 @@ def _begin(ledger: Ledger, run: dict[str, Any], asked: Collection[Key]) -> None:
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Name what differs between the records of two runs and must not; settings by their own names."""
+    old, files = before.get("settings") or {}, before.get("controller_files") or {}
     changed = [key for key in _IDENTITY if before.get(key) != now[key]]
-    old, new = before.get("settings") or {}, now["settings"]
-    changed += [key for key in new if old.get(key) != new[key]]
-    old, new = before.get("controller_files") or {}, now.get("controller_files", {})
-    return changed + [f"content of {name}" for name in new if name in old and old[name] != new[name]]
+    changed += [key for key, value in now["settings"].items() if old.get(key) != value]
+    for name, value in now.get("controller_files", {}).items():
+        changed += [f"content of {name}"] * (name in files and files[name] != value)
+    return changed

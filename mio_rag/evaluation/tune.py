@@ -12,9 +12,9 @@ the held-out fold. The quality on the search's own questions ("inner") is optimi
 fold ("outer") is what to expect. The returned setting comes from one more search, on all questions.
 
 The search is optuna's (tree-structured Parzen estimators, Bergstra et al., NeurIPS 2011); a trial ends early
-where it lies below the median of earlier ones. Pools are retrieved once; a trial only solves programs.
-Results of trials are stored in an SQLite file. A search always begins at its first trial, with the same seed,
-and reads stored results: one that was interrupted, or has more trials, ends as an uninterrupted one.
+where it lies below the median of earlier ones. Results of trials are stored in an SQLite file. A search
+always begins at its first trial, with the same seed, and reads stored results: one that was interrupted, or
+has more trials, ends as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,6 +79,18 @@ class Goal:
         return -share - _MISSING * max(0.0, self.recall - recall)
 
 
+#: What may vary -> the range of a number that may also be zero, on a logarithmic scale, or the choices.
+_DRAWN: Mapping[str, tuple[float, float] | list[Any]] = {
+    "redundancy_weight": (0.005, 0.5),
+    "passage_penalty": (0.002, 0.3),
+    "token_price": (1e-5, 1e-3),
+    "link_benefit": (0.02, 1.0),
+    "redundancy_by_relevance": [False, True],
+    "max_per_source": [None, 1, 2, 3],
+}
+VARIED = tuple(_DRAWN)
+
+
 @dataclass(frozen=True)
 class Setting:
     """What tuning may change of a selector; fields as there."""
@@ -106,32 +118,21 @@ class Setting:
         return selector.replace(**{name: getattr(self, name) for name in VARIED})
 
 
-def _on(trial: Any, name: str, low: float, high: float) -> float:
-    """Draw zero, which switches a term off, or a value on a logarithmic scale."""
-    if not trial.suggest_categorical(f"{name}_on", [False, True]):
-        return 0.0
-    return float(trial.suggest_float(name, low, high, log=True))
-
-
-#: Name -> how optuna draws it.
-_DRAWN: Mapping[str, Callable[[Any], Any]] = {
-    "redundancy_weight": lambda t: _on(t, "redundancy_weight", 0.005, 0.5),
-    "passage_penalty": lambda t: _on(t, "passage_penalty", 0.002, 0.3),
-    "token_price": lambda t: _on(t, "token_price", 1e-5, 1e-3),
-    "link_benefit": lambda t: _on(t, "link_benefit", 0.02, 1.0),
-    "redundancy_by_relevance": lambda t: t.suggest_categorical("redundancy_by_relevance", [False, True]),
-    "max_per_source": lambda t: t.suggest_categorical("max_per_source", [None, 1, 2, 3]),
-}
-VARIED = tuple(_DRAWN)
-
-
 def _draw(trial: Any, start: Setting, vary: Sequence[str], goal: Goal) -> Setting:
     """Return the setting of an optuna trial: what is not varied stays as it was at the start."""
-    setting = replace(start, **{name: _DRAWN[name](trial) for name in vary})
-    if goal.recall is None:
-        return setting
-    least, most = min(32, goal.budget_tokens), goal.budget_tokens
-    return replace(setting, budget_tokens=trial.suggest_int("budget_tokens", least, most, log=True))
+    drawn: dict[str, Any] = {}
+    for name in vary:
+        space = _DRAWN[name]
+        if isinstance(space, list):
+            drawn[name] = trial.suggest_categorical(name, space)
+        elif trial.suggest_categorical(f"{name}_on", [False, True]):
+            drawn[name] = float(trial.suggest_float(name, *space, log=True))
+        else:
+            drawn[name] = 0.0
+    if goal.recall is not None:
+        least, most = min(32, goal.budget_tokens), goal.budget_tokens
+        drawn["budget_tokens"] = trial.suggest_int("budget_tokens", least, most, log=True)
+    return replace(start, **drawn)
 
 
 def _parameters(setting: Setting, vary: Sequence[str], goal: Goal) -> dict[str, Any]:
@@ -139,12 +140,10 @@ def _parameters(setting: Setting, vary: Sequence[str], goal: Goal) -> dict[str, 
     found: dict[str, Any] = {}
     for name in vary:
         value = getattr(setting, name)
-        if name in ("redundancy_by_relevance", "max_per_source"):
+        if isinstance(_DRAWN[name], list):
             found[name] = value
         elif not isinstance(value, str):  # else each pool decides
-            found[f"{name}_on"] = value > 0
-            if value > 0:
-                found[name] = value
+            found |= {f"{name}_on": value > 0, **({name: value} if value > 0 else {})}
     return found if goal.recall is None else found | {"budget_tokens": setting.budget_tokens}
 
 
@@ -210,20 +209,29 @@ def valued_pools(
 
 
 class ReadingFile:
-    """Readings by key in an open SQLite file; see `opened_readings`."""
+    """Readings by key in an SQLite file, which is made where it is missing; one run at a time.
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path, self._connection = path, connection
+    Raises `InputError` if it cannot be read or written (a full disk), or is no SQLite file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._named():
+            self._connection = sqlite3.connect(path)
+        with self._named(), self._connection:
+            self._connection.execute("CREATE TABLE IF NOT EXISTS readings (key BLOB PRIMARY KEY, made TEXT)")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
 
     def get(self, key: Any, make: Callable[[], list[Reading]]) -> list[Reading]:
         """Return the readings under a key; missing ones are made, and on disk when this returns.
 
         key: data for JSON: all that the readings depend on.
-
-        Raises `InputError` if the file cannot be read or written (a full disk).
         """
         digest = hashlib.sha256(json.dumps(key).encode()).digest()
-        with _named(self.path):
+        with self._named():
             row = self._connection.execute("SELECT made FROM readings WHERE key = ?", (digest,)).fetchone()
         if row is not None:
             try:
@@ -232,33 +240,16 @@ class ReadingFile:
                 raise DataError(f"'{self.path}' is damaged ({error}): delete it and search again") from error
         found = make()
         text = json.dumps([(reading.recall, reading.tokens) for reading in found])
-        with _named(self.path), self._connection:
+        with self._named(), self._connection:
             self._connection.execute("INSERT INTO readings VALUES (?, ?)", (digest, text))
         return found
 
-
-@contextmanager
-def opened_readings(path: Path) -> Iterator[ReadingFile]:
-    """Open a file of readings, which is made where it is missing; one run at a time.
-
-    Raises `InputError` if it cannot be opened, is no SQLite file, or another run uses it.
-    """
-    make_parent(path)
-    with claimed(path):
-        with _named(path):
-            connection = sqlite3.connect(path)
-        with closing(connection):
-            with _named(path), connection:
-                connection.execute("CREATE TABLE IF NOT EXISTS readings (key BLOB PRIMARY KEY, made TEXT)")
-            yield ReadingFile(path, connection)
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise InputError(f"'{path}' cannot hold the searches: {error}") from error
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise InputError(f"'{self.path}' cannot hold the searches: {error}") from error
 
 
 # The search -------------------------------------------------------------------------------------------------
@@ -366,7 +357,8 @@ def tune(
     everything = sorted(map(int, order))
     folds: list[dict[str, Any]] = []
     inner, outer, start = list[Reading](), dict[int, Reading](), dict[int, Reading]()
-    with opened_readings(Path(storage)) as kept:
+    make_parent(Path(storage))
+    with claimed(Path(storage)), closing(ReadingFile(Path(storage))) as kept:
         searches = _Searches(questions, pools, settings, kept, label, progress or (lambda n, text: None))
         for k, part in enumerate(np.array_split(order, settings.folds), start=1):
             test = sorted(map(int, part))
@@ -376,14 +368,8 @@ def tune(
             start |= dict(zip(test, searches.read(searches.start, found.valued, test), strict=True))
             outer |= dict(zip(test, outside, strict=True))
             inner += found.inside
-            folds.append(
-                {
-                    "setting": dataclasses.asdict(found.setting),
-                    "inner": _means(found.inside),
-                    "outer": _means(outside),
-                    "trials": found.trials,
-                }
-            )
+            figures = {"inner": _means(found.inside), "outer": _means(outside), "trials": found.trials}
+            folds.append({"setting": dataclasses.asdict(found.setting), **figures})
         final = searches.best("all questions", everything, [])
     before, after = ([d[i] for i in everything] for d in (start, outer))
     gain = mean_interval([a.recall - b.recall for a, b in zip(after, before, strict=True)])
@@ -404,8 +390,7 @@ def _means(found: Sequence[Reading]) -> dict[str, Any]:
     return {name: mean_interval([getattr(r, name) for r in found]) for name in ("recall", "tokens")}
 
 
-@dataclass(frozen=True, eq=False)
-class _Found:
+class _Found(NamedTuple):
     """The outcome of a search: the setting, its readings on `train`, and all pools as it values them."""
 
     setting: Setting

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.adapters.core import Choice, Documents, Vectors, choose
+from mio_rag.adapters.core import Documents, Vectors, choose
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.retrieval import TfidfEmbedder
 from mio_rag.selection.constraints import SideConstraints
@@ -44,13 +44,6 @@ def test_nothing_is_embedded_that_is_not_needed() -> None:
     assert found.indices == (0, 1)
 
 
-def test_relevance_is_the_cosine_where_no_document_has_a_score() -> None:
-    given = Documents(["b", "c"])
-    found = choose("a?", given, budget=9, selector=Selector.raw(), vectors=Planes().vectors)
-    assert found.indices == (1,)  # "c" points where "a?" does, "b" is orthogonal to it
-    assert found.notes[0]["relevance"] == pytest.approx(1.0)
-
-
 def test_vectors_of_documents_are_taken_and_missing_ones_made() -> None:
     planes = Planes()
     items = Documents(["a", "b", "c"], embeddings=[[0.0, 2.0], None, None], embed_texts=["a", "b", "d"])
@@ -75,16 +68,6 @@ def test_settings_that_compare_passages_need_vectors(changes) -> None:
     with pytest.raises(InputError, match="2 of 2 documents have no embedding: give embedder="):
         choose("q", items, budget=9, selector=selector)
     assert choose("q", items, budget=9, selector=selector, vectors=Planes().vectors).indices
-
-
-def test_vectors_are_remembered_by_text() -> None:
-    planes = Planes()
-    vectors = planes.vectors()
-    first = vectors.passages(["a", "b", "a"])
-    assert planes.asked == ["a", "b"]
-    assert np.array_equal(first[0], first[2])
-    assert np.array_equal(vectors.passages(["b", "c"]), [[0, 1], [1, 0]])
-    assert planes.asked == ["a", "b", "c"]
 
 
 def test_vectors_asked_for_by_many_threads_are_each_texts_own(monkeypatch) -> None:
@@ -158,12 +141,6 @@ def test_a_constraint_broken_at_its_price_is_told() -> None:
     assert [each["certificate"]["notes"] for each in found.notes] == [[note]] * 2
     found.notes[0]["certificate"]["notes"].clear()
     assert found.notes[1]["certificate"]["notes"] == [note]
-
-
-def test_no_documents_is_no_choice() -> None:
-    found = choose("q", Documents([]), budget=9, selector=Selector.raw())
-    assert (found.indices, found.notes, found.report()["certificate"]) == ((), (), None)
-    assert isinstance(found, Choice)
 
 
 def test_where_nothing_is_chosen_a_warning_says_why(caplog: pytest.LogCaptureFixture) -> None:

@@ -102,22 +102,6 @@ def test_without_any_embedder_the_error_says_what_to_give(monkeypatch) -> None:
         SelectionPostprocessor(budget=9).postprocess_nodes(nodes, query_str="rivers")
 
 
-def test_cosines_instead_of_scores(index, local, question, expected) -> None:
-    nodes = index.as_retriever(similarity_top_k=20).retrieve(question)
-    for found in nodes:
-        found.score = None
-    postprocessor = SelectionPostprocessor(budget=200, embedder=local, redundancy_weight=0.3)
-    wanted = expected(200, shown, redundancy_weight=0.3)
-    found = asyncio.run(postprocessor.apostprocess_nodes(nodes, query_str=question))
-    assert [n.node_id for n in found] == list(wanted.ids)
-    assert [n.score for n in found] == [None] * len(found)
-    nodes[0].score = 1.0
-    with pytest.raises(InputError, match="19 of 20 documents have no score"):
-        postprocessor.postprocess_nodes(nodes, query_str=question)
-    postprocessor.use_scores = False
-    assert [n.node_id for n in postprocessor.postprocess_nodes(nodes, query_str=question)] == list(wanted.ids)
-
-
 def test_vectors_that_come_with_the_nodes_need_no_embedder() -> None:
     nodes = [
         NodeWithScore(node=TextNode(text=t, embedding=v))

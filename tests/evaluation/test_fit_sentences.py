@@ -57,20 +57,6 @@ def test_short_answers_word_for_word_and_long_ones_by_figures() -> None:
     assert needed_sentences(asked, found).tolist() == [True, True, True]  # nobody knows their documents
 
 
-def test_much_of_a_long_answer_is_needed_too() -> None:
-    told = (
-        "The harbour of the town was closed by the council in spring because storms had broken its wall twice"
-    )
-    said = (
-        "Storms had broken the harbour wall. The council met, and much else was discussed by those who came."
-    )
-    found = pool([said], "Why was it closed?", [0.5])
-    assert needed_sentences(Question("q", found.question, (told,)), found).tolist() == [True, False]
-    # The words of the question are no answer.
-    named = Question("q", "What did storms and the broken harbour wall lead to?", (told,))
-    assert not needed_sentences(named, found).any()
-
-
 def test_weights_find_rows_that_those_that_ship_pass_over() -> None:
     questions, pools = reports()
     fitted = fit_sentences(questions, pools)

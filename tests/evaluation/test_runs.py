@@ -15,7 +15,6 @@ from mio_rag.context import RegexCounter, render_context
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.harness import EvaluationSettings, Report, evaluate, mixture_of
-from mio_rag.evaluation.ledger import free_folder
 from mio_rag.evaluation.report import render_report
 from mio_rag.evaluation.statistics import compare_rows, summarize
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
@@ -438,16 +437,6 @@ def test_a_run_that_fails_before_its_first_row_leaves_its_folder_as_it_was(
     with pytest.raises(KeyboardInterrupt):
         run(rivers, river_index, ScriptedGenerator(answer), tmp_path, resume=True, **two)
     assert content(tmp_path) == before
-
-
-def test_a_run_without_a_folder_takes_the_first_free_one(tmp_path: Path) -> None:
-    named = tmp_path / "evaluation"
-    assert free_folder(named) == free_folder(named, resume=True) == named
-    for count, name in enumerate(("evaluation", "evaluation-2")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").write_text("{}", encoding="utf-8")
-        assert free_folder(named) == tmp_path / f"evaluation-{count + 2}"
-        assert free_folder(named, resume=True) == tmp_path / name
 
 
 # Totals, and several question sets

@@ -14,7 +14,6 @@ from mio_rag.measures.judges import (
     WordJudge,
     YesNoJudge,
     check_judge,
-    make_judge,
 )
 from mio_rag.retrieval.embedders import make_embedder
 from mio_rag.types import Answer, Passage
@@ -116,9 +115,3 @@ def test_a_language_model_is_asked() -> None:
 def test_specifications_of_no_judge_are_refused(spec: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         check_judge(spec)
-
-
-def test_specifications() -> None:
-    assert make_judge(" words@0.5 ").name == "words, at least 0.5 of them"
-    check_judge("yes-no:openai:me@host")  # the target of a language model may hold any sign
-    check_judge("nli:some/model@0.8")

@@ -70,15 +70,6 @@ def test_token_f1_by_hand() -> None:
     assert token_f1("", []) == token_f1("a", ["the"]) == 1
 
 
-def test_rouge_l_by_hand() -> None:
-    question = Question("q", "?", ("police killed the gunman", "unrelated"))
-    # longest common subsequence "police the gunman" of 3; 4 words against 4
-    measured = answer_measures(question, "police ended the gunman")
-    assert measured["rouge_l"] == pytest.approx(3 / 4)
-    # "the gunman" against 4 accepted words: P = 1, R = 1/2
-    assert answer_measures(question, "the gunman")["rouge_l"] == pytest.approx(2 / 3)
-
-
 def test_rouge_l_is_that_of_the_package_rouge_score() -> None:
     scorer = pytest.importorskip("rouge_score.rouge_scorer").RougeScorer(["rougeL"])
     rng = np.random.default_rng(0)
@@ -181,24 +172,6 @@ def test_what_is_read_of_the_evidence_counts_by_its_words() -> None:
         ({"gold_ids": ("b",), "evidence": ("six seven eight nine", "not there at all")}, 0.5),
     ):  # fmt: skip
         assert selection_measures(Question("q", "?", **labels), whole)["evidence_covered"] == share
-
-
-def test_the_ranking_that_was_retrieved_is_cut_at_its_depth() -> None:
-    n = 12
-    pool = Candidates(
-        [f"p{k}" for k in range(n)], ["text"] * n, np.arange(n, dtype=float), np.ones(n, dtype=int)
-    )  # the best by relevance stand last: what was retrieved is the order of the pool
-    chosen = Selector.raw(redundancy_weight=0, must_include=["p11"]).select(pool, 2)
-    found = selection_measures(Question("q", "?", gold_ids=("p3", "p4", "p5", "p11")), chosen)
-    assert {name: value for name, value in found.items() if name.startswith("retrieved")} == {
-        "retrieved_precision_5": 2 / 5,
-        "retrieved_precision_10": 3 / 10,
-        "retrieved_recall_5": 2 / 4,
-        "retrieved_recall_10": 3 / 4,
-        "retrieved_reciprocal_rank": 1 / 4,
-    }
-    none = selection_measures(Question("q", "?", gold_ids=("absent",)), chosen)
-    assert {value for name, value in none.items() if name.startswith("retrieved")} == {0.0}
 
 
 def test_coverage_is_of_passages_or_else_of_documents() -> None:

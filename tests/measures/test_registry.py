@@ -16,8 +16,6 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.evaluation.ledger import Ledger, columns
 from mio_rag.evaluation.statistics import compare_rows, summarize
-from mio_rag.frontier.dataset import FrontierSettings
-from mio_rag.frontier.summary import summarize_grid
 from mio_rag.measures import (
     RESERVED,
     Measure,
@@ -215,16 +213,3 @@ def test_names_that_measure_nothing_are_reserved(
     keys |= {key for entry in summarize(run.rows) for key in entry}
     assert keys - {m.name for m in measures()} <= RESERVED
     assert compare_rows(run.rows, "topk")
-
-
-def test_a_measure_without_direction_has_no_front() -> None:
-    register(replace(GOLD_FIRST, better="none"))
-    settings = FrontierSettings(budgets=(10,), weights=(0.0,), radii=(0.0,), penalties=(0.002,))
-    (setting,) = settings.grid
-    row = {
-        "question_id": "q", "method": setting.name, "budget_tokens": 10, "status": "optimal", "error": None,
-        "tokens_used": 5, "gold_first": 1.0, "gold_recall": 1.0,
-    }  # fmt: skip
-    (point,) = summarize_grid([row], settings)
-    assert point["measures"]["gold_first"]["mean"] == 1.0
-    assert point["front"] == ["gold_recall"]

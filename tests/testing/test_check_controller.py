@@ -13,7 +13,6 @@ import pytest
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
 from mio_rag.generation import Generator, build_prompt
-from mio_rag.learning.rules import POLICIES
 from mio_rag.policies.make import make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex
@@ -23,11 +22,7 @@ from mio_rag.session.trace import Outcome
 from mio_rag.testing import check_controller
 from mio_rag.types import Answer, GenerationError, Question
 
-NAMES = [
-    *(name.replace("-N", "-2") for name in POLICIES if name != "threshold"),
-    "fixed-3@evidence",
-    "threshold:.4",
-]
+NAMES = ["mdp", "always-reason", "random", "fixed-3@evidence", "threshold:.4"]
 
 
 @pytest.mark.parametrize("name", NAMES)
