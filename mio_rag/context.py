@@ -143,6 +143,8 @@ def counted(counter: TokenCounter, texts: Sequence[str]) -> NDArray[np.int64]:
     """Return what a counter counts, shape (len(texts),); `InputError` unless that is a whole number >= 0
     for each.
     """
+    if type(counter) is RegexCounter:
+        return np.array(list(map(_pieces, texts)), dtype=np.int64)
     given = counter.count(texts)
     if (found := not_numbers(given)) is not None:
         raise InputError(f"counter '{counter.name}' gives {found}: it must give whole numbers >= 0")
@@ -270,6 +272,14 @@ def documents(candidates: Candidates) -> NDArray[np.int64]:
         known.flags.writeable = False
         candidates.__dict__[_NUMBERS] = known
     return known
+
+
+def number_documents(candidates: Candidates, number: NDArray[np.int64]) -> None:
+    """Set what `documents` returns, for texts that are parts of numbered ones; any numbers >= 0."""
+    first, place = np.unique(number, return_index=True)[1], np.empty(int(number.max()) + 1, dtype=np.int64)
+    place[number[np.sort(first)]] = np.arange(first.size)
+    known = candidates.__dict__[_NUMBERS] = place[number]
+    known.flags.writeable = False
 
 
 def _numbers(candidates: Candidates) -> NDArray[np.int64]:

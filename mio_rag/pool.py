@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -274,13 +274,21 @@ class Pool:
     def with_relevance(self, relevance: ArrayLike, scores: Mapping[str, ArrayLike]) -> Pool:
         """Return the pool with other relevance and scores; the rest is not checked again."""
         problems: list[str] = []
-        made, n = object.__new__(Pool), len(self.ids)
+        n = len(self.ids)
         checked = {k: _vector(f"scores['{k}']", v, n, np.float64, problems) for k, v in scores.items()}
         new = {"relevance": _vector("relevance", relevance, n, np.float64, problems), "scores": checked}
         if problems:
             raise InputError(problems)
-        for one in fields(self):
-            object.__setattr__(made, one.name, new.get(one.name, getattr(self, one.name)))
+        return Pool.unchecked(**{name: getattr(self, name) for name in _BLANK} | new)
+
+    @classmethod
+    def unchecked(cls, **columns: Any) -> Pool:
+        """Return a pool of columns that fit each other, since they were made of a pool."""
+        made = object.__new__(cls)
+        for value in columns.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+        made.__dict__.update({**_BLANK, "scores": {}, **columns})
         return made
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Pool:
@@ -429,6 +437,9 @@ class Pool:
             page=self.pages[i] if self.pages is not None else None,
             metadata=self.metadata[i] if self.metadata is not None else {},
         )
+
+
+_BLANK = {one.name: None if one.default is MISSING else one.default for one in fields(Pool)}
 
 
 def _merged(

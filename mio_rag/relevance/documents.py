@@ -93,11 +93,14 @@ class DocumentModel:
         z = self.log_scores(pool)
         return logistic(self.level + self.slope * (z - z.max())) if z.size else z
 
-    def valued(self, pool: Pool) -> Pool:
-        """Return the pool with the relevance of its best unit for each passage; 0 for one without a unit."""
+    def valued(self, pool: Pool, units: FloatArray | None = None) -> Pool:
+        """Return the pool with the relevance of its best unit for each passage; 0 for one without a unit.
+
+        units: `unit_relevance`, where it is known.
+        """
         assert pool.sentences is not None
         best = np.zeros(len(pool))
-        np.maximum.at(best, pool.sentences.owners, self.unit_relevance(pool))
+        np.maximum.at(best, pool.sentences.owners, self.unit_relevance(pool) if units is None else units)
         return pool.with_relevance(best, pool.scores)
 
     def to_dict(self) -> dict[str, Any]:

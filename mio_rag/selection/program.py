@@ -13,7 +13,7 @@ add up to what `mio_rag.context` makes of it, as far as a tokenizer counts a who
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -28,8 +28,6 @@ from mio_rag.context import (
     apart,
     counted,
     documents,
-    needed_lines,
-    runs,
     shared_characters,
 )
 from mio_rag.errors import InputError
@@ -59,11 +57,15 @@ LINK_BENEFIT = 0.2
 
 
 class Read(NamedTuple):
-    """A pool with the relevance that a selector gives it, the model that gave it, and why that one."""
+    """A pool with the relevance that a selector gives it, the model that gave it, and why that one.
+
+    units: relevance of the units of documents.
+    """
 
     candidates: Candidates
     model: RelevanceModel | None
     source: RelevanceSource
+    units: FloatArray | None = None
 
     @property
     def answerable(self) -> float | None:
@@ -145,7 +147,9 @@ class Formulation:
         one, alike = settings.near_duplicates == "one", settings.redundancy_weight > 0
         related, own = self._related(), model.sentences if model else None
         formula = self.source.formula
-        return cut_into_sentences(self.passages, self._counter, fixed, related, one, alike, own, formula)
+        return cut_into_sentences(
+            self.passages, self._counter, fixed, related, one, alike, own, formula, self.pool.units
+        )
 
     @property
     def may_be_cut(self) -> bool:
@@ -474,43 +478,39 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
 
     counter: the reader's tokenizer.
     """
-    number, spans = documents(candidates), candidates.spans
+    number, spans, lines = documents(candidates), candidates.spans, candidates.lines
     pieces: list[str] = []
     needed: list[list[int]] = []  # by which passages
     marks: dict[int, int] = {}  # heading -> the mark before the first of its runs, which nobody reads
     own = candidates.tokens.astype(np.float64)
+    starts = [] if spans is None else spans[:, 0].tolist()
     groups: dict[int, list[int]] = {}
     for i, k in enumerate(number.tolist()):
         groups.setdefault(k, []).append(i)
     groups.pop(-1, None)
-    for k in sorted(groups):
-        rows = groups[k]
-        lines = needed_lines(candidates, rows)
-        if len(rows) < 2 and not lines:
+    for _, rows in sorted(groups.items()):
+        placed: dict[tuple[int, str], list[int]] = {}  # texts at their places, by whom they are needed
+        for i in rows:
+            placed.setdefault((starts[i], candidates.texts[i]), []).append(i)
+            for line in () if lines is None else lines[i]:
+                placed.setdefault(line, []).append(i)
+        if len(rows) < 2 and not (lines and lines[rows[0]]):
             continue
-        assert spans is not None
         own[rows] = 0.0
         title = "" if candidates.titles is None else clean(candidates.titles[rows[0]]).strip()
         heading = len(pieces)
         pieces.append(f"{SEPARATOR}{title}\n" if title else SEPARATOR)
         needed.append(rows)
-        texts = runs(candidates, rows)
+        texts = _without_gaps(sorted(placed.items(), key=_by_place))
         for run in texts:
-            held = [(int(spans[i, 0]), int(spans[i, 1]), [i]) for i in run.rows]
-            held += [(line.start, line.start + len(line.text), lines[line]) for line in run.lines]
-            if len(texts) > 1 and candidates.lines is None:
+            if len(texts) > 1 and lines is None:
                 marks.setdefault(heading, len(pieces))
                 pieces.append(apart(candidates))
-                needed.append(sorted({i for _, _, by in held for i in by}))
-            cuts = sorted({border for low, high, _ in held for border in (low, high)})
-            at = {border: k for k, border in enumerate(cuts)}
-            over = [set[int]() for _ in cuts[1:]]
-            for low, high, by in held:
-                for k in range(at[low], at[high]):
-                    over[k].update(by)
-            pieces += [run.text[low - run.start : high - run.start] for low, high in pairwise(cuts)]
-            needed += map(sorted, over)
-            if candidates.lines is not None:  # most tokenizers count a new line with the sign before it
+                needed.append([i for _, by in run for i in by])
+            for text, by in _cut_at_borders(run):
+                pieces.append(text)
+                needed.append(by)
+            if lines is not None:  # most tokenizers count a new line with the sign before it
                 pieces[-1] += apart(candidates)
     if not pieces:
         return None
@@ -518,10 +518,44 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
     for heading, mark in marks.items():
         costs[heading] = max(0.0, costs[heading] - costs[mark])
     needs = np.zeros((len(candidates), len(pieces)), dtype=bool)
-    for s, rows in enumerate(needed):
-        needs[rows, s] = True
+    needs[[i for by in needed for i in by], np.repeat(np.arange(len(needed)), list(map(len, needed)))] = True
     single = needs.sum(axis=0) == 1
     own += needs[:, single] @ costs[single]
     own[own + needs @ np.where(single, 0.0, costs) < 1] = 1.0  # as alone: nothing is read at no cost
     several = ~single & (costs > 0)
     return SharedCosts(own, Segments(costs[several], needs[:, several]))
+
+
+#: A text at its place, and which candidates need it.
+_Placed = tuple[tuple[int, str], list[int]]
+
+
+def _by_place(one: _Placed) -> tuple[int, int]:
+    return one[0][0], -len(one[0][1])
+
+
+def _without_gaps(placed: Sequence[_Placed]) -> list[list[_Placed]]:
+    """Return texts of a document, sorted by place, in stretches that have no gap."""
+    found: list[list[_Placed]] = []
+    end = -1
+    for one in placed:
+        start, text = one[0]
+        if start > end:
+            found.append([])
+        found[-1].append(one)
+        end = max(end, start + len(text))
+    return found
+
+
+def _cut_at_borders(run: Sequence[_Placed]) -> list[tuple[str, list[int]]]:
+    """Return the text of a stretch, cut where one of its texts begins or ends, and who needs each piece."""
+    begins = [start for (start, _), _ in run]
+    ends = [start + len(text) for (start, text), _ in run]
+    if all(map(int.__le__, ends, begins[1:])):
+        return [(text, by) for (_, text), by in run]
+    found = []
+    for low, high in pairwise(sorted({*begins, *ends})):
+        over = [(start, text, by) for (start, text), by in run if start <= low and high <= start + len(text)]
+        start, text, _ = over[0]
+        found.append((text[low - start : high - start], [i for *_, by in over for i in by]))
+    return found

@@ -278,7 +278,8 @@ class Selector(Settings):
         """
         model, source = relevance_of(self.relevance_model, candidates)
         if source.formula is not None:
-            return Read(source.formula.valued(candidates), model, source)
+            units = source.formula.unit_relevance(candidates)
+            return Read(source.formula.valued(candidates, units), model, source, units)
         return Read(candidates if model is None else model.valued(candidates), model, source)
 
     def resolved(self, candidates: Candidates) -> Self:

@@ -20,19 +20,27 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.context import TokenCounter, by_itself, counted, documents, text_tokens
+from mio_rag.context import (
+    TokenCounter,
+    by_itself,
+    counted,
+    documents,
+    number_documents,
+    text_tokens,
+)
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.relevance.documents import DocumentModel
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.sentences import SentenceModel, sentence_model
-from mio_rag.sentences import cut, leans
-from mio_rag.types import Line, moment
+from mio_rag.sentences import Sentences, cut, leans
+from mio_rag.types import moment
 
 if TYPE_CHECKING:
     from mio_rag.selection.selector import Selector
@@ -47,19 +55,6 @@ _WORD = re.compile(r"\w+")
 _FAR = 2**31  # characters between passages of a document whose distance nobody knows
 
 FloatArray = NDArray[np.float64]
-
-
-class Unit(NamedTuple):
-    """A sentence of a passage, with the one before it if it leans on that."""
-
-    passage: int
-    number: int  # in its passage, from 1
-    start: int  # of what is read: the sentence, or the one before it, in the passage's text
-    core: int  # where the sentence itself starts
-    end: int
-    row: int  # of the pool's sentences
-    worth: float
-    required: bool
 
 
 class Cut(NamedTuple):
@@ -157,8 +152,9 @@ def cut_into_sentences(
     compared: bool = False,
     weights: SentenceModel | None = None,
     formula: DocumentModel | None = None,
+    worth: FloatArray | None = None,
 ) -> Cut:
-    """The sentences of a pool, as candidates.
+    """Return the sentences of a pool as candidates.
 
     candidates: passages with probabilities as relevance; they are cut here if they do not know their
         sentences.
@@ -166,9 +162,10 @@ def cut_into_sentences(
     fixed: shape (n,); passages that must (1) or must not (0) be read; -1: free.
     related: shape (n, n); benefit of choosing two passages.
     one_of_copies: whether only one of near-duplicates may be read.
-    compared: whether it must be known how similar sentences are, for redundancy.
-    weights: what tells which sentences are needed, instead of what ships.
+    compared: whether redundancy needs the similarity of sentences.
+    weights: which sentences are needed, instead of the weights that ship.
     formula: of a pool of documents, instead of both.
+    worth: relevance of all sentences by this formula, where it is known.
 
     Raises `InputError` without counter, or without a question where nobody embedded the sentences; for
     candidates with a radius; if every passage is excluded, or if the candidates are sentences already.
@@ -194,70 +191,229 @@ def cut_into_sentences(
     if sentences is None:
         sentences = cut(candidates.texts)
         candidates = replace(candidates, sentences=sentences)
-    vectors = sentences.embeddings
+    if formula is None:
+        worth = sentence_model(weights, candidates).worth(candidates)
+    elif worth is None:
+        worth = formula.unit_relevance(candidates)
     not_cut = _replaced(candidates, fixed) if one_of_copies else {}
-    units = _units(candidates, fixed, not_cut, one_of_copies, weights, formula)
-    units.sort(key=lambda unit: -unit.worth * (unit.end - unit.core if formula else 1))
-    units = [*units[:MOST_UNITS], *(unit for unit in units[MOST_UNITS:] if unit.required)]
-    if not units:
+    pieces = _pieces_of(candidates, sentences)
+    rows, worth = _chosen_from(candidates, sentences, pieces, worth, fixed, not_cut, one_of_copies)
+    lengths = sentences.spans[:, 1] - sentences.spans[:, 0]
+    rows = rows[np.argsort(-worth[rows] * (lengths[rows] if formula else 1), kind="stable")]
+    required = fixed[sentences.owners] == 1
+    rows = np.concatenate([rows[:MOST_UNITS], rows[MOST_UNITS:][required[rows[MOST_UNITS:]]]])
+    if not rows.size:
         raise InputError("no sentence is left to choose from: must_exclude names every passage of the pool")
-    passages = np.array([unit.passage for unit in units], dtype=np.int64)
-    texts = [candidates.texts[u.passage][u.start : u.end] for u in units]
-    titles = [candidates.titles[u.passage] if candidates.titles else "" for u in units]
-    document = documents(candidates)
-    order = np.arange(len(candidates)) if candidates.positions is None else candidates.positions
-    rank = np.unique(order, return_inverse=True)[1]
-    places = [_place(candidates, document, unit.passage, int(rank[unit.passage])) for unit in units]
-    spans = [(at + u.start, at + u.end) for (_, at), u in zip(places, units, strict=True)]
-    made = Candidates(
-        ids=[f"{candidates.ids[u.passage]}#s{u.number}" for u in units],
+    owners, vectors = sentences.owners[rows], sentences.embeddings
+    passages, at, ends = owners.tolist(), rows.tolist(), sentences.spans[rows, 1]
+    first = np.searchsorted(sentences.owners, owners)
+    texts = [pieces.texts[k] for k in at]
+    titles = [candidates.titles[i] if candidates.titles else "" for i in passages]
+    document, (names, places) = documents(candidates), _places(candidates, set(passages))
+    starts = places[owners]
+
+    def taken(column: Sequence[Any] | None) -> list[Any] | None:
+        return None if column is None else [column[i] for i in passages]
+
+    sections, needs, lines = sentences.sections, sentences.needs, candidates.lines
+    made = Candidates.unchecked(
+        ids=[f"{candidates.ids[i]}#s{k}" for i, k in zip(passages, (rows - first + 1).tolist(), strict=True)],
         texts=texts,
-        relevance=np.array([u.worth for u in units]),
+        relevance=worth[rows],
         tokens=text_tokens(texts, titles, counter),
-        embeddings=None if vectors is None else vectors[[u.row for u in units]],
+        embeddings=None if vectors is None else vectors[rows],
         query_embedding=None if vectors is None else candidates.query_embedding,
         titles=titles,
-        sources=None if candidates.sources is None else [candidates.sources[i] for i in passages],
+        sources=taken(candidates.sources),
         question=candidates.question,
-        positions=None if candidates.positions is None else candidates.positions[passages],
+        positions=None if candidates.positions is None else candidates.positions[owners],
         embedder=candidates.embedder,
-        spans=np.array(spans, dtype=np.int64).reshape(-1, 2),
-        dates=None if candidates.dates is None else [candidates.dates[i] for i in passages],
+        spans=np.stack([starts + [pieces.starts[k] for k in at], starts + ends], axis=1),
+        dates=taken(candidates.dates),
         cut_from=[candidates.ids[i] for i in passages],
-        documents=[name for name, _ in places],
-        gaps=[_gap(candidates.texts[u.passage], u.start) for u in units],
-        sections=_sections(candidates, units),
-        pages=None if candidates.pages is None else [candidates.pages[i] for i in passages],
-        metadata=None if candidates.metadata is None else [candidates.metadata[i] for i in passages],
-        lines=_lines(candidates, units),
+        documents=[names[i] for i in passages],
+        gaps=[pieces.gaps[k] for k in at],
+        sections=taken(candidates.sections) if sections is None else [tuple(sections[k]) for k in at],
+        pages=taken(candidates.pages),
+        metadata=taken(candidates.metadata),
+        lines=None
+        if lines is None or needs is None
+        else [tuple([lines[i][n] for n in needs[k]]) for i, k in zip(passages, at, strict=True)],
         similarity=_similarity(texts) if compared and vectors is None else None,
     )
-    lengths = np.array([len(text.strip()) for text in candidates.texts], dtype=np.float64)
-    sizes = np.array([u.end - u.core for u in units], dtype=np.float64)
+    if (document[owners] >= 0).all():  # parts of texts that agree agree, too
+        number_documents(made, document[owners])
     amounts = counted(counter, texts) / PASSAGE
+    whole = np.array([len(text.strip()) for text in candidates.texts], dtype=np.float64)
     return Cut(
         made,
-        amounts if formula else np.minimum(1.0, sizes / lengths[passages]),
-        amounts / max(made.relevance.max(), 1e-9) if formula else np.ones(len(units)),
-        _between(passages, related),
-        np.array([1 if u.required else -1 for u in units], dtype=np.int8),
+        amounts if formula else np.minimum(1.0, lengths[rows] / whole[owners]),
+        amounts / max(made.relevance.max(), 1e-9) if formula else np.ones(rows.size),
+        _between(owners, related),
+        np.where(required[rows], 1, -1).astype(np.int8),
         not_cut,
     )
 
 
-def _sections(candidates: Candidates, units: Sequence[Unit]) -> list[tuple[str, ...]] | None:
-    """The headings above each unit; None where they are unknown."""
-    if candidates.sentences is not None and (own := candidates.sentences.sections) is not None:
-        return [tuple(own[unit.row]) for unit in units]
-    return None if candidates.sections is None else [candidates.sections[unit.passage] for unit in units]
+class _Pieces(NamedTuple):
+    """What is read of each sentence of a pool: it, or with the one before it if it leans on that.
+
+    starts: in the passage's text.
+    keys: texts in lower case, however they are spaced.
+    gaps: the white space before each in its passage, "" at its start.
+    """
+
+    starts: list[int]
+    texts: list[str]
+    keys: list[str]
+    gaps: list[str]
 
 
-def _lines(candidates: Candidates, units: Sequence[Unit]) -> list[tuple[Line, ...]] | None:
-    """The lines that each unit is read with; None where the passages have none."""
-    sentences, lines = candidates.sentences, candidates.lines
-    if lines is None or sentences is None or sentences.needs is None:
-        return None
-    return [tuple(lines[unit.passage][k] for k in sentences.needs[unit.row]) for unit in units]
+def _pieces_of(candidates: Candidates, sentences: Sentences) -> _Pieces:
+    found = _Pieces([], [], [], [])
+    borders = np.searchsorted(sentences.owners, np.arange(len(candidates) + 1)).tolist()
+    spans, leaning = np.ascontiguousarray(sentences.spans), sentences.needs is None
+    for text, a, b in zip(candidates.texts, borders[:-1], borders[1:], strict=True):
+        for column, more in zip(found, _pieces(text, spans[a:b].tobytes(), leaning), strict=True):
+            column += more
+    return found
+
+
+@lru_cache(maxsize=4096)  # questions to one collection find the same passages again and again
+def _pieces(text: str, spans: bytes, leaning: bool) -> _Pieces:
+    """Return the pieces of one passage. spans: of its sentences, as bytes."""
+    cores = np.frombuffer(spans, dtype=np.int64).reshape(-1, 2).tolist()
+    starts = [a for a, _ in cores]
+    if leaning:
+        before = [starts[0], *starts[:-1]] if starts else []
+        starts = [b if leans(text[a:end]) else a for b, (a, end) in zip(before, cores, strict=True)]
+    texts = [text[a:end] for a, (_, end) in zip(starts, cores, strict=True)]
+    keys = [" ".join(piece.casefold().split()) for piece in texts]
+    return _Pieces(starts, texts, keys, [text[len(text[:a].rstrip()) : a] for a in starts])
+
+
+def _chosen_from(
+    candidates: Candidates,
+    sentences: Sentences,
+    pieces: _Pieces,
+    worth: FloatArray,
+    fixed: NDArray[np.int8],
+    not_cut: Collection[int],
+    one_of_copies: bool,
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """Return the rows of the sentences that may be read, each once, and what all are worth."""
+    open_ = fixed != 0
+    open_[list(not_cut)] = False
+    rows = np.flatnonzero(open_[sentences.owners])
+    if candidates.spans is not None and rows.size:
+        rows, worth = _placed_once(candidates, sentences, pieces, worth, fixed, rows)
+    return (_said_once(candidates, sentences, pieces, worth, fixed, rows) if one_of_copies else rows), worth
+
+
+def _placed_once(
+    candidates: Candidates,
+    sentences: Sentences,
+    pieces: _Pieces,
+    worth: FloatArray,
+    fixed: NDArray[np.int8],
+    rows: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """Return rows without those that lie within one of another passage; that is worth the larger of the two.
+
+    Required ones stay, so that their passage is read by its name.
+    """
+    assert candidates.spans is not None
+    owners = sentences.owners[rows]
+    at, required = candidates.spans[owners, 0], fixed[owners] == 1
+    cores, ends = (at + sentences.spans[rows, k] for k in (0, 1))
+    number: dict[str, int] = {}
+    sources = candidates.sources or [""] * len(candidates)
+    of_passage = {
+        i: number.setdefault(sources[i], len(number)) for i in dict.fromkeys(owners[at >= 0].tolist())
+    }
+    group = np.array([of_passage.get(i, -1) for i in owners.tolist()])
+    leaning = np.array([pieces.starts[k] for k in rows.tolist()]) + at - cores
+    order = np.lexsort((leaning, ~required, -ends, cores, group))
+    unplaced = int((group < 0).sum())
+    order = np.concatenate([np.flatnonzero(group < 0), order[unplaced:]])
+    placed = order[unplaced:]
+    same = group[placed[1:]] == group[placed[:-1]]
+    if not (same & (cores[placed[1:]] < ends[placed[:-1]])).any():
+        return rows[order], worth
+    worth, kept, inside = worth.copy(), order[:unplaced].tolist(), list[int]()
+
+    def core(k: int) -> str:
+        start, end = sentences.spans[rows[k]]
+        return candidates.texts[owners[k]][start:end]
+
+    for k in placed.tolist():
+        if inside and group[inside[-1]] != group[k]:
+            kept, inside = kept + inside, []
+        holder = next((j for j in reversed(inside) if ends[k] <= ends[j]), None)
+        if holder is not None and not required[k] and core(k) in core(holder):
+            worth[rows[holder]] = max(worth[rows[holder]], worth[rows[k]])
+        else:
+            inside.append(k)
+    return rows[kept + inside], worth
+
+
+def _said_once(
+    candidates: Candidates,
+    sentences: Sentences,
+    pieces: _Pieces,
+    worth: FloatArray,
+    fixed: NDArray[np.int8],
+    rows: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return one of those that say the same word for word under the same title, however they are spaced.
+
+    Required ones stay, and no other.
+    """
+    owners, at = sentences.owners[rows].tolist(), rows.tolist()
+    titles = list(map(_plain, candidates.titles)) if candidates.titles else [""] * len(candidates)
+    keys = [(titles[i], pieces.keys[k]) for i, k in zip(owners, at, strict=True)]
+    if len(set(keys)) == len(keys):
+        return rows
+    dates = list(map(moment, candidates.dates)) if candidates.dates else [""] * len(candidates)
+    standing = [(fixed[i] == 1, dates[i], worth[k]) for i, k in zip(owners, at, strict=True)]
+    best: dict[tuple[str, str], int] = {}
+    for k, key in enumerate(keys):
+        if standing[k] > standing[best.setdefault(key, k)]:
+            best[key] = k
+    kept = [k for k, key in enumerate(keys) if standing[k][0] or best[key] == k]
+    return rows[kept]
+
+
+@lru_cache(maxsize=4096)
+def _plain(title: str) -> str:
+    return " ".join(title.casefold().split())
+
+
+def _places(candidates: Candidates, passages: Collection[int]) -> tuple[dict[int, str], NDArray[np.int64]]:
+    """Return document and place of passages; far from the others of its document where it is unknown.
+
+    Then they stand there by rank, which is their place in the corpus among those of the pool.
+
+    A blank name is its source. One that is read by itself, since its document contradicts itself, is a
+    document of its own.
+    """
+    n, known, names = len(candidates), documents(candidates), dict.fromkeys(passages, "")
+    places = np.full(n, -1) if candidates.spans is None else candidates.spans[:, 0].copy()
+    if (known >= 0).all():
+        return names, places
+    order = np.arange(n) if candidates.positions is None else candidates.positions
+    rank = np.unique(order, return_inverse=True)[1]
+    for i in passages:
+        if known[i] >= 0:
+            continue
+        if candidates.documents and candidates.documents[i]:
+            names[i], places[i] = candidates.documents[i], 0
+        elif places[i] >= 0:
+            names[i], places[i] = by_itself(candidates.ids[i]), 0
+        else:
+            source = candidates.sources[i] if candidates.sources else ""
+            names[i], places[i] = source or candidates.ids[i], (int(rank[i]) + 1) * _FAR
+    return names, places
 
 
 def _similarity(texts: Sequence[str]) -> FloatArray:
@@ -270,10 +426,6 @@ def _similarity(texts: Sequence[str]) -> FloatArray:
     rows *= np.log((1 + len(words)) / (1 + rows.sum(axis=0))) + 1
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     return np.asarray(np.minimum(1.0, rows @ rows.T))
-
-
-def _gap(text: str, start: int) -> str:
-    return text[len(text[:start].rstrip()) : start]
 
 
 def _replaced(candidates: Candidates, fixed: NDArray[np.int8]) -> dict[int, int]:
@@ -296,103 +448,6 @@ def _replaced(candidates: Candidates, fixed: NDArray[np.int8]) -> dict[int, int]
     return gone
 
 
-def _units(
-    candidates: Candidates,
-    fixed: NDArray[np.int8],
-    not_cut: Collection[int],
-    one_of_copies: bool,
-    weights: SentenceModel | None,
-    formula: DocumentModel | None,
-) -> list[Unit]:
-    """Return every sentence that may be read, once."""
-    left_out = {*not_cut, *np.flatnonzero(fixed == 0).tolist()}
-    sentences = candidates.sentences
-    assert sentences is not None
-    if formula is not None:
-        worth = formula.unit_relevance(candidates).tolist()
-    else:
-        worth = sentence_model(weights, candidates).worth(candidates).tolist()
-    must = (fixed == 1).tolist()
-    units: list[Unit] = []
-    before: tuple[int, int] | None = None
-    number = 0
-    rows = zip(sentences.owners.tolist(), sentences.spans.tolist(), strict=True)
-    for row, (passage, (start, end)) in enumerate(rows):
-        follows = before is not None and before[0] == passage
-        number = number + 1 if follows else 1
-        first = start
-        if passage not in left_out:
-            if (
-                sentences.needs is None
-                and follows
-                and before is not None
-                and leans(candidates.texts[passage][start:end])
-            ):
-                first = before[1]
-            units.append(Unit(passage, number, first, start, end, row, worth[row], must[passage]))
-        before = passage, start
-    units = _placed_once(candidates, units)
-    return _said_once(candidates, units) if one_of_copies else units
-
-
-def _said_once(candidates: Candidates, units: list[Unit]) -> list[Unit]:
-    """Return one of those that say the same word for word under the same title, however they are spaced.
-
-    Required ones stay, and no other.
-    """
-    blank = [""] * len(candidates)
-    titles = [" ".join(title.casefold().split()) for title in candidates.titles or blank]
-    dates = list(map(moment, candidates.dates)) if candidates.dates else blank
-    best: dict[tuple[str, str], Unit] = {}
-    keys = []
-    for unit in units:
-        text = " ".join(candidates.texts[unit.passage][unit.start : unit.end].casefold().split())
-        key = titles[unit.passage], text
-        keys.append(key)
-        other = best.setdefault(key, unit)
-        standing = unit.required, dates[unit.passage], unit.worth
-        if other is not unit and standing > (other.required, dates[other.passage], other.worth):
-            best[key] = unit
-    return [unit for key, unit in zip(keys, units, strict=True) if unit.required or unit is best[key]]
-
-
-def _placed_once(candidates: Candidates, units: list[Unit]) -> list[Unit]:
-    """Return units without those that lie within one of another passage; that is worth the larger of the two.
-
-    Required ones stay, so that their passage is read by its name.
-    """
-    if candidates.spans is None:
-        return units
-    starts = candidates.spans[:, 0].tolist()
-    sources = candidates.sources or [""] * len(candidates)
-    placed: dict[str, list[tuple[int, int, Unit]]] = {}
-    kept: list[Unit] = []
-    for unit in units:
-        if (at := starts[unit.passage]) < 0:
-            kept.append(unit)
-        else:
-            place = at + unit.core, at + unit.end, unit
-            placed.setdefault(sources[unit.passage], []).append(place)
-    for group in placed.values():
-        group.sort(key=lambda one: (one[0], -one[1], not one[2].required, one[2].start - one[2].core))
-        inside: list[tuple[int, int, Unit]] = []
-        for start, end, unit in group:
-            k = len(inside) - 1
-            while k >= 0 and not unit.required and end > inside[k][1]:
-                k -= 1
-            if k >= 0 and not unit.required and _text(candidates, unit) in _text(candidates, inside[k][2]):
-                low, high, other = inside[k]
-                inside[k] = low, high, other._replace(worth=max(other.worth, unit.worth))
-            else:
-                inside.append((start, end, unit))
-        kept += [unit for _, _, unit in inside]
-    return kept
-
-
-def _text(candidates: Candidates, unit: Unit) -> str:
-    return candidates.texts[unit.passage][unit.core : unit.end]
-
-
 def outdated(candidates: Candidates, fixed: NDArray[np.int8]) -> list[int]:
     """Return candidates of which a newer near-duplicate is in the pool.
 
@@ -408,25 +463,6 @@ def outdated(candidates: Candidates, fixed: NDArray[np.int8]) -> list[int]:
         if dates[i] and fixed[i] < 0 and not set(newer) <= set(old):
             old.append(i)
     return old
-
-
-def _place(candidates: Candidates, document: NDArray[np.int64], i: int, rank: int) -> tuple[str, int]:
-    """Document and place of a passage; far from the others of its document where nobody knows.
-
-    Then they stand there by rank, which is their place in the corpus among those of the pool.
-
-    A blank name is its source. One that is read by itself, since its document contradicts itself, is a
-    document of its own.
-    """
-    source = candidates.sources[i] if candidates.sources else ""
-    at = -1 if candidates.spans is None else int(candidates.spans[i, 0])
-    if document[i] >= 0:
-        return "", at
-    if candidates.documents and candidates.documents[i]:
-        return candidates.documents[i], 0
-    if at >= 0:
-        return by_itself(candidates.ids[i]), 0
-    return source or candidates.ids[i], (rank + 1) * _FAR
 
 
 def _between(passages: NDArray[np.int64], related: FloatArray | None) -> FloatArray:
