@@ -302,21 +302,23 @@ def numbered(
     """`documents` of texts that lie at `spans` of their sources; (-1, -1) where that is unknown."""
     number = np.full(len(texts), -1, dtype=np.int64)
     groups: dict[tuple[str, str], list[int]] = {}
-    for i in np.flatnonzero(spans[:, 0] >= 0).tolist():
-        groups.setdefault((sources[i], titles[i]), []).append(i)
+    starts = spans[:, 0].tolist()
+    for i, start in enumerate(starts):
+        if start >= 0:
+            groups.setdefault((sources[i], titles[i]), []).append(i)
     for k, group in enumerate(groups.values()):
-        placed = [Line(int(spans[i, 0]), texts[i]) for i in group]
+        placed = {(starts[i], texts[i]) for i in group}
         if lines is not None:
-            placed += {line for i in group for line in lines[i]}
+            placed.update(*[lines[i] for i in group])
         if agree(placed):
             number[group] = k
     return number
 
 
-def agree(placed: Sequence[Line]) -> bool:
+def agree(placed: Iterable[tuple[int, str]]) -> bool:
     """Whether texts of one document say the same wherever they overlap."""
     start, text = 0, ""  # what is known of the document around here
-    for at, own in sorted(placed, key=_by_place):
+    for at, own in sorted(placed):
         if at >= start + len(text):
             start, text = at, own
             continue

@@ -285,9 +285,11 @@ class Pool:
     def unchecked(cls, **columns: Any) -> Pool:
         """Return a pool of columns that fit each other, since they were made of a pool."""
         made = object.__new__(cls)
-        for value in columns.values():
+        for name, value in columns.items():
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
+            elif type(value) is list:
+                columns[name] = tuple(value)
         made.__dict__.update({**_BLANK, "scores": {}, **columns})
         return made
 

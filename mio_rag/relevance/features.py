@@ -180,9 +180,9 @@ def _titled(candidates: Candidates) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(candidates.titles or [""] * len(candidates)), tuple(candidates.texts)
 
 
-@lru_cache(maxsize=4)  # two features of the same pool ask for them
-def _lowered(titles: tuple[str, ...], texts: tuple[str, ...]) -> list[str]:
-    return [f"{title} {text}".lower() for title, text in zip(titles, texts, strict=True)]
+@lru_cache(maxsize=4096)  # questions to one collection find the same passages again and again
+def _lowered(title: str, text: str) -> str:
+    return f"{title} {text}".lower()
 
 
 def _holding(lowered: list[str], words: list[str]) -> list[list[bool]]:
@@ -211,7 +211,7 @@ def question_cover(candidates: Candidates) -> FloatArray:
 
 @lru_cache(maxsize=4)
 def _cover(question: str, titles: tuple[str, ...], texts: tuple[str, ...]) -> list[float]:
-    passages = _holding(_lowered(titles, texts), asked_words(question))
+    passages = _holding(list(map(_lowered, titles, texts)), asked_words(question))
     holding = [sum(held) for held in zip(*passages, strict=True)]
     weight = [math.log((len(passages) + 1) / (count + 0.5)) for count in holding]
     total = sum(weight)
@@ -225,7 +225,8 @@ def question_names(candidates: Candidates) -> FloatArray:
     names = asked_names(candidates.question)
     if not names:
         return np.zeros(len(candidates))
-    return np.array([sum(held) / len(names) for held in _holding(_lowered(*_titled(candidates)), names)])
+    lowered = list(map(_lowered, *_titled(candidates)))
+    return np.array([sum(held) / len(names) for held in _holding(lowered, names)])
 
 
 # -- logistic --------------------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ class EmbeddingCache:
 
 
 Vectors = NDArray[np.float32]
+_SINGLE, _RECENT = 2, 500  # texts that are kept in memory: at once, and in all
 Progress = Callable[[int], None]  # called with the number of texts just finished
 
 
@@ -107,6 +108,7 @@ class CachedEmbedder(ABC):
         self.name = name
         self._batch_size = batch_size
         self._cache = EmbeddingCache() if cache else None
+        self._recent: dict[str, Vectors] = {}  # of single texts, such as questions, which come again
         self._lock = Lock()  # fast tokenizers fail when two threads use them at once
 
     @property
@@ -134,6 +136,15 @@ class CachedEmbedder(ABC):
         """Unit rows, shape (len(texts), d)."""
         if not texts:
             return np.zeros((0, self.dimensions), dtype=np.float32)
+        if len(texts) > _SINGLE:
+            return self._encoded(texts, progress)
+        recent = self._recent
+        if not recent.keys() >= set(texts):
+            recent = dict(zip(texts, self._encoded(texts, progress), strict=True))
+            self._recent = {**dict(list(self._recent.items())[-_RECENT:]), **recent}
+        return np.stack([recent[text] for text in texts])
+
+    def _encoded(self, texts: Sequence[str], progress: Progress | None) -> Vectors:
         known = self._cache.get(self.fingerprint, texts) if self._cache else {}
         if progress and known:
             progress(sum(t in known for t in texts))

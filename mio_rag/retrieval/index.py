@@ -42,7 +42,14 @@ from mio_rag.retrieval.scope import Identities
 from mio_rag.retrieval.sentences import SentenceIndex
 from mio_rag.retrieval.texts import embedded_text, units_of
 from mio_rag.retrieval.unit_terms import PARAMETERS_FILE, UnitTerms, best_rows
-from mio_rag.retrieval.vectors import MappedPassages, MappedVectors, make_dense, open_vectors, vectors_kind
+from mio_rag.retrieval.vectors import (
+    MappedPassages,
+    MappedVectors,
+    PassageIds,
+    make_dense,
+    open_vectors,
+    vectors_kind,
+)
 from mio_rag.storage import parse_json, read_text, replaced_folder, sha256_of
 from mio_rag.types import Passage
 
@@ -160,9 +167,7 @@ class CorpusIndex:
     @property
     def ids(self) -> Sequence[str]:
         """Ids of the passages, in order."""
-        if isinstance(self.passages, MappedPassages):
-            return self.passages.ids
-        return tuple([p.id for p in self.passages])
+        return PassageIds(self.passages)
 
     @property
     def dimensions(self) -> int:

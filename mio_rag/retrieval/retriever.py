@@ -284,23 +284,24 @@ class Retriever:
         held, terms = self.index.sentences, self.index.terms
         if held is None:
             return None
-        found = held.of(rows)
-        if terms is None or found.embeddings is None:
+        if terms is None:
+            return held.of(rows)
+
+        def scores(at: NDArray[np.int64], vectors: NDArray[np.float32]) -> dict[str, NDArray[np.float64]]:
+            found = {
+                "dense": (vectors @ asked.query).astype(np.float64),
+                "bm25": terms.of_units(asked.text, at),
+            }
+            if asked.rest is not None and asked.rest_query is not None:
+                found["dense_rest"] = (vectors @ asked.rest_query).astype(np.float64)
+                found["bm25_rest"] = terms.of_units(asked.rest, at, bare=True)
             return found
-        at, _ = held.places(rows)
-        scores = {
-            "dense": (found.embeddings @ asked.query).astype(np.float64),
-            "bm25": terms.of_units(asked.text, at),
-        }
-        if asked.rest is not None and asked.rest_query is not None:
-            scores["dense_rest"] = (found.embeddings @ asked.rest_query).astype(np.float64)
-            scores["bm25_rest"] = terms.of_units(asked.rest, at, bare=True)
-        units = [(unit, passage) for passage in passages for unit in units_of(passage)]
-        return replace(
-            found,
-            needs=[unit.needs for unit, _ in units],
-            sections=[unit.section or passage.section for unit, passage in units],
-            scores=scores,
+
+        return held.of(
+            rows,
+            scores,
+            needs=[unit.needs for passage in passages for unit in units_of(passage)],
+            sections=[unit.section or passage.section for passage in passages for unit in units_of(passage)],
         )
 
     def _pool(self, asked: _Asked, rows: list[int], fused: Mapping[int, float]) -> Candidates:

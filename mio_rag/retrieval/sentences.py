@@ -7,9 +7,10 @@ their neighbours share. A number of a vector takes one byte; a cosine is off by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,10 +115,22 @@ class SentenceIndex:
         within = np.arange(owners.size) - np.repeat(np.cumsum(counts) - counts, counts)
         return self.first[chosen][owners] + within, owners
 
-    def of(self, rows: Sequence[int]) -> Sentences:
-        """The units of the given passages, by their places in `rows`."""
+    def of(
+        self,
+        rows: Sequence[int],
+        scores: Callable[[NDArray[np.int64], NDArray[np.float32]], Mapping[str, NDArray[np.float64]]]
+        | None = None,
+        **columns: Any,
+    ) -> Sentences:
+        """Return the units of the given passages, by their places in `rows`.
+
+        scores: rows of the units and their vectors -> their scores.
+        **columns: others of `Sentences`.
+        """
         at, owners = self.places(rows)
-        return Sentences(owners, self.spans[at].astype(np.int64), self.vectors(at))
+        vectors = self.vectors(at)
+        found = {} if scores is None else scores(at, vectors)
+        return Sentences(owners, self.spans[at].astype(np.int64), vectors, scores=found, **columns)
 
     def vectors(self, at: NDArray[np.int64]) -> NDArray[np.float32]:
         """Vectors of some units, by their rows."""

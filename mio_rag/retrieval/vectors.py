@@ -316,21 +316,16 @@ class MappedPassages(Sequence[Passage]):
     def __iter__(self) -> Iterator[Passage]:
         return (self[k] for k in range(len(self)))
 
-    @property
-    def ids(self) -> Sequence[str]:
-        """Ids of the passages, each read when it is asked for."""
-        return _Ids(self)
-
     def __del__(self) -> None:
         file = getattr(self, "_file", None)
         if file is not None:
             file.close()
 
 
-class _Ids(Sequence[str]):
-    """Ids of passages on disk."""
+class PassageIds(Sequence[str]):
+    """Ids of passages, each read when it is asked for."""
 
-    def __init__(self, passages: MappedPassages) -> None:
+    def __init__(self, passages: Sequence[Passage]) -> None:
         self._passages = passages
 
     def __len__(self) -> int:

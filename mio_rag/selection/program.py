@@ -187,6 +187,8 @@ class Formulation:
     @property
     def _priced_segments(self) -> Segments | None:
         segments = None if self.shared is None else self.shared.segments
+        if self.settings.token_price == 0:
+            return segments
         return segments and replace(segments, prices=self.settings.token_price * segments.costs)
 
     # -- worth --------------------------------------------------------------------------------------------
@@ -332,10 +334,10 @@ class Formulation:
             benefit=None if weights is None else weights * np.maximum.outer(worth, worth),
             fixed=self._fixed,
         )
-        if (repeated := self._repeated) is not None:
-            program = replace(program, pairwise=program.pairwise + repeated)
-        if (segments := self._priced_segments) is not None:
-            program = replace(program, segments=segments)
+        repeated, segments = self._repeated, self._priced_segments
+        if repeated is not None or segments is not None:
+            pairwise = program.pairwise if repeated is None else program.pairwise + repeated
+            program = replace(program, pairwise=pairwise, segments=segments)
         return side.applied(program)
 
     def _terms(self) -> tuple[FloatArray, FloatArray | None]:
@@ -483,7 +485,7 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
     needed: list[list[int]] = []  # by which passages
     marks: dict[int, int] = {}  # heading -> the mark before the first of its runs, which nobody reads
     own = candidates.tokens.astype(np.float64)
-    starts = [] if spans is None else spans[:, 0].tolist()
+    starts, between = [] if spans is None else spans[:, 0].tolist(), apart(candidates)
     groups: dict[int, list[int]] = {}
     for i, k in enumerate(number.tolist()):
         groups.setdefault(k, []).append(i)
@@ -501,17 +503,16 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
         heading = len(pieces)
         pieces.append(f"{SEPARATOR}{title}\n" if title else SEPARATOR)
         needed.append(rows)
-        texts = _without_gaps(sorted(placed.items(), key=_by_place))
+        texts = _without_gaps(sorted(placed.items()))
         for run in texts:
             if len(texts) > 1 and lines is None:
                 marks.setdefault(heading, len(pieces))
-                pieces.append(apart(candidates))
+                pieces.append(between)
                 needed.append([i for _, by in run for i in by])
-            for text, by in _cut_at_borders(run):
-                pieces.append(text)
-                needed.append(by)
+            pieces += [text for (_, text), _ in run]
+            needed += [by for _, by in run]
             if lines is not None:  # most tokenizers count a new line with the sign before it
-                pieces[-1] += apart(candidates)
+                pieces[-1] += between
     if not pieces:
         return None
     costs = counted(counter, pieces).astype(np.float64)
@@ -520,7 +521,7 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
     needs = np.zeros((len(candidates), len(pieces)), dtype=bool)
     needs[[i for by in needed for i in by], np.repeat(np.arange(len(needed)), list(map(len, needed)))] = True
     single = needs.sum(axis=0) == 1
-    own += needs[:, single] @ costs[single]
+    own += np.bincount(needs.argmax(axis=0)[single], costs[single], len(candidates))
     own[own + needs @ np.where(single, 0.0, costs) < 1] = 1.0  # as alone: nothing is read at no cost
     several = ~single & (costs > 0)
     return SharedCosts(own, Segments(costs[several], needs[:, several]))
@@ -530,32 +531,31 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
 _Placed = tuple[tuple[int, str], list[int]]
 
 
-def _by_place(one: _Placed) -> tuple[int, int]:
-    return one[0][0], -len(one[0][1])
-
-
 def _without_gaps(placed: Sequence[_Placed]) -> list[list[_Placed]]:
-    """Return texts of a document, sorted by place, in stretches that have no gap."""
+    """Return texts of a document, sorted by place, in stretches without a gap; overlapping ones as pieces."""
     found: list[list[_Placed]] = []
+    overlapping: set[int] = set()
     end = -1
     for one in placed:
         start, text = one[0]
         if start > end:
-            found.append([])
-        found[-1].append(one)
+            found.append([one])
+        else:
+            found[-1].append(one)
+            if start < end:
+                overlapping.add(len(found) - 1)
         end = max(end, start + len(text))
+    for k in overlapping:
+        found[k] = _cut_at_borders(found[k])
     return found
 
 
-def _cut_at_borders(run: Sequence[_Placed]) -> list[tuple[str, list[int]]]:
-    """Return the text of a stretch, cut where one of its texts begins or ends, and who needs each piece."""
-    begins = [start for (start, _), _ in run]
-    ends = [start + len(text) for (start, text), _ in run]
-    if all(map(int.__le__, ends, begins[1:])):
-        return [(text, by) for (_, text), by in run]
+def _cut_at_borders(run: Sequence[_Placed]) -> list[_Placed]:
+    """Return the pieces of a stretch, cut where one of its texts begins or ends, and who needs each."""
+    borders = {border for (start, text), _ in run for border in (start, start + len(text))}
     found = []
-    for low, high in pairwise(sorted({*begins, *ends})):
+    for low, high in pairwise(sorted(borders)):
         over = [(start, text, by) for (start, text), by in run if start <= low and high <= start + len(text)]
         start, text, _ = over[0]
-        found.append((text[low - start : high - start], [i for *_, by in over for i in by]))
+        found.append(((low, text[low - start : high - start]), [i for *_, by in over for i in by]))
     return found

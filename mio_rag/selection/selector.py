@@ -415,7 +415,7 @@ class Selector(Settings):
         budget, solve = int(budget_tokens), _Solve(run or path_solver(self.solver, self.options))
         pool = known.pool if known is not None else self.read(candidates)
         units = units_for(self, pool.candidates, pool.model, budget, counter)
-        settings = self if units == self.units else self.replace(units=units)
+        settings = self if units == self.units else self.model_copy(update={"units": units})
         if self.units != "auto" or units == "passages" or is_document_pool(candidates):
             return _choose(_formulation(settings, pool, counter, known), budget, counter, solve)
         # Sentences where little fits and a passage that is above its price does not.

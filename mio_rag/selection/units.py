@@ -21,6 +21,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -270,13 +271,13 @@ class _Pieces(NamedTuple):
 
 
 def _pieces_of(candidates: Candidates, sentences: Sentences) -> _Pieces:
-    found = _Pieces([], [], [], [])
     borders = np.searchsorted(sentences.owners, np.arange(len(candidates) + 1)).tolist()
     spans, leaning = np.ascontiguousarray(sentences.spans), sentences.needs is None
-    for text, a, b in zip(candidates.texts, borders[:-1], borders[1:], strict=True):
-        for column, more in zip(found, _pieces(text, spans[a:b].tobytes(), leaning), strict=True):
-            column += more
-    return found
+    of_passages = [
+        _pieces(text, spans[a:b].tobytes(), leaning)
+        for text, a, b in zip(candidates.texts, borders[:-1], borders[1:], strict=True)
+    ]
+    return _Pieces(*(list(chain.from_iterable(column)) for column in zip(*of_passages, strict=True)))
 
 
 @lru_cache(maxsize=4096)  # questions to one collection find the same passages again and again
@@ -328,11 +329,11 @@ def _placed_once(
     cores, ends = (at + sentences.spans[rows, k] for k in (0, 1))
     number: dict[str, int] = {}
     sources = candidates.sources or [""] * len(candidates)
-    of_passage = {
-        i: number.setdefault(sources[i], len(number)) for i in dict.fromkeys(owners[at >= 0].tolist())
-    }
-    group = np.array([of_passage.get(i, -1) for i in owners.tolist()])
-    leaning = np.array([pieces.starts[k] for k in rows.tolist()]) + at - cores
+    of_passage = np.full(len(candidates), -1)
+    for i in dict.fromkeys(owners[at >= 0].tolist()):
+        of_passage[i] = number.setdefault(sources[i], len(number))
+    group = of_passage[owners]
+    leaning = np.array(pieces.starts)[rows] + at - cores
     order = np.lexsort((leaning, ~required, -ends, cores, group))
     unplaced = int((group < 0).sum())
     order = np.concatenate([np.flatnonzero(group < 0), order[unplaced:]])
@@ -343,8 +344,8 @@ def _placed_once(
     worth, kept, inside = worth.copy(), order[:unplaced].tolist(), list[int]()
 
     def core(k: int) -> str:
-        start, end = sentences.spans[rows[k]]
-        return candidates.texts[owners[k]][start:end]
+        start, end = map(int, sentences.spans[rows[k]])
+        return candidates.texts[int(owners[k])][start:end]
 
     for k in placed.tolist():
         if inside and group[inside[-1]] != group[k]:
