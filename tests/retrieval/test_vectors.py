@@ -14,6 +14,7 @@ from mio_rag.retrieval.links import LINKS_FILE, LinkIndex
 from mio_rag.retrieval.vectors import (
     MappedPassages,
     MappedVectors,
+    PassageIds,
     check_vectors,
     make_dense,
     open_vectors,
@@ -75,8 +76,9 @@ def test_rows_are_found_whatever_stands_in_them(tmp_path: Path) -> None:
     rows = ['{"id": "a", "text": "x\\ny"}', '{"id": "b", "text": "\u00e9\u4e2d"}', '{"id": "c", "text": "z"}']
     path.write_text("\n".join(rows), encoding="utf-8")  # no end of line at the end of the file
     found = MappedPassages(path)
-    assert tuple(found.ids) == ("a", "b", "c")
-    assert (found.ids[1], tuple(found.ids[1:]), "c" in found.ids) == ("b", ("b", "c"), True)
+    assert tuple(PassageIds(found)) == ("a", "b", "c")
+    ids = PassageIds(found)
+    assert (ids[1], tuple(ids[1:]), "c" in ids) == ("b", ("b", "c"), True)
     assert [p.text for p in found] == ["x\ny", "\u00e9\u4e2d", "z"]
     assert (found[-1].id, [p.id for p in found[1:]]) == ("c", ["b", "c"])
     with pytest.raises(IndexError):
