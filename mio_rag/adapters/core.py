@@ -1,7 +1,4 @@
-"""What the adapters share: documents of a framework -> `mio_rag.select` -> chosen documents, with notes.
-
-Documents that come without vectors are embedded once and cached by text.
-"""
+"""What the adapters share: documents of a framework -> selection -> chosen documents, with notes."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
+from itertools import chain, count, pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -42,26 +39,31 @@ from mio_rag.types import Passage, check_date
 if TYPE_CHECKING:
     from mio_rag.retrieval.embedders import Embedder
 
+_LOG = logging.getLogger("mio_rag.adapters")
+
+#: Where the notes stand in the metadata of what is chosen.
+NOTES = "mio_rag"
+_NOTED = ("reason", "relevance", "value", "tokens")
+
+#: Vectors that a `Vectors` remembers at most; the oldest are forgotten first.
+REMEMBERED = 20_000
+
+Rows = NDArray[np.float32]
+
 
 def place(value: Any) -> int | None:
-    """Where a text begins, as it stands in metadata; None for what is no place."""
+    """Return where a text begins, as it stands in metadata; None for what is no place."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     return int(value) if whole and value >= 0 else None
 
 
 def label(value: Any) -> str:
-    """What stands in metadata as a text; blank for nothing."""
+    """Return metadata as a text; blank for None."""
     return "" if value is None else str(value)
-
-
-#: Vectors that a `Vectors` remembers at most; the oldest are forgotten first.
-REMEMBERED = 20_000
 
 
 class Vectors:
     """Embeds passages and questions; passage vectors are cached in memory by text.
-
-    Frameworks return documents without their vectors, and the same documents come up again and again.
 
     passages: texts -> one row each.
     query: question -> its vector.
@@ -75,14 +77,12 @@ class Vectors:
         owner: object = None,
     ) -> None:
         self._passages, self._query, self.owner = passages, query, owner
-        self._rows: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self._rows: OrderedDict[str, Rows] = OrderedDict()
         self._lock = Lock()  # frameworks call from many threads
 
     @classmethod
     def of(cls, embedder: Embedder | str) -> Vectors:
-        """Those of an embedder of mio-rag, or of its name: "minilm", or a sentence-transformers id or folder.
-
-        A model that is named is loaded when it is first needed.
+        """Wrap an embedder of mio-rag, or its name: the model is loaded when it is first needed.
 
         Raises `InputError` for "tfidf", which has to be fitted on a corpus.
         """
@@ -92,7 +92,7 @@ class Vectors:
             )
         loaded: list[Embedder] = [] if isinstance(embedder, str) else [embedder]
 
-        def encode(texts: list[str]) -> NDArray[np.float32]:
+        def encode(texts: list[str]) -> Rows:
             from mio_rag.retrieval.embedders import make_embedder
 
             if not loaded:
@@ -102,7 +102,7 @@ class Vectors:
         return cls(encode, lambda text: encode([text])[0], embedder)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but what is remembered, for pickling."""
+        """Everything but what is remembered."""
         return {"_passages": self._passages, "_query": self._query, "owner": self.owner}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -111,8 +111,8 @@ class Vectors:
     def __deepcopy__(self, memo: dict[int, Any]) -> Vectors:
         return self  # DSPy's optimizers copy whole programs; a model and what it made are not settings
 
-    def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The vector of each text, a row each."""
+    def passages(self, texts: Sequence[str]) -> Rows:
+        """Return the vector of each text, a row each."""
         with self._lock:
             rows = {text: self._rows[text] for text in texts if text in self._rows}
         new = [text for text in dict.fromkeys(texts) if text not in rows]
@@ -125,17 +125,16 @@ class Vectors:
                 raise InputError(
                     f"the embedder made vectors of {made.shape[1]} dimensions, earlier of {known.size}"
                 )
+            rows |= dict(zip(new, made, strict=True))
             with self._lock:
-                for text, row in zip(new, made, strict=True):
-                    rows[text] = row
-                    if np.isfinite(row).all():  # an embedder may fail once only
-                        self._rows[text] = row.copy()
+                # An embedder may fail once only.
+                self._rows |= {text: rows[text].copy() for text in new if np.isfinite(rows[text]).all()}
                 while len(self._rows) > REMEMBERED:
                     self._rows.popitem(last=False)
         return np.array([rows[text] for text in texts], dtype=np.float32)
 
-    def query(self, text: str) -> NDArray[np.float32]:
-        """The vector of a question."""
+    def query(self, text: str) -> Rows:
+        """Return the vector of a question."""
         made = self._query(text)
         try:
             return np.asarray(made, dtype=np.float32)
@@ -143,8 +142,8 @@ class Vectors:
             raise InputError(f"the embedder returned no vector for the question ({error})") from error
 
 
-def matrix(whose: str, rows: ArrayLike | Sequence[Any]) -> NDArray[np.float32]:
-    """Rows of one length as an array; raises `InputError` if they are not."""
+def matrix(whose: str, rows: ArrayLike | Sequence[Any]) -> Rows:
+    """Return rows of one length as an array; `InputError` if they are not."""
     try:
         found = np.asarray(rows, dtype=np.float32)
     except (TypeError, ValueError, OverflowError) as error:
@@ -154,11 +153,7 @@ def matrix(whose: str, rows: ArrayLike | Sequence[Any]) -> NDArray[np.float32]:
     return found
 
 
-_LOG = logging.getLogger("mio_rag.adapters")
-
-#: Where the notes stand in the metadata of what is chosen.
-NOTES = "mio_rag"
-_NOTED = ("reason", "relevance", "value", "tokens")
+# Documents in, choice out -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -170,10 +165,10 @@ class Documents:
     sources: what `max_per_source` goes by; blank: a source of its own.
     scores: relevance; None where unknown.
     embed_texts: what is embedded, where that is not `texts`.
-    starts: where each text begins in the document that its source names, or in its part of it (see
+    starts: where each text begins in its source, or in its part of it (see
         `mio_rag.adapters.places.part_of`); None where unknown.
+    metadata: names the page, section or sheet of a text; handed back with every part.
     places: of each in what the framework handed over, where some were left out.
-    metadata: says what page, section, sheet or the like a text is of; handed back with every part.
     """
 
     texts: Sequence[str]
@@ -190,26 +185,23 @@ class Documents:
         n = len(self.texts)
         if not self.places:
             object.__setattr__(self, "places", range(n))
-        for name in ("ids", "sources", "scores", "embeddings", "embed_texts", "starts", "metadata"):
-            column = getattr(self, name)
+        for name, column in self.columns().items():
             if column is not None and len(column) != n:
                 raise InputError(f"{name} has {len(column)} entries, expected {n}: one per document")
 
-    def __len__(self) -> int:
-        return len(self.texts)
+    def columns(self) -> dict[str, Any]:
+        """Return every column by its name."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def only(self, where: Any) -> Documents:
         """Return those that meet a filter; `InputError` for a key that no document has."""
-        conditions = Filter(where)
-        if not conditions or not self.texts:
+        conditions, n = Filter(where), len(self.texts)
+        if not conditions or not n:
             return self
-        n = len(self)
         data, sources = self.metadata or [{}] * n, self.sources or [""] * n
         kept = conditions.rows(Passage(str(k), "x", source=sources[k], metadata=data[k]) for k in range(n))
-        columns = {one.name: getattr(self, one.name) for one in fields(self)}
         return Documents(
-            **{k: None if v is None else [v[i] for i in kept] for k, v in columns.items()}
-            | {"places": kept.tolist()}
+            **{k: None if v is None else [v[i] for i in kept] for k, v in self.columns().items()}
         )
 
 
@@ -218,10 +210,10 @@ class Read:
     """One text that is read.
 
     indices: of the documents in it, by where they begin.
-    text: where there are several, what they make together; of sentences, these; otherwise the document's own.
-    notes: as in `Choice`; for several, or sentences: ``rank``, ``certificate``, and the ``parts`` with their
-        notes, ids, places in the text, and the metadata of their documents.
-    is_whole: whether it is one document as it was.
+    text: what several make together, or the sentences chosen of one; otherwise the document's own.
+    notes: as in `Choice`; for several, or sentences: ``rank``, ``reason``, ``certificate``, and the ``parts``
+        with their notes, ids, places in the text, and the metadata of their documents.
+    is_whole: it is one document as it was.
     """
 
     indices: tuple[int, ...]
@@ -236,8 +228,8 @@ class Choice:
 
     indices: into the documents; of sentences, one of theirs for each.
     notes: for each of them, plain data: ``rank`` (from 1), ``reason``, ``value``, ``relevance``, ``tokens``
-        and the ``certificate``, whose own notes tell what constraints were broken at their price.
-    read: what is to be read, in prompt order: documents of one source that overlap or touch as one text.
+        and the ``certificate``, whose own notes name constraints that were broken at their price.
+    read: what is to be read: documents of one source that overlap or touch as one text.
     """
 
     selection: Selection | None
@@ -246,7 +238,7 @@ class Choice:
     read: tuple[Read, ...] = ()
 
     def report(self) -> dict[str, Any]:
-        """Plain data about the whole choice: its certificate, its tokens, and why the rest was left out."""
+        """Return the certificate, the tokens, and why the rest was left out, as plain data."""
         if self.selection is None:
             return {"certificate": None, "tokens_used": 0, "budget": None, "left_out": {}}
         return {
@@ -268,41 +260,40 @@ def choose(
     query_embedding: ArrayLike | None = None,
     where: Any = None,
 ) -> Choice:
-    """Choose among documents.
+    """Choose among documents; of none, nothing.
 
     Relevance is the score if all documents have one. If none has, documents are ranked as those of an index:
     by vectors, words and names. `vectors` is called only if the settings need embeddings. Repeated ids get
-    the suffixes "#2", "#3" and so on; a document without id gets its position, from 0.
-    With ``prompt_order="document"`` the order of the documents is kept.
+    the suffixes "#2", "#3" and so on; a document without id gets its position, from 0. With
+    ``prompt_order="document"`` the order of the documents is kept.
 
     where: only documents whose metadata meet it; see `mio_rag.filters`.
 
-    Returns: empty where there are no documents.
-
     Raises `InputError` if scores or vectors are missing where they are needed, or the selector refuses what
-    it is given.
-    Raises `InfeasibleError` if no selection satisfies the constraints, or the solver found none: an empty
-    context would make a reader invent its answer.
+    it is given; `InfeasibleError` if no selection satisfies the constraints, or the solver found none: an
+    empty context would make a reader invent its answer.
     """
     check_budget(budget)
     documents = documents.only(where)
-    n = len(documents)
+    n = len(documents.texts)
     if not n:
         return Choice(None)
-    scores = documents.scores
-    missing = n if scores is None else _missing_scores(scores)
-    if 0 < missing < n:
-        raise InputError(f"{missing} of {n} documents have no score: score all of them, or none")
-    is_scored = missing == 0
-    rows = _rows(documents, vectors) if not is_scored or _needs_passages(selector) else None
-    if (not is_scored or _needs_query(selector)) and query_embedding is None:
+    scores = _scores(documents.scores, n)
+    needs_documents, needs_query = _needed(selector)
+    rows = _rows(documents, vectors) if scores is None or needs_documents else None
+    if (scores is None or needs_query) and query_embedding is None:
         embedder = vectors()
         if embedder is None:
             raise InputError("the question has no embedding: give embedder=, or documents with scores")
         query_embedding = embedder.query(query)
     ids = _ids(documents)
-    sources, columns, notes = _laid_out(documents, ids, selector)
-    said = [*_ascending(scores), *notes]
+    sources, columns, problems = _laid_out(documents, ids, selector)
+    if scores is not None and n > 2 and scores[0] < scores[-1] and all(a <= b for a, b in pairwise(scores)):
+        problems.insert(
+            0,
+            f"scores ascend along the ranks ({scores[0]:g} to {scores[-1]:g}), as distances do, and the "
+            "largest was taken for the most relevant: give similarities for distances, or no scores",
+        )
     data = documents.metadata or [{}] * n
     passages = [
         Passage(
@@ -316,88 +307,85 @@ def choose(
         for k in range(n)
     ]
     tokens = RegexCounter() if counter is None else as_counter(counter)
-    given = checked_scores(scores, n) if is_scored else None  # type: ignore[arg-type]
-    pool = replace(pool_of(query, passages, tokens, query=query_embedding, scores=given), **columns)
+    pool = replace(pool_of(query, passages, tokens, query=query_embedding, scores=scores), **columns)
     selection = selector.select(pool, budget, tokens)
-    if said:
-        _LOG.warning("%s", "; ".join(said))
-        selection = replace(selection, notes=(*selection.notes, *(Note("places", one) for one in said)))
+    if problems:
+        _LOG.warning("%s", "; ".join(problems))
+        selection = replace(selection, notes=(*selection.notes, *(Note("places", one) for one in problems)))
     if selection.result.x is None:
         raise InfeasibleError(selection.explain())
     if not selection.chosen:  # no document is there to carry the notes
         _LOG.warning("%s", "; ".join(selection.notes) or selection.explain())
-    proof = _certificate(selection)
-    noted = tuple(
+    notes = tuple(
         {
             "rank": rank,
             **{name: getattr(selection.decisions[i], name) for name in _NOTED},
-            "certificate": {**proof, "notes": list(proof["notes"])},
+            "certificate": _certificate(selection),
         }
         for rank, i in enumerate(selection.chosen, start=1)
     )
-    place = {name: k for k, name in enumerate(ids)}
-    chosen = tuple(place[selection.candidates.passage_ids[i]] for i in selection.chosen)
-    read = tuple(_read(selection, chosen, noted, documents.metadata))
-    at = documents.places
-    return Choice(
-        selection,
-        tuple(at[k] for k in chosen),
-        noted,
-        tuple(replace(one, indices=tuple(at[k] for k in one.indices)) for one in read),
-    )
+    row_of = {name: k for k, name in enumerate(ids)}
+    chosen = [row_of[selection.candidates.passage_ids[i]] for i in selection.chosen]
+    indices = tuple(documents.places[k] for k in chosen)
+    kept = None if documents.metadata is None else [dict(data[k]) for k in chosen]
+    return Choice(selection, indices, notes, tuple(_read(selection, indices, notes, kept)))
+
+
+def _scores(scores: Sequence[Any] | None, n: int) -> NDArray[np.float64] | None:
+    """Return the scores; None where no document has one. `InputError` where only some have."""
+    if scores is None:
+        return None
+    for k, one in enumerate(scores):
+        if one is not None and (isinstance(one, bool) or not isinstance(one, (int, float, np.number))):
+            raise InputError(f"document {k}: its score is {one!r}, expected a number")
+    missing = sum(one is None for one in scores)
+    if 0 < missing < n:
+        raise InputError(f"{missing} of {n} documents have no score: score all of them, or none")
+    return None if missing else checked_scores(scores, n)  # type: ignore[arg-type]
+
+
+def _needed(selector: Selector) -> tuple[bool, bool]:
+    """Return whether the settings need vectors of the documents, and of the question."""
+    side, robust = selector.side, selector.radius > 0 or selector.uncertainty is not None
+    query = robust or bool(selector.passage_radii) or isinstance(selector.relevance_model, RelevanceModel)
+    similar = selector.redundancy_weight > 0 or side.max_similarity is not None
+    return query or similar or side.cover not in (None, "labels"), query
 
 
 def _laid_out(
     documents: Documents, ids: Sequence[str], selector: Selector
 ) -> tuple[Sequence[str], dict[str, Any], list[str]]:
-    """Sources, the columns that say where texts lie in them, and notes about wrong places."""
-    n, unplaced = len(documents), {"spans": None, "documents": None}
-    if documents.sources is None:
-        return [""] * n, unplaced, []
-    sources = rooted(documents.sources, ids)
-    if not any(sources):
-        if selector.max_per_source is not None or selector.side.max_source_share is not None:
+    """Return sources, the columns with the places of texts in them, and notes about wrong places."""
+    n, given = len(ids), documents.sources
+    sources = [""] * n if given is None else rooted(given, ids)
+    if given is None or not any(sources):
+        capped = selector.max_per_source is not None or selector.side.max_source_share is not None
+        if given is not None and capped:
             raise InputError(
                 "no document has a source, which max_per_source and max_source_share need: name the metadata "
                 "field that holds it (source_key), or leave them out"
             )
-        return sources, unplaced, []
-    starts = [
-        None if source != given else start
-        for source, given, start in zip(
-            sources, documents.sources, documents.starts or [None] * n, strict=True
-        )
-    ]
+        return sources, {"spans": None, "documents": None}, []
+    starts = documents.starts or [None] * n
+    starts = [start if sources[k] == given[k] else None for k, start in enumerate(starts)]
     laid = lay_out(documents.texts, sources, starts, documents.metadata)
     names = [source or f"no source: {i}" for i, source in zip(ids, sources, strict=True)]
     return names, {"spans": laid.spans, "documents": laid.spaces}, laid.notes
 
 
-def _ascending(scores: Sequence[float | None] | None) -> Iterator[str]:
-    """A note where scores rise from the first document to the last, as distances do."""
-    if scores is None or len(scores) < 3 or None in scores:
-        return
-    rising = all(a <= b for a, b in pairwise(scores))  # type: ignore[operator]
-    if rising and scores[0] < scores[-1]:  # type: ignore[operator]
-        yield (
-            f"scores ascend along the ranks ({scores[0]:g} to {scores[-1]:g}), as distances do, and the "
-            "largest was taken for the most relevant: give similarities for distances, or no scores"
-        )
-
-
 def _read(
     selection: Selection,
-    rows: Sequence[int],
+    indices: Sequence[int],
     notes: Sequence[dict[str, Any]],
-    metadata: Sequence[Mapping[str, Any]] | None,
+    metadata: Sequence[dict[str, Any]] | None,
 ) -> Iterator[Read]:
-    """What is to be read, of which documents `rows` says for each that is chosen."""
+    """Yield what is to be read; indices, notes and metadata are of what was chosen."""
     of_sentences = selection.candidates.cut_from is not None
     at = {selection.candidates.ids[i]: k for k, i in enumerate(selection.chosen)}
     for rank, block in enumerate(selection.blocks, start=1):
-        places = [at[part.id] for part in block.parts]
-        said = {**notes[places[0]], "rank": rank}
-        is_whole = len(places) == 1 and not of_sentences
+        chosen = [at[part.id] for part in block.parts]
+        note = {**notes[chosen[0]], "rank": rank}
+        is_whole = len(chosen) == 1 and not of_sentences
         if not is_whole:
             parts = [
                 {
@@ -405,89 +393,68 @@ def _read(
                     "id": part.id,
                     "start": part.start,
                     "end": part.end,
-                    **({} if metadata is None else {"metadata": dict(metadata[rows[k]])}),
+                    **({} if metadata is None else {"metadata": metadata[k]}),
                 }
-                for k, part in zip(places, block.parts, strict=True)
+                for k, part in zip(chosen, block.parts, strict=True)
             ]
             reasons = "; ".join(dict.fromkeys(part["reason"] for part in parts))
-            said = {"rank": rank, "reason": reasons, "parts": parts, "certificate": said["certificate"]}
-        yield Read(tuple(dict.fromkeys(rows[k] for k in places)), block.passage.text, said, is_whole)
+            note = {"rank": rank, "reason": reasons, "parts": parts, "certificate": note["certificate"]}
+        yield Read(tuple(dict.fromkeys(indices[k] for k in chosen)), block.passage.text, note, is_whole)
 
 
-def _missing_scores(scores: Sequence[Any]) -> int:
-    """How many are None; the others must be numbers."""
-    if set(map(type, scores)) == {float}:
-        return 0
-    for k, score in enumerate(scores):
-        if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float, np.number))):
-            raise InputError(f"document {k}: its score is {score!r}, expected a number")
-    return sum(score is None for score in scores)
-
-
-def _needs_passages(selector: Selector) -> bool:
-    clustered = selector.side.cover is not None and selector.side.cover != "labels"
-    similar = selector.redundancy_weight > 0 or selector.side.max_similarity is not None
-    return similar or clustered or _needs_query(selector)
-
-
-def _needs_query(selector: Selector) -> bool:
-    robust = selector.radius > 0 or selector.uncertainty is not None
-    return robust or bool(selector.passage_radii) or isinstance(selector.relevance_model, RelevanceModel)
-
-
-def _rows(documents: Documents, vectors: Callable[[], Vectors | None]) -> NDArray[np.float32]:
-    """One row for each document: its own vector, or one that is made."""
-    n, given = len(documents), documents.embeddings
-    missing = range(n) if given is None else [k for k, row in enumerate(given) if row is None]
-    if given is not None and not missing:
-        return matrix("the documents", given)
-    embedder = vectors()
-    if embedder is None:
+def _rows(documents: Documents, vectors: Callable[[], Vectors | None]) -> Rows:
+    """Return one row for each document: its own vector, or one that is made."""
+    texts = documents.embed_texts or documents.texts
+    rows = list(documents.embeddings if documents.embeddings is not None else [None] * len(texts))
+    missing = [k for k, row in enumerate(rows) if row is None]
+    embedder = vectors() if missing else None
+    if missing and embedder is None:
         raise InputError(
-            f"{len(missing)} of {n} documents have no embedding: give embedder=, or set "
+            f"{len(missing)} of {len(rows)} documents have no embedding: give embedder=, or set "
             "redundancy_weight=0 and give documents with scores"
         )
-    texts = documents.texts if documents.embed_texts is None else documents.embed_texts
-    if given is None or len(missing) == n:
-        return embedder.passages(texts)
-    rows = list(given)
-    for k, row in zip(missing, embedder.passages([texts[k] for k in missing]), strict=True):
-        rows[k] = row
-    return matrix("the embedder and the documents", rows)
+    if embedder is not None:
+        for k, row in zip(missing, embedder.passages([texts[k] for k in missing]), strict=True):
+            rows[k] = row
+    return matrix("the documents" if not missing else "the embedder and the documents", rows)
 
 
-def _ids(documents: Documents) -> Sequence[str]:
-    given = documents.ids
-    if given is None:
-        return [str(k) for k in range(len(documents))]
-    plain_ids = given if all(given) else [name or str(k) for k, name in enumerate(given)]
-    if len(set(plain_ids)) == len(plain_ids):
-        return plain_ids
-    taken: set[str] = set()
-    ids = []
-    for plain in plain_ids:
-        name = plain
-        count = 1
-        while name in taken:
-            count += 1
-            name = f"{plain}#{count}"
-        taken.add(name)
-        ids.append(name)
-    return ids
+def _ids(documents: Documents) -> list[str]:
+    taken: dict[str, None] = {}
+    for k, given in enumerate(documents.ids or [""] * len(documents.texts)):
+        name = given or str(k)
+        free = chain([name], (f"{name}#{number}" for number in count(2)))
+        taken[next(one for one in free if one not in taken)] = None
+    return list(taken)
 
 
 def _certificate(selection: Selection) -> dict[str, Any]:
     result, source = selection.result, selection.relevance_source
     return {
         "status": result.status.value,
-        "objective": result.objective,
-        "bound": result.bound,
-        "gap": result.gap,
-        "solver": result.solver,
+        **{name: getattr(result, name) for name in ("objective", "bound", "gap", "solver")},
         "text": result.certificate(),
         "notes": list(selection.notes),
         "relevance_source": None if source is None else f"{source.kind}: {source.why}",
     }
+
+
+# Settings of an adapter -------------------------------------------------------------------------------------
+
+
+def checked_settings(
+    budget: Any, where: Any, selector: Any, counter: Any, settings: dict[str, Any]
+) -> tuple[int, Selector]:
+    """Return the budget and the selector of an adapter's arguments; `InputError` for what is out of range.
+
+    settings: parameters of `Selector`, and ``budget_tokens``, the budget's name in earlier releases.
+    """
+    budget = check_budget(settings.pop("budget_tokens", budget))
+    Filter(where)
+    if counter is not None:
+        as_counter(counter)
+    base = from_plain(selector) if isinstance(selector, Mapping) else selector
+    return budget, make_selector(base, settings)
 
 
 class SelectionFields(BaseModel):
@@ -524,26 +491,16 @@ class SelectionFields(BaseModel):
         counter: Any = None,
         **rest: Any,
     ) -> None:
-        budget = check_budget(rest.pop("budget_tokens", budget))  # its name in earlier releases
-        Filter(where)
-        if isinstance(selector, Mapping):
-            selector = from_plain(selector)
-        names = ("preset", *Selector.model_fields)
-        check_names("setting", rest, [*type(self).model_fields, *names])
-        settings = {name: rest.pop(name) for name in names if name in rest}
         for what, value in (("embedder", embedder), ("counter", counter)):
             if isinstance(value, Mapping):
                 kind = value.get("not_saved", value)
                 raise InputError(f"the {what} was an object ({kind}), which is not saved: give it again")
-        if counter is not None:
-            as_counter(counter)
+        names = ("budget_tokens", "preset", *Selector.model_fields)
+        settings = {name: rest.pop(name) for name in names if name in rest}
+        check_names("setting", rest, [*type(self).model_fields, *names[1:]])
+        budget, selector = checked_settings(budget, where, selector, counter, settings)
         super().__init__(
-            budget=budget,
-            where=where,
-            selector=make_selector(selector, settings),
-            embedder=embedder,
-            counter=counter,
-            **rest,
+            budget=budget, where=where, selector=selector, embedder=embedder, counter=counter, **rest
         )
 
     @field_serializer("selector")
@@ -552,15 +509,15 @@ class SelectionFields(BaseModel):
 
     @field_serializer("embedder", "counter")
     def _write_named(self, value: Any) -> Any:
-        """A name as it is; for an object, a note that it has to be given again."""
+        """Write a name as it is; for an object, a note that it has to be given again."""
         return value if value is None or isinstance(value, str) else {"not_saved": type(value).__qualname__}
 
     def _vectors_of(self, embedder: Any) -> Vectors:
-        """Those of the framework's own kind of embedder; adapters refine it."""
+        """Wrap an embedder; adapters add the framework's own kind."""
         return Vectors.of(embedder)
 
     def _default_embedder(self) -> Any:
-        """The framework's own, where it has one."""
+        """Return the framework's own embedder, where it has one."""
         return None
 
     def _vectors(self) -> Vectors | None:

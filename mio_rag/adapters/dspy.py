@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mio_rag.adapters.core import Choice, Documents, Vectors, choose, label
-from mio_rag.adapters.plain import Counter, as_counter, check_budget, make_selector
+from mio_rag.adapters.core import Documents, Vectors, checked_settings, choose, label
+from mio_rag.adapters.plain import Counter
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, optional
-from mio_rag.filters import Filter
 from mio_rag.selection.selector import Selector
 
 with optional("dspy", "dspy", "mio_rag.adapters.dspy"):
@@ -54,17 +53,16 @@ class SelectionModule(dspy.Module):
         **settings: Any,
     ) -> None:
         super().__init__()
-        budget = check_budget(settings.pop("budget_tokens", budget))  # its name in earlier releases
-        Filter(where)
-        if counter is not None:
-            as_counter(counter)
-        self.retriever = retriever
-        self.budget, self.where = budget, where
-        self.selector = make_selector(selector, settings)
-        self.counter = counter
+        self.budget, self.selector = checked_settings(budget, where, selector, counter, settings)
+        self.retriever, self.where, self.counter = retriever, where, counter
         self._stored = embedder is None  # another model's question would not fit the retriever's vectors
         given = getattr(retriever, "embedder", None) if embedder is None else embedder
-        self._vectors = None if given is None else _vectors(given)
+        if given is None:
+            self._vectors = None
+        elif callable(given) and not hasattr(given, "encode"):
+            self._vectors = Vectors(given, lambda text: given([text])[0], given)
+        else:
+            self._vectors = Vectors.of(given)
 
     def forward(self, query: str, passages: Sequence[Any] | None = None, **fields: Any) -> dspy.Prediction:
         """Choose.
@@ -85,13 +83,14 @@ class SelectionModule(dspy.Module):
     async def aforward(
         self, query: str, passages: Sequence[Any] | None = None, **fields: Any
     ) -> dspy.Prediction:
-        """`forward`; the retriever is awaited where it can be, the rest runs in a worker thread."""
+        """Do `forward`; the retriever is awaited where it can be, the rest runs in a worker thread."""
         if passages is not None:
-            found = dspy.Prediction(passages=list(passages), **fields)
-        elif acall := getattr(self._needed(), "acall", None):
+            return await asyncio.to_thread(self.forward, query, passages, **fields)
+        retriever = self._needed()
+        if acall := getattr(retriever, "acall", None):
             found = await acall(query, **fields)
         else:
-            found = await asyncio.to_thread(self._needed(), query, **fields)
+            found = await asyncio.to_thread(retriever, query, **fields)
         return await asyncio.to_thread(self._chosen, query, found)
 
     def _needed(self) -> Callable[..., Any]:
@@ -101,28 +100,12 @@ class SelectionModule(dspy.Module):
 
     def _chosen(self, query: str, found: Any) -> dspy.Prediction:
         prediction = found if hasattr(found, "passages") else dspy.Prediction(passages=list(found))
-        choice = self._choose(query, prediction)
-        n, indices, notes = len(prediction.passages), choice.indices, choice.notes
-        if choice.selection is not None and choice.selection.unit == "sentence":
-            indices = tuple(read.indices[0] for read in choice.read)
-            notes = tuple(read.notes for read in choice.read)
-        kept = {
-            name: [value[i] for i in indices] if _goes_along(value, n) else value
-            for name, value in prediction.items()
-        }
-        if indices is not choice.indices:
-            kept["passages"] = [read.text for read in choice.read]
-        return dspy.Prediction(**kept, notes=list(notes), report=choice.report())
-
-    def _choose(self, query: str, found: Any) -> Choice:
-        passages = list(found.passages)
-        scores = found.get("scores", None)
-        rows = self._stored_rows(found.get("indices", None))
-        if scores is not None and not _goes_along(scores, len(passages)):
-            held = len(scores) if hasattr(scores, "__len__") else repr(scores)
-            raise InputError(f"scores has {held} entries, expected {len(passages)}: one per passage")
-        if rows is not None and len(rows) != len(passages):
-            raise InputError(f"indices has {len(rows)} entries, expected {len(passages)}: one per passage")
+        passages, scores = list(prediction.passages), prediction.get("scores", None)
+        n, rows = len(passages), self._stored_rows(prediction.get("indices", None))
+        for name, column in (("scores", scores), ("indices", rows)):
+            if column is not None and not _goes_along(column, n):
+                held = len(column) if hasattr(column, "__len__") else repr(column)
+                raise InputError(f"{name} has {held} entries, expected {n}: one per passage")
         metadata = list(map(_metadata, passages))
         sources = [label(one.get("source")) for one in metadata]
         documents = Documents(
@@ -132,7 +115,7 @@ class SelectionModule(dspy.Module):
             embeddings=rows,
             metadata=metadata,
         )
-        return choose(
+        choice = choose(
             query,
             documents,
             budget=self.budget,
@@ -141,18 +124,22 @@ class SelectionModule(dspy.Module):
             counter=self.counter,
             where=self.where,
         )
+        indices, notes, own = choice.indices, choice.notes, {}
+        if choice.selection is not None and choice.selection.unit == "sentence":
+            indices = tuple(read.indices[0] for read in choice.read)
+            notes = tuple(read.notes for read in choice.read)
+            own = {"passages": [read.text for read in choice.read]}
+        kept = {
+            name: [value[i] for i in indices] if _goes_along(value, n) else value
+            for name, value in prediction.items()
+        }
+        return dspy.Prediction(**kept | own, notes=list(notes), report=choice.report())
 
     def _stored_rows(self, indices: Sequence[int] | None) -> Any:
-        """The vectors that `dspy.Embeddings` keeps of its corpus."""
+        """Return the vectors that `dspy.Embeddings` keeps of its corpus."""
         if not self._stored or indices is None or not isinstance(self.retriever, dspy.Embeddings):
             return None
         return np.asarray(self.retriever.corpus_embeddings)[list(indices)]
-
-
-def _vectors(embedder: Any) -> Vectors:
-    if callable(embedder) and not hasattr(embedder, "encode"):
-        return Vectors(embedder, lambda text: embedder([text])[0], embedder)
-    return Vectors.of(embedder)
 
 
 def _goes_along(value: Any, n: int) -> bool:
@@ -160,7 +147,7 @@ def _goes_along(value: Any, n: int) -> bool:
 
 
 def _metadata(passage: Any) -> Mapping[str, Any]:
-    """What a passage says of itself: a mapping's other entries, or an object's metadata."""
+    """A mapping's other entries, or an object's metadata."""
     if isinstance(passage, Mapping):
         return {**passage.get("metadata", {}), **{k: v for k, v in passage.items() if k != "metadata"}}
     found = getattr(passage, "metadata", None)

@@ -14,18 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.adapters.core import NOTES, Documents, Read, Vectors, choose, label, place
-from mio_rag.adapters.plain import (
-    Counter,
-    as_counter,
-    check_budget,
-    from_plain,
-    make_selector,
-    to_plain,
-)
+from mio_rag.adapters.core import NOTES, Documents, Read, Vectors, checked_settings, choose, label, place
+from mio_rag.adapters.plain import Counter, to_plain
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, optional
-from mio_rag.filters import Filter
 from mio_rag.retrieval.embedders import Embedder
 from mio_rag.selection.selector import Selector
 
@@ -73,23 +65,13 @@ class SelectionRanker:
         counter: Counter | None = None,
         **settings: Any,
     ) -> None:
-        budget = check_budget(settings.pop("budget_tokens", budget))  # its name in earlier releases
-        Filter(where)
-        base = from_plain(selector) if isinstance(selector, Mapping) else selector
         if (text_embedder is None) != (document_embedder is None):
             raise InputError("text_embedder and document_embedder go together: give both, of one model")
         if embedder is not None and text_embedder is not None:
             raise InputError("embedder and text_embedder/document_embedder exclude each other: keep one")
-        if counter is not None:
-            as_counter(counter)
-        self.budget, self.where = budget, where
-        self.selector = make_selector(base, settings)
-        self.embedder = embedder
-        self.text_embedder = text_embedder
-        self.document_embedder = document_embedder
-        self.use_scores = use_scores
-        self.source_key = source_key
-        self.counter = counter
+        self.budget, self.selector = checked_settings(budget, where, selector, counter, settings)
+        self.where, self.use_scores, self.source_key, self.counter = where, use_scores, source_key, counter
+        self.embedder, self.text_embedder, self.document_embedder = embedder, text_embedder, document_embedder
         self._vectors = None if embedder is None else Vectors.of(embedder)
         if text_embedder is not None:
             self._vectors = Vectors(self._embed_documents, self._embed_query)
@@ -119,10 +101,19 @@ class SelectionRanker:
         Raises `InputError` for documents without what the settings need; `InfeasibleError` if no selection
         satisfies the constraints.
         """
-        documents = list(documents)
+        given, source = list(documents), self.source_key
+        columns = Documents(
+            [d.content or "" for d in given],
+            [d.id for d in given],
+            None if source is None else [label(d.meta.get(source)) for d in given],
+            [d.score for d in given] if self.use_scores else None,
+            [d.embedding for d in given],
+            starts=[place(d.meta.get("split_idx_start")) for d in given],
+            metadata=[d.meta for d in given],
+        )
         choice = choose(
             query,
-            self._columns(documents),
+            columns,
             budget=self.budget if budget is None else budget,
             selector=self.selector,
             vectors=lambda: self._vectors,
@@ -130,7 +121,7 @@ class SelectionRanker:
             query_embedding=query_embedding,
             where=self.where,
         )
-        chosen = [_noted(documents[read.indices[0]], read) for read in choice.read]
+        chosen = [_noted(given[read.indices[0]], read) for read in choice.read]
         return {"documents": chosen, "report": choice.report()}
 
     @component.output_types(documents=list[Document], report=dict[str, Any])
@@ -141,7 +132,7 @@ class SelectionRanker:
         query_embedding: list[float] | None = None,
         budget: int | None = None,
     ) -> dict[str, Any]:
-        """`run` in a worker thread."""
+        """Do `run` in a worker thread."""
         return await asyncio.to_thread(self.run, query, documents, query_embedding, budget)
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,50 +140,35 @@ class SelectionRanker:
 
         Raises `InputError` if the embedder or counter is an object, which cannot be saved.
         """
-        if self.embedder is not None and not isinstance(self.embedder, str):
-            raise InputError(
-                f"embedder is an object ({type(self.embedder).__qualname__}), which cannot be saved: give "
-                "its name or folder, or Haystack embedders"
-            )
-        if self.counter is not None and not inspect.isroutine(self.counter):
-            raise InputError(
-                f"counter is an object ({type(self.counter).__qualname__}), which cannot be saved: give a "
-                "function of a module"
-            )
+        for name, is_saved, advice in (
+            ("embedder", isinstance(self.embedder, str), "its name or folder, or Haystack embedders"),
+            ("counter", inspect.isroutine(self.counter), "a function of a module"),
+        ):
+            if (value := getattr(self, name)) is not None and not is_saved:
+                kind = type(value).__qualname__
+                raise InputError(f"{name} is an object ({kind}), which cannot be saved: give {advice}")
+        embedders = {name: getattr(self, name) for name in ("text_embedder", "document_embedder")}
         data: dict[str, Any] = default_to_dict(
             self,
             budget=int(self.budget),
             where=self.where,
             selector=to_plain(self.selector),
             embedder=self.embedder,
-            text_embedder=_saved(self.text_embedder, "text_embedder"),
-            document_embedder=_saved(self.document_embedder, "document_embedder"),
+            **{name: part and component_to_dict(part, name) for name, part in embedders.items()},
             use_scores=self.use_scores,
             source_key=self.source_key,
-            counter=serialize_callable(self.counter) if inspect.isroutine(self.counter) else None,
+            counter=self.counter and serialize_callable(self.counter),
         )
         return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SelectionRanker:
-        """The ranker that `to_dict` wrote."""
+        """Make the ranker that `to_dict` wrote."""
         given = dict(data["init_parameters"])
         if given.get("counter") is not None:
             given["counter"] = deserialize_callable(given["counter"])
         made: SelectionRanker = default_from_dict(cls, {**data, "init_parameters": given})
         return made
-
-    def _columns(self, documents: list[Document]) -> Documents:
-        source = self.source_key
-        return Documents(
-            [d.content or "" for d in documents],
-            [d.id for d in documents],
-            None if source is None else [label(d.meta.get(source)) for d in documents],
-            [d.score for d in documents] if self.use_scores else None,
-            [d.embedding for d in documents],
-            starts=[place(d.meta.get("split_idx_start")) for d in documents],
-            metadata=[d.meta for d in documents],
-        )
 
     def _embed_documents(self, texts: list[str]) -> list[Any]:
         assert self.document_embedder is not None
@@ -212,7 +188,3 @@ def _noted(document: Document, read: Read) -> Document:
         object.__setattr__(noted, "content", read.text)
         object.__setattr__(noted, "id", "+".join(part["id"] for part in read.notes["parts"]))
     return noted
-
-
-def _saved(part: Any, name: str) -> dict[str, Any] | None:
-    return None if part is None else component_to_dict(part, name)

@@ -21,12 +21,12 @@ with optional("llama_index", "llama-index", "mio_rag.adapters.llama_index"):
 class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
     """Chooses among retrieved nodes under a token budget, with a proof.
 
-    The token cost of a node is counted on the text that the model sees, metadata included. A node is embedded
-    as the index embeds it. Its notes are in ``node.metadata["mio_rag"]``, hidden from model and embedder.
+    Tokens of a node are counted on the text that the model sees, metadata included. A node is embedded as the
+    index embeds it. Its notes are in ``node.metadata["mio_rag"]``, hidden from model and embedder.
 
     budget: largest total of what is chosen, in tokens, >= 1.
     embedder: embeds question and nodes where that is needed: redundancy needs vectors, and stores return
-        nodes without theirs. By default ``Settings.embed_model``. A vector is remembered by its text.
+        nodes without theirs. By default ``Settings.embed_model``. Vectors are cached by text.
     use_scores: take a node's score for its relevance; False: the cosine of question and node.
     source_key: where in the metadata a node's source stands, for `max_per_source`; None: the document it is
         part of. Nodes of one page or section that overlap or touch (by ``start_char_idx``, or by their texts,
@@ -36,8 +36,8 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
     where, selector, counter, on_selection: see `mio_rag.adapters.core.SelectionFields`.
     **settings: any parameter of `mio_rag.Selector`.
 
-    Raises `InputError` for settings out of range; when called, for nodes without what the settings need.
-    Raises `InfeasibleError` when called, if no selection satisfies the constraints.
+    Raises `InputError` for settings out of range; when called, for nodes without what the settings need, and
+    `InfeasibleError` if no selection satisfies the constraints.
     """
 
     use_scores: bool = True
@@ -45,7 +45,7 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name under which it is saved."""
+        """Return the name under which it is saved."""
         return "SelectionPostprocessor"
 
     def _default_embedder(self) -> Any:
@@ -67,32 +67,29 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         if query_bundle is None:
             raise InputError("the question is missing: give query_bundle= or query_str=")
-        nodes = list(nodes)
-        documents = self._columns([found.node for found in nodes], [found.score for found in nodes])
-        # The bundle's vector is the index's; it fits vectors that come with the nodes, and no others.
-        own = documents.embeddings is not None and None not in documents.embeddings
-        choice = self._choose(query_bundle.query_str, documents, query_bundle.embedding if own else None)
-        return [
-            NodeWithScore(node=_noted(nodes[read.indices[0]].node, read), score=nodes[read.indices[0]].score)
-            for read in choice.read
-        ]
-
-    def _columns(self, nodes: list[BaseNode], scores: list[float | None]) -> Documents:
-        key = self.source_key
-        texts, embed_texts = _shown(nodes)
-        embeddings = [node.embedding for node in nodes]
-        return Documents(
+        given, bare = list(nodes), [found.node for found in nodes]
+        key, embeddings = self.source_key, [node.embedding for node in bare]
+        texts, embed_texts = _shown(bare)
+        documents = Documents(
             texts,
-            [node.id_ for node in nodes],
-            [node.ref_doc_id or "" if node.relationships else "" for node in nodes]
+            [node.id_ for node in bare],
+            [(node.ref_doc_id or "") if node.relationships else "" for node in bare]
             if key is None
-            else [label(node.metadata.get(key)) for node in nodes],
-            scores if self.use_scores else None,
+            else [label(node.metadata.get(key)) for node in bare],
+            [found.score for found in given] if self.use_scores else None,
             embeddings if any(embeddings) else None,
             embed_texts,
-            [_start(node, text) for node, text in zip(nodes, texts, strict=True)],
-            [node.metadata for node in nodes],
+            [_start(node, text) for node, text in zip(bare, texts, strict=True)],
+            [node.metadata for node in bare],
         )
+        # The bundle's vector is the index's; it fits vectors that come with the nodes, and no others.
+        choice = self._choose(
+            query_bundle.query_str, documents, query_bundle.embedding if all(embeddings) else None
+        )
+        return [
+            NodeWithScore(node=_noted(bare[read.indices[0]], read), score=given[read.indices[0]].score)
+            for read in choice.read
+        ]
 
 
 def _shown(nodes: list[BaseNode]) -> tuple[list[str], list[str] | None]:
@@ -126,13 +123,8 @@ def _start(node: BaseNode, shown: str) -> int | None:
 
 
 def _noted(node: BaseNode, read: Read) -> BaseNode:
-    """A copy with what is read, and the notes in its metadata, kept from prompts and embedders."""
-    own = {} if read.is_whole else {"text": read.text, "end_char_idx": None}
-    return node.model_copy(
-        update={
-            **own,
-            "metadata": {**node.metadata, NOTES: read.notes},
-            "excluded_llm_metadata_keys": [*node.excluded_llm_metadata_keys, NOTES],
-            "excluded_embed_metadata_keys": [*node.excluded_embed_metadata_keys, NOTES],
-        }
-    )
+    """A copy with what is read, and the notes in its metadata, hidden from prompts and embedders."""
+    update: dict[str, Any] = {} if read.is_whole else {"text": read.text, "end_char_idx": None}
+    hiding = ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys")
+    update |= {name: [*getattr(node, name), NOTES] for name in hiding}
+    return node.model_copy(update={**update, "metadata": {**node.metadata, NOTES: read.notes}})

@@ -8,7 +8,8 @@ place, or one that contradicts the texts, is placed by what it shares with other
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mio_rag.context import agree, overlap_at
@@ -29,20 +30,21 @@ Part = tuple[tuple[str, str], ...]
 
 
 def part_of(metadata: Mapping[str, Any]) -> Part:
-    """The page, section, slide, sheet, row or file that metadata name; also one level down."""
-    return tuple(sorted(_parts(metadata)))
+    """Return the page, section, slide, sheet, row or file that metadata name; also one level down."""
+    pairs = list(metadata.items())
+    inner = [value for key, value in pairs if isinstance(value, Mapping) and not _names_part(key)]
+    pairs += [pair for mapping in inner for pair in mapping.items()]
+    return tuple(
+        sorted((str(key), repr(value)) for key, value in pairs if value is not None and _names_part(key))
+    )
 
 
-def _parts(metadata: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, str]]:
-    for key, value in metadata.items():
-        if value is not None and _PART.fullmatch(_CAMEL.sub("_", str(key)).strip("_").lower()):
-            yield str(key), repr(value)
-        elif isinstance(value, Mapping) and not depth:
-            yield from _parts(value, 1)
+def _names_part(key: Any) -> bool:
+    return _PART.fullmatch(_CAMEL.sub("_", str(key)).strip("_").lower()) is not None
 
 
 def rooted(sources: Sequence[str], ids: Sequence[str]) -> list[str]:
-    """The sources, where one is itself among the documents (a parent of theirs) its own source instead."""
+    """Return the sources; of one that is itself among the documents (a parent), its own source instead."""
     above = {name: source for name, source in zip(ids, sources, strict=True) if source and source != name}
     found = []
     for name, given in zip(ids, sources, strict=True):
@@ -78,22 +80,20 @@ def lay_out(
     sources: blank where unknown: then the text has no place.
     starts: counted in the part of the source that the metadata name.
     """
-    spans, spaces, notes = [(-1, -1)] * len(texts), [""] * len(texts), []
+    spans, spaces, starts = [(-1, -1)] * len(texts), [""] * len(texts), list(starts)
     parts: list[Part] = [part_of(one) for one in metadata] if metadata else [()] * len(texts)
-    starts = list(starts)
     for row, container in _contained(texts, sources, parts).items():
         parts[row], starts[row] = parts[container], None
     groups: dict[tuple[str, Part], list[int]] = {}
     for row, source in enumerate(sources):
         if source:
             groups.setdefault((source, parts[row]), []).append(row)
-    wrong: dict[str, int] = {}
+    wrong: Counter[str] = Counter()
     for k, ((source, part), rows) in enumerate(groups.items()):
         placed = {row: at for row in rows if (at := starts[row]) is not None}
-        if bad := _contradicting(placed, texts):
-            wrong[source] = wrong.get(source, 0) + len(bad)
-            placed = {row: at for row, at in placed.items() if row not in bad}
-        is_of_source = not part
+        bad = _contradicting(placed, texts)
+        wrong[source] += len(bad)
+        placed = {row: at for row, at in placed.items() if row not in bad}
         loose = [row for row in rows if row not in placed]
         while placed or loose:
             given = len(placed)
@@ -104,14 +104,15 @@ def lay_out(
                 first = min(0, *placed.values())
                 for row, at in placed.items():
                     spans[row] = at - first, at - first + len(texts[row])
-                    if not (is_of_source and given == len(placed)):
+                    if part or given < len(placed):  # not the places of the source itself
                         spaces[row] = f"{source}\0{k}.{len(loose)}"
             placed = {}
-    for source, count in wrong.items():
-        notes.append(
-            f"places given in '{source}' contradict its texts ({count} left out): what those share "
-            "was looked for in the texts themselves"
-        )
+    notes = [
+        f"places given in '{source}' contradict its texts ({count} left out): what those share was looked "
+        "for in the texts themselves"
+        for source, count in wrong.items()
+        if count
+    ]
     return Layout(spans, spaces, notes)
 
 
@@ -141,7 +142,7 @@ def _contradicting(placed: Mapping[int, int], texts: Sequence[str]) -> set[int]:
         for b in order[k + 1 :]:
             if placed[b] >= end:
                 break
-            if not _fits(texts[a], texts[b], placed[b] - placed[a]):
+            if not agree((Line(0, texts[a]), Line(placed[b] - placed[a], texts[b]))):
                 against.setdefault(a, set()).add(b)
                 against.setdefault(b, set()).add(a)
     left_out: set[int] = set()
@@ -153,27 +154,22 @@ def _contradicting(placed: Mapping[int, int], texts: Sequence[str]) -> set[int]:
     return left_out
 
 
-def _fits(first: str, second: str, shift: int) -> bool:
-    """Whether texts say the same where they overlap, if the second begins `shift` >= 0 behind the first."""
-    return agree((Line(0, first), Line(shift, second)))
-
-
 def _attach(placed: dict[int, int], loose: list[int], texts: Sequence[str]) -> None:
     """Move texts from `loose` to `placed` that overlap those there, and contradict none."""
-    fresh: Iterable[int] = list(placed)
+    fresh = list(placed)
     while fresh and loose:
         found = []
         for known in fresh:
             for row in list(loose):
-                if (shift := overlap_at(texts[known], texts[row])) is None:
-                    back = overlap_at(texts[row], texts[known])
-                    shift = None if back is None else -back
+                shift = overlap_at(texts[known], texts[row])
                 if shift is None:
-                    continue
+                    back = overlap_at(texts[row], texts[known])
+                    if back is None:
+                        continue
+                    shift = -back
                 at = placed[known] + shift
                 first = min(at, *placed.values())
-                lines = [Line(a - first, texts[i]) for i, a in (*placed.items(), (row, at))]
-                if agree(lines):
+                if agree([Line(a - first, texts[i]) for i, a in (*placed.items(), (row, at))]):
                     placed[row] = at
                     loose.remove(row)
                     found.append(row)

@@ -1,4 +1,4 @@
-"""Passages that somebody retrieved -> a pool; and a selector's settings as keywords and as plain data."""
+"""Passages retrieved elsewhere -> a pool; a selector's settings as keywords and as plain data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from mio_rag.solvers.result import SolveOptions
 from mio_rag.stores.base import index_of, vectors_of
 from mio_rag.types import Passage
 
-_NAMES = tuple(Selector.model_fields)
 #: What a door selects by where nothing else is said.
 DEFAULT = Selector(
     units=DEFAULTS.units,  # type: ignore[arg-type]
@@ -35,26 +34,24 @@ DEFAULT = Selector(
 
 
 def make_selector(base: Selector | None, settings: Mapping[str, Any]) -> Selector:
-    """The selector given (the default one where there is none), with the settings that are not None.
+    """Return the selector given, or the default one, with the settings that are not None.
 
     Raises `InputError` for a setting that does not exist, or that `Selector` refuses.
     """
     if base is not None and not isinstance(base, Selector):
         raise InputError(f"selector is {base!r}, expected a Selector")
-    check_names("setting", settings, ("preset", *_NAMES))
+    check_names("setting", settings, ("preset", *Selector.model_fields))
     changes = {name: value for name, value in settings.items() if value is not None}
     preset = changes.pop("preset", None)
     if preset is not None:
         if base is not None:
             raise InputError("selector and preset exclude each other: both are what settings start from")
         return Selector.preset(preset, **{"options": DEFAULT.options, **changes})
-    if not changes:
-        return base or DEFAULT
-    return (base or DEFAULT).replace(**changes)
+    return (base or DEFAULT).replace(**changes) if changes else base or DEFAULT
 
 
 def to_plain(selector: Selector) -> dict[str, Any]:
-    """What differs from the default selector, as numbers, strings, lists and dicts; see `from_plain`.
+    """Return what differs from the default selector as plain data; see `from_plain`.
 
     Raises `InputError` if an uncertainty set is a function of its own.
     """
@@ -62,15 +59,11 @@ def to_plain(selector: Selector) -> dict[str, Any]:
 
 
 def from_plain(data: Mapping[str, Any]) -> Selector:
-    """The selector of what `to_plain` wrote.
-
-    Raises `InputError` for a setting that does not exist or cannot be read.
-    """
-    model = data.get("relevance_model") if isinstance(data, Mapping) else None
-    given = (
-        {**data, "relevance_model": RelevanceModel.from_dict(model)} if isinstance(model, Mapping) else data
-    )
-    return Selector.from_dict(given, "selector")
+    """Make the selector of what `to_plain` wrote; `InputError` for a setting that cannot be read."""
+    model = data.get("relevance_model")
+    if isinstance(model, Mapping):
+        data = {**data, "relevance_model": RelevanceModel.from_dict(model)}
+    return Selector.from_dict(data, "selector")
 
 
 def check_names(what: str, given: Iterable[str], known: Sequence[str], also: Sequence[str] = ()) -> None:

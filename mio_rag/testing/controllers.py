@@ -31,12 +31,13 @@ from mio_rag.types import Answer, GenerationError, Question
 
 T = TypeVar("T")
 
-#: A controller from what it is made of.
+#: Makes a controller of what it needs.
 Make = Callable[[Setup], Controller]
 #: Makes the decisions of a trace again, and returns what comes out differently, in words.
 Replay = Callable[[Any], list[str]]
 
-_SECONDS = frozenset(("seconds", "latency_seconds"))
+_LIMITS = Limits(steps=4, tokens=6000)
+_numbers = attrgetter("seconds", "lm_calls", "retrieval_calls", "prompt_tokens", "completion_tokens")
 
 
 class _UnplannedError(Exception):
@@ -44,23 +45,21 @@ class _UnplannedError(Exception):
 
 
 class CountingReader(ExtractiveGenerator):
-    """The extractive reader, with a record of its prompts and replies; from reply `fails_at` on (counted
-    from 0), it raises `error`.
+    """The extractive reader, with a record of its prompts and replies.
+
+    fails_at: from this reply on (counted from 0) it raises `error`.
     """
 
-    def __init__(self, fails_at: int | None = None, error: Exception | None = None) -> None:
+    def __init__(self, fails_at: float = math.inf, error: Exception | None = None) -> None:
         super().__init__()
-        self._fails_at, self._error = fails_at, error or GenerationError("set to fail")
+        self._fails_at, self._error = fails_at, error or GenerationError("the reader broke")
         self.prompts: list[Prompt] = []
         self.replies: list[Answer] = []
         self.failed = False
 
     def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
         """Answer as the extractive reader does."""
-        answer = self._turn(
-            prompt, lambda: super(CountingReader, self).generate(prompt, max_tokens=max_tokens)
-        )
-        self.replies.append(answer)
+        self.replies.append(answer := self._turn(prompt, super().generate, prompt, max_tokens=max_tokens))
         return answer
 
     def generate_many(
@@ -77,16 +76,16 @@ class CountingReader(ExtractiveGenerator):
 
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
         """Choose as the extractive reader does."""
-        chosen = self._turn(prompt, lambda: super(CountingReader, self).choose_scored(prompt, choices))
+        chosen = self._turn(prompt, super().choose_scored, prompt, choices)
         self.replies.append(chosen.answer)
         return chosen
 
-    def _turn(self, prompt: Prompt, reply: Callable[[], T]) -> T:
+    def _turn(self, prompt: Prompt, reply: Callable[..., T], *args: Any, **options: Any) -> T:
         self.prompts.append(prompt)
-        if self._fails_at is not None and len(self.prompts) > self._fails_at:
+        if len(self.prompts) > self._fails_at:
             self.failed = True
             raise self._error
-        return reply()
+        return reply(*args, **options)
 
 
 def check_controller(
@@ -97,35 +96,25 @@ def check_controller(
     index: CorpusIndex | None = None,
     questions: int = 6,
     budgets: Sequence[int] = (60, 200),
-    limits: Limits = Limits(steps=4, tokens=6000),  # noqa: B008  # frozen
+    limits: Limits = _LIMITS,
     seed: int = 0,
     replay: Replay | None = None,
 ) -> None:
     """Run a controller on the bundled demo with a reader that needs no model, and check what it must keep.
 
-    In a test of a controller::
-
-        from mio_rag.testing import check_controller
-
-        def test_promises():
-            check_controller(lambda setup: MyController("mine", setup), name="mine")
-
-    Checked is that every attempt returns an `Outcome` with a reply or an error; that evidence, steps, tokens
-    and time keep their limits; that costs hold all that the reader was asked, and add up by part and over the
-    trace; that the same seed makes the same trace, in any order of questions and with remembered replies;
-    that a failing reader gives an error with what was spent until then; that an unexpected exception is
-    raised, or named in the trace or the error; that a trace survives JSON and a file, and that its decisions
-    can be made again.
-
-    `AssertionError` lists every case that failed, with its question and trace.
+    Every attempt returns an `Outcome` with a reply or an error. Evidence, steps, tokens and time keep their
+    limits. Costs hold all that the reader was asked, and add up by part and over the trace. The same seed
+    makes the same trace, in any order of questions and with stored replies. A failing reader gives an error
+    with what was spent until then; an unexpected exception is raised, or named in the trace or the error. A
+    trace survives JSON and a file, and its decisions can be made again.
 
     make: ``make(setup) -> controller``, see `mio_rag.policies.setup`. Called anew for every run.
-    dataset, index: other questions and passages, given together; by default the bundled demo, indexed by
-        TF-IDF.
+    dataset, index: other questions and passages, given together; default: the demo, indexed by TF-IDF.
     questions: how many of them, >= 1; one more, with options, is made of the first that has an answer.
     budgets: token budgets of the evidence, >= 1.
-    replay: for traces of the controller's own kind: makes the decisions again. Those of a decision process
-        have one; of other kinds, without it, only the sums are checked.
+    replay: makes the decisions of a trace again. Default: that of decision processes, for their traces.
+
+    Raises `AssertionError` with every case that failed, its question and its trace.
     """
     if (dataset is None) != (index is None):
         raise InputError("dataset and index belong together: give both, or neither for the demo")
@@ -133,8 +122,12 @@ def check_controller(
         raise InputError(f"questions={questions} and budgets={list(budgets)} must be >= 1")
     if dataset is None or index is None:
         dataset, index = _demo()
-    suite = _Suite(make, index, _asked(dataset, questions), tuple(budgets), limits, seed, replay)
-    suite.run()
+    suite = _Suite(make, index, limits, seed, replay)
+    runs = [(question, budget) for budget in budgets for question in _asked(dataset, questions)]
+    first = {run: suite.ordinary(*run) for run in runs}
+    suite.again([(run, before) for run in reversed(runs) if (before := first[run]) is not None])
+    suite.limited(runs[0][0], min(budgets), max(budgets))
+    suite.failing(runs[0][0], max(budgets))
     if suite.failed:
         listed = "\n".join(f"{k}. {text}" for k, text in enumerate(suite.failed, start=1))
         raise AssertionError(
@@ -153,11 +146,11 @@ def _asked(dataset: Dataset, count: int) -> tuple[Question, ...]:
     chosen = dataset.questions[:count]
     answered = [q for q in dataset.questions if q.answers and not q.choices]
     if answered:
-        first = answered[0]
-        others = dict.fromkeys(q.answers[0] for q in answered[1:] if q.answers[0] not in first.answers)
-        options = (*list(others)[:2], first.answers[0])
-        if len(options) > 1:
-            chosen = (*chosen, replace(first, id=f"{first.id} with options", choices=options))
+        first, *others = answered
+        wrong = dict.fromkeys(q.answers[0] for q in others if q.answers[0] not in first.answers)
+        if options := list(wrong)[:2]:
+            choices = (*options, first.answers[0])
+            chosen = (*chosen, replace(first, id=f"{first.id} with options", choices=choices))
     return chosen
 
 
@@ -167,159 +160,123 @@ class _Suite:
 
     make: Make
     index: CorpusIndex
-    questions: tuple[Question, ...]
-    budgets: tuple[int, ...]
     limits: Limits
     seed: int
     replay: Replay | None
     checked: int = 0
     failed: list[str] = field(default_factory=list)
 
-    def run(self) -> None:
-        runs = [(question, budget) for budget in self.budgets for question in self.questions]
-        first = {run: self._ordinary(*run) for run in runs}
-        self._again(runs, first)
-        self._limited()
-        self._failing()
-
-    def _controller(self, limits: Limits | None = None) -> Controller:
+    def controller(self, limits: Limits | None = None) -> Controller:
         settings = ControlSettings(limits=limits or self.limits)
         return self.make(Setup(settings, Retriever(self.index, pool=12), Selector(), seed=self.seed))
 
-    def _note(self, what: str, wrong: Sequence[str], trace: Trace | None = None) -> None:
+    def note(self, what: str, wrong: Sequence[str], trace: Trace | None = None) -> None:
         """Count a case, and keep what is wrong with it."""
         self.checked += 1
         if wrong:
             shown = "" if trace is None else f"\n  {json.dumps(trace.to_dict(), default=str)}"
             self.failed.append(f"{what}: {'; '.join(wrong)}{shown}")
 
-    def _attempt(
-        self,
-        what: str,
-        controller: Controller,
-        question: Question,
-        budget: int,
-        reader: CountingReader,
-        replies: Replies | None = None,
-    ) -> Outcome | None:
-        """One attempt; None where it raised or returned something else, which is noted."""
+    def attempt(self, what: str, controller: Controller, *asked: Any) -> Outcome | None:
+        """Attempt a question; None where it raised or returned something else, which is noted."""
         try:
-            found = controller.attempt(question, reader, budget, replies)
+            found = controller.attempt(*asked)
         except Exception as error:  # a MioRagError makes a failure, and this reader raises no other
-            self._note(what, [f"raised {type(error).__name__}: {error}"])
+            self.note(what, [f"raised {type(error).__name__}: {error}"])
             return None
         if not isinstance(found, Outcome):
-            self._note(what, [f"returned a {type(found).__name__}, no Outcome"])
+            self.note(what, [f"returned a {type(found).__name__}, no Outcome"])
             return None
         return found
 
-    def _ordinary(self, question: Question, budget: int) -> dict[str, Any] | None:
+    def ordinary(self, question: Question, budget: int) -> dict[str, Any] | None:
         """A run in which nothing is expected to go wrong; its trace as plain data."""
         what = f"question '{question.id}', budget {budget}"
-        reader, controller = CountingReader(), self._controller()
-        found = self._attempt(what, controller, question, budget, reader)
+        reader, controller = CountingReader(), self.controller()
+        found = self.attempt(what, controller, question, reader, budget)
         if found is None:
             return None
+        known = set(self.index.ids)
+        evidence = [[p for p in prompt.passages if p.id in known] for prompt in reader.prompts]
+        read = [found.selection.passages] if found.selection is not None else []
+        used = reader.count([render_context(passages) for passages in [*read, *evidence]])
         wrong = [
             *_reply_problems(controller, question, found),
-            *self._budget_problems(found, budget, reader),
+            *(f"{max(used)} tokens of evidence were read, {budget} are the budget" for _ in [0]
+              if max(used, default=0) > budget),
             *_limit_problems(found, self.limits),
             *_cost_problems(found, reader),
             *_trace_problems(found.trace, self.replay),
-        ]
-        self._note(what, wrong, found.trace)
+        ]  # fmt: skip
+        if found.trace.budget > budget:
+            wrong.append(f"the trace has budget {found.trace.budget}, {budget} was given")
+        self.note(what, wrong, found.trace)
         plain: dict[str, Any] = _timeless(found.trace.to_dict())
         return plain
 
-    def _budget_problems(self, found: Outcome, budget: int, reader: CountingReader) -> Iterator[str]:
-        if found.selection is not None:
-            used = reader.count([render_context(found.selection.passages)])[0]
-            if used > budget:
-                yield f"{used} tokens of evidence were selected, {budget} are the budget"
-        if found.trace.budget > budget:
-            yield f"the trace has budget {found.trace.budget}, {budget} was given"
-        known = set(self.index.ids)
-        for prompt in reader.prompts:
-            read = reader.count([render_context(p for p in prompt.passages if p.id in known)])[0]
-            if read > budget:
-                yield f"a prompt held {read} tokens of evidence, {budget} are the budget"
-                return
-
-    def _again(
-        self, runs: Sequence[tuple[Question, int]], first: dict[tuple[Question, int], dict[str, Any] | None]
-    ) -> None:
-        """One controller for all questions, in the other order, then with remembered replies."""
-        controller = self._controller()
-        for question, budget in reversed(runs):
-            before = first[question, budget]
-            if before is None:
-                continue
+    def again(self, runs: Sequence[tuple[tuple[Question, int], dict[str, Any]]]) -> None:
+        """One controller for all questions, in the other order, then with stored replies."""
+        controller = self.controller()
+        for (question, budget), before in runs:
             reader, replies = CountingReader(), Replies()
             for turn in ("again, after other questions", "again, with remembered replies"):
                 what = f"question '{question.id}', budget {budget}, {turn}"
-                found = self._attempt(what, controller, question, budget, reader, replies)
+                found = self.attempt(what, controller, question, reader, budget, replies)
                 if found is not None:
                     now = _timeless(found.trace.to_dict())
                     differ = [key for key in now if now[key] != before.get(key)]
                     wrong = [f"with the same seed, other {', '.join(differ)} than the first time"]
-                    self._note(what, wrong if differ else [], found.trace)
+                    self.note(what, wrong if differ else [], found.trace)
 
-    def _limited(self) -> None:
+    def limited(self, question: Question, least: int, most: int) -> None:
         """Limits that are reached at once."""
-        question = self.questions[0]
-        changes: list[dict[str, Any]] = [{"steps": 0}, {"seconds": 1e-9}]
-        changes += [{"tokens": tokens} for tokens in (1, 500, 1000)]
-        for change in changes:
+        changes: list[tuple[dict[str, Any], int]] = [({"steps": 0}, most), ({"seconds": 1e-9}, most)]
+        for change, budget in (*changes, *(({"tokens": tokens}, least) for tokens in (1, 500, 1000))):
             limits, reader = self.limits.replace(**change), CountingReader()
-            budget = min(self.budgets) if "tokens" in change else max(self.budgets)
             what = f"question '{question.id}', {limits}"
-            found = self._attempt(what, self._controller(limits), question, budget, reader)
+            found = self.attempt(what, self.controller(limits), question, reader, budget)
             if found is None:
                 continue
             wrong = [*_limit_problems(found, limits), *_trace_problems(found.trace, self.replay)]
             if "tokens" in change:
                 wrong += _cost_problems(found, reader)
             taken = [step for step in found.trace.steps if step.dropped is None and step.calls]
-            if len(taken) > 1 and limits.seconds < 1:  # the answer alone
+            if "seconds" in change and len(taken) > 1:  # the answer alone
                 wrong.append(f"{len(taken)} steps were taken after the time limit")
-            self._note(what, wrong, found.trace)
+            self.note(what, wrong, found.trace)
 
-    def _failing(self) -> None:
+    def failing(self, question: Question, budget: int) -> None:
         """A reader that fails at its first, second or third reply, an unplanned error, a budget of 0."""
-        question, budget = self.questions[0], max(self.budgets)
         for k in range(3):
             what = f"question '{question.id}', a reader that fails at reply {k + 1}"
-            reader = CountingReader(fails_at=k, error=GenerationError("the reader broke"))
-            found = self._attempt(what, self._controller(), question, budget, reader)
+            reader, controller = CountingReader(fails_at=k), self.controller()
+            found = self.attempt(what, controller, question, reader, budget)
             if found is not None:
                 wrong = [*_cost_problems(found, reader), *_trace_problems(found.trace, self.replay)]
                 if reader.failed and found.error is None and found.trace.answer == "":
                     wrong.append("an empty answer hides the failure")
-                wrong += _reply_problems(self._controller(), question, found)
-                self._note(what, wrong, found.trace)
-        what = f"question '{question.id}', an unplanned error"
-        reader = CountingReader(fails_at=0, error=_UnplannedError("a bug"))
-        wrong = []
+                self.note(what, [*wrong, *_reply_problems(controller, question, found)], found.trace)
+        reader, wrong = CountingReader(fails_at=0, error=_UnplannedError("a bug")), []
         try:
-            found = self._controller().attempt(question, reader, budget)
+            found = self.controller().attempt(question, reader, budget)
         except _UnplannedError:
             pass
         except Exception as error:
             wrong = [f"raised {type(error).__name__} in its place: {error}"]
         else:
-            dropped = [step.dropped or "" for step in found.trace.steps] if isinstance(found, Outcome) else []
-            texts = (*dropped, str(getattr(found, "error", None)))
+            steps = found.trace.steps if isinstance(found, Outcome) else ()
+            texts = [str(getattr(found, "error", None)), *(step.dropped or "" for step in steps)]
             if reader.failed and not any(_UnplannedError.__name__ in why for why in texts):
                 wrong = ["it was swallowed"]
-        self._note(what, wrong)
+        self.note(f"question '{question.id}', an unplanned error", wrong)
         wrong = ["InputError was not raised"]
         try:
-            self._controller().attempt(question, CountingReader(), 0)
+            self.controller().attempt(question, CountingReader(), 0)
         except InputError:
             wrong = []
         except Exception as error:
             wrong = [f"raised {type(error).__name__} instead of InputError: {error}"]
-        self._note("budget 0", wrong)
+        self.note("budget 0", wrong)
 
 
 def _reply_problems(controller: Controller, question: Question, found: Outcome) -> Iterator[str]:
@@ -341,10 +298,8 @@ def _reply_problems(controller: Controller, question: Question, found: Outcome) 
         yield f"an answer, and the trace has {trace.ended!r}, {trace.error!r}"
     if (trace.answer, trace.choice) != (found.reply.answer.text, found.reply.choice):
         yield f"the trace has {(trace.answer, trace.choice)}, the reply is another"
-    if question.choices and found.reply.choice not in range(len(question.choices)):
+    if found.reply.choice not in (range(len(question.choices)) if question.choices else (None,)):
         yield f"choice {found.reply.choice} among {len(question.choices)} options"
-    if not question.choices and found.reply.choice is not None:
-        yield f"choice {found.reply.choice} of a question without options"
 
 
 def _limit_problems(found: Outcome, limits: Limits) -> Iterator[str]:
@@ -353,16 +308,16 @@ def _limit_problems(found: Outcome, limits: Limits) -> Iterator[str]:
     if len(asking) - 1 > limits.steps:  # the answer is none
         yield f"{len(asking) - 1} steps asked a model, {limits.steps} are the limit"
     total = found.costs.total()
-    if total.prompt_tokens + total.completion_tokens > limits.tokens:
-        yield f"{total.prompt_tokens + total.completion_tokens} tokens, {limits.tokens} are the limit"
+    if (tokens := total.prompt_tokens + total.completion_tokens) > limits.tokens:
+        yield f"{tokens} tokens, {limits.tokens} are the limit"
 
 
 def _cost_problems(found: Outcome, reader: CountingReader) -> Iterator[str]:
     """Where the costs differ from the reader's record, or do not add up."""
-    total = found.costs.total()
-    tokens_in = sum(answer.prompt_tokens for answer in reader.replies)
-    tokens_out = sum(answer.completion_tokens for answer in reader.replies)
-    recorded = (len(reader.replies), tokens_in, tokens_out)
+    total, replies = found.costs.total(), reader.replies
+    recorded = (
+        len(replies), sum(a.prompt_tokens for a in replies), sum(a.completion_tokens for a in replies),
+    )  # fmt: skip
     charged = (total.lm_calls, total.prompt_tokens, total.completion_tokens)
     # A prompt that comes up twice is asked once and counted twice.
     more = any(a > b for a, b in zip(recorded, charged, strict=True))
@@ -377,20 +332,16 @@ def _cost_problems(found: Outcome, reader: CountingReader) -> Iterator[str]:
         yield "seconds that are negative or not finite"
 
 
-_numbers = attrgetter("seconds", "lm_calls", "retrieval_calls", "prompt_tokens", "completion_tokens")
-
-
 def _trace_problems(trace: Trace, replay: Replay | None) -> Iterator[str]:
     """Where a trace does not add up, does not survive JSON, or cannot be made again."""
     yield from wrong_totals(trace)
     try:
         line = json.dumps(trace.to_dict(), allow_nan=False)
-        back = type(trace).from_dict(json.loads(line))
+        back, common = (kind.from_dict(json.loads(line)) for kind in (type(trace), Trace))
         with tempfile.TemporaryDirectory(prefix="mio-rag-trace-") as folder:
             file = Path(folder) / "traces.jsonl"
             append_traces(file, [trace])
             (filed,) = read_traces(file)
-        common = Trace.from_dict(json.loads(line))
     except (MioRagError, TypeError, ValueError) as error:
         yield f"the trace cannot be written and read back: {type(error).__name__}: {error}"
         return
@@ -398,13 +349,10 @@ def _trace_problems(trace: Trace, replay: Replay | None) -> Iterator[str]:
         yield "the trace comes back from JSON as another one"
     if common.question_id != trace.question_id or common.calls != trace.calls:
         yield "the trace, read as that of any controller, is another one"
+    # The settings show the kind: what the trace says it decided by may be wrong, or missing.
+    is_process = "signal" in back.about or {"model", "stop_at"} <= back.settings.keys()
     try:
-        if replay is not None:
-            wrong = replay(back)
-        else:
-            # The settings tell the kind: what the trace says it decided by may be wrong, or missing.
-            is_process = "signal" in back.about or {"model", "stop_at"} <= back.settings.keys()
-            wrong = replay_process(back) if is_process else []
+        wrong = replay(back) if replay is not None else replay_process(back) if is_process else []
     except Exception as error:  # the trace is wrong in a way that the replay does not foresee
         wrong = [f"{type(error).__name__}: {error}"]
     yield from (f"made again, {one}" for one in wrong)
@@ -413,5 +361,6 @@ def _trace_problems(trace: Trace, replay: Replay | None) -> Iterator[str]:
 def _timeless(data: Any) -> Any:
     """Plain data without what a clock measured."""
     if isinstance(data, dict):
-        return {key: _timeless(value) for key, value in data.items() if key not in _SECONDS}
+        timed = ("seconds", "latency_seconds")
+        return {key: _timeless(value) for key, value in data.items() if key not in timed}
     return [_timeless(value) for value in data] if isinstance(data, (list, tuple)) else data

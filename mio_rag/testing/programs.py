@@ -1,13 +1,12 @@
 """Selection programs for tests: random, hard, with shared segments, and with known answers.
 
-A random program combines a kind of pairwise matrix, of costs and of budget with, each at some probability,
-rows of every kind, soft rows and fixed items. All data are decimals with at most three places (five with
-segments), so that no sum lies near a tolerance and exact solvers must agree to the last digit they promise.
+Data of random programs are decimals with at most three places (five with segments), so that no sum lies near
+a tolerance and exact solvers must agree to the last digit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -35,9 +34,10 @@ from mio_rag.formulations.rows import (
 FloatArray = NDArray[np.float64]
 
 PAIRS = ("none", "mixed", "penalties", "few benefits", "gram", "duplicates", "ties")
+COSTS = ("integer", "decimal", "some zero", "equal", "large")
+SHARING = ("windows", "titles", "versions", "nested", "anyhow")
 #: Sizes of numbers that solvers must be right for.
 SCALES = tuple(10.0**k for k in range(-10, 11, 2))
-COSTS = ("integer", "decimal", "some zero", "equal", "large")
 
 
 def random_program(rng: np.random.Generator, n_max: int = 10) -> SelectionProgram:
@@ -50,16 +50,23 @@ def random_program(rng: np.random.Generator, n_max: int = 10) -> SelectionProgra
     rows = _rows(rng, n)
     soft = []
     if rng.random() < 0.15:  # a source cap and coverage that may be broken at a price
-        labels = [str(s) for s in rng.choice(["a", "b", "c", ""], n)]
+        labels = _labels(rng, n)
         kinds = [*source_caps(labels, 1), *coverage_rows(labels)]
         soft = [SoftRow(row, round(float(rng.random()), 3)) for row in kinds[:3]]
-    program = SelectionProgram(linear, pairwise, costs, _budget(rng, costs), rows, fixed.astype(np.int8))
+    total, kind = float(costs.sum()), rng.random()
+    if kind < 0.6:
+        budget = round(total * float(rng.random()), 3)
+    elif kind < 0.85:  # met exactly, if only up to rounding: 0.1 + 0.2 against 0.3
+        budget = round(float(costs[rng.random(costs.size) < 0.5].sum()), 3)
+    else:
+        budget = [0.0, -1.0, total + 1.0][int(rng.integers(3))]
+    program = SelectionProgram(linear, pairwise, costs, budget, rows, fixed.astype(np.int8))
     priced = with_soft_rows(program, soft)
     return priced if priced.n <= n_max else program
 
 
 def at_scale(program: SelectionProgram, values: float, costs: float, rows: float) -> SelectionProgram:
-    """The program with its values, its costs and its rows multiplied: the same selections are best."""
+    """Multiply the values, costs and rows of a program: the same selections are best."""
     shared = program.segments
     return replace(
         program,
@@ -76,7 +83,7 @@ def at_scale(program: SelectionProgram, values: float, costs: float, rows: float
 
 
 def hard_program(rng: np.random.Generator, n: int = 120) -> SelectionProgram:
-    """Dense pairs of both signs, a third of the total cost: nothing proves 120 items in seconds."""
+    """Draw dense pairs of both signs; no solver proves 120 items in seconds."""
     pairwise = _symmetric(rng.normal(size=(n, n)))
     costs = rng.integers(1, 50, n).astype(np.float64)
     return SelectionProgram(3 * rng.random(n), pairwise, costs, float(costs.sum() // 3))
@@ -85,6 +92,10 @@ def hard_program(rng: np.random.Generator, n: int = 120) -> SelectionProgram:
 def _symmetric(raw: FloatArray) -> FloatArray:
     upper = np.triu(np.round(raw, 3), 1)
     return upper + upper.T
+
+
+def _labels(rng: np.random.Generator, n: int) -> list[str]:
+    return [str(s) for s in rng.choice(["a", "b", "c", ""], n)]
 
 
 def _values(rng: np.random.Generator, n: int, kind: str) -> tuple[FloatArray, FloatArray]:
@@ -114,22 +125,10 @@ def _values(rng: np.random.Generator, n: int, kind: str) -> tuple[FloatArray, Fl
 def _costs(rng: np.random.Generator, n: int, kind: str) -> FloatArray:
     if kind == "decimal":
         return np.round(rng.random(n) * 10, int(rng.integers(1, 4)))
-    if kind == "some zero":
-        return rng.integers(0, 4, n).astype(np.float64)
     if kind == "equal":
         return np.full(n, float(rng.choice([1.0, 7.0, 0.1])))
-    return rng.integers(1, 1_000_000 if kind == "large" else 60, n).astype(np.float64)
-
-
-def _budget(rng: np.random.Generator, costs: FloatArray) -> float:
-    """Mostly a share of the total; or exactly what some items cost, zero, below zero, more than all."""
-    total = float(costs.sum())
-    kind = rng.random()
-    if kind < 0.6:
-        return round(total * float(rng.random()), 3)
-    if kind < 0.85:  # met exactly, if only up to rounding: 0.1 + 0.2 against 0.3
-        return round(float(costs[rng.random(costs.size) < 0.5].sum()), 3)
-    return [0.0, -1.0, total + 1.0][int(rng.integers(3))]
+    low, high = {"some zero": (0, 4), "large": (1, 1_000_000)}.get(kind, (1, 60))
+    return rng.integers(low, high, n).astype(np.float64)
 
 
 def _rows(rng: np.random.Generator, n: int) -> tuple[LinearConstraint, ...]:
@@ -138,9 +137,19 @@ def _rows(rng: np.random.Generator, n: int) -> tuple[LinearConstraint, ...]:
         low, high = sorted(int(k) for k in rng.integers(0, n + 1, 2))
         rows += passage_count(n, low if rng.random() < 0.6 else None, high if rng.random() < 0.6 else None)
     if rng.random() < 0.25:
-        sources = [str(s) for s in rng.choice(["a", "b", "c", ""], n)]
-        rows += source_caps(sources, int(rng.integers(0, 3)))
-    rows += _side_rows(rng, n)
+        rows += source_caps(_labels(rng, n), int(rng.integers(0, 3)))
+    ids, labels = [str(k) for k in range(n)], _labels(rng, n)
+    if rng.random() < 0.1:
+        rows += share_rows(labels, float(rng.choice([0.25, 1 / 3, 0.5, 0.8])))
+    if rng.random() < 0.15:
+        rows += coverage_rows(labels, int(rng.integers(1, 3)))
+    if rng.random() < 0.15:
+        rows += change_rows(ids, [i for i in ids if rng.random() < 0.4], int(rng.integers(0, 4)))
+    if n > 1 and rng.random() < 0.2:
+        pairs = np.argwhere(np.triu(rng.random((n, n)) < 0.3, 1))
+        rows += conflict_rows(ids, [(int(i), int(j)) for i, j in pairs])
+    if n > 1 and rng.random() < 0.15:
+        rows += need_rows(ids, {i: [str(rng.choice([*ids, "gone"]))] for i in ids if rng.random() < 0.3})
     for k in range(int(rng.integers(1, 3)) if rng.random() < 0.25 else 0):
         sides = np.sort(np.round(rng.normal(0, 2, 2), 3))
         lower = float(sides[0]) if rng.random() < 0.3 else -np.inf
@@ -149,30 +158,8 @@ def _rows(rng: np.random.Generator, n: int) -> tuple[LinearConstraint, ...]:
     return tuple(rows)
 
 
-def _side_rows(rng: np.random.Generator, n: int) -> list[LinearConstraint]:
-    ids = [str(k) for k in range(n)]
-    labels = [str(s) for s in rng.choice(["a", "b", "c", ""], n)]
-    rows: list[LinearConstraint] = []
-    if rng.random() < 0.1:
-        rows += share_rows(labels, float(rng.choice([0.25, 1 / 3, 0.5, 0.8])))
-    if rng.random() < 0.15:
-        rows += coverage_rows(labels, int(rng.integers(1, 3)))
-    if rng.random() < 0.15:
-        previous = [i for i in ids if rng.random() < 0.4]
-        rows += change_rows(ids, previous, int(rng.integers(0, 4)))
-    if n > 1 and rng.random() < 0.2:
-        pairs = np.argwhere(np.triu(rng.random((n, n)) < 0.3, 1))
-        rows += conflict_rows(ids, [(int(i), int(j)) for i, j in pairs])
-    if n > 1 and rng.random() < 0.15:
-        rows += need_rows(ids, {i: [str(rng.choice([*ids, "gone"]))] for i in ids if rng.random() < 0.3})
-    return rows
-
-
-SHARING = ("windows", "titles", "versions", "nested", "anyhow")
-
-
 def random_shared_program(rng: np.random.Generator, n_max: int = 10) -> SelectionProgram:
-    """A program of `random_program` with segments: cost moves from the items to what they share.
+    """Draw a program of `random_program` with segments: cost moves from the items to what they share.
 
     Items share segments as windows, titles, versions or nested passages do, or at random. Some items need
     none, some segments have no users, some cost nothing; half of the programs have prices of segments.
@@ -180,16 +167,24 @@ def random_shared_program(rng: np.random.Generator, n_max: int = 10) -> Selectio
     program = random_program(rng, n_max)
     needs = _needs(rng, program.n, str(rng.choice(SHARING)))
     largest = float(program.costs.max(initial=1.0)) or 1.0
-    whole = bool(np.all(program.costs % 1 == 0))
-    costs = np.round(rng.random(needs.shape[1]) * largest * float(rng.choice([0.2, 1.0])), 0 if whole else 2)
+    places = 0 if np.all(program.costs % 1 == 0) else 2
+    costs = np.round(rng.random(needs.shape[1]) * largest * float(rng.choice([0.2, 1.0])), places)
     if rng.random() < 0.2:
         costs *= rng.random(costs.size) < 0.5
     prices = np.zeros(costs.size)
     if rng.random() < 0.2:
         prices = np.round(rng.random(costs.size) * float(rng.choice([0.1, 1.0])), 3)
-    kept = np.round(program.costs * float(rng.choice([0.0, 0.3, 1.0])), 0 if whole else 2)
+    kept = np.round(program.costs * float(rng.choice([0.0, 0.3, 1.0])), places)
     shared = Segments(costs, needs, prices)
-    program = replace(program, costs=kept, segments=shared, budget=_shared_budget(rng, kept, shared))
+    total, kind = float(kept.sum() + costs.sum()), rng.random()
+    if kind < 0.5:
+        chosen = rng.random(kept.size) < rng.random()
+        budget = round(float(kept[chosen].sum()) + shared.cost(chosen), 3)
+    elif kind < 0.9:
+        budget = round(total * float(rng.random()), 3)
+    else:
+        budget = [0.0, -1.0, total + 1.0][int(rng.integers(3))]
+    program = replace(program, costs=kept, segments=shared, budget=budget)
     if rng.random() < 0.4 and program.segments is not None:
         price = float(10.0 ** -int(rng.integers(1, 4)))
         program = with_token_price(program, round(price / max(1.0, 10.0 ** np.ceil(np.log10(largest))), 5))
@@ -216,16 +211,7 @@ def _needs(rng: np.random.Generator, n: int, kind: str) -> NDArray[np.bool_]:
     return np.ascontiguousarray(needs[rng.permutation(n)][:, rng.permutation(needs.shape[1])])
 
 
-def _shared_budget(rng: np.random.Generator, costs: NDArray[np.float64], shared: Segments) -> float:
-    total = float(costs.sum() + shared.costs.sum())
-    kind = rng.random()
-    if kind < 0.5:
-        chosen = rng.random(costs.size) < rng.random()
-        return round(float(costs[chosen].sum()) + shared.cost(chosen), 3)
-    if kind < 0.9:
-        return round(total * float(rng.random()), 3)
-    return [0.0, -1.0, total + 1.0][int(rng.integers(3))]
-
+# Known answers ----------------------------------------------------------------------------------------------
 
 #: What an exact solver owes. "proof": the proven optimum. "selection": the best selection, proven or with a
 #: message why not. "honesty": the same, or limit="precision" where numbers lie too far apart for floating
@@ -237,9 +223,9 @@ Demand = Literal["proof", "selection", "honesty", "bound"]
 class Case:
     """A program and its answer.
 
-    `optimum` is by hand; None where it is left to enumeration, or nothing is feasible. `selected` is the only
-    optimal selection; None where there are several, or none at all. `plain` says that every solver has to
-    take it: numbers of few digits and ordinary size.
+    optimum: by hand; None: by enumeration, or nothing is feasible.
+    selected: the only optimal selection; None: there are several, or none.
+    plain: every solver has to take it: numbers of few digits and ordinary size.
     """
 
     name: str
@@ -272,14 +258,14 @@ def _row(
 
 
 def knapsack() -> SelectionProgram:
-    """Problem P01 of the Florida State collection: ten items, optimum 309."""
+    """Return problem P01 of the Florida State collection: ten items, optimum 309."""
     values, weights = [92, 57, 49, 68, 60, 43, 67, 84, 87, 72], [23, 31, 29, 44, 53, 38, 63, 85, 89, 82]
     return _program(values, weights, 165)
 
 
 def known_cases() -> tuple[Case, ...]:
     """Return programs with known answers; each caught a solver out, or could."""
-    return (*_small(), *_infeasible(), *_sizes(), *_giants(), *_digits(), *_far_apart(), *_beyond_products())
+    return (*_small(), *_infeasible(), *_hard_numbers(), *_far_apart(), *_beyond_products())
 
 
 def _small() -> Iterable[Case]:
@@ -313,36 +299,31 @@ def _small() -> Iterable[Case]:
     return (Case(name, program, optimum, selected) for name, program, optimum, selected in table)
 
 
-def _infeasible() -> Iterable[Case]:
-    contradiction = [*passage_count(2, minimum=2), _row([1, 0], upper=0)]
-    table = (
-        ("negative budget", _program([1.0], [0], -1)),
-        ("negative budget, no items", _program([], [], -1)),
-        ("row without items", _program([], [], 1, rows=[_row([], lower=1)])),
-        ("row without coefficients", _program([1.0], [1], 1, rows=[_row([0], upper=-1)])),
-        ("contradictory rows", _program([1.0, 1.0], [1, 1], 5, rows=contradiction)),
-        ("fixed beyond the budget", _program([1.0, 1.0], [3, 3], 5, fixed=[1, 1])),
-        ("count beyond the budget", _program([1.0] * 3, [2] * 3, 5, rows=passage_count(3, minimum=3))),
-    )
-    huge = Case("negative budget, huge costs", _program([0.0], [5e59], -1), plain=False)
-    return (*(Case(name, program) for name, program in table), huge)
+def _infeasible() -> Iterator[Case]:
+    both = [*passage_count(2, minimum=2), _row([1, 0], upper=0)]
+    table = {
+        "negative budget": _program([1.0], [0], -1),
+        "negative budget, no items": _program([], [], -1),
+        "row without items": _program([], [], 1, rows=[_row([], lower=1)]),
+        "row without coefficients": _program([1.0], [1], 1, rows=[_row([0], upper=-1)]),
+        "contradictory rows": _program([1.0, 1.0], [1, 1], 5, rows=both),
+        "fixed beyond the budget": _program([1.0, 1.0], [3, 3], 5, fixed=[1, 1]),
+        "count beyond the budget": _program([1.0] * 3, [2] * 3, 5, rows=passage_count(3, minimum=3)),
+    }
+    yield from (Case(name, program) for name, program in table.items())
+    yield Case("negative budget, huge costs", _program([0.0], [5e59], -1), plain=False)
 
 
-def _sizes() -> Iterable[Case]:
-    """What is proven and what is feasible is relative to the numbers."""
+def _hard_numbers() -> Iterator[Case]:
+    # What is proven and what is feasible is relative to the numbers.
     small = [4e-7, 4e-7, 4e-7]
-    row = _row(small, upper=5e-7)
-    return (
-        Case("values of a hundred millionth", _program([3e-8, 2e-8, 2e-8], [3, 2, 2], 4), 4e-8, (1, 2)),
-        Case("costs below a millionth", _program([1, 1, 1], small, 5e-7), 1.0),
-        Case("a row below a millionth", _program([1, 1, 1], [1, 1, 1], 9, rows=[row]), 1.0),
-    )
-
-
-def _giants() -> Iterable[Case]:
-    """What cannot be chosen must not decide the scale of what can."""
+    yield Case("values of a hundred millionth", _program([3e-8, 2e-8, 2e-8], [3, 2, 2], 4), 4e-8, (1, 2))
+    yield Case("costs below a millionth", _program([1, 1, 1], small, 5e-7), 1.0)
+    below = [_row(small, upper=5e-7)]
+    yield Case("a row below a millionth", _program([1, 1, 1], [1, 1, 1], 9, rows=below), 1.0)
+    # What cannot be chosen must not decide the scale of what can.
     pair, benefit = [(0, 1, 5e198)], [(0, 1, -1.0)]
-    table: tuple[tuple[SelectionProgram, tuple[int, ...]], ...] = (
+    giants: list[tuple[SelectionProgram, tuple[int, ...]]] = [
         (_program([1.0, 1.0], [0.5, 6.2e209], 0.749), (0,)),
         (_program([1.0, 1.0], [1.0, 6.2e209], 0.0), ()),
         (_program([0.5, 1.0], [0.0, 0.0], 0.0, pair), (1,)),
@@ -350,28 +331,20 @@ def _giants() -> Iterable[Case]:
         (_program([1.0, 3e-8, 2e-8, 2e-8], [100, 3, 2, 2], 4), (2, 3)),
         (_program([3e-8, 2e-8, 2e-8], [3, 2, 2], 4, benefit), (1, 2)),
         (_program([5e220], [6.8e-257], 1.0), (0,)),
-    )
-    return _selections("giants", table)
-
-
-def _digits() -> Iterable[Case]:
-    """Costs of many digits, beside values that differ little or a budget that is met exactly."""
+    ]
+    # Costs of many digits, with values that differ little or a budget that is met exactly.
     values = [1.5456e-10, 1.05043e-7, 2.27215e-12, 7.94716e-11, 4.6855357e-6]
     twice, thrice = 8188402.522009669, 14487173.692786334
-    costs = [twice, thrice, twice, 4619098.858569557, thrice]
     exactly = [5174913993.137038, 7762370989.705557, 10349827986.274076]
-    table = (
-        (_program(values, costs, 24565207.566029005), (0, 4)),
+    digits: list[tuple[SelectionProgram, tuple[int, ...]]] = [
+        (_program(values, [twice, thrice, twice, 4619098.858569557, thrice], 24565207.566029005), (0, 4)),
         (_program([3.2e-4, 3.8e-4, 5.8e-5], exactly, 23287112969.11667), (0, 1, 2)),
         # relative to large values too, a gain of a hundred millionth is one
         (_program([2.8e9, 71.0, 40.0], [1.0, 1.0, 1.0], 2.0), (0, 1)),
-    )
-    return _selections("many digits", table)
-
-
-def _selections(name: str, table: Iterable[tuple[SelectionProgram, tuple[int, ...]]]) -> Iterable[Case]:
-    for k, (program, best) in enumerate(table):
-        yield Case(f"{name} {k}", program, None, best, "selection", plain=False)
+    ]
+    for name, table in (("giants", giants), ("many digits", digits)):
+        for k, (program, best) in enumerate(table):
+            yield Case(f"{name} {k}", program, None, best, "selection", plain=False)
 
 
 def _far_apart() -> Iterable[Case]:

@@ -25,7 +25,6 @@ from mio_rag.testing.programs import (
     random_shared_program,
 )
 
-#: A solver: a program and options go in, a result comes out.
 SolveFunction = Callable[[SelectionProgram, SolveOptions], SolveResult]
 _Judge = Callable[[SolveResult], str | None]
 
@@ -43,32 +42,21 @@ def check_solver(
 ) -> None:
     """Check a solver on programs with known answers, and against enumeration on random ones.
 
-    In a test of a back end::
-
-        from mio_rag.testing import check_solver
-
-        def test_conformance():
-            check_solver(my_backend.solve, name="mine", exact=True)
-
     Checked are known answers (ties, duplicates, fixed items, rows, decimals that just fit), infeasible
     programs, random ones with rows of all kinds, the same at eleven scales from 1e-10 to 1e10, numbers far
     larger than what is decided about, time limits, relative gaps, threads and seeds. Every result must be
-    consistent (`mio_rag.solvers.result.conclude` sees to that), and the program must be left as it was. Speed
-    is not checked. It takes seconds where a program of nine items takes milliseconds.
-
-    `AssertionError` lists every case that failed, with its program as JSON for ``mio-rag lab solve``.
+    consistent (`mio_rag.solvers.result.conclude` sees to that), and the program must stay unchanged.
 
     solve: ``solve(program, options) -> SolveResult``.
-    exact: whether it promises the optimum and its proof, given time. A heuristic may find less; but what it
-        finds must be feasible, its bound must hold, and it may call nothing optimal or infeasible that is
-        not.
-    programs: how many random programs at scale 1, >= 0; at other scales there are a fifth as many and at
-        least 66.
+    exact: it promises the optimum and its proof, given time. A heuristic may find less; but what it finds
+        must be feasible, its bound must hold, and it may call nothing optimal or infeasible that is not.
+    programs: random programs at scale 1, >= 0; at other scales a fifth as many, and at least 66.
     seed: >= 0; the same one draws the same programs.
     max_free: the largest number of items that are not fixed, where the solver has one, >= 12.
-    may_refuse: whether it may raise `InputError` where the numbers have many digits or are very large or
-        small.
-    segments: whether it takes programs with shared segments.
+    may_refuse: it may raise `InputError` where numbers have many digits or are very large or small.
+    segments: it takes programs with shared segments.
+
+    Raises `AssertionError` with every case that failed, and its program as JSON for ``mio-rag lab solve``.
     """
     asked = {"programs": programs, "seed": seed}
     problems = [f"{label}={value} must be >= 0" for label, value in asked.items() if value < 0]
@@ -81,12 +69,10 @@ def check_solver(
         if max_free is not None and trial.program.free.size > max_free:
             continue
         checked += 1
-        wrong = _complaint(solve, trial, may_refuse)
-        if wrong is not None:
-            failed.append(f"{trial.what}: {wrong}\n  {_shown(trial.program)}")
+        if (wrong := _complaint(solve, trial, may_refuse)) is not None:
+            failed.append(f"{len(failed) + 1}. {trial.what}: {wrong}\n  {_shown(trial.program)}")
     if failed:
-        listed = "\n".join(f"{k}. {text}" for k, text in enumerate(failed, start=1))
-        raise AssertionError(f"solver '{name}' fails {len(failed)} of {checked} cases:\n{listed}")
+        raise AssertionError(f"solver '{name}' fails {len(failed)} of {checked} cases:\n" + "\n".join(failed))
 
 
 def disagreement(
@@ -160,7 +146,7 @@ def malformed(program: SelectionProgram, claim: SolveResult) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """One call of the solver, and the judge of its result."""
+    """One call of a solver, and the judge of its result."""
 
     what: str
     program: SelectionProgram
@@ -188,7 +174,6 @@ def _complaint(solve: SolveFunction, trial: _Trial, may_refuse: bool) -> str | N
         return f"raised {type(error).__name__}: {error}"
     if json.dumps(trial.program.to_dict()) != before:
         _drawn.cache_clear()  # the next solver gets it as it was drawn
-        _drawn_shared.cache_clear()
         return "the program was changed"
     return malformed(trial.program, claim) or trial.judge(claim)
 
@@ -198,18 +183,16 @@ def _true(program: SelectionProgram) -> SolveResult:
     return registry.solve(program, "exhaustive")
 
 
-def _against(given: SelectionProgram, truth: SolveResult, exact: bool) -> _Judge:
-    return lambda claim: disagreement(given, truth, claim, exact)
-
-
 def _trials(exact: bool, programs: int, seed: int, segments: bool) -> Iterator[_Trial]:
+    def against(given: SelectionProgram, truth: SolveResult, owed: bool = exact) -> _Judge:
+        return lambda claim: disagreement(given, truth, claim, owed)
+
     for case in known_cases():
         yield _Trial(f"known answer, {case.name}", case.program, _known(case, exact), plain=case.plain)
-    for drawn in _drawn(programs, seed) + (_drawn_shared(programs, seed) if segments else ()):
-        judge = _against(drawn.program, drawn.truth, exact and drawn.provable)
-        yield _Trial(drawn.what, drawn.program, judge, plain=drawn.plain)
+    for what, given, truth, plain, provable in _drawn(programs, seed, segments):
+        yield _Trial(what, given, against(given, truth, exact and provable), plain=plain)
     given = knapsack()
-    judge = _against(given, _true(given), exact)
+    judge = against(given, _true(given))
     for threads, number in ((1, 0), (2, 1), (1, 2)):
         options = SolveOptions(threads=threads, seed=number)
         yield _Trial(f"threads={threads}, seed={number}", given, judge, options)
@@ -220,49 +203,35 @@ def _trials(exact: bool, programs: int, seed: int, segments: bool) -> Iterator[_
         yield _gap(seed)
 
 
-@dataclass(frozen=True, eq=False)
-class _Drawn:
-    """A random program, and its answer by enumeration."""
-
-    what: str
-    program: SelectionProgram
-    truth: SolveResult
-    plain: bool
-    provable: bool = True
-
-
-@lru_cache(maxsize=2)  # a caller who checks several solvers gives them the same programs
-def _drawn(programs: int, seed: int) -> tuple[_Drawn, ...]:
+@lru_cache(maxsize=4)  # a caller who checks several solvers gives them the same programs
+def _drawn(
+    programs: int, seed: int, segments: bool
+) -> tuple[tuple[str, SelectionProgram, SolveResult, bool, bool], ...]:
+    """Random programs: (what, program, its answer by enumeration, plain, provable)."""
     found = []
 
-    def add(what: str, given: SelectionProgram, *, plain: bool, provable: bool = True) -> None:
-        found.append(_Drawn(what, given, _true(given), plain, provable))
+    def add(what: str, given: SelectionProgram, *, plain: bool = False, provable: bool = True) -> None:
+        found.append((what, given, _true(given), plain, provable))
 
     for k in range(programs):
         add(f"random program {k}", random_program(np.random.default_rng([seed, 7, k]), 9), plain=True)
-    for k in range(max(66, programs // 5)):
+    scaled = range(max(66, programs // 5))
+    for k in scaled:
         rng = np.random.default_rng([seed, 19, k])
         given = at_scale(random_program(rng, 9), SCALES[k % len(SCALES)], *rng.choice(SCALES, 2))
-        add(f"random program {k} at another scale", given, plain=False)
+        add(f"random program {k} at another scale", given)
     for k in range(6):
         for penalty in (1e3, 1e5, 1e8, 1e11):
             given = _small_values(np.random.default_rng([seed, 31, k]), penalty)
-            # Whether such values are told apart from larger penalties is the back end's affair.
-            what = f"penalties of {penalty:g} times the values, {k}"
-            add(what, given, plain=False, provable=penalty < 1e4)
-    return tuple(found)
-
-
-@lru_cache(maxsize=2)
-def _drawn_shared(programs: int, seed: int) -> tuple[_Drawn, ...]:
-    found = []
-    for k in range(max(66, programs // 5)):
+            # Back ends may or may not resolve such values next to larger penalties.
+            add(f"penalties of {penalty:g} times the values, {k}", given, provable=penalty < 1e4)
+    for k in scaled if segments else ():
         rng = np.random.default_rng([seed, 23, k])
         given, what = random_shared_program(rng, 9), f"program {k} with segments"
-        found.append(_Drawn(what, given, _true(given), plain=True))
+        add(what, given, plain=True)
         if k % 2:
             given = at_scale(given, SCALES[k % len(SCALES)], *rng.choice(SCALES, 2))
-            found.append(_Drawn(f"{what} at another scale", given, _true(given), plain=False))
+            add(f"{what} at another scale", given)
     return tuple(found)
 
 
@@ -281,14 +250,15 @@ def _known(case: Case, exact: bool) -> _Judge:
 
     def judge(claim: SolveResult) -> str | None:
         other = f"items {claim.selected} selected, and only {case.selected} are optimal"
+        wrong = None
         if case.demand in ("honesty", "bound"):
             wrong = _dishonesty(given, truth, claim, exact)
-        elif case.demand == "selection":
-            wrong = other if exact and claim.selected != case.selected else None
-            if wrong is None and exact and not (claim.is_optimal or claim.message):
-                wrong = f"neither proven nor explained: {claim.certificate()}"
-        else:
+        elif case.demand == "proof":
             wrong = disagreement(given, truth, claim, owed)
+        elif exact and claim.selected != case.selected:
+            wrong = other
+        elif exact and not (claim.is_optimal or claim.message):
+            wrong = f"neither proven nor explained: {claim.certificate()}"
         if wrong is None and case.optimum is not None:
             wrong = _untrue(given, case.optimum, claim, rounding := 1e-9 * abs(case.optimum))
             if owed and (claim.objective is None or claim.objective < case.optimum - rounding):

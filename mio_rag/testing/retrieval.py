@@ -1,18 +1,31 @@
-"""The suite for selection methods: `check_method`."""
+"""The suites for selection methods and for stores: `check_method`, `check_store`."""
 
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mio_rag.context import RegexCounter
-from mio_rag.errors import InputError
+from mio_rag.entries import unit_rows
+from mio_rag.errors import InputError, MioRagError, Notice
+from mio_rag.filters import Filter
 from mio_rag.methods import Method, Order, make_methods
 from mio_rag.pool import Pool
+from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.selection.selector import Selector
+from mio_rag.stores.base import Store, StoreIndex
+from mio_rag.types import Passage
+
+
+def _report(what: str, failures: list[str]) -> None:
+    if failures:
+        listed = "\n".join(failures[:20])
+        raise AssertionError(f"{what} failed {len(failures)} checks:\n{listed}")
 
 
 def check_method(name: str | Order, *, pools: int = 20, seed: int = 0) -> None:
@@ -34,10 +47,7 @@ def check_method(name: str | Order, *, pools: int = 20, seed: int = 0) -> None:
         for budget in (1, 40, 10_000):
             for problem in _problems(method, bound, pool, budget):
                 failures.append(f"pool {case} of {len(pool)} passages, {budget} tokens: {problem}")
-    if failures:
-        raise AssertionError(
-            f"method '{method.name}' failed {len(failures)} checks:\n" + "\n".join(failures[:20])
-        )
+    _report(f"method '{method.name}'", failures)
 
 
 def _problems(method: Method, bound: Method, pool: Pool, budget: int) -> list[str]:
@@ -90,3 +100,66 @@ def _pool(rng: np.random.Generator, case: int, method: Method) -> Pool:
     spare = {"embeddings", "query_embedding", "titles", "dates", "links", "duplicates"} - set(method.needs)
     absent: dict[str, Any] = dict.fromkeys(spare)
     return replace(pool, **absent)
+
+
+def check_store(
+    store: Store,
+    embedder: Embedder | str = "minilm",
+    *,
+    question: str = "What is this about?",
+    where: Mapping[str, Any] | None = None,
+) -> None:
+    """Check that a store keeps what `mio_rag.Store` promises; raise `AssertionError` with every failed check.
+
+    Checked are the order of hits, the scale of their scores (larger is better), their vectors (made by this
+    embedder), a filter, a key that no passage has, and more hits asked for than there are.
+
+    where: a filter that some passages meet, but not all.
+    """
+    model = make_embedder(embedder) if isinstance(embedder, str) else embedder
+    vector = unit_rows(model.encode([question]))[0]
+    failures: list[str] = []
+
+    def found(k: int) -> list[Passage]:
+        try:
+            return list(store.search(question, vector, k, None))
+        except Exception as error:
+            failures.append(f"search(k={k}, where=None) raised {type(error).__name__}: {error}")
+            return []
+
+    hits = found(5)
+    if not hits and not failures:
+        failures.append("search found nothing")
+    if strange := [type(one).__name__ for one in hits if not isinstance(one, Passage)]:
+        raise AssertionError(f"search returned a {strange[0]}, expected Passage objects")
+    if len(hits) > 5:
+        failures.append(f"search(k=5) returned {len(hits)} passages")
+    if len({one.id for one in hits}) < len(hits):
+        failures.append("two hits have one id")
+    scores = [one.score for one in hits if one.score is not None]
+    if scores != sorted(scores, reverse=True):
+        failures.append(f"scores do not descend ({scores}): return similarities, larger is better")
+    if hits and all(one.vector is not None for one in hits):
+        cosine = unit_rows(np.array([one.vector for one in hits])) @ vector
+        if (np.diff(cosine) > 1e-3).any():
+            failures.append(f"hits are not in the order of their vectors ({cosine.round(4).tolist()})")
+    if hits and len(everything := found(10_000)) < len(hits):
+        failures.append(f"search(k=10000) returned {len(everything)} passages, search(k=5) {len(hits)}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Notice)
+            index = StoreIndex.of(store, model)
+            index.hits(question, 20)
+            if where is not None:
+                chosen = index.only(where).hits(question, 20)
+                if chosen is None or not all(map(Filter(where).holds, chosen.passages)):
+                    failures.append(f"nothing was found under the filter {dict(where)}")
+    except MioRagError as error:
+        failures.append(str(error))
+    if callable(getattr(store, "keys", None)):
+        try:
+            StoreIndex.of(store, model).only({"no_such_key": 1})
+            failures.append("keys() names 'no_such_key', which no passage has")
+        except MioRagError:
+            pass
+    _report(type(store).__name__, failures)
