@@ -11,8 +11,7 @@ import pytest
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate_and_report
-from mio_rag.frontier.dataset import FrontierSettings
-from mio_rag.frontier.run import data_frontier
+from mio_rag.frontier.dataset import FrontierSettings, data_frontier
 from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings
 from tests.browsing import layout_problems, served

@@ -22,7 +22,7 @@ _COMMANDS = {
     "index": ("index", "index", "Index documents, or refresh an index."),
     "evaluate": ("evaluate", "evaluate", "Compare selection methods and policies on your questions."),
     "serve": ("serve", "serve", "Serve selections and answers over HTTP, with a page at /."),
-    "mcp": ("mcp", "mcp", "Let assistants search documents: tools of the Model Context Protocol."),
+    "mcp": ("serve", "mcp", "Let assistants search documents: tools of the Model Context Protocol."),
     "batch": ("batch", "batch_app", "Many questions: select, answer, or share a total."),
     "policy": (
         "policy",

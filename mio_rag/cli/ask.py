@@ -33,8 +33,8 @@ _FORMATS = ("text", "markdown", "xml", "json")
 @o.command("path question budget where units plugin policy set embedder why proof no_refresh mapped json")
 def select(
     call: o.Call,
-    method: Annotated[str, o.opt("mio, topk, bm25, fused, mmr, topk:K, or your own (--plugin).")] = "mio",
-    model: Annotated[str | None, o.opt("Count tokens as this model does. [default: approximate]")] = None,
+    method: Annotated[str, "mio, topk, bm25, fused, mmr, topk:K, or your own (--plugin)."] = "mio",
+    model: Annotated[str | None, "Count tokens as this model does. [default: approximate]"] = None,
     form: Annotated[str, o.opt("text, markdown, xml or json.", "--format")] = "text",
 ) -> None:
     """Print the passages that answer QUESTION, within a token budget.
@@ -46,16 +46,17 @@ def select(
       mio-rag select handbook "What is the full-day allowance in Norway?"
       mio-rag select handbook "Who is on call?" | llm "Answer briefly"
     """
+    from mio_rag.generation import check_generator, reader_spec
     from mio_rag.retrieval import Retriever
 
     if form == "json" and not call.json:
         call = o.Call({**vars(call), "json": True})
     output, question = call.output, call.question
-    spec = None if model is None else o.reader_spec(model)
+    spec = None if model is None else reader_spec(model)
     chosen, *_ = call.check(
         lambda: o.check_question(question),
         lambda: _check_form(form),
-        lambda: None if spec is None else o.check_model(spec),
+        lambda: None if spec is None else check_generator(spec),
         policy=lambda: call.chosen().check(),
     )
     pipeline = _strategies(chosen)
@@ -75,8 +76,7 @@ def select(
         told |= {} if rate is None else {"dollars": rate.cost(selection.tokens_used)}
         output.json({**told, **({"search": searched} if searched else {})})
     else:
-        from mio_rag.cli.show import proof_of, reasons_of
-        from mio_rag.cli.show_policy import searched_lines
+        from mio_rag.cli.show import proof_of, reasons_of, searched_lines
 
         if selection.passages:
             output.text(context_text(selection, form))
@@ -166,8 +166,8 @@ def context_text(selection: Selection, form: str = "text") -> str:
 )
 def ask(
     call: o.Call,
-    show_context: Annotated[bool, o.opt("Print the context below the answer.", "--show-context")] = False,
-    trace: Annotated[Path | None, o.opt("Append every decision to this file; see policy replay.")] = None,
+    show_context: Annotated[bool, "Print the context below the answer."] = False,
+    trace: Annotated[Path | None, "Append every decision to this file; see policy replay."] = None,
 ) -> None:
     """Answer QUESTION from the selected passages.
 
@@ -178,12 +178,12 @@ def ask(
       mio-rag ask handbook "..." --model openai:MODEL@http://localhost:8080/v1
       mio-rag ask handbook "..." --model gguf:model.gguf
     """
-    from mio_rag.generation import check_generator
+    from mio_rag.generation import check_generator, reader_spec
     from mio_rag.policies.make import has_tiers
     from mio_rag.refusal.model import Refusal
     from mio_rag.retrieval import Retriever
 
-    output, question, spec = call.output, call.question, o.reader_spec(call.model)
+    output, question, spec = call.output, call.question, reader_spec(call.model)
     chosen, *_ = call.check(
         lambda: o.check_question(question),
         lambda: check_generator(spec),
@@ -369,8 +369,7 @@ def _print_answer(
     rate: Rate | None, show_context: bool,
 ) -> None:  # fmt: skip
     """The answer or a refusal on stdout; what was read, and what it took, on stderr."""
-    from mio_rag.cli.show import proof_of, reasons_of
-    from mio_rag.cli.show_policy import run_lines
+    from mio_rag.cli.show import proof_of, reasons_of, run_lines
 
     output, refusal, usage = call.output, told.get("refusal"), told["usage"]
     if refusal is not None and refusal["refused"]:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from mio_rag.batch import AllocationSummary, BatchSummary, allocate_batch, select_batch
+from mio_rag.batch.ask import AskedSummary, AskSettings, ask_many, read_questions
 from mio_rag.cli import options as o
+from mio_rag.cli.chosen import Chosen
+from mio_rag.cli.terminal import batch_bars
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError
+from mio_rag.formulations.numbers import plural
+from mio_rag.generation import check_generator, reader_spec
+from mio_rag.policy_files import Allocating, allocating, resolve
+from mio_rag.sources import kind_of
 
-if TYPE_CHECKING:
-    from mio_rag.batch import AllocationSummary, BatchSummary
-    from mio_rag.batch.ask import AskedSummary
-    from mio_rag.cli.chosen import Chosen
-    from mio_rag.policy_files import Allocating
-
-batch_app = typer.Typer(
-    help="Many questions: select, answer, or share a total. Run the same command again to resume.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+batch_app = o.group("Many questions: select, answer, or share a total. Run the same command again to resume.")
 Candidates = Annotated[Path, o.arg("Parquet file of candidates, or a folder of them.")]
 _ROWS = "folder policy set engine workers column shard_rows json"
 
@@ -33,9 +31,6 @@ def batch_select(call: o.Call, candidates: Candidates) -> None:
     A row holds the candidates of a question: query_id, ids, relevance, tokens and embeddings (or similarity)
     as lists; see docs/pages/prices.md for all columns.
     """
-    from mio_rag.batch import select_batch
-    from mio_rag.cli.terminal import batch_bars
-
     call.output.kept = lambda: kept(call.folder)
     chosen, names = call.check(lambda: o.pairs("--column", call.column), policy=lambda: _of_rows(call))
     with batch_bars() as shown:
@@ -69,26 +64,21 @@ def batch_answer(
         str, o.arg("JSONL, CSV or Parquet file with id and question, or a question set.", "QUESTIONS")
     ],
     total_tokens: Annotated[
-        int | None, o.opt("Tokens that all questions may take; sets the price of a token.")
+        int | None, "Tokens that all questions may take; sets the price of a token."
     ] = None,
     total_dollars: Annotated[
-        float | None, o.opt("Dollars that all questions may cost, by the policy's prices.")
+        float | None, "Dollars that all questions may cost, by the policy's prices."
     ] = None,
-    concurrency: Annotated[int, o.opt("Questions in progress at a time.")] = 4,
-    retries: Annotated[int, o.opt("Repetitions of a call that failed.")] = 5,
+    concurrency: Annotated[int, "Questions in progress at a time."] = 4,
+    retries: Annotated[int, "Repetitions of a call that failed."] = 5,
 ) -> None:
     """Answer many questions under a policy.
 
     Failed questions are tried again by the same command. Replies are kept next to the ledger where the model
     is identified (gguf:, openai:), so that nothing is paid for twice.
     """
-    from mio_rag.batch.ask import AskSettings, ask_many, read_questions
-    from mio_rag.generation import check_generator
-    from mio_rag.policy_files import resolve
-    from mio_rag.sources import kind_of
-
     call.output.kept = lambda: f"answers are kept in '{call.folder}': run the same to resume"
-    spec = o.reader_spec(call.model)
+    spec = reader_spec(call.model)
     chosen, asked, *_ = call.check(
         lambda: read_questions(questions),
         lambda: kind_of(call.path),
@@ -154,23 +144,20 @@ def batch_allocate(
     call: o.Call,
     candidates: Candidates,
     total_tokens: Annotated[
-        int | None, o.opt("Tokens of all questions together. [default: the policy's total]")
+        int | None, "Tokens of all questions together. [default: the policy's total]"
     ] = None,
-    weights: Annotated[str | None, o.opt("Column that says what each question counts.")] = None,
-    floor: Annotated[int, o.opt("Minimum tokens of a question.")] = 0,
+    weights: Annotated[str | None, "Column that says what each question counts."] = None,
+    floor: Annotated[int, "Minimum tokens of a question."] = 0,
     ceiling: Annotated[
-        int | None, o.opt("Maximum tokens of a question without a budget of its own. [no limit]")
+        int | None, "Maximum tokens of a question without a budget of its own. [no limit]"
     ] = None,
-    sample: Annotated[int, o.opt("Questions on which the price of a token is estimated first.")] = 2000,
+    sample: Annotated[int, "Questions on which the price of a token is estimated first."] = 2000,
 ) -> None:
     """Share a total of tokens among the rows of a Parquet file.
 
     Rows and outputs are those of batch select. Every question pays the same price for a token, so that tokens
     go where they add most; the result has a proof of how good it is.
     """
-    from mio_rag.batch import allocate_batch
-    from mio_rag.cli.terminal import batch_bars
-
     call.output.kept = lambda: kept(call.folder)
     given, names = call.check(
         lambda: o.pairs("--column", call.column), policy=lambda: _total(call, total_tokens)
@@ -196,8 +183,6 @@ def batch_allocate(
 
 def _total(call: o.Call, total_tokens: int | None) -> Allocating:
     """A policy as that of an allocation, with everything that is wrong about it."""
-    from mio_rag.policy_files import allocating, resolve
-
     chosen = call.chosen().whole()
     resolve(chosen.policy)
     return allocating(chosen.policy, chosen.base, total_tokens)
@@ -221,8 +206,6 @@ def kept(out: Path) -> str:
 
 def sentences(done: BatchSummary) -> str:
     """The outcome of a batch for people."""
-    from mio_rag.formulations.numbers import plural
-
     statuses = ", ".join(f"{count} {status}" for status, count in done.statuses.items()) or "none answered"
     text = f"{done.rows} rows: {statuses}, {done.rejected} rejected"
     if done.rejected:

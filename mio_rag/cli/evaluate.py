@@ -1,61 +1,70 @@
-"""Commands that compare: evaluate and demo."""
+"""Commands that compare, evaluate and demo, and their tables."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from mio_rag.cli import options as o
+from mio_rag.cli.chosen import kinds_of, policy_names
 from mio_rag.cli.output import Output, kept_rows
+from mio_rag.cli.terminal import Table, dim, heading, styled
+from mio_rag.corpora.dataset import Dataset
+from mio_rag.corpora.load import closed_book as without_corpus
+from mio_rag.corpora.load import shuffle_choices
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, collect
+from mio_rag.evaluation import statistics
+from mio_rag.evaluation.contenders import DEFAULT_METHODS, TOTALS, check_methods
+from mio_rag.evaluation.harness import EvaluationSettings, Report, evaluate_and_report
+from mio_rag.evaluation.ledger import check_folder, free_folder
+from mio_rag.evaluation.rows import reading_column, refusal_scores
+from mio_rag.filters import Filter
+from mio_rag.formulations.numbers import plural
+from mio_rag.generation import check_generator, reader_spec
+from mio_rag.measures import Instruments, Measure, added_measures, console_measures, measures
+from mio_rag.measures.instruments import TokenVectors
+from mio_rag.measures.judges import YesNoJudge, check_judge, make_judge
+from mio_rag.methods import known_methods
+from mio_rag.policies.make import check_controllers, find_kind, kind_names
+from mio_rag.refusal.model import Refusal
+from mio_rag.retrieval.embedders import check_embedder
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.selection.selector import Selector
+from mio_rag.session.costs import Prices
+from mio_rag.sources import kind_of
 
-if TYPE_CHECKING:
-    from mio_rag.cli.chosen import Chosen
-    from mio_rag.corpora.dataset import Dataset
-    from mio_rag.evaluation.harness import EvaluationSettings
-    from mio_rag.measures import Instruments
-    from mio_rag.retrieval import CorpusIndex
-    from mio_rag.retrieval.embedders import Embedder
-
-_METHODS = "mio,fused,topk,bm25,mmr,adaptive-k"
-
-
-# -- evaluate ---------------------------------------------------------------------------------------------
+Record = Mapping[str, Any]
+Column = tuple[str, Sequence[Any]]
+_NONE = "\u2013"
+_MEASURES = (
+    "judge=words, embedding, nli:MODEL or yes-no:MODEL; cosine=index or an embedder; "
+    "bert-score=minilm or MODEL[@LAYER]. Repeatable."
+)
+_PATH = "As in select; several with commas. Without it --questions go to the model alone."
 
 
 @o.command("questions where plugin policy set embedder limit seed resume json")
 def evaluate(
     call: o.Call,
-    path: Annotated[
-        str | None,
-        o.arg("As in select; several with commas. Without it --questions go to the model alone.", "PATH"),
-    ] = None,
+    path: Annotated[str | None, o.arg(_PATH, "PATH")] = None,
     methods: Annotated[
-        str, o.opt("Methods (--list) and policies: presets, files, and names of `mio-rag policy list`.")
-    ] = _METHODS,
+        str, "Methods (--list) and policies: presets, files, and names of `mio-rag policy list`."
+    ] = ",".join(DEFAULT_METHODS),
     budgets: Annotated[str, o.opt("Token budgets, separated by commas.", "--budget", "-b")] = "256,1024",
-    model: Annotated[str | None, o.opt("Also answer, and score answers: as in ask. [default: none]")] = None,
-    answer: Annotated[int, o.opt("Longest answer, in tokens.")] = DEFAULTS.answer,
-    baseline: Annotated[str | None, o.opt("Compare with this method. [default: fused, or topk]")] = None,
-    measure: Annotated[
-        list[str] | None,
-        o.opt(
-            "judge=words, embedding, nli:MODEL or yes-no:MODEL; cosine=index or an embedder; "
-            "bert-score=minilm or MODEL[@LAYER]. Repeatable.",
-            "--measure",
-            metavar="NAME=MODEL",
-        ),
-    ] = None,
-    keep_choices: Annotated[
-        bool, o.opt("Do not shuffle the options of multiple-choice questions.", "--keep-choices")
-    ] = False,
-    out: Annotated[Path | None, o.opt("Ledger, summary and report. [default: evaluation, or -2, -3]")] = None,
-    details: Annotated[bool, o.opt("Print every measure, with 95 % intervals.", "--details")] = False,
+    model: Annotated[str | None, "Also answer, and score answers: as in ask. [default: none]"] = None,
+    answer: Annotated[int, "Longest answer, in tokens."] = DEFAULTS.answer,
+    baseline: Annotated[str | None, "Compare with this method. [default: fused, or topk]"] = None,
+    measure: Annotated[list[str] | None, o.opt(_MEASURES, metavar="NAME=MODEL")] = None,
+    keep_choices: Annotated[bool, "Do not shuffle the options of multiple-choice questions."] = False,
+    out: Annotated[Path | None, "Ledger, summary and report. [default: evaluation, or -2, -3]"] = None,
+    details: Annotated[bool, "Print every measure, with 95 % intervals."] = False,
     show_list: Annotated[bool, o.opt("List methods and measures.", "--list")] = False,
 ) -> None:
     """Compare selection methods and policies on your questions.
@@ -67,15 +76,6 @@ def evaluate(
       mio-rag evaluate handbook
       mio-rag evaluate INDEX --questions questions-folder --model gguf:model.gguf --methods mio,fused,frugal
     """
-    from mio_rag.evaluation.harness import EvaluationSettings, evaluate_and_report
-    from mio_rag.evaluation.ledger import check_folder, free_folder
-    from mio_rag.evaluation.rows import refusal_scores
-    from mio_rag.filters import Filter
-    from mio_rag.generation import check_generator, make_generator
-    from mio_rag.refusal.model import Refusal
-    from mio_rag.retrieval.embedders import check_embedder
-    from mio_rag.sources import kind_of
-
     out = free_folder(Path("evaluation"), call.resume) if out is None else out
     call.output.kept = kept_rows(out)
     if show_list:
@@ -86,8 +86,10 @@ def evaluate(
         raise InputError("PATH is missing: give documents with questions, an index, or a question set")
     if closed_book and call.where:
         raise InputError("--where restricts documents, and there are none without PATH: leave it out")
-    spec = None if model in (None, "none") else o.reader_spec(model)
-    ranked, controllers = _split(methods)
+    spec = None if model in (None, "none") else reader_spec(model)
+    given = policy_names([name.strip() for name in methods.split(",") if name.strip()])
+    controllers = tuple(name for name in given if find_kind(name) is not None)
+    ranked = tuple(name for name in given if name not in controllers and name != "none")
     sources = o.listed(path or call.questions or "")
     chosen, at, instruments, where, *_ = call.check(
         lambda: o.whole_numbers("--budget", budgets),
@@ -103,54 +105,42 @@ def evaluate(
     refusal = chosen.policy.answers.refusal
     if refusal is not None and controllers:
         raise InputError("answers.refusal does not go with policies: leave one of them out")
-    settings = dataclasses.replace(
-        _settings(chosen, ranked, controllers, closed_book), budgets=at, baseline=baseline, limit=call.limit,
-        max_tokens=answer, where=where, refusing=None if refusal is None else Refusal.load(refusal),
+    control = chosen.control
+    control = dataclasses.replace(control, kinds={**control.kinds, **kinds_of(controllers)})
+    check_controllers(controllers, control, closed_book)
+    settings = EvaluationSettings(
+        methods=ranked, selector=chosen.selector, retrieval=chosen.policy.search.retrieval, seed=chosen.seed,
+        controllers=controllers, control=control, closed_book=closed_book, budgets=at, baseline=baseline,
+        limit=call.limit, max_tokens=answer, where=where,
+        refusing=None if refusal is None else Refusal.load(refusal),
     )  # fmt: skip
     asked = o.several(sources, None if closed_book else call.questions)
     datasets, corpora = _loaded(call, asked, closed_book, None if keep_choices else chosen.seed)
     for corpus in corpora:
         o.check_fits(settings.selector, corpus)
-    reader, loaded = collect(lambda: None if spec is None else make_generator(spec), instruments.load)
-    try:
-        if corpora:
-            loaded = instruments.of_index(loaded, corpora[0].embedder)
+    with call.reader(spec) as reader:
+        loaded = instruments.load(corpora[0].embedder if corpora else None)
         if reader is not None and (rate := chosen.rate(reader.name)) is not None:
-            from mio_rag.session.costs import Prices
-
             settings = dataclasses.replace(settings, prices=Prices({reader.name: (rate.into, rate.out)}))
         with o.progress("evaluating", sum(len(one.questions[: call.limit]) for one in datasets)) as advance:
             result = evaluate_and_report(
                 datasets, corpora or None, reader, settings, out, resume=call.resume, progress=advance,
                 instruments=loaded,
             )  # fmt: skip
-    finally:
-        if reader is not None:
-            reader.close()
-    from mio_rag.cli.show import evaluation_json, evaluation_lines
-
     refused = {} if settings.refusing is None else refusal_scores(result.rows, settings.refusing.threshold)
-    call.output.result(evaluation_json(result, refused), *evaluation_lines(result, refused, details))
+    told = {"out": str(result.folder), "run": result.run, "summary": result.summary,
+            "comparisons": result.comparisons}  # fmt: skip
+    told |= {"by_set": result.by_set} if result.by_set else {}
+    scores = [{"method": m, "budget_tokens": b, **one.to_dict()} for (m, b), one in refused.items()]
+    told |= {"refusal": scores} if scores else {}
+    call.output.result(told, *_evaluation_lines(result, refused, details))
     if all(row["error"] for row in result.rows):
         raise typer.Exit(1)
-
-
-def _split(methods: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the methods, and the policies that stand among them."""
-    from mio_rag.cli.chosen import policy_names
-    from mio_rag.policies.make import find_kind
-
-    given = policy_names([name.strip() for name in methods.split(",") if name.strip()])
-    named = tuple(name for name in given if find_kind(name) is not None)
-    return tuple(name for name in given if name not in named and name != "none"), named
 
 
 def _check_methods(
     methods: tuple[str, ...], controllers: tuple[str, ...], closed_book: bool, spec: str | None
 ) -> None:
-    from mio_rag.evaluation.contenders import check_methods
-    from mio_rag.selection.selector import Selector
-
     if closed_book and methods:
         raise InputError(
             "without PATH there is nothing to select from: give PATH, or compare policies, for instance "
@@ -164,31 +154,10 @@ def _check_methods(
     check_methods([n for n in methods if not n.startswith("calibrated")] or ["exact"], Selector())
 
 
-def _settings(
-    chosen: Chosen, methods: tuple[str, ...], controllers: tuple[str, ...], closed_book: bool
-) -> EvaluationSettings:
-    """What is compared, on which candidates."""
-    from mio_rag.cli.chosen import kinds_of
-    from mio_rag.evaluation.harness import EvaluationSettings
-    from mio_rag.policies.make import check_controllers
-
-    control = chosen.control
-    control = dataclasses.replace(control, kinds={**control.kinds, **kinds_of(controllers)})
-    check_controllers(controllers, control, closed_book)
-    return EvaluationSettings(
-        methods=methods, selector=chosen.selector,
-        retrieval=chosen.policy.search.retrieval, seed=chosen.seed, controllers=controllers, control=control,
-        closed_book=closed_book,
-    )  # fmt: skip
-
-
 def _loaded(
     call: o.Call, sources: Sequence[tuple[str, str | None]], closed_book: bool, seed: int | None
 ) -> tuple[list[Dataset], list[CorpusIndex]]:
-    """Questions with what they are asked of; choices in an order that the seed draws, as they are without."""
-    from mio_rag.corpora.load import closed_book as without_corpus
-    from mio_rag.corpora.load import shuffle_choices
-
+    """Return questions with their indexes; choices are shuffled by the seed, if there is one."""
     if closed_book:
         datasets, corpora = [without_corpus(one) for one, _ in sources], []
     else:
@@ -213,15 +182,11 @@ class _Measuring:
     @classmethod
     def of(cls, given: list[str] | None, closed_book: bool, answered: bool) -> _Measuring:
         """Read --measure; `InputError` for what cannot be measured. Nothing is loaded."""
-        from mio_rag.measures.judges import check_judge
-        from mio_rag.retrieval.embedders import check_embedder
-
         named = {key.replace("-", "_"): value for key, value in o.pairs("--measure", given).items()}
         known = [one.name for one in dataclasses.fields(cls)]
-        problems = [f"--measure {key}: choose {', '.join(known)}" for key in named if key not in known]
-        if problems:
-            raise InputError(problems)
-        made = cls(**named)
+        if unknown := [f"--measure {key}: choose {', '.join(known)}" for key in named if key not in known]:
+            raise InputError(unknown)
+        made, problems = cls(**named), []
         if made.cosine == "index" and closed_book:
             problems.append("--measure cosine=index: a closed-book run has no index; name an embedder")
         if made.cosine == "tfidf":
@@ -247,11 +212,8 @@ class _Measuring:
             raise InputError(f"--measure bert-score={self.bert_score}: write MODEL@LAYER with a number")
         return (model, int(layer)) if at else (layer, None)
 
-    def load(self) -> Instruments:
-        """The instruments, without the embedder of the index."""
-        from mio_rag.measures import Instruments
-        from mio_rag.measures.instruments import TokenVectors
-        from mio_rag.measures.judges import YesNoJudge, make_judge
+    def load(self, of_index: Any) -> Instruments:
+        """Load the models; of_index: the embedder of the index."""
         from mio_rag.retrieval.embedders import make_embedder
 
         tokens, judge, embedder = collect(
@@ -260,50 +222,200 @@ class _Measuring:
             lambda: None if self.cosine in (None, "index") else make_embedder(self.cosine or ""),
         )
         writer = judge.writer if isinstance(judge, YesNoJudge) else None
-        return Instruments(embedder, tokens, judge, writer)
-
-    def of_index(self, instruments: Instruments, embedder: Embedder) -> Instruments:
-        """The instruments with the embedder of the index, where that is asked for."""
-        if self.cosine != "index":
-            return instruments
-        return dataclasses.replace(instruments, embedder=embedder)
+        return Instruments(of_index if self.cosine == "index" else embedder, tokens, judge, writer)
 
 
 def _print_list(output: Output) -> None:
-    """Print methods and measures."""
-    from mio_rag.cli.show import measure_lines
-    from mio_rag.evaluation.contenders import TOTALS
-    from mio_rag.measures import measures
-    from mio_rag.methods import known_methods
-    from mio_rag.policies.make import kind_names
-
+    """Print methods, and measures in a table for each kind: name and meaning, direction, unit and source."""
     found, methods = measures(), [*known_methods(), *TOTALS]
     fields = ("name", "label", "meaning", "of", "better", "unit", "source")
     told = [{field: getattr(measure, field) for field in fields} for measure in found]
+    tables: list[Any] = []
+    for of, title in _OF.items():
+        rows: list[tuple[str, str]] = []
+        for m in (m for m in found if m.of == of):
+            better = "no direction" if m.better == "none" else f"{m.better} is better"
+            rows += [(m.name, m.meaning), ("", f"{better}; {m.unit}; {m.source}")]
+        tables += [Table.rows(f"|{title}", rows, left=2), ""] if rows else []
     more = "exact:UNITS, mmr:LAMBDA, and topk:K, bm25:K and so on, which stop after K passages"
     output.result(
         {"methods": methods, "policies": kind_names(), "measures": told},
         f"methods: {', '.join(methods)}; {more}",
         f"policies: presets, files, {', '.join(kind_names())}\n",
-        *measure_lines(found),
+        *tables,
     )
-
-
-# -- demo -------------------------------------------------------------------------------------------------
 
 
 @o.command("embedder json")
 def demo(
     call: o.Call,
-    out: Annotated[Path, o.opt("Folder of the report; NAME-2 and so on where it exists.")] = Path(
-        "mio-rag-demo"
-    ),
-    model: Annotated[str, o.opt("As in ask.")] = "extract",
+    out: Annotated[Path, "Folder of the report; NAME-2 and so on where it exists."] = Path("mio-rag-demo"),
+    model: Annotated[str, "As in ask."] = "extract",
 ) -> None:
     """Compare methods on the bundled questions. Takes under a minute."""
-    from mio_rag.evaluation.ledger import free_folder
-
     evaluate(
         path="demo", methods="mio,fused,mmr", budgets="256,512", model=model, answer=32,
         embedder=call.embedder, out=free_folder(out), json=call.json,
     )  # fmt: skip
+
+
+# -- tables -----------------------------------------------------------------------------------------------
+
+_SIGNS = {-1: "red", 0: "", 1: "green"}
+_OF = {
+    "selection": "Of a selection",
+    "answer": "Of an answer",
+    "choice": "Of a chosen option",
+    "cost": "Of what it cost, and how it was proven",
+    "run": "Of a method, over all questions",
+}
+
+
+def _evaluation_lines(result: Report, refused: Mapping[Any, Any], details: bool) -> Iterator[Any]:
+    """What an evaluation ran on, what each method found and read, and what failed."""
+    run = result.run
+    yield (
+        f"{run['dataset']}: {run['questions']} questions, {run['passages']} passages, embedder "
+        f"{run['embedder']}, reader {run['generator'] or 'none'}, pool {run['pool']}, {run['seconds']:.0f} s"
+    )
+    if named := (run["settings"].get("instruments") or {}).items():
+        yield "; ".join(f"{kind}: {one['name']}" for kind, one in named)
+    yield ""
+    yield from summary_lines(result.summary, result.comparisons, run["baseline"], details=details)
+    about = (
+        statistics.reading_nothing(result.rows),
+        statistics.part_read(run),
+        statistics.by_twins(result.rows),
+    )
+    yield from (styled((f"\nnote: {note}", "yellow")) for note in about if note)
+    if result.by_set:
+        yield from _set_lines(result.by_set)
+    if refused:
+        several = len({budget for _, budget in refused}) > 1
+        names = [f"{m} @{b}" if several else m for m, b in refused]
+        yield "\nunanswerable questions: HasAns and NoAns as by SQuAD 2.0\n"
+        yield score_table("method", names, list(refused.values()))
+    if not details:
+        yield dim("every measure, with intervals: --details, summary.json and the report")
+    reasons = Counter(str(row["error"]) for row in result.rows if row["error"])
+    for reason, count in reasons.most_common(5):
+        yield styled((f"failed {count}x:", "red"), f" {reason}")
+    if len(reasons) > 5:
+        yield dim(f"and {len(reasons) - 5} other reasons, in the ledger")
+    yield f"\nreport: {result.folder}/report.html"
+
+
+def score_table(title: str, names: Sequence[str], scores: Sequence[Any]) -> Table:
+    """One row a name: percent of all questions, of the answerable ones and of the others."""
+    columns = {"F1": "f1", "exact": "exact", "HasAns F1": "has_answer_f1", "HasAns exact": "has_answer_exact",
+               "NoAns": "no_answer", "refused": "refused", "best F1": "best_f1"}  # fmt: skip
+    cells = [
+        (
+            head,
+            [_NONE if (value := getattr(score, name)) is None else f"{100 * value:.1f}" for score in scores],
+        )
+        for head, name in columns.items()
+    ]
+    return Table([(title, list(names)), *cells], keys=1)
+
+
+def summary_lines(
+    summary: Sequence[Record],
+    comparisons: Sequence[Record] = (),
+    baseline: str | None = None,
+    *,
+    details: bool = False,
+) -> Iterator[Any]:
+    """What each method found and read, against the baseline; below it everything else.
+
+    details: every measure, with 95 % intervals.
+    """
+    entries = sorted(summary, key=lambda entry: entry["budget_tokens"])
+    columns: list[Column] = []
+    for one in statistics.lead_table(entries, comparisons, baseline):
+        styles = [_SIGNS[sign] for sign in one.signs] or [""] * len(one.cells)
+        columns.append((one.title, list(map(Text, one.cells, styles))))
+    keys = columns[: 1 + (columns[1][0] == "budget")]
+    budgets = list(dict.fromkeys(entry["budget_tokens"] for entry in entries))
+    count = max((entry.get("n") or 0 for entry in entries), default=0)
+    said = f"Means over {plural(count, 'question')}" if count else "Means"
+    said += f" at a budget of {budgets[0]} tokens" if len(budgets) == 1 else ""
+    rivals = baseline is not None and len({entry["method"] for entry in entries}) > 1
+    yield f"{said}{f'; the baseline is {baseline}' * rivals}."
+    if not statistics.lead_measures(entries):
+        yield "The questions have no answers and name no evidence, so nothing found can be counted."
+    if reading_column(entries) == "prompt_tokens":
+        yield "Prompt tokens: of all calls, since controllers ask more than once."
+    yield ""
+    yield Table(columns, keys=len(keys))
+    for warnings in (statistics.too_few, statistics.proven_yet_behind):
+        yield from (styled(("\nnote:", "yellow"), f" {said}") for said in warnings(entries, comparisons))
+    if shown := _others(entries, comparisons, details):
+        yield styled(("\nanswers, proofs and costs", "bold"))
+        yield Table([*keys, *shown], keys=len(keys))
+
+
+def _set_lines(by_set: Sequence[Record]) -> Iterator[Any]:
+    """What was found and read in each question set."""
+    entries = sorted(by_set, key=lambda entry: entry["budget_tokens"])
+    keys: list[Column] = [
+        ("set", [entry["dataset"] for entry in entries]), ("method", [entry["method"] for entry in entries])
+    ]  # fmt: skip
+    if len({entry["budget_tokens"] for entry in entries}) > 1:
+        keys.append(("budget", [str(entry["budget_tokens"]) for entry in entries]))
+    fields: list[Column] = [("questions", [str(entry["n"]) for entry in entries])]
+    for measure in statistics.lead_measures(entries):
+        form = _percent if measure.kind == "rate" else measure.form.format
+        fields.append((heading(measure.label.lower()), _means(entries, measure.name, form)))
+    fields.append(("tokens\nread", _means(entries, reading_column(entries), "{:.0f}".format)))
+    yield styled(("\nby question set", "bold"))
+    yield Table([*keys, *fields], left=2, keys=len(keys))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _means(entries: Sequence[Record], name: str, form: Callable[[float], str]) -> list[str]:
+    return [_NONE if (value := entry.get(name)) is None else form(value["mean"]) for entry in entries]
+
+
+def _others(entries: Sequence[Record], comparisons: Sequence[Record], details: bool) -> list[Column]:
+    first = set() if details else {one.name for one in statistics.lead_measures(entries)}
+    first |= set() if details else {reading_column(entries)}
+    own = {measure.name for measure in added_measures()}
+    fields: list[Column] = []
+    for measure in console_measures():
+        column = measure.console
+        asked = details or measure.name in own or (column is not None and column.always)
+        if asked and measure.name not in first and any(entry.get(measure.name) for entry in entries):
+            fields.append((heading(measure.title), _cells(entries, measure, details)))
+    proofs = [entry.get("optimal_share") for entry in entries]
+    if any(share is not None for share in proofs):
+        below = statistics.behind(entries, comparisons)
+        less = ["finds less" * ((one["method"], one["budget_tokens"]) in below) for one in entries]
+        cells = [
+            _NONE if share is None else ", ".join(filter(None, [f"{share:.0%}", said]))
+            for share, said in zip(proofs, less, strict=True)
+        ]
+        fields.append(("proven", cells))
+    if any(share is not None and share < 1 for share in proofs):
+        unproven = [entry if share is not None else {} for entry, share in zip(entries, proofs, strict=True)]
+        fields.append(("mean\ngap", _means(unproven, "gap", lambda value: f"{100 * value:.2f} %")))
+    if any(entry["failed"] for entry in entries):
+        fields.append(("failed", [str(entry["failed"]) for entry in entries]))
+    return fields
+
+
+def _cells(entries: Sequence[Record], measure: Measure, details: bool) -> list[Text]:
+    """Means of a measure, with intervals where details are wanted."""
+    cells = []
+    for entry in entries:
+        value = entry.get(measure.name)
+        cell = Text(_NONE if value is None else measure.form.format(value["mean"]))
+        if value is not None and details and value["low"] != value["high"]:
+            low = measure.form.format(value["low"])
+            high = "unbounded" if value["high"] is None else measure.form.format(value["high"])
+            cell.append(f" ({low} to {high})", "dim")
+        cells.append(cell)
+    return cells

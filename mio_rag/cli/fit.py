@@ -6,26 +6,31 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
-import typer
-
+from mio_rag.allocation import price_for
 from mio_rag.cli import options as o
+from mio_rag.cli.chosen import Chosen
+from mio_rag.cli.evaluate import score_table
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import DataError, InputError
+from mio_rag.evaluation.fit import calibrate, calibrate_completeness, calibrate_documents, write_model
+from mio_rag.evaluation.ledger import environment
+from mio_rag.evaluation.tune import Goal, TuneResult, TuneSettings, tune
+from mio_rag.generation import Generator, Prompt, check_generator, reader_spec
+from mio_rag.policy import policy_of
+from mio_rag.refusal import fitting as refusals
+from mio_rag.relevance import DocumentModel, Labelled, RelevanceModel, fit
+from mio_rag.relevance.documents import is_document_pool
+from mio_rag.relevance.synthetic import made_questions
+from mio_rag.retrieval import Retriever
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.settings import toml_text
+from mio_rag.storage import claimed, make_parent, write_atomically
+from mio_rag.types import Question
 
-if TYPE_CHECKING:
-    from mio_rag.cli.chosen import Chosen
-    from mio_rag.evaluation.tune import TuneResult
-    from mio_rag.generation import Generator
-    from mio_rag.relevance import DocumentModel, RelevanceModel
-    from mio_rag.retrieval.index import CorpusIndex
-
-fit_app = typer.Typer(
-    help="Learn from your questions: one kind, one report, one file.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+fit_app = o.group("Learn from your questions: one kind, one report, one file.")
 _DATA = "path questions out embedder limit json"
 _KINDS = ("logistic", "isotonic")
 
@@ -36,13 +41,11 @@ _KINDS = ("logistic", "isotonic")
 @o.command(f"{_DATA} set seed", app=fit_app, name="relevance")
 def fit_relevance(
     call: o.Call,
-    kind: Annotated[str, o.opt("logistic or isotonic.")] = "logistic",
-    link_stages: Annotated[int, o.opt("Stages with features from evidence links. 0: none.")] = 1,
-    sentences: Annotated[
-        bool, o.opt("Fit weights of sentences, too, on answers; no gold is needed then.")
-    ] = False,
+    kind: Annotated[str, "logistic or isotonic."] = "logistic",
+    link_stages: Annotated[int, "Stages with features from evidence links. 0: none."] = 1,
+    sentences: Annotated[bool, "Fit weights of sentences, too, on answers; no gold is needed then."] = False,
     synthetic: Annotated[
-        int | None, o.opt("Make so many questions from the documents, where none are labelled.")
+        int | None, "Make so many questions from the documents, where none are labelled."
     ] = None,
     writer: Annotated[str | None, o.opt("Writes them. Default: their rarest words.", "--model")] = None,
 ) -> None:
@@ -51,11 +54,6 @@ def fit_relevance(
     Needs labelled questions, or makes some (--synthetic). Use the file with
     --set selection.relevance_model=FILE. Candidates are found as search.* says.
     """
-    from mio_rag.corpora.dataset import Dataset
-    from mio_rag.evaluation.fit import calibrate, calibrate_documents, write_model
-    from mio_rag.relevance.documents import is_document_pool
-    from mio_rag.relevance.synthetic import made_questions
-    from mio_rag.retrieval import Retriever
 
     def check_stages() -> None:
         if not 0 <= link_stages <= 3:
@@ -72,7 +70,7 @@ def fit_relevance(
     else:
         index = call.open().index
         with (
-            call.reader(writer and o.reader_spec(writer)) as reader,
+            call.reader(writer and reader_spec(writer)) as reader,
             o.progress("making questions", synthetic) as advance,
         ):
             asked = made_questions(
@@ -88,15 +86,13 @@ def fit_relevance(
         found = dataclasses.replace(found, link_hops=1)
     retriever = Retriever.of(index, found)
     of_fit: dict[str, Any] = {"seed": call.seed, "name": out.stem}
+    more: dict[str, Any] = {"kind": kind, "link_stages": link_stages, "sentences": sentences}
     fitted: RelevanceModel | DocumentModel
     with o.progress("retrieving", len(asked)) as advance:
         if is_document_pool(retriever.retrieve(asked[0].text)):
             fitted = calibrate_documents(asked, retriever, **of_fit, progress=advance)
         else:
-            fitted = calibrate(
-                dataset, retriever, kind=cast("Any", kind), link_stages=link_stages, limit=call.limit,
-                sentences=sentences, **of_fit, progress=advance,
-            )  # fmt: skip
+            fitted = calibrate(dataset, retriever, limit=call.limit, **more, **of_fit, progress=advance)
     picture = write_model(fitted, out)
     told = {"out": str(out), "plot": picture and str(picture), **fitted.to_dict()}
     call.output.result(told, *_relevance_lines(fitted, out, picture))
@@ -104,17 +100,12 @@ def fit_relevance(
 
 def _writing(reader: Generator) -> Callable[[str], str]:
     """A model as what writes a text to a text."""
-    from mio_rag.generation import Prompt
-    from mio_rag.types import Question
-
     question = Question("made", "question")
     return lambda text: reader.generate(Prompt(question, (), "", text), max_tokens=48).text
 
 
 def _relevance_lines(model: RelevanceModel | DocumentModel, out: Path, picture: Path | None) -> list[str]:
     """What was fitted, and how good it is on questions that were not seen."""
-    from mio_rag.relevance import DocumentModel
-
     if isinstance(model, DocumentModel):
         of = model.measures
         return [
@@ -165,10 +156,6 @@ def _changed(chosen: Chosen, selection: Mapping[str, Any], **tables: Mapping[str
 
 def _write(out: Path, data: dict[str, Any], measured: Mapping[str, Any], comment: str) -> None:
     """Write a policy file, once it is found right."""
-    from mio_rag.policy import policy_of
-    from mio_rag.settings import toml_text
-    from mio_rag.storage import write_atomically
-
     policy_of(data, out.stem, out.absolute().parent)
     lines = "".join(
         f"# {''.join(c if c.isprintable() else ' ' for c in line)}\n" for line in comment.splitlines()
@@ -179,25 +166,19 @@ def _write(out: Path, data: dict[str, Any], measured: Mapping[str, Any], comment
 @o.command(f"{_DATA} budget policy set seed", app=fit_app, name="settings")
 def fit_settings(
     call: o.Call,
-    recall: Annotated[float | None, o.opt("Find this share of the evidence with the fewest tokens.")] = None,
-    vary: Annotated[str, o.opt("Also redundancy_by_relevance, max_per_source. The rest stays.")] = _VARY,
-    trials: Annotated[int, o.opt("Maximum trials of each search.")] = 60,
-    patience: Annotated[int, o.opt("Stop a search after N trials without improvement.")] = 25,
-    folds: Annotated[int, o.opt("Folds of the cross-validation.")] = 4,
-    relevance: Annotated[
-        str | None, o.opt("Fit a relevance model within the folds: logistic or isotonic.")
-    ] = None,
-    storage: Annotated[Path | None, o.opt("SQLite file of the trials. [default: OUT, .sqlite]")] = None,
+    recall: Annotated[float | None, "Find this share of the evidence with the fewest tokens."] = None,
+    vary: Annotated[str, "Also redundancy_by_relevance, max_per_source. The rest stays."] = _VARY,
+    trials: Annotated[int, "Maximum trials of each search."] = 60,
+    patience: Annotated[int, "Stop a search after N trials without improvement."] = 25,
+    folds: Annotated[int, "Folds of the cross-validation."] = 4,
+    relevance: Annotated[str | None, "Fit a relevance model within the folds: logistic or isotonic."] = None,
+    storage: Annotated[Path | None, "SQLite file of the trials. [default: OUT, .sqlite]"] = None,
 ) -> None:
     """Find weights of the program, and write a policy file.
 
     Needs labelled questions; what to expect is measured by nested cross-validation.
     Run the same command again to resume; with larger --trials or --patience it continues a finished search.
     """
-    from mio_rag.evaluation.tune import Goal, TuneSettings, tune
-    from mio_rag.retrieval import Retriever
-    from mio_rag.storage import claimed, make_parent
-
     out, kept = call.out, storage or call.out.with_suffix(".sqlite")
     told = f"finished trials are kept in '{kept}': run the same command to resume"
     call.output.kept = lambda: told if kept.exists() else ""
@@ -248,15 +229,12 @@ def fit_settings(
 
 
 def _fitted(
-    asked: Sequence[Any], pools: Sequence[Any], kind: str, call: o.Call, index: CorpusIndex, name: str
+    asked: Sequence[Any], pools: Sequence[Any], kind: Any, call: o.Call, index: CorpusIndex, name: str
 ) -> str:
     """Fit relevance on all questions, and write it next to the policy; its file name."""
-    from mio_rag.evaluation.fit import write_model
-    from mio_rag.relevance import Labelled, fit
-
     labelled = [Labelled(p, frozenset(q.gold_ids)) for p, q in zip(pools, asked, strict=True)]
     model = fit(
-        labelled, kind=cast("Any", kind), seed=call.seed, name=call.out.stem,
+        labelled, kind=kind, seed=call.seed, name=call.out.stem,
         embedder=index.embedder.fingerprint,
         provenance=f"{len(labelled)} questions of '{name}', fitted while tuning",
     )  # fmt: skip
@@ -333,16 +311,12 @@ _APART = 1.1
 @o.command(f"{_DATA} budget policy set", app=fit_app, name="price", budget=2048)
 def fit_price(
     call: o.Call,
-    mean_tokens: Annotated[float, o.opt("Tokens of context that a question may take on average.")],
+    mean_tokens: Annotated[float, "Tokens of context that a question may take on average."],
 ) -> None:
     """Find the price of a token for a mean length of contexts.
 
     Writes a policy file. Needs no labels.
     """
-    from mio_rag.allocation import price_for
-    from mio_rag.retrieval import Retriever
-    from mio_rag.storage import claimed, make_parent
-
     out, budget = call.out, call.budget or 0
 
     def check() -> None:
@@ -400,13 +374,7 @@ def fit_refusal(call: o.Call) -> None:
     Needs questions of both kinds. Questions without an answer have the type 'unanswerable'. Use the file with
     --set answers.refusal=FILE.
     """
-    from mio_rag.cli.show import score_table
-    from mio_rag.evaluation.ledger import environment
-    from mio_rag.generation import check_generator
-    from mio_rag.refusal.fitting import fit_refusal as fit
-    from mio_rag.refusal.fitting import observe, warnings_of
-
-    spec = o.reader_spec(call.model)
+    spec = reader_spec(call.model)
     tokens: dict[str, Any] = {
         "budget_tokens": call.budget or DEFAULTS.budget,
         "max_tokens": call.answer or DEFAULTS.answer,
@@ -416,13 +384,13 @@ def fit_refusal(call: o.Call) -> None:
     asked = dataclasses.replace(dataset, questions=dataset.questions[: call.limit])
     with call.reader(spec) as reader:
         with o.progress("answering", len(asked.questions)) as advance:
-            observed = observe(asked, index, reader, **tokens, progress=advance)
-        made, scores = fit(
+            observed = refusals.observe(asked, index, reader, **tokens, progress=advance)
+        made, scores = refusals.fit_refusal(
             observed, index, reader, call.seed, data=dataset.name, data_sha256=asked.content_hash(),
             **tokens, **environment(),
         )  # fmt: skip
     made.save(call.out)
-    notes = warnings_of(scores)
+    notes = refusals.warnings_of(scores)
     told = {key: made.provenance[key] for key in ("fitted_on", "brier", "held_out")}
     count = next(iter(scores.values())).questions
     call.output.result(
@@ -446,9 +414,6 @@ def fit_completeness(call: o.Call) -> None:
     Needs labelled questions, of which --limit are drawn by --seed. Use the file with
     --set repeat.calibration=FILE.
     """
-    from mio_rag.evaluation.fit import calibrate_completeness
-    from mio_rag.storage import make_parent, write_atomically
-
     limit = call.limit or 0
     o.at_least(limit=(limit, 1))
     dataset, index = call.data()

@@ -21,22 +21,16 @@ def index(
     path: Annotated[
         str | None, o.arg("Folder or file of documents, a JSONL file of passages, or a question set.", "PATH")
     ] = None,
-    out: Annotated[Path | None, o.opt("Write the index here. [default: the cache]")] = None,
-    vectors: Annotated[str, o.opt("exact, 8bit (a quarter of the memory), or pq (a 16th).")] = "exact",
-    sentences: Annotated[
-        bool, o.opt("Embed every sentence, too: better for units of sentences.", "--sentences")
-    ] = False,
-    entities: Annotated[
-        str | None, o.opt("Link passages by the named entities of a model: spacy:MODEL.")
-    ] = None,
-    max_file_mb: Annotated[float | None, o.opt("Skip larger files. [default: 100]")] = None,
-    follow_links: Annotated[bool, o.opt("Follow symbolic links out of PATH.", "--follow-links")] = False,
-    overwrite: Annotated[bool, o.opt("Replace an index of something else at --out.", "--overwrite")] = False,
-    check: Annotated[
-        bool, o.opt("Report what changed and what cannot be read. Write nothing.", "--check")
-    ] = False,
+    out: Annotated[Path | None, "Write the index here. [default: the cache]"] = None,
+    vectors: Annotated[str, "exact, 8bit (a quarter of the memory), or pq (a 16th)."] = "exact",
+    sentences: Annotated[bool, "Embed every sentence, too: better for units of sentences."] = False,
+    entities: Annotated[str | None, "Link passages by the named entities of a model: spacy:MODEL."] = None,
+    max_file_mb: Annotated[float | None, "Skip larger files. [default: 100]"] = None,
+    follow_links: Annotated[bool, "Follow symbolic links out of PATH."] = False,
+    overwrite: Annotated[bool, "Replace an index of something else at --out."] = False,
+    check: Annotated[bool, "Report what changed and what cannot be read. Write nothing."] = False,
     show_list: Annotated[bool, o.opt("List cached indexes.", "--list")] = False,
-    prune: Annotated[bool, o.opt("Remove cached indexes whose source is gone.", "--prune")] = False,
+    prune: Annotated[bool, "Remove cached indexes whose source is gone."] = False,
 ) -> None:
     """Index documents, or refresh an index.
 

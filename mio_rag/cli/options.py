@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
 from mio_rag.cli.output import Output, open_output
 from mio_rag.defaults import DEFAULTS
-from mio_rag.errors import InputError, collect
+from mio_rag.errors import DataError, InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.cli.chosen import Chosen
     from mio_rag.corpora.dataset import Dataset
-    from mio_rag.generation import Generator
     from mio_rag.retrieval.index import CorpusIndex
     from mio_rag.selection.selector import Selector
     from mio_rag.sources import Opened
@@ -29,80 +29,17 @@ def opt(text: str, *flags: str, **more: Any) -> Any:
     return typer.Option(*flags, help=text, **more)
 
 
-def arg(text: str, metavar: str | None = None) -> Any:
+def arg(text: str, metavar: str | None = None, **more: Any) -> Any:
     """Return an argument that is explained by a text."""
-    return typer.Argument(metavar=metavar, help=text, show_default=False)
+    return typer.Argument(metavar=metavar, help=text, **{"show_default": False, **more})
 
 
 _NEEDED = inspect.Parameter.empty
-Shared = tuple[Any, Any]
 
 
-def _opt(kind: Any, default: Any, text: str, *flags: str, **more: Any) -> Shared:
-    return Annotated[kind, opt(text, *flags, **more)], default
-
-
-def _arg(kind: Any, text: str, metavar: str) -> Shared:
-    return Annotated[kind, arg(text, metavar)], _NEEDED
-
-
-Texts = list[str] | None
-#: Shared options by name: type, help and default. These stand before the options of a command itself;
-_FIRST: dict[str, Shared] = {
-    "path": _arg(str, "Folder or file of documents, an index, JSONL of passages, or a question set.", "PATH"),
-    "paths": _arg(list[str], "As in select; each with questions. Or tables of an earlier run.", "PATH..."),
-    "question": _arg(str, "What is asked.", "QUESTION"),
-    "out": _opt(Path, _NEEDED, "File for what is learned.", "--out"),
-    "folder": _opt(Path, _NEEDED, "Folder of the output; an interrupted run resumes there.", "--out"),
-    "questions": _opt(
-        str | None, None, "Question set or CSV file if PATH has none; several with commas.", "--questions",
-        metavar="DATA",
-    ),
-    "budget": _opt(
-        int | None, None, f"Largest context, in tokens. [default: {DEFAULTS.budget}]", "--budget", "-b"
-    ),
-    "where": _opt(
-        Texts, None, "Only matching documents: 'source=travel*', 'date>=2026-01-01', 'tenant=a'. Repeatable.",
-        "--where", "-w", metavar="EXPR",
-    ),
-    "units": _opt(str | None, None, "auto, passages or sentences. [default: auto]", "--units"),
-    "model": _opt(
-        str | None, None, "openai:NAME[@URL], gguf:FILE, hf:ID, or extract, which quotes a span. "
-        "[default: $MIO_RAG_MODEL, else extract]", "--model",
-    ),
-    "answer": _opt(
-        int | None, None, f"Longest answer, in tokens. [default: {DEFAULTS.answer}]", "--answer"
-    ),
-}  # fmt: skip
-#: and these behind.
-_LAST: dict[str, Shared] = {
-    "plugin": _opt(
-        list[Path] | None, None, "Python file that registers methods or measures. Repeatable.", "--plugin",
-        metavar="FILE",
-    ),
-    "policy": _opt(
-        str, DEFAULTS.policy, "A policy file, a preset, or a name of `mio-rag policy list`.", "--policy"
-    ),
-    "set": _opt(
-        Texts, None, "Change one setting of the policy. Repeatable.", "--set", metavar="KEY=VALUE"
-    ),
-    "embedder": _opt(
-        str, DEFAULTS.embedder, "For what is not indexed yet: minilm, tfidf, or a model's id or folder.",
-        "--embedder",
-    ),
-    "engine": _opt(str, "local", "local, or ray.", "--engine"),
-    "workers": _opt(int, 1, "Worker processes. 0: one per core.", "--workers"),
-    "column": _opt(Texts, None, "OURS=THEIRS: a column has another name. Repeatable.", "--column"),
-    "shard_rows": _opt(int, 5000, "Maximum rows of an output file.", "--shard-rows"),
-    "limit": _opt(int | None, None, "Only the first N questions.", "--limit"),
-    "seed": _opt(int, 0, "Seed of whatever is drawn.", "--seed"),
-    "why": _opt(bool, False, "Explain what was selected and what was left out.", "--why"),
-    "proof": _opt(bool, False, "Print the certificate.", "--proof"),
-    "no_refresh": _opt(bool, False, "Use the stored index, even if documents changed.", "--no-refresh"),
-    "mapped": _opt(bool, False, "Leave the index on disk: less memory, slower searches.", "--mapped"),
-    "resume": _opt(bool, False, "Continue an interrupted run.", "--resume"),
-    "json": _opt(bool, False, "Print one JSON object on stdout and nothing else there.", "--json"),
-}  # fmt: skip
+def group(text: str) -> typer.Typer:
+    """Return a group of commands."""
+    return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None)
 
 
 def command(
@@ -110,30 +47,28 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function: it gets a `Call` with the shared options, then its own.
 
-    names: of shared options, parted by blanks.
+    names: of shared options, separated by blanks.
     app: group of commands that it belongs to, under `name`.
     defaults: of shared options, where this command has others.
+
+    Options of its own are parameters with their help: ``seed: Annotated[int, "Seed of ..."] = 0``.
     """
-    wanted = set(names.split())
+    wanted = names.split()
 
     def made(function: Callable[..., None]) -> Callable[..., None]:
-        own = dict(list(inspect.signature(function).parameters.items())[1:])
-        hints = get_type_hints(function, include_extras=True)
-        shared = {
-            key: (kind, defaults.get(key, default))
-            for table in (_FIRST, _LAST)
-            for key, (kind, default) in table.items()
-            if key in wanted
-        }
-        assert wanted == set(shared), wanted - set(shared)
-        mine = {key: (hints[key], one.default) for key, one in own.items()}
-        first = {key: value for key, value in shared.items() if key in _FIRST}
-        every = {**first, **mine, **shared}
+        hints, own = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
+        mine = {key: (_option(key, hints[key]), one.default) for key, one in [*own.items()][1:]}
+        shared = {key: (kind, defaults.get(key, usual)) for key, (kind, usual) in _shared().items()}
+        last = [*shared].index("plugin")
+        first, later = (
+            [key for key in part if key in wanted] for part in ([*shared][:last], [*shared][last:])
+        )
+        assert len(first) + len(later) == len(wanted), names
+        every = {**{key: shared[key] for key in first}, **mine, **{key: shared[key] for key in later}}
 
         def run(**given: Any) -> None:
-            every_one = {key: given.get(key, default) for key, (_, default) in every.items()}
-            call = Call({key: every_one.pop(key) for key in shared})
-            function(call, **every_one)
+            values = {key: given.get(key, default) for key, (_, default) in every.items()}
+            function(Call({key: values.pop(key) for key in wanted}), **values)
 
         run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
         run.__annotations__ = {key: kind for key, (kind, _) in every.items()}
@@ -148,40 +83,76 @@ def command(
     return made
 
 
+def _option(name: str, hint: Any) -> Any:
+    """Return an annotated type with a Typer option: made of a help text, without a --no-... form."""
+    kind, found = get_args(hint)
+    kind = str if get_origin(kind) is Literal else kind  # what it may be is checked with everything else
+    found = opt(found) if isinstance(found, str) else found
+    if kind is bool and not found.param_decls:
+        found.param_decls = (f"--{name.replace('_', '-')}",)
+    return Annotated[kind, found]
+
+
+@cache
+def _shared() -> dict[str, tuple[Any, Any]]:
+    hints = get_type_hints(Call, include_extras=True)
+    return {key: (_option(key, hint), getattr(Call, key, _NEEDED)) for key, hint in hints.items()}
+
+
+Texts = list[str] | None
+_WHERE = "Only matching documents: 'source=travel*', 'date>=2026-01-01', 'tenant=a'. Repeatable."
+_MODEL = "openai:NAME[@URL], gguf:FILE, hf:ID, or extract, which quotes a span. "
+_MODEL += "[default: $MIO_RAG_MODEL, else extract]"
+_QUESTIONS = "Question set or CSV file if PATH has none; several with commas."
+
+
 class Call:
-    """A call of a command: its shared options, where its result goes, and what it works on."""
+    """A call of a command: the shared options, where its result goes, and what it works on.
 
-    path: str
-    paths: list[str]
-    question: str
-    out: Path
-    folder: Path
-    questions: str | None
-    budget: int | None
-    where: list[str] | None
-    units: str | None
-    model: str | None
-    answer: int | None
-    policy: str
-    plugin: list[Path] | None
-    set: list[str] | None
-    embedder: str
-    engine: Any
-    workers: int
-    column: list[str] | None
-    shard_rows: int
-    limit: int | None
-    seed: int
-    why: bool
-    proof: bool
-    no_refresh: bool
-    mapped: bool
-    resume: bool
-    json: bool
+    Options before `plugin` stand before those of a command itself, the others behind.
+    """
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        usual = {key: None if one is _NEEDED else one for key, (_, one) in {**_FIRST, **_LAST}.items()}
-        self.__dict__.update({**usual, **given})
+    path: Annotated[
+        str, arg("Folder or file of documents, an index, JSONL of passages, or a question set.", "PATH")
+    ]
+    paths: Annotated[
+        list[str], arg("As in select; each with questions. Or tables of an earlier run.", "PATH...")
+    ]
+    question: Annotated[str, arg("What is asked.", "QUESTION")]
+    out: Annotated[Path, "File for what is learned."]
+    folder: Annotated[Path, opt("Folder of the output; an interrupted run resumes there.", "--out")]
+    questions: Annotated[str | None, opt(_QUESTIONS, metavar="DATA")] = None
+    budget: Annotated[
+        int | None, opt(f"Largest context, in tokens. [default: {DEFAULTS.budget}]", "--budget", "-b")
+    ] = None
+    where: Annotated[Texts, opt(_WHERE, "--where", "-w", metavar="EXPR")] = None
+    units: Annotated[str | None, "auto, passages or sentences. [default: auto]"] = None
+    model: Annotated[str | None, _MODEL] = None
+    answer: Annotated[int | None, f"Longest answer, in tokens. [default: {DEFAULTS.answer}]"] = None
+    plugin: Annotated[
+        list[Path] | None,
+        opt("Python file that registers methods or measures. Repeatable.", metavar="FILE"),
+    ] = None
+    policy: Annotated[str, "A policy file, a preset, or a name of `mio-rag policy list`."] = DEFAULTS.policy
+    set: Annotated[Texts, opt("Change one setting of the policy. Repeatable.", metavar="KEY=VALUE")] = None
+    embedder: Annotated[str, "For what is not indexed yet: minilm, tfidf, or a model's id or folder."] = (
+        DEFAULTS.embedder
+    )
+    engine: Annotated[Literal["local", "ray"], "local, or ray."] = "local"
+    workers: Annotated[int, "Worker processes. 0: one per core."] = 1
+    column: Annotated[Texts, "OURS=THEIRS: a column has another name. Repeatable."] = None
+    shard_rows: Annotated[int, "Maximum rows of an output file."] = 5000
+    limit: Annotated[int | None, "Only the first N questions."] = None
+    seed: Annotated[int, "Seed of whatever is drawn."] = 0
+    why: Annotated[bool, "Explain what was selected and what was left out."] = False
+    proof: Annotated[bool, "Print the certificate."] = False
+    no_refresh: Annotated[bool, "Use the stored index, even if documents changed."] = False
+    mapped: Annotated[bool, "Leave the index on disk: less memory, slower searches."] = False
+    resume: Annotated[bool, "Continue an interrupted run."] = False
+    json: Annotated[bool, "Print one JSON object on stdout and nothing else there."] = False
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.__dict__.update(given)
         self.output: Output = open_output(self.json)
         for file in self.plugin or ():
             from mio_rag.methods import load_plugin
@@ -238,25 +209,11 @@ class Call:
             return
         from mio_rag.generation import make_generator
 
-        made: Generator = make_generator(spec)
+        made = make_generator(spec)
         try:
             yield made
         finally:
             made.close()
-
-
-def reader_spec(model: str | None) -> str:
-    """Return a model as `make_generator` takes it; see `mio_rag.generation.reader_spec`."""
-    from mio_rag.generation import reader_spec
-
-    return reader_spec(model)
-
-
-def check_model(spec: str) -> None:
-    """Raise `InputError` for a model that cannot be loaded."""
-    from mio_rag.generation import check_generator
-
-    check_generator(spec)
 
 
 def listed(text: str) -> list[str]:
@@ -293,15 +250,21 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(int(value) for value in found)
 
 
-def at_least(**options: tuple[float | None, float]) -> None:
-    """Raise `InputError` for options below their least values: name -> (value, least)."""
-    problems = [
-        f"--{name.replace('_', '-')} must be >= {least:g}, got {value:g}"
-        for name, (value, least) in options.items()
-        if value is not None and value < least
-    ]
+def refuse(problems: Sequence[str]) -> None:
+    """Raise `InputError` if there are problems."""
     if problems:
         raise InputError(problems)
+
+
+def at_least(**options: tuple[float | None, float]) -> None:
+    """Raise `InputError` for options below their least values: name -> (value, least)."""
+    refuse(
+        [
+            f"--{name.replace('_', '-')} must be >= {least:g}, got {value:g}"
+            for name, (value, least) in options.items()
+            if value is not None and value < least
+        ]
+    )
 
 
 def one_of(option: str, value: str | None, *known: str) -> None:
@@ -344,7 +307,6 @@ def questions_of(found: Opened, questions: str | None) -> Dataset:
     """Return the passages of an opened source with the questions of `questions`, by default its own."""
     from mio_rag.corpora.dataset import Dataset
     from mio_rag.corpora.load import load_questions, source_name
-    from mio_rag.errors import DataError
 
     if questions is None and found.kind not in ("set", "layout", "documents"):
         raise DataError(f"{found.source} has no questions: give them with --questions")

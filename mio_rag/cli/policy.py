@@ -3,39 +3,51 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from mio_rag.cli import options as o
+from mio_rag.cli.chosen import keys, server_settings
 from mio_rag.cli.fit import fit_app
-from mio_rag.cli.learn import encoder_of
-from mio_rag.cli.terminal import styled
+from mio_rag.cli.learn import encoder_of, point_lines, router_json, router_lines
+from mio_rag.cli.show import run_lines
+from mio_rag.cli.terminal import Table, dim, styled
 from mio_rag.defaults import DEFAULTS
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import DataError, InputError, collect
+from mio_rag.formulations.numbers import plural
+from mio_rag.learning import bandit_report
+from mio_rag.learning.bandit_log import EventLog
+from mio_rag.learning.planner import planner_about, read_planner
+from mio_rag.learning.planner import replay as replay_workflow
+from mio_rag.learning.planner_training import fixed_points, frontier, never_seen, read_table
+from mio_rag.learning.router_model import read_router
+from mio_rag.learning.rules import replay as replay_rule
+from mio_rag.learning.strategist import rate
+from mio_rag.policies.describe import described, policy_json, price_in_words
+from mio_rag.policies.make import kind_names
+from mio_rag.policy import PRESETS, Policy, preset_text
+from mio_rag.policy_files import Resolved, resolve
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.session.trace import Trace, read_traces
+from mio_rag.session.workflow import NAMED, Workflow, find_workflow, workflow_problems, workflow_text
+from mio_rag.settings import plain
+from mio_rag.storage import write_atomically
 
-if TYPE_CHECKING:
-    from mio_rag.session.trace import Trace
-
-policy_app = typer.Typer(
-    help="Policies: how a question is searched, read and answered, at one price.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+policy_app = o.group("Policies: how a question is searched, read and answered, at one price.")
 policy_app.add_typer(fit_app, name="fit")
-
-
-def _named(text: str, metavar: str) -> Any:
-    return typer.Argument(metavar=metavar, help=text)
+_SHOWN = "A policy, a workflow (also as JSON file), or the file of a router or planner."
 
 
 @o.command("set", app=policy_app, name="new")
 def policy_new(
     call: o.Call,
-    preset: Annotated[str, _named("What to begin with.", "PRESET")] = DEFAULTS.policy,
-    out: Annotated[Path | None, o.opt("File to write. [default: stdout]")] = None,
+    preset: Annotated[str, o.arg("What to begin with.", "PRESET", show_default=True)] = DEFAULTS.policy,
+    out: Annotated[Path | None, "File to write. [default: stdout]"] = None,
 ) -> None:
     """Print a policy file to begin your own with.
 
@@ -43,9 +55,6 @@ def policy_new(
       mio-rag policy new balanced > mine.toml
       mio-rag policy new --set price.token=0.001 --out mine.toml
     """
-    from mio_rag.policy import preset_text
-    from mio_rag.storage import write_atomically
-
     o.check_ending("--out", out, ".toml")
     text = preset_text(preset)
     if call.set:
@@ -61,15 +70,9 @@ def policy_new(
 def policy_check(
     call: o.Call,
     policy: Annotated[str, o.arg("A policy file, or a preset.", "FILE|PRESET")],
-    index: Annotated[Path | None, o.opt("Also compare what was learned with this index.")] = None,
+    index: Annotated[Path | None, "Also compare what was learned with this index."] = None,
 ) -> None:
     """Find everything that is wrong with a policy and its files. No model is loaded, nothing spent."""
-    from mio_rag.cli.chosen import server_settings
-    from mio_rag.errors import collect
-    from mio_rag.formulations.numbers import plural
-    from mio_rag.policy_files import resolve
-    from mio_rag.retrieval.index import CorpusIndex
-
     call.policy = policy
     found = call.chosen().policy
     states, _ = collect(lambda: resolve(found), lambda: server_settings(found))
@@ -86,26 +89,22 @@ def policy_check(
 def policy_show(
     call: o.Call,
     name: Annotated[
-        str, _named("A policy, a workflow (also as JSON file), or the file of a router or planner.", "NAME")
+        str,
+        o.arg(
+            "A policy, a workflow (also as JSON file), or the file of a router or planner.",
+            "NAME",
+            show_default=True,
+        ),
     ] = DEFAULTS.policy,
     show_keys: Annotated[
         bool, o.opt("List all keys of a policy file, with meaning and default.", "--keys")
     ] = False,
 ) -> None:
     """Show what decides, at which price and within which limits."""
-    from mio_rag.cli.show_policy import planner_table, policy_lines, router_json, router_lines
-    from mio_rag.policies.describe import policy_json
-    from mio_rag.policy import PRESETS
-    from mio_rag.policy_files import resolve
-    from mio_rag.session.workflow import NAMED, find_workflow, workflow_problems, workflow_text
-
     output, call.policy = call.output, name
     if show_keys:
         _print_keys(call)
     elif name.endswith(".safetensors"):
-        from mio_rag.learning.planner import planner_about, read_planner
-        from mio_rag.learning.router_model import read_router
-
         try:
             about = planner_about(read_planner(name))
         except DataError as error:
@@ -133,9 +132,6 @@ def policy_show(
 
 def _print_keys(call: o.Call) -> None:
     """Print every key of a policy file."""
-    from mio_rag.cli.chosen import keys
-    from mio_rag.settings import plain
-
     told: dict[str, Any] = {}
     lines: list[Any] = []
     for key in keys().values():
@@ -152,12 +148,6 @@ def _print_keys(call: o.Call) -> None:
 @o.command("json", app=policy_app, name="list")
 def policy_list(call: o.Call) -> None:
     """List presets, policies that are known by name, and workflows."""
-    from mio_rag.cli.show_policy import workflow_table
-    from mio_rag.cli.terminal import Table
-    from mio_rag.policies.make import kind_names
-    from mio_rag.policy import PRESETS
-    from mio_rag.session.workflow import NAMED
-
     forms = {"tier": "tier:NAME", "strategies": "strategies:A+B", "workflow": "workflow:NAME"}
     names = [forms.get(name, name) for name in kind_names() if name != "policy"]
     call.output.result(
@@ -181,16 +171,14 @@ def policy_replay(
     path: Annotated[
         Path, o.arg("Traces of ask or evaluate, outcomes of policy fit planner, or a bandit's .sqlite file.")
     ],
-    planner: Annotated[Path | None, o.opt("File of the planner that decides.")] = None,
-    prices: Annotated[str, o.opt("With outcomes: prices of a unit of cost.")] = "0,0.05,0.1,0.2,0.5",
+    planner: Annotated[Path | None, "File of the planner that decides."] = None,
+    prices: Annotated[str, "With outcomes: prices of a unit of cost."] = "0,0.05,0.1,0.2,0.5",
     every: Annotated[bool, o.opt("With outcomes: also questions that training has seen.", "--all")] = False,
-    question: Annotated[str | None, o.opt("Show the traces of this question (id or text) in full.")] = None,
-    bandit: Annotated[str, o.opt("Of a bandit: linucb, thompson, epsilon-greedy or uniform.")] = "linucb",
-    rule: Annotated[str, o.opt("Of a bandit: program, or margin, the published rule.")] = "program",
-    price: Annotated[float | None, o.opt("Of a bandit: price of a token. [that of the log]")] = None,
-    width: Annotated[
-        float | None, o.opt("Of a bandit: width of the upper confidence. [that of the log]")
-    ] = None,
+    question: Annotated[str | None, "Show the traces of this question (id or text) in full."] = None,
+    bandit: Annotated[str, "Of a bandit: linucb, thompson, epsilon-greedy or uniform."] = "linucb",
+    rule: Annotated[str, "Of a bandit: program, or margin, the published rule."] = "program",
+    price: Annotated[float | None, "Of a bandit: price of a token. [that of the log]"] = None,
+    width: Annotated[float | None, "Of a bandit: width of the upper confidence. [that of the log]"] = None,
 ) -> None:
     """Make recorded decisions again, or estimate what others would bring.
 
@@ -198,12 +186,9 @@ def policy_replay(
     a planner at every price. A bandit's log: what another one would have earned, with 95 % intervals.
     """
     if path.suffix == ".sqlite":
-        from mio_rag.cli.show_policy import replay_lines
-        from mio_rag.learning.bandit_report import replay, settings_of
-
         given: dict[str, Any] = {"policy": bandit, "rule": rule, "alpha": width, "token_price": price}
         changes = {key: value for key, value in given.items() if value is not None}
-        found = replay(path, settings_of(path).replace(**changes))
+        found = bandit_report.replay(path, bandit_report.settings_of(path).replace(**changes))
         call.output.result(asdict(found), *replay_lines(found))
     elif (path / "outcomes.parquet").is_file():
         _replay_outcomes(call, path, planner, prices, every)
@@ -212,12 +197,6 @@ def policy_replay(
 
 
 def _replay_outcomes(call: o.Call, folder: Path, planner: Path | None, prices: str, every: bool) -> None:
-    import numpy as np
-
-    from mio_rag.cli.show_policy import point_lines
-    from mio_rag.learning.planner import read_planner
-    from mio_rag.learning.planner_training import fixed_points, frontier, never_seen, read_table
-
     if planner is None:
         raise InputError("outcomes are replayed by a planner: give --planner")
     asked, found = o.numbers("--prices", prices), read_planner(planner)
@@ -246,12 +225,6 @@ def _replay_outcomes(call: o.Call, folder: Path, planner: Path | None, prices: s
 
 
 def _replay_traces(call: o.Call, path: Path, planner: Path | None, question: str | None) -> None:
-    from mio_rag.cli.show_policy import run_lines
-    from mio_rag.learning.planner import read_planner
-    from mio_rag.learning.planner import replay as replay_workflow
-    from mio_rag.learning.rules import replay as replay_rule
-    from mio_rag.session.trace import read_traces
-
     learned = None if planner is None else read_planner(planner)
     encoder = encoder_of(call.embedder) if learned is not None and learned.embedder else None
     traces = [t for t in read_traces(path) if question in (None, t.question_id, t.question)]
@@ -286,11 +259,7 @@ def _replay_traces(call: o.Call, path: Path, planner: Path | None, question: str
 
 # -- state ------------------------------------------------------------------------------------------------
 
-state_app = typer.Typer(
-    help="What a bandit has learned about search strategies, in the file of search.state.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+state_app = o.group("What a bandit has learned about search strategies, in the file of search.state.")
 policy_app.add_typer(state_app, name="state")
 State = Annotated[Path, o.arg("SQLite file of search.state.")]
 
@@ -301,10 +270,7 @@ def state_show(
     state: State,
 ) -> None:
     """Show how often each strategy ran, and what was learned of it."""
-    from mio_rag.cli.show_policy import state_lines
-    from mio_rag.learning.bandit_report import stats_of
-
-    found = stats_of(state)
+    found = bandit_report.stats_of(state)
     call.output.result(found, *state_lines(found))
 
 
@@ -319,9 +285,6 @@ def state_feedback(
 
     The strategies that found what was read are credited.
     """
-    from mio_rag.learning.bandit_log import EventLog
-    from mio_rag.learning.strategist import rate
-
     o.one_of("rating", rating, "helpful", "unhelpful")
     new = rate(EventLog(state), question, 1 if rating == "helpful" else -1, time.time())
     said = "noted" if new else "this question was rated before: nothing changes"
@@ -332,16 +295,16 @@ def state_feedback(
 def state_recalibrate(
     call: o.Call,
     state: State,
-    window_days: Annotated[float, o.opt("Days to learn from.")] = 30.0,
-    holdout: Annotated[float, o.opt("Share of them, the last ones, to compare on.")] = 0.2,
+    window_days: Annotated[float, "Days to learn from."] = 30.0,
+    holdout: Annotated[float, "Share of them, the last ones, to compare on."] = 0.2,
 ) -> None:
     """Fit the models on the last days alone.
 
     They take over if they are not worse on later questions.
     """
-    from mio_rag.learning.bandit_report import recalibrate, settings_of
-
-    found = recalibrate(state, settings_of(state).replace(window_days=window_days, holdout=holdout))
+    found = bandit_report.recalibrate(
+        state, bandit_report.settings_of(state).replace(window_days=window_days, holdout=holdout)
+    )
     verdict = "the new models take over" if found.deployed else "the old models stay"
     call.output.result(
         asdict(found),
@@ -354,9 +317,7 @@ def state_recalibrate(
 @o.command("json", app=state_app, name="rebuild")
 def state_rebuild(call: o.Call, state: State) -> None:
     """Replay the whole log, without the snapshot."""
-    from mio_rag.learning.bandit_report import rebuild
-
-    events = rebuild(state)
+    events = bandit_report.rebuild(state)
     call.output.result({"events": events}, f"{events} events replayed")
 
 
@@ -364,12 +325,10 @@ def state_rebuild(call: o.Call, state: State) -> None:
 def state_export(
     call: o.Call,
     state: State,
-    out: Annotated[Path, o.opt("File to write, for instance prior.safetensors.")],
+    out: Annotated[Path, "File to write, for instance prior.safetensors."],
 ) -> None:
     """Write what was learned, as a prior for another state."""
-    from mio_rag.learning.bandit_report import export
-
-    questions = export(state, out)
+    questions = bandit_report.export(state, out)
     said = f"learned from {questions} questions: {out}"
     call.output.result({"questions": questions, "out": str(out)}, said)
 
@@ -379,12 +338,10 @@ def state_import(
     call: o.Call,
     state: State,
     prior: Annotated[Path, o.arg("File that export wrote.")],
-    weight: Annotated[float, o.opt("How hard it is to move, in units of the ridge.")] = 1.0,
+    weight: Annotated[float, "How hard it is to move, in units of the ridge."] = 1.0,
 ) -> None:
     """Start from what another state learned, as a prior mean."""
-    from mio_rag.learning.bandit_report import start_from
-
-    start_from(state, prior, weight)
+    bandit_report.start_from(state, prior, weight)
     call.output.result({"prior": str(prior), "weight": weight}, "the prior is part of the log")
 
 
@@ -394,12 +351,10 @@ def state_prune(
     state: State,
     strategy: Annotated[str, o.arg("Strategy to put on probation.")],
     kind: Annotated[str, o.opt("Type of question: who, when, which, yes-no, ...", "--type")],
-    lift: Annotated[bool, o.opt("End the probation instead.", "--lift")] = False,
+    lift: Annotated[bool, "End the probation instead."] = False,
 ) -> None:
     """Let a strategy run only rarely for a type of question."""
-    from mio_rag.learning.bandit_report import prune
-
-    changed = prune(state, strategy, kind, not lift)
+    changed = bandit_report.prune(state, strategy, kind, not lift)
     where = f"on probation for '{kind}' questions"
     if not lift:
         said = f"is {where}{'' if changed else ' already'}; --lift ends it"
@@ -416,8 +371,97 @@ def state_add(
     call: o.Call, state: State, strategy: Annotated[str, o.arg("Strategy to choose among from now on.")]
 ) -> None:
     """Choose among one more strategy; what was learned of the others stays."""
-    from mio_rag.learning.bandit_report import add_strategy
-
-    new = add_strategy(state, strategy)
+    new = bandit_report.add_strategy(state, strategy)
     said = "added" if new else "it is chosen among already: nothing changes"
     call.output.result({"strategy": strategy, "new": new}, said)
+
+
+def workflow_table(workflows: Mapping[str, Workflow]) -> Table:
+    """All workflows, one a line."""
+    rows = ((w.name, ", ".join(_step(one.do, one.settings) for one in w.nodes)) for w in workflows.values())
+    return Table.rows("workflow|steps", rows, left=2)
+
+
+def _step(do: str, settings: Mapping[str, object]) -> str:
+    told = [
+        str(value) if isinstance(value, str) else f"{name.replace('_', ' ')} {value:g}"
+        for name, value in settings.items()
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    ]
+    return f"{do} ({', '.join(told)})" if told else do
+
+
+def planner_table(about: Mapping[str, Any]) -> Table:
+    """What a planner decides, at which prices, and what it learned from."""
+    when = "before the first step" if about["mode"] == "once" else "before every step"
+    asked, by = about.get("questions", "?"), about.get("generator", "?")
+    rows = (
+        ("chooses from", ", ".join(about["workflows"])),
+        ("alphas", ", ".join(f"{alpha:g}" for alpha in about["alphas"]) or "any"),
+        ("a cost of 1", f"{about['unit']:.4g} {about['cost']}"),
+        ("questions are embedded by", about["embedder"] or "nothing"),
+        ("learned from", f"{asked} questions, answered by {by}"),
+    )
+    return Table.rows(f"planner|{about['method']}, decides {when}", rows, left=2)
+
+
+# -- policies --------------------------------------------------------------------------------------------
+
+
+def policy_lines(policy: Policy, states: Resolved) -> Iterator[Any]:
+    """Who decides what, the price, the limits, models and files."""
+    yield styled((policy.name, "bold"))
+    if policy.about:
+        yield policy.about
+    most = policy.limits
+    ends = f"{most.max_total_tokens:,} tokens, {most.max_steps} steps of a model, {most.timeout:g} s"
+    rows = [("price", "one for all", price_in_words(policy))]
+    rows += [(line.decision, line.who, line.how) for line in described(policy, states)]
+    yield ""
+    yield Table.rows("decision|who|how", [*rows, ("limits", "every question", ends)], left=3)
+    for name, model in policy.models.items():
+        dollars = f"${model.input:g} in, ${model.output:g} out per million tokens" if model.is_priced else ""
+        yield f"model {name}: {', '.join(filter(None, [model.spec, dollars]))}"
+    for file, digest in states.hashes.items():
+        yield dim(f"{file}: {digest[:12]}")
+    yield dim(f"content {states.sha256[:12]}")
+
+
+# -- strategies and bandits ------------------------------------------------------------------------------
+
+
+def state_lines(found: Mapping[str, Any]) -> Iterator[Any]:
+    """A line for each strategy, the state of the whole, and what was learned."""
+
+    def form(value: float | None, by: str) -> str:
+        return "" if value is None else format(value, by)
+
+    rows = (
+        (name, one["ran"], form(one["selection_rate"], ".0%"), form(one["share_exploring"], ".0%"),
+         "always runs" if one["always"] else form(one["contribution_rate"], ".0%"),
+         "" if one["always"] else form(one["contribution"], "+.3f"), form(one["tokens"], ".0f"),
+         form(one["seconds"], ".2f"), f"{one['rating']:+.1f}")
+        for name, one in found["strategies"].items()
+    )  # fmt: skip
+    yield Table.rows("strategy|ran|share|exploring|adds in|adds|tokens|seconds|rating", rows)
+    yield (
+        f"{found['questions']} questions; lately the same set on {found['convergence']:.0%}, entropy of the "
+        f"choices {found['entropy_bits']:.2f} bits; expected regret {found['regret']:.3f}; "
+        f"{found['changes']} changes found"
+    )
+    for kind, names in found["probation"].items():
+        yield f"on probation for {kind} questions: {', '.join(names)}"
+    yield from found["insights"]
+
+
+def replay_lines(found: bandit_report.Replay) -> Iterator[Any]:
+    """What was earned, and the estimates of what the policy would have earned."""
+    yield f"{found.questions} questions; earned {found.earned:+.4f} a question, net of costs"
+    for one in found.estimates:
+        yield (
+            f"{found.policy}, {one.name}: {one.value:+.4f} [{one.low:+.4f}, {one.high:+.4f}], rests on "
+            f"{one.effective:.0f} questions"
+        )
+    if not found.differs:
+        said = "It would have chosen alike on all of them (they may all lie in the cold start): this says "
+        yield styled((f"{said}nothing of the policy.", "yellow"))

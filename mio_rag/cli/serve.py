@@ -1,4 +1,4 @@
-"""The command serve."""
+"""The commands serve and mcp."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from mio_rag.cli import options as o
 from mio_rag.defaults import DEFAULTS
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.cli.chosen import Chosen
@@ -23,29 +23,26 @@ _ASIDE = ("server.", "answers.", "models.", "price.worth")
 def serve(
     call: o.Call,
     path: Annotated[str, o.arg("As for select; not needed with --new-key.", "PATH")] = "",
-    host: Annotated[str, o.opt("Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, o.opt("Port to listen on.")] = 8000,
-    workers: Annotated[int, o.opt("Processes.")] = 1,
+    host: Annotated[str, "Address to listen on."] = "127.0.0.1",
+    port: Annotated[int, "Port to listen on."] = 8000,
+    workers: Annotated[int, "Processes."] = 1,
     keys: Annotated[
-        Path | None, o.opt("File of API keys with their filters and budgets; or set MIO_RAG_API_KEY.")
+        Path | None, "File of API keys with their filters and budgets; or set MIO_RAG_API_KEY."
     ] = None,
     new_key: Annotated[
         str | None, o.opt("Print a new key and its table for the file of keys, and end.", metavar="NAME")
     ] = None,
-    without_key: Annotated[
-        bool, o.opt("Allow access from other machines without a key.", "--without-key")
-    ] = False,
-    max_budget: Annotated[int | None, o.opt("Largest budget of a request. [default: 8192]")] = None,
-    max_answer: Annotated[int | None, o.opt("Longest answer of a request. [default: 512]")] = None,
-    concurrency: Annotated[int | None, o.opt("Requests that a process handles at once. [default: 2]")] = None,
-    queue: Annotated[int | None, o.opt("Requests that may wait; others get 503. [default: 64]")] = None,
-    timeout: Annotated[float | None, o.opt("Longest time of a request, in seconds. [default: 30]")] = None,
+    without_key: Annotated[bool, "Allow access from other machines without a key."] = False,
+    max_budget: Annotated[int | None, "Largest budget of a request. [default: 8192]"] = None,
+    max_answer: Annotated[int | None, "Longest answer of a request. [default: 512]"] = None,
+    concurrency: Annotated[int | None, "Requests that a process handles at once. [default: 2]"] = None,
+    queue: Annotated[int | None, "Requests that may wait; others get 503. [default: 64]"] = None,
+    timeout: Annotated[float | None, "Longest time of a request, in seconds. [default: 30]"] = None,
     trusted_proxy: Annotated[
-        list[str] | None, o.opt("Address or network of a proxy that serves many clients. Repeatable.")
+        list[str] | None, "Address or network of a proxy that serves many clients. Repeatable."
     ] = None,
     example: Annotated[
-        list[str] | None,
-        o.opt("Question that the page proposes. Repeatable.", "--example", metavar="QUESTION"),
+        list[str] | None, o.opt("Question that the page proposes. Repeatable.", metavar="QUESTION")
     ] = None,
 ) -> None:
     """Serve selections and answers over HTTP, with a page at /.
@@ -60,6 +57,7 @@ def serve(
     """
     from mio_rag.cli.chosen import server_settings
     from mio_rag.filters import Filter
+    from mio_rag.generation import check_generator, reader_spec
     from mio_rag.service.keys import new_key as made_key
     from mio_rag.service.keys import read_keys
     from mio_rag.service.run import check
@@ -78,12 +76,12 @@ def serve(
     }  # fmt: skip
     call.set = [*(call.set or ())]
     call.set += [f"server.{name}={value}" for name, value in given.items() if value is not None]
-    output, spec, key = call.output, o.reader_spec(call.model), single_key()
+    output, spec, key = call.output, reader_spec(call.model), single_key()
     place: dict[str, Any] = {
         "host": host, "port": port, "workers": workers, "examples": tuple(example or ()),
     }  # fmt: skip
     chosen, *_ = call.check(
-        lambda: o.check_model(spec),
+        lambda: check_generator(spec),
         lambda: kind_of(path),
         lambda: Filter(call.where),
         lambda: None if keys is None else read_keys(keys),
@@ -160,3 +158,76 @@ def _deciding(chosen: Chosen, work: Path) -> dict[str, Any]:
     if answers.refusal is not None:
         found["refusal"] = str(Path(answers.refusal).resolve())
     return found
+
+
+# -- mcp ------------------------------------------------------------------------------------------------
+
+
+@o.command("where policy embedder")
+def mcp(
+    call: o.Call,
+    paths: Annotated[list[str], o.arg("Folders or files of documents, indexes, or a store.", "PATH...")],
+    http: Annotated[
+        str | None, o.opt("Serve over HTTP at /mcp, instead of stdio.", metavar="[HOST:]PORT")
+    ] = None,
+    allow_ask: Annotated[
+        str | None, o.opt("Add a tool that answers with this model.", metavar="MODEL")
+    ] = None,
+    print_config: Annotated[
+        str | None,
+        o.opt(
+            "Print how a client starts this server: claude-desktop, cursor, vscode or claude-code.",
+            metavar="CLIENT",
+        ),
+    ] = None,
+) -> None:
+    """Let assistants search documents: tools of the Model Context Protocol.
+
+    The tools read only, and only what PATH names and --where leaves.
+
+    \b
+      mio-rag mcp handbook --print-config claude-desktop
+      mio-rag mcp handbook --http 8765
+    """
+    from mio_rag.assistants import Assistants, configuration, run_http, run_stdio
+    from mio_rag.filters import Filter
+    from mio_rag.generation import check_generator, reader_spec
+    from mio_rag.sources import kind_of
+
+    policy, embedder = call.policy, call.embedder
+    spec = None if allow_ask is None else reader_spec(allow_ask)
+    address, *_ = collect(
+        lambda: _address(http),
+        lambda: None if spec is None else check_generator(spec),
+        lambda: Filter(call.where),
+        *(lambda path=path: kind_of(path) for path in paths),
+    )
+    if print_config is not None:
+        given = [str(Path(one).absolute()) if kind_of(one) not in ("set", "store") else one for one in paths]
+        options = {"--allow-ask": allow_ask, "--policy": policy, "--embedder": embedder}
+        usual = {"--policy": DEFAULTS.policy, "--embedder": DEFAULTS.embedder}
+        for name, value in options.items():
+            given += [name, value] if value is not None and value != usual.get(name) else []
+        given += [word for one in call.where or () for word in ("--where", one)]
+        typer.echo(configuration(print_config, given, Path(paths[0]).name or "documents"))
+        return
+    tools = Assistants(paths, allow_ask=spec, where=call.where, policy=policy, embedder=embedder)
+    if address is None:
+        run_stdio(tools)
+    else:
+        typer.echo(f"http://{address[0]}:{address[1]}/mcp", err=True)
+        run_http(tools, *address)
+
+
+def _address(given: str | None) -> tuple[str, int] | None:
+    if given is None:
+        return None
+    host, _, port = given.rpartition(":")
+    if not port.isdigit() or int(port) > 65_535:
+        raise InputError(f"--http {given}: write PORT or HOST:PORT")
+    if host not in ("", "127.0.0.1", "localhost", "[::1]"):
+        raise InputError(
+            f"--http {given}: mcp asks for no key, so it listens on this machine alone; put a proxy with "
+            "authentication before it"
+        )
+    return host or "127.0.0.1", int(port)

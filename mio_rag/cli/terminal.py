@@ -45,6 +45,11 @@ def dim(text: str) -> Text:
     return styled((text, "dim"))
 
 
+def notes(texts: Iterable[str]) -> Iterator[Text]:
+    """Texts as notes."""
+    return (styled(("note:", "yellow"), f" {text}") for text in texts)
+
+
 #: Columns of a pipe or a file: nothing is wrapped, and tables take the width that they need.
 _UNBOUNDED = 100_000
 

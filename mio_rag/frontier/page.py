@@ -15,12 +15,10 @@ from typing import Any
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import require
 from mio_rag.evaluation.markup import escape, number, plain, plural, script_json, shortened
-from mio_rag.frontier.summary import deciding_measures
 from mio_rag.measures import Use, frontier_measures
 from mio_rag.types import Question
 
-#: Questions whose selections the page holds, spread evenly over the set.
-MOST_QUESTIONS = 60
+_MOST_QUESTIONS = 60  # whose selections the page holds, spread evenly over the set
 
 
 def render_page(
@@ -28,17 +26,19 @@ def render_page(
     rows: Sequence[Mapping[str, Any]],
     dataset: Dataset,
     questions: Sequence[Question],
+    deciding: str,
     picture: bytes | None = None,
 ) -> str:
     """Return the page as one self-contained string.
 
     data: as in frontier.json.
     rows: every question at every point.
+    deciding: measures that decide, with tokens, what is on the frontier.
     picture: a PNG of the curve over prices.
     """
     plotly = require("plotly", "evaluation", "the frontier page")
     run, points = data["run"], data["points"]
-    shown = list(questions)[:: max(1, -(-len(questions) // MOST_QUESTIONS))]
+    shown = list(questions)[:: max(1, -(-len(questions) // _MOST_QUESTIONS))]
     report, here = resources.files("mio_rag") / "data" / "report", resources.files("mio_rag.frontier")
     facts = {
         "Data set": run["dataset"],
@@ -54,7 +54,7 @@ def render_page(
         heading=escape(f"What each setting reads: {run['dataset']}"),
         style=report.joinpath("style.html").read_text(encoding="utf-8"),
         facts="".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items()),
-        deciding=escape(", ".join(m.title for m in deciding_measures(points)) or "nothing else"),
+        deciding=escape(deciding or "nothing else"),
         price=_price_section(data, picture),
         sentence=escape(_sentence(data.get("operating_point"))),
         plotly=plotly.offline.get_plotlyjs(),

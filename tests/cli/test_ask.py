@@ -401,4 +401,4 @@ def test_a_cache_of_another_version_is_refused(rivers_at: Path, tmp_path: Path) 
         connection.execute("PRAGMA user_version = 7")
     done = cli(*asked)
     assert done.returncode == 2
-    assert "a.sqlite' is no answer cache of this version" in done.stderr
+    assert "it is no answer cache of this version" in done.stderr

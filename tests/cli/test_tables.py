@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mio_rag.cli.evaluate import _METHODS
-from mio_rag.cli.show import frontier_lines, summary_lines
-from mio_rag.cli.show_policy import point_lines
+from mio_rag.cli.evaluate import summary_lines
+from mio_rag.cli.lab import frontier_lines
+from mio_rag.cli.learn import point_lines
 from mio_rag.cli.terminal import Table, Terminal, heading
 from mio_rag.evaluation.contenders import DEFAULT_METHODS
 from mio_rag.evaluation.harness import EvaluationSettings
@@ -70,7 +70,7 @@ def lines(text: str, first: str) -> list[str]:
 
 
 def test_what_is_compared_by_default() -> None:
-    assert tuple(_METHODS.split(",")) == DEFAULT_METHODS == EvaluationSettings().methods
+    assert EvaluationSettings().methods == DEFAULT_METHODS
     assert EvaluationSettings().reference == "fused"
 
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from mio_rag import Passage
 from mio_rag.cli.app import app
+from mio_rag.cli.evaluate import summary_lines
 from mio_rag.cli.output import prepare_streams
-from mio_rag.cli.show import summary_lines
 from mio_rag.cli.terminal import Table, Terminal, printable, progress_bar, styled
 from mio_rag.retrieval import CorpusIndex
 

@@ -14,10 +14,16 @@ import pytest
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
-from mio_rag.frontier.dataset import FrontierSettings, Setting, perturbed
+from mio_rag.frontier.dataset import (
+    FrontierResult,
+    FrontierSettings,
+    Setting,
+    data_frontier,
+    operating_point,
+    perturbed,
+    summarize_grid,
+)
 from mio_rag.frontier.page import render_page
-from mio_rag.frontier.run import FrontierResult, data_frontier
-from mio_rag.frontier.summary import operating_point, summarize_grid
 from mio_rag.generation import make_generator
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings, Retriever
 
@@ -159,7 +165,7 @@ def test_the_page_is_closed_and_shows_what_was_read(found: FrontierResult, demo:
     passages = tuple(replace(p, text=hostile, title=hostile) for p in demo.passages)
     questions = tuple(replace(q, text=hostile) for q in demo.questions[:8])
     saved = json.loads((found.folder / "frontier.json").read_text())
-    page = render_page(saved, rows, Dataset(hostile, passages, questions), questions)
+    page = render_page(saved, rows, Dataset(hostile, passages, questions), questions, "")
     assert "<script>alert(1)" not in page
     assert "$data" in page
 

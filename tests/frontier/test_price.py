@@ -12,8 +12,7 @@ import pytest
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
-from mio_rag.frontier.dataset import FrontierSettings, price_curve
-from mio_rag.frontier.run import data_frontier
+from mio_rag.frontier.dataset import FrontierSettings, data_frontier, price_curve
 from mio_rag.measures import evidence_found
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings, Retriever
 from mio_rag.selection.selector import Selector
