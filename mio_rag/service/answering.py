@@ -27,7 +27,7 @@ from mio_rag.policy import PRESETS as POLICIES
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.result import Selection
-from mio_rag.selection.selector import PRESETS, Selector, Units
+from mio_rag.selection.selector import PRESETS, Selector
 from mio_rag.service.documents import Documents
 from mio_rag.service.governed import Governed, Serving, policy_report, search_report
 from mio_rag.service.keys import FREE, Caller
@@ -37,7 +37,7 @@ from mio_rag.session.state import Decider, Result
 from mio_rag.session.trace import Outcome
 from mio_rag.session.workflow import NAMED
 from mio_rag.solvers.result import SolveOptions
-from mio_rag.types import Answer, Question, is_text
+from mio_rag.types import Question, is_text
 
 _POOLS = 64  # cached, so that moving a slider does not search again
 _SPOKEN = {"extractive": "extract"}  # name of a reader -> as --model has it; requests may say either
@@ -48,21 +48,26 @@ _PLAN = Order(NAMED["plain"])
 _SELECTOR = (
     *("redundancy_weight", "passage_penalty", "radius", "max_passages", "max_per_source", "merge", "units"),
 )
+_REQUEST = ("budget_tokens", "pool", "more_tokens", "max_tokens", "model", "why", "proof")
+
+
+class UnknownModelError(InputError):
+    """A request names a model that is not served."""
 
 
 @dataclass(frozen=True)
 class Asked:
     """A checked request.
 
-    changes: settings of the selection program that the request brings.
     deadline: by `time.monotonic`.
+    changes: settings of the selection program that the request brings.
     budget_tokens, pool, max_tokens: None: as the policy says.
     where: holds next to the filter of the caller's key.
     wrapped: what the reader is asked through, such as a conversation.
     tell: called with each piece of the answer as it is written.
     """
 
-    question: str
+    question: Question
     deadline: float
     changes: Mapping[str, Any] = field(default_factory=dict)
     budget_tokens: int | None = None
@@ -80,23 +85,23 @@ class Asked:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], began: float, caller: Caller = FREE, **more: Any) -> Asked:
-        """Return the request of a checked body."""
+        """Return the request of a checked body; `InputError` if the question is empty."""
+        text = given["question"]
+        if not is_text(text):
+            raise InputError("the question is not valid text: send it as UTF-8")
+        if not text.strip():
+            raise InputError("the question is empty: send a text")
         own = {name: given[name] for name in _SELECTOR if given.get(name) is not None}
-        names = ("budget_tokens", "pool", "more_tokens", "max_tokens", "model", "why", "proof")
         return cls(
-            given["question"],
+            Question("question", text),
             began + given["deadline_seconds"],
             {**PRESETS[given["preset"]], **own},
             token_price=given["token_price"] or 0.0,
             where=Filter(given.get("where")),
             caller=caller,
-            **{name: given[name] for name in names if given.get(name) is not None},
+            **{name: given[name] for name in _REQUEST if given.get(name) is not None},
             **more,
         )
-
-    def seconds_left(self) -> float:
-        """Return the seconds until the deadline, at least 10 ms."""
-        return max(_LEAST_SECONDS, self.deadline - time.monotonic())
 
     def ends_at(self) -> float:
         """Return when programs must end, by `time.monotonic`: the rest is for the response."""
@@ -107,9 +112,8 @@ class Answering:
     """Answers requests over documents with one or more readers; caches the pools of recent questions.
 
     Requests run at the same time. A generator that states its `concurrency` is asked by all of them; another
-    one gets one request at a time. Parameters as `mio_rag.service.app.create_app`. Of answers in the cache,
-    only those whose selection is proven optimal are stored, so that no answer made in haste is given to
-    somebody who has time.
+    one gets one request at a time. Parameters as `mio_rag.service.app.create_app`. Only answers whose
+    selection is proven optimal are stored: an answer made in haste is not given to a request with more time.
 
     Raises `InputError` if the policy, the refusal model or what was learned is for another embedder or
     reader, or two of them exclude each other.
@@ -137,8 +141,7 @@ class Answering:
                 refusing.check_fits(index.embedder.fingerprint, reader.name)
         self.policy = policy or DEFAULTS.policy
         self._governed = {self.policy: Governed(self.policy, index)}
-        self._cache = cache
-        self._corpus: tuple[CorpusIndex, AnswerCache] | None = None if cache is None else (index, cache)
+        self._cache = None if cache is None else (index, cache)  # of these documents
         self._pools: OrderedDict[tuple[Any, ...], tuple[CorpusIndex, Result]] = OrderedDict()
         self._lock = Lock()
 
@@ -202,7 +205,7 @@ class Answering:
 
     def _session(self, serving: Serving, asked: Asked, reader: Generator, rate: Rate | None) -> Session:
         """The session of a policy for one request: its settings, its filter, and the time that it has."""
-        own, policy = serving.session, serving.policy
+        own = serving.session
         retriever = copy(own.kit.retriever)
         assert retriever is not None
         retriever.index = index = self.documents.index(asked.where, asked.caller.where)
@@ -211,37 +214,52 @@ class Answering:
         retriever.counter = reader
         price = max(own.price, asked.token_price, 0.0 if rate is None else rate.token_price)
         given = {"units": self.units, **asked.changes} if self._refusing is not None else asked.changes
-        program = policy.selector(price, Selector(options=SolveOptions(time_limit_seconds=None)))
+        program = serving.policy.selector(price, Selector(options=SolveOptions(time_limit_seconds=None)))
         program = program.replace(**given) if given else program
         learner = own.learner
         if isinstance(learner, StrategyLearner):  # measured by what the request would read
             learner = replace(learner, selector=program)
-        limits = own.limits.replace(seconds=min(own.limits.seconds, asked.seconds_left()))
+        seconds = max(_LEAST_SECONDS, asked.deadline - time.monotonic())
+        limits = own.limits.replace(seconds=min(own.limits.seconds, seconds))
         budget = min(filter(None, (own.budget, asked.budget_tokens)))
         longest = min(filter(None, (own.max_tokens, asked.max_tokens)))
         if serving.is_default:  # only the request and the limits of the service bound it
             limits = own.limits.replace(tokens=_MOST)
             budget, longest = asked.budget_tokens or budget, asked.max_tokens or longest
-        budget = max(1, int(budget * asked.caller.share()))
         return replace(
             own,
             kit=replace(own.kit, retriever=retriever, selector=program, deadline=asked.ends_at()),
             price=price,
             priced=lambda selector, price: program.replace(token_price=max(price, program.token_price)),
             limits=limits,
-            budget=budget,
+            budget=max(1, int(budget * asked.caller.share())),
             max_tokens=longest,
             learner=learner,
             falls_back=own.falls_back and not serving.is_default and asked.tell is None,
         )
+
+    def _known(self, key: tuple[Any, ...], session: Session) -> list[Result]:
+        """What was found for a question, for the documents as they are."""
+        with self._lock:
+            of, found = self._pools.get(key, (None, None))
+            if found is None or of is not _index(session):
+                return []
+            self._pools.move_to_end(key)
+            return [found]
+
+    def _keep(self, key: tuple[Any, ...], session: Session, outcome: Outcome) -> None:
+        if (found := outcome.results.get("retrieve")) is not None:
+            with self._lock:
+                self._pools[key] = _index(session), found
+                while len(self._pools) > _POOLS:
+                    self._pools.popitem(last=False)
 
     # -- selections
 
     def select(self, asked: Asked) -> dict[str, Any]:
         """Return the response of POST /select.
 
-        Raises `InputError` if the question is empty; `SolverError` if the solver broke; `SpentError` if no
-        tokens are left.
+        Raises `SolverError` if the solver broke; `SpentError` if no tokens are left.
         """
         governed, name = self._chosen(asked.model)
         reader, rate = self.readers[name], self.rates.get(name)
@@ -249,45 +267,29 @@ class Answering:
             session = self._session(serving, asked, reader, rate)
             chooser = serving.chooser
             search: list[Decider] = [] if chooser is None else [Search(chooser)]
-            key = (asked.question, session.kit.retriever.pool, serving.identity, name)  # type: ignore[union-attr]
+            key = (asked.question.text, session.kit.retriever.pool, serving.identity, name)  # type: ignore[union-attr]
             known = self._known(key, session)
             session = replace(session, deciders=(_PLAN, *search, Price()), plan=_PLAN)
-            if chooser is None or known:  # nothing is asked, and the question is told once
+            if chooser is None or known:  # nothing is asked, and the question is learned from once
                 session = replace(session, account=None, learner=None)
             budget = session.budget or 1
             into = budget + (0 if chooser is None or known else session.limits.tokens)
-            with asked.caller.held((into, 0), asked.caller.needed(budget), rate) as held:
-                session, budget = _within(session, held.allowed), min(budget, held.allowed)
-                outcome = session.select(_question(asked), reader, budget, known)
-                made, total = outcome.selection, outcome.costs.total()
-                read = 0 if made is None else made.tokens_used
-                held.settle(read + total.prompt_tokens + total.completion_tokens, _cost(rate, total))
+            held = asked.caller.reserve((into, 0), asked.caller.needed(budget), rate)
+            session, budget = _within(session, held.allowed), min(budget, held.allowed)
+            outcome = session.select(asked.question, reader, budget, known)
+            made, total = outcome.selection, outcome.costs.total()
+            read = 0 if made is None else made.tokens_used
+            held.settle(read + total.prompt_tokens + total.completion_tokens, _cost(rate, total))
             if made is None:
                 _raise(outcome)
             assert made is not None
-            found = outcome.results["retrieve"]
-            self._keep(key, session, found)
+            self._keep(key, session, outcome)
             data = _shown(asked, made, session) | search_report(outcome)
             if rate is not None:
                 data["dollars"] = rate.cost(made.tokens_used)
             if asked.more_tokens is not None:
                 data["more"] = with_more(asked, session.kit.selector, budget, made, reader)
         return data
-
-    def _known(self, key: tuple[Any, ...], session: Session) -> list[Result]:
-        index = session.kit.retriever.index  # type: ignore[union-attr]
-        with self._lock:
-            of, found = self._pools.get(key, (None, None))
-            if of is not index or found is None:
-                return []
-            self._pools.move_to_end(key)
-            return [found]
-
-    def _keep(self, key: tuple[Any, ...], session: Session, found: Result) -> None:
-        with self._lock:
-            self._pools[key] = session.kit.retriever.index, found  # type: ignore[union-attr]
-            while len(self._pools) > _POOLS:
-                self._pools.popitem(last=False)
 
     # -- answers
 
@@ -296,7 +298,11 @@ class Answering:
         if self._cache is None or asked.wrapped is not None:
             return self._answer(asked)
         governed, name = self._chosen(asked.model)
-        rate, cache = self.rates.get(name), self._cache_now()
+        rate, index = self.rates.get(name), self.documents.index()
+        if self._cache[0] is not index:
+            cache = self._cache[1]
+            self._cache = index, AnswerCache.of(cache.path, index, cache.settings)
+        cache, question = self._cache[1], asked.question.text
         scope = digest_of(
             {
                 "program": asked.changes,
@@ -309,56 +315,43 @@ class Answering:
                 "refusal": None if self._refusing is None else self._refusing.digest,
             }
         )
-        hit = cache.get(asked.question, scope)
-        if hit is not None:
+        if (hit := cache.get(question, scope)) is not None:
             usage = {**hit.answer["usage"], **({} if rate is None else {"dollars": 0.0})}
-            return {**hit.answer, "question": asked.question, "usage": usage, "cached": hit.to_dict()}
+            return {**hit.answer, "question": question, "usage": usage, "cached": hit.to_dict()}
         data = self._answer(asked)
         if data["status"] == "optimal" and asked.caller.share() == 1:  # not what a budget has shaped
-            cache.put(asked.question, scope, data)
+            cache.put(question, scope, data)
         return {**data, "cached": None}
-
-    def _cache_now(self) -> AnswerCache:
-        """The file of answers, for the documents as they are."""
-        index, kept = self.documents.index(), self._corpus
-        assert kept is not None
-        if kept[0] is not index:
-            kept = self._corpus = (
-                index,
-                AnswerCache.of(kept[1].path, index, kept[1].settings),
-            )
-        return kept[1]
 
     def _answer(self, asked: Asked) -> dict[str, Any]:
         """Return a new answer."""
-        question = _question(asked)
+        question = asked.question
         governed, name = self._chosen(asked.model)
         reader, rate = self.readers[name], self.rates.get(name)
         if asked.wrapped is not None:
             reader = asked.wrapped(reader)
         with governed.using() as serving:
             session = self._session(serving, asked, reader, rate)
-            tell = asked.tell
-            if tell is not None and not session.always_asks and self._refusing is None:
-                reader = Streamed(reader, tell)
+            if asked.tell is not None and not session.always_asks and self._refusing is None:
+                reader = Streamed(reader, asked.tell)
             most = session.budget or 1
             allowed = context_budget(reader, question, most, max_tokens=session.max_tokens, error=InputError)
             session = replace(session, budget=allowed)
-            key = (asked.question, session.kit.retriever.pool, serving.identity, name)  # type: ignore[union-attr]
+            key = (question.text, session.kit.retriever.pool, serving.identity, name)  # type: ignore[union-attr]
             known = self._known(key, session) if serving.is_default else []
             least = (session.least_tokens(question, reader) or 1) + asked.caller.needed(allowed)
-            with asked.caller.held(session.most_tokens(question, reader), least, rate) as held:
-                outcome = _within(session, held.allowed).attempt(question, reader, allowed, known=known)
-                total = outcome.costs.total()
-                held.settle(total.prompt_tokens + total.completion_tokens, _cost(rate, total))
+            held = asked.caller.reserve(session.most_tokens(question, reader), least, rate)
+            outcome = _within(session, held.allowed).attempt(question, reader, allowed, known=known)
+            total = outcome.costs.total()
+            held.settle(total.prompt_tokens + total.completion_tokens, _cost(rate, total))
             selection = outcome.selection
             if selection is not None and selection.result.x is None:
                 raise InfeasibleError(selection.explain())
             _raise(outcome)
+            if serving.is_default:
+                self._keep(key, session, outcome)
         assert outcome.reply is not None
         answer = outcome.reply.answer
-        if serving.is_default and "retrieve" in outcome.results:
-            self._keep(key, session, outcome.results["retrieve"])
         usage: dict[str, Any] = {
             "prompt_tokens": total.prompt_tokens,
             "completion_tokens": total.completion_tokens,
@@ -366,38 +359,23 @@ class Answering:
         }
         if rate is not None:
             usage["dollars"] = _cost(rate, total)
-        return {
-            **(nothing_read(asked) if selection is None else _shown(asked, selection, session)),
-            **self._judged(asked.question, selection, answer),
-            "model": answer.generator or reader.name,
-            "usage": usage,
-            **({} if serving.is_default else policy_report(outcome)),
-        }
-
-    def _judged(self, question: str, made: Selection | None, answer: Answer) -> dict[str, Any]:
-        """Return the answer, blank if a refusal model refuses it, with the verdict."""
-        data: dict[str, Any] = {
-            "answer": answer.text,
-            "citations": [] if made is None else made.cited(answer.text),
-        }
-        if self._refusing is not None and made is not None:
-            verdict = self._refusing.judge(question, made, answer)
+        data = dict(_NOTHING_READ, question=question.text)
+        if selection is not None:
+            data = _shown(asked, selection, session)
+        data["answer"] = answer.text
+        data["citations"] = [] if selection is None else selection.cited(answer.text)
+        if self._refusing is not None and selection is not None:
+            verdict = self._refusing.judge(question.text, selection, answer)
             data["refusal"] = verdict.to_dict()
             if verdict.refused:
                 data |= {"said": answer.text, "answer": "", "citations": []}
-        return data
+        data |= {"model": answer.generator or reader.name, "usage": usage}
+        return data if serving.is_default else data | policy_report(outcome)
 
 
-class UnknownModelError(InputError):
-    """A request names a model that is not served."""
-
-
-def _question(asked: Asked) -> Question:
-    if not is_text(asked.question):
-        raise InputError("the question is not valid text: send it as UTF-8")
-    if not asked.question.strip():
-        raise InputError("the question is empty: send a text")
-    return Question("question", asked.question)
+def _index(session: Session) -> CorpusIndex:
+    assert session.kit.retriever is not None
+    return session.kit.retriever.index
 
 
 def _within(session: Session, tokens: int) -> Session:
@@ -408,11 +386,10 @@ def _within(session: Session, tokens: int) -> Session:
 
 def _raise(outcome: Outcome) -> None:
     """Raise the error of an outcome; an unforeseen one behind it first, then one of search or selection."""
-    if outcome.error is None:
-        return
-    behind = [r.error for r in outcome.results.values() if r.error is not None and not r.failed]
-    unforeseen = [error for error in behind if not isinstance(error, MioRagError)]
-    raise next(iter([*unforeseen, *behind]), outcome.error)
+    if outcome.error is not None:
+        behind = [r.error for r in outcome.results.values() if r.error is not None and not r.failed]
+        unforeseen = [error for error in behind if not isinstance(error, MioRagError)]
+        raise next(iter([*unforeseen, *behind]), outcome.error)
 
 
 def _cost(rate: Rate | None, total: Any) -> float:
@@ -420,34 +397,29 @@ def _cost(rate: Rate | None, total: Any) -> float:
 
 
 def _shown(asked: Asked, made: Selection, session: Session) -> dict[str, Any]:
-    index = session.kit.retriever.index  # type: ignore[union-attr]
-    return made.noted(index.lacking).to_dict(question=asked.question, why=asked.why, proof=asked.proof)
+    noted = made.noted(_index(session).lacking)
+    return noted.to_dict(question=asked.question.text, why=asked.why, proof=asked.proof)
 
 
-# -- what responses report --------------------------------------------------------------------------------
-
-
-def nothing_read(asked: Asked) -> dict[str, Any]:
-    """Return the response where a workflow answered from memory: no program was solved."""
-    note = {"code": "nothing_read", "text": "Nothing was read: the workflow searches for nothing."}
-    return {
-        "version": 1, "question": asked.question, "context": "", "tokens": 0, "budget": None,
-        "counter": "given", "parts": [], "read": [], "answerable": None, "units": "passages", "method": None,
-        "status": "none", "gap": None, "seconds": 0.0, "left_out": 0, "notes": [note],
-    }  # fmt: skip
+#: Where a workflow answered from memory: no program was solved.
+_NOTHING_READ = {
+    "version": 1, "question": "", "context": "", "tokens": 0, "budget": None, "counter": "given", "parts": [],
+    "read": [], "answerable": None, "units": "passages", "method": None, "status": "none", "gap": None,
+    "seconds": 0.0, "left_out": 0,
+    "notes": [{"code": "nothing_read", "text": "Nothing was read: the workflow searches for nothing."}],
+}  # fmt: skip
 
 
 def with_more(
     asked: Asked, program: Selector, budget: int, now: Selection, counter: TokenCounter
 ) -> dict[str, Any]:
     """Return what a larger budget would select of the units selected now, and bounds on its gain."""
-    # A price of a passage that adapts to the budget would make two programs of it.
-    decided, pool = _decided(program, now), now.pool
+    decided = program.replace(units="sentences" if now.unit == "sentence" else "passages")
     left = max(_LEAST_SECONDS, asked.ends_at() - time.monotonic())
     timed = program.replace(options=replace(program.options, time_limit_seconds=left))
-    penalty = decided.penalty(pool, now.budget_tokens)
-    then_tokens = budget + (asked.more_tokens or 0)
-    then = timed.replace(passage_penalty=penalty, units=decided.units).choose(pool, then_tokens, counter)
+    # A price of a passage that adapts to the budget would make two programs of it.
+    fixed = timed.replace(passage_penalty=decided.penalty(now.pool, now.budget_tokens), units=decided.units)
+    then = fixed.choose(now.pool, budget + (asked.more_tokens or 0), counter)
     before, after = now.result, then.result
     gain = low = high = None
     if before.objective is not None and after.objective is not None:
@@ -456,9 +428,9 @@ def with_more(
         high = None if after.bound is None else after.bound - before.objective
     ids = [then.formulation.candidates.ids[i] for i in then.chosen]
     here = [now.candidates.ids[i] for i in now.chosen]
-    units: Units = decided.units
+    units = decided.units
     if program.units == "auto":  # passages and their sentences have different values
-        units = timed.choose(pool, then.budget_tokens, counter).formulation.settings.units
+        units = timed.choose(now.pool, then.budget_tokens, counter).formulation.settings.units
     return {
         "more_tokens": asked.more_tokens,
         "unit_then": "sentence" if units == "sentences" else "passage",
@@ -470,8 +442,3 @@ def with_more(
         "removed": [name for name in here if name not in ids],
         "certified": before.is_optimal and after.is_optimal,
     }
-
-
-def _decided(selector: Selector, made: Selection) -> Selector:
-    """Return the settings with the units that were selected, if they leave it open."""
-    return selector.replace(units="sentences" if made.unit == "sentence" else "passages")

@@ -10,6 +10,7 @@ from asyncio import Queue, create_task, get_running_loop
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -45,7 +46,7 @@ from mio_rag.service.edge import (
     key_of,
     refusal,
 )
-from mio_rag.service.keys import FREE, BudgetSpentError, Caller, Keys, resets
+from mio_rag.service.keys import FREE, BudgetSpentError, Caller, Keys
 from mio_rag.service.metrics import Metrics
 from mio_rag.service.page import example_questions, render_reference
 from mio_rag.service.settings import ConnectionLimits, ServiceLimits
@@ -60,15 +61,9 @@ _FILES = {
     "/page.js": ("page.js", "text/javascript"),
 }
 _OPEN = {*_FILES, "/health", "/docs", "/openapi.json"}  # need no key: they show nothing of the index
-_ASKED = {
-    "/select",
-    "/ask",
-    "/feedback",
-    "/v1/chat/completions",
-    "/v1/models",
-    "/examples",
-    "/metrics",
-}  # by name
+_KNOWN = {
+    *_OPEN, "/select", "/ask", "/feedback", "/v1/chat/completions", "/v1/models", "/examples", "/metrics"
+}  # fmt: skip
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -91,7 +86,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         503: "Too many requests are waiting; Retry-After states when to try again.",
     }.items()
 }
-_UNFORESEEN = "the service failed unexpectedly: its log has the details"
+_LOG = logging.getLogger("mio_rag.service")
 _KEY_REFUSED: dict[int | str, dict[str, Any]] = {401: _REFUSALS[401]}
 
 
@@ -172,7 +167,7 @@ def create_app(
         BodyLimit, max_bytes=bounds.max_body_bytes, seconds=clients.body_seconds, metrics=metrics
     )
     _add_questions(app, answering, metrics, bounds)
-    _add_chat(app, answering, metrics, bounds)
+    _add_chat(app, answering, bounds)
     _add_state(app, answering, metrics, bounds, keys)
     _add_pages(app, example_questions(documents.index(), examples))
     return app
@@ -182,18 +177,19 @@ def _guard(app: FastAPI, metrics: Metrics, keys: Keys | None, loopback: bool) ->
     @app.middleware("http")
     async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         began, path = time.monotonic(), request.url.path
-        request.state.began, request.state.caller = began, FREE
-        known = path if path in _OPEN | _ASKED else "other"
+        caller: Caller | None = FREE
+        if keys is not None and path not in _OPEN:
+            caller = keys.caller(key_of(request))
+        request.state.began, request.state.caller = began, caller
+        known = path if path in _KNOWN else "other"
         metrics.active.inc()
         try:
             if loopback and not is_loopback_host(request):
                 problem = "the Host header names another machine: send localhost or 127.0.0.1"
                 response = refusal(400, "InvalidHost", problem)
-            elif keys is not None and path not in _OPEN and (caller := keys.caller(key_of(request))) is None:
+            elif caller is None:
                 response = refusal(401, "Unauthorized", "send the key as 'Authorization: Bearer KEY'")
             else:
-                if keys is not None and path not in _OPEN and caller is not None:
-                    request.state.caller = caller
                 response = await call_next(request)
         except Exception:  # becomes a 500 in an outer layer
             metrics.observe(known, 500, time.monotonic() - began)
@@ -208,7 +204,7 @@ def _guard(app: FastAPI, metrics: Metrics, keys: Keys | None, loopback: bool) ->
         return response
 
 
-def _refused(error: MioRagError | Full) -> Response:
+def _refused(error: Exception) -> Response:
     """Return the response for a request that fails."""
     if isinstance(error, Full):
         problem = f"the service is busy: try again in {error.retry_after} s"
@@ -223,14 +219,22 @@ def _refused(error: MioRagError | Full) -> Response:
         wait = None if error.retry_after is None else max(1, math.ceil(error.retry_after))
         more: dict[str, Any] = {"code": "budget_spent"}
         if isinstance(error, BudgetSpentError):
-            more |= {"window": error.window, "resets_at": resets(error)}
+            more |= {"window": error.window, "resets_at": error.resets_at}
         return refusal(429, "SpentError", str(error), retry_after=wait, **more)
-    status = 400 if isinstance(error, InfeasibleError) else 502
-    return refusal(status, type(error).__name__, clean(str(error)))
+    if isinstance(error, MioRagError):
+        status = 400 if isinstance(error, InfeasibleError) else 502
+        return refusal(status, type(error).__name__, clean(str(error)))
+    return refusal(500, "InternalError", "the service failed unexpectedly: its log has the details")
 
 
 def _explain_errors(app: FastAPI) -> None:
     """Answer every error of a request with a status, a kind and problems in words."""
+
+    async def failed(request: Request, error: Exception) -> Response:
+        return _refused(error)
+
+    for kind in (Full, MioRagError, Exception):
+        app.add_exception_handler(kind, failed)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
@@ -239,18 +243,6 @@ def _explain_errors(app: FastAPI) -> None:
         if response.headers.get("allow") == "GET":
             response.headers["allow"] = "GET, HEAD"  # see `HeadAsGet`
         return response
-
-    @app.exception_handler(Full)
-    async def full(request: Request, error: Full) -> Response:
-        return _refused(error)
-
-    @app.exception_handler(MioRagError)
-    async def failed(request: Request, error: MioRagError) -> Response:
-        return _refused(error)
-
-    @app.exception_handler(Exception)
-    async def broken(request: Request, error: Exception) -> Response:
-        return refusal(500, "InternalError", _UNFORESEEN)
 
 
 async def _streamed(
@@ -290,13 +282,10 @@ async def _streamed(
             text, begins = await told.get(), False
         try:
             data = await task
-        except (MioRagError, Full) as error:
-            yield f"event: error\ndata: {bytes(_refused(error).body).decode()}\n\n"
-            return
         except Exception as error:
-            logging.getLogger("mio_rag.service").error("an answer failed while it was sent", exc_info=error)
-            body = refusal(500, "InternalError", _UNFORESEEN).body
-            yield f"event: error\ndata: {bytes(body).decode()}\n\n"
+            if not isinstance(error, (MioRagError, Full)):
+                _LOG.error("an answer failed while it was sent", exc_info=error)
+            yield f"event: error\ndata: {bytes(_refused(error).body).decode()}\n\n"
             return
         if begins and whole(data):
             yield piece(whole(data), True)
@@ -327,10 +316,7 @@ def _add_questions(app: FastAPI, answering: Answering, metrics: Metrics, bounds:
     """Add the routes that take a question: /select, /ask and, where something learns, /feedback."""
 
     def counted(data: dict[str, Any]) -> dict[str, Any]:
-        if "cached" in data:
-            metrics.looked_up(data["cached"])
-        if data.get("cached") is None and data.get("status", "none") != "none":
-            metrics.certified(data["status"], data["gap"])  # a stored one was counted before
+        metrics.counted(data)
         shown: dict[str, Any] = plain(data)
         return shown
 
@@ -359,8 +345,8 @@ def _add_questions(app: FastAPI, answering: Answering, metrics: Metrics, bounds:
     async def feedback(request: Request) -> Response:
         """Rate an answer; the strategies that found what was read are credited."""
         rating = messages.Rating.from_dict(await json_body(request), kind=UnusableBody)
-        work = answering.governed().rate
-        return JSONResponse({"noted": await app.state.gate.run(lambda: work(rating.id, rating.helpful))})
+        work = partial(answering.governed().rate, rating.id, rating.helpful)
+        return JSONResponse({"noted": await app.state.gate.run(work)})
 
     routes: list[tuple[Any, type[BaseModel], type[BaseModel]]] = [
         (select, models["/select"], messages.Selected),
@@ -380,7 +366,7 @@ def _caller(request: Request, user: str | None = None) -> Caller:
     return caller.of_user(user or request.headers.get("x-user", ""))
 
 
-def _add_chat(app: FastAPI, answering: Answering, metrics: Metrics, bounds: ServiceLimits) -> None:
+def _add_chat(app: FastAPI, answering: Answering, bounds: ServiceLimits) -> None:
     """Add what OpenAI's clients call."""
 
     @app.post(
@@ -402,17 +388,14 @@ def _add_chat(app: FastAPI, answering: Answering, metrics: Metrics, bounds: Serv
             lambda tell: answering.ask(replace(asked, tell=tell)),
             chat.chunk,
             lambda data: chat.last(plain(data)),
-            lambda data: data["answer"] or chat.nothing,
+            chat.text,
         )
 
     @app.get("/v1/models", responses=_KEY_REFUSED)
     def models() -> dict[str, Any]:
         """What `model` may be: a reader by the policy of the service, or POLICY/READER."""
-        told = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "mio-rag"}
-            for name in answering.models()
-        ]
-        return {"object": "list", "data": told}
+        one = {"object": "model", "created": 0, "owned_by": "mio-rag"}
+        return {"object": "list", "data": [{"id": name, **one} for name in answering.models()]}
 
 
 def _add_state(
@@ -427,9 +410,7 @@ def _add_state(
         return messages.Health(
             status="ok",
             version=app.version,
-            index=clean(served["index"]),
-            passages=served["passages"],
-            problem=served["problem"],
+            **{**served, "index": clean(served["index"])},
             embedder=clean(index.embedder.name),
             sentences=index.sentences is not None,
             units=answering.units,
@@ -438,11 +419,9 @@ def _add_state(
             policy=messages.PolicyState(**answering.governed().state()) if own else None,
         )
 
-    @app.get(
-        "/metrics",
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {}}}, **_KEY_REFUSED},
-    )
+    shown = {200: {"content": {"text/plain": {}}}, **_KEY_REFUSED}
+
+    @app.get("/metrics", response_class=Response, responses=shown)
     def show_metrics() -> Response:
         """Requests, latencies, certificates and gaps in Prometheus' text format."""
         return Response(metrics.text(keys, answering.stats()), media_type=CONTENT_TYPE_LATEST)

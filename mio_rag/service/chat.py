@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mio_rag.generation import Generator
 from mio_rag.generation.base import Conversation
@@ -93,13 +93,11 @@ class Chat:
     """
 
     def __init__(self, body: Any, limits: ServiceLimits) -> None:
-        from pydantic import ValidationError
-
         try:
             self.request = request = ChatRequest.model_validate(body)
         except ValidationError as error:
             raise UnusableBody(explain(error, ChatRequest)) from None
-        extra = request.model_extra or {}
+        extra, budget = request.model_extra or {}, request.mio_rag.budget_tokens
         problems = [
             f"{name} is not supported: leave it out"
             for name, fine in _REFUSED.items()
@@ -111,30 +109,34 @@ class Chat:
         ]
         if request.messages[-1].role != "user":
             problems.append("the last message must be the user's")
-        self.question = request.messages[-1].text
-        if len(self.question) > limits.max_question:
+        self._question = request.messages[-1].text
+        if len(self._question) > limits.max_question:
             problems.append(f"the last message must have at most {limits.max_question} characters")
-        budget = request.mio_rag.budget_tokens
         if budget is not None and not 1 <= budget <= limits.max_budget_tokens:
             problems.append(
                 f"mio_rag.budget_tokens must be from 1 to {limits.max_budget_tokens}, got {budget}"
             )
         if problems:
             raise UnusableBody(problems)
-        asked = request.max_completion_tokens or request.max_tokens
-        self.max_tokens = min(asked or limits.max_answer_tokens, limits.max_answer_tokens)
-        self.notes = [f"{name} has no effect: answers are decoded greedily" for name in _IGNORED
-                      if extra.get(name) not in (None, 0, 1)]  # fmt: skip
-        self._id, self._created = f"chatcmpl-{uuid.uuid4().hex}", int(time.time())
-        self._model = request.model
+        longest = limits.max_answer_tokens
+        self._max_tokens = min(request.max_completion_tokens or request.max_tokens or longest, longest)
+        self._notes = [
+            {"code": "no_effect", "text": f"{name} has no effect: answers are decoded greedily"}
+            for name in _IGNORED
+            if extra.get(name) not in (None, 0, 1)
+        ]
+        self._head = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": request.model,
+        }
 
     def given(self, limits: ServiceLimits) -> dict[str, Any]:
         """Return the request as /ask takes it."""
-        options = self.request.mio_rag
         return {
-            "question": self.question, "preset": "default", "token_price": None, "model": self.request.model,
-            "max_tokens": self.max_tokens, "deadline_seconds": limits.max_deadline_seconds,
-            "budget_tokens": options.budget_tokens, "where": options.where, "units": options.units,
+            "question": self._question, "preset": "default", "token_price": None, "model": self.request.model,
+            "max_tokens": self._max_tokens, "deadline_seconds": limits.max_deadline_seconds,
+            **dict(self.request.mio_rag),
         }  # fmt: skip
 
     def wrapped(self, reader: Generator) -> Generator:
@@ -146,19 +148,14 @@ class Chat:
 
     def completion(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return the reply, from that of /ask."""
-        usage = self._usage(data)
-        message = {"role": "assistant", "content": data["answer"] or _NOTHING}
+        message = {"role": "assistant", "content": self.text(data)}
         choice = {"index": 0, "message": message, "finish_reason": self._reason(data)}
-        return {
-            **self._head("chat.completion"),
-            "choices": [choice],
-            "usage": usage,
-            "mio_rag": self._more(data),
-        }
+        head = {**self._head, "object": "chat.completion", "choices": [choice]}
+        return {**head, "usage": _usage(data), "mio_rag": self._more(data)}
 
-    def chunk(self, text: str | None, first: bool = False) -> str:
+    def chunk(self, text: str, first: bool) -> str:
         """Return the event of a piece of the answer."""
-        delta = {**({"role": "assistant"} if first else {}), **({} if text is None else {"content": text})}
+        delta = {**({"role": "assistant"} if first else {}), "content": text}
         return self._event([{"index": 0, "delta": delta, "finish_reason": None}])
 
     def last(self, data: Mapping[str, Any]) -> str:
@@ -166,30 +163,26 @@ class Chat:
         end = [{"index": 0, "delta": {}, "finish_reason": self._reason(data)}]
         events = self._event(end, mio_rag=self._more(data))
         if (self.request.stream_options or {}).get("include_usage"):
-            events += self._event([], usage=self._usage(data))
+            events += self._event([], usage=_usage(data))
         return f"{events}data: [DONE]\n\n"
 
-    @property
-    def nothing(self) -> str:
-        """The answer where nothing was chosen."""
-        return _NOTHING
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+    @staticmethod
+    def text(data: Mapping[str, Any]) -> str:
+        """Return the whole answer."""
+        return data["answer"] or _NOTHING
 
     def _event(self, choices: Sequence[Any], **more: Any) -> str:
-        data = {**self._head("chat.completion.chunk"), "choices": choices, **more}
+        data = {**self._head, "object": "chat.completion.chunk", "choices": choices, **more}
         return f"data: {json.dumps(data)}\n\n"
 
     def _reason(self, data: Mapping[str, Any]) -> str:
-        return "length" if data["usage"]["completion_tokens"] >= self.max_tokens else "stop"
-
-    @staticmethod
-    def _usage(data: Mapping[str, Any]) -> dict[str, int]:
-        into, out = data["usage"]["prompt_tokens"], data["usage"]["completion_tokens"]
-        return {"prompt_tokens": into, "completion_tokens": out, "total_tokens": into + out}
+        return "length" if data["usage"]["completion_tokens"] >= self._max_tokens else "stop"
 
     def _more(self, data: Mapping[str, Any]) -> dict[str, Any]:
         more = {name: value for name, value in data.items() if name not in ("question", "answer", "usage")}
-        notes = [*more.get("notes", ()), *({"code": "no_effect", "text": note} for note in self.notes)]
-        return {**more, "notes": notes}
+        return {**more, "notes": [*more.get("notes", ()), *self._notes]}
+
+
+def _usage(data: Mapping[str, Any]) -> dict[str, int]:
+    into, out = data["usage"]["prompt_tokens"], data["usage"]["completion_tokens"]
+    return {"prompt_tokens": into, "completion_tokens": out, "total_tokens": into + out}

@@ -22,8 +22,6 @@ _PATIENCE_SECONDS = 0.3  # small folders are indexed again in less
 _FILTERS = 64  # whose matches are cached
 _LOG = logging.getLogger("mio_rag.service")
 
-Stamp = tuple[int, int, int]
-
 
 class Documents:
     """An index, or what one is made of.
@@ -53,10 +51,11 @@ class Documents:
         self._lock, self._looked, self._looking = threading.Lock(), time.monotonic(), False
         self.problem: str | None = None
         self._folder: Path | None = None
+        self._unread = 0
         if index is None:
             index = self._opened()
         self._stamp = self._stamped()
-        self._index = replace(index.only(self._where), lacking=())
+        self._index = self._restricted(index)
         self._matching: OrderedDict[str, tuple[CorpusIndex, CorpusIndex]] = OrderedDict()
 
     def index(self, where: Filter | None = None, locked: Filter | None = None) -> CorpusIndex:
@@ -77,7 +76,7 @@ class Documents:
             if whole is index:
                 self._matching.move_to_end(key)
                 return found
-        found = replace(index.only(filters[0]), lacking=()).only(filters[1])
+        found = replace(index.only(filters[0]), lacking=()).only(filters[1])  # nothing is told of others
         with self._lock:
             self._matching[key] = index, found
             while len(self._matching) > _FILTERS:
@@ -92,18 +91,17 @@ class Documents:
             if self._looking or time.monotonic() - self._looked < self._seconds:
                 return
             self._looking = True
-        thread = threading.Thread(target=self.refresh, daemon=True)
+        thread = threading.Thread(target=self._refresh, daemon=True)
         thread.start()
         thread.join(_PATIENCE_SECONDS)
 
-    def refresh(self) -> None:
+    def _refresh(self) -> None:
         """Load what has changed; where that fails, the index stays, and `problem` reports why."""
         try:
-            index = self._changed()
-            if index is not None:
+            if (index := self._changed()) is not None:
                 if index.embedder.name != self._index.embedder.name:
                     raise InputError("the new index has another embedder: start the service again")
-                index = replace(index.only(self._where), lacking=())
+                index = self._restricted(index)
                 with self._lock:
                     self._index = index
                     self._matching.clear()
@@ -119,12 +117,10 @@ class Documents:
                 self._looked, self._looking = time.monotonic(), False
 
     def _changed(self) -> CorpusIndex | None:
+        """The documents as they are now; None if they have not changed."""
         assert self.source is not None
-        if kind_of(self.source) == "index":
-            stamp = self._stamped()
-            if stamp == self._stamp:
-                return None
-        elif not changes_of(self.source, self._building).changes and self._stamped() == self._stamp:
+        stamp, is_index = self._stamped(), kind_of(self.source) == "index"
+        if stamp == self._stamp and (is_index or not changes_of(self.source, self._building).changes):
             return None
         index = self._opened()
         self._stamp = self._stamped()
@@ -134,23 +130,30 @@ class Documents:
         assert self.source is not None
         opened: Opened = open_source(self.source, self._building, mapped=self._mapped)
         self._folder = opened.folder
+        of = set(opened.files)
+        unread = [one for one in opened.left_out if {one.path, one.path.rpartition(", ")[0]} & of]
+        for one in unread:
+            _LOG.warning("%s is not served: %s", one.path, one.reason)
+        self._unread = len(unread)
         if isinstance(opened.index.embedder, CachedEmbedder):
             opened.index.embedder.stop_caching()
         return opened.index
 
-    def _stamped(self) -> Stamp | None:
+    def _restricted(self, index: CorpusIndex) -> CorpusIndex:
+        return replace(index.only(self._where), lacking=())
+
+    def _stamped(self) -> tuple[int, int, int] | None:
         """What tells an index on disk from another one there."""
-        folder = self._folder
-        if folder is None and self.source is not None and Path(self.source).is_dir():
-            folder = Path(self.source)
+        folder = self._folder or Path(self.source or "")
         try:
-            stat = None if folder is None else (folder / "manifest.json").stat()
+            stat = (folder / "manifest.json").stat()
         except OSError:
             return None
-        return None if stat is None else (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def state(self) -> dict[str, Any]:
         """Return what /health reports of it."""
         self._look()
         index = self._index
-        return {"index": index.name, "passages": len(index), "problem": self.problem}
+        served = {"index": index.name, "passages": len(index), "unread": self._unread}
+        return {**served, "problem": self.problem}

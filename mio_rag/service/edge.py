@@ -38,6 +38,8 @@ CONNECTION_GUARD = "mio_rag.connection_guard"  # key in the state of the applica
 _CONNECTION = "mio_rag.connection"  # key in the state of each request
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "testserver")
 
+_GONE = 499  # the client left before its request was complete: nothing is sent
+
 T = TypeVar("T")
 
 
@@ -45,12 +47,7 @@ T = TypeVar("T")
 
 
 def refusal(
-    status: int,
-    kind: str,
-    *problems: str,
-    retry_after: int | None = None,
-    close: bool = False,
-    **more: Any,
+    status: int, kind: str, *problems: str, retry_after: int | None = None, close: bool = False, **more: Any
 ) -> Response:
     """Return an error response in the form that `Problems` documents; `close` ends the connection."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
@@ -116,10 +113,6 @@ async def json_body(request: Request) -> Any:
     return data
 
 
-class _GoneError(Exception):
-    """The client left before its request was complete."""
-
-
 class BodyLimit:
     """Reads the body of a request up to a limit, in limited time, before anything else sees it."""
 
@@ -144,46 +137,33 @@ class BodyLimit:
         """Return what reads the whole body; or the response that refuses the request."""
         names = {name.lower() for name, _ in scope["headers"]}
         if {b"content-length", b"transfer-encoding"} <= names:
-            # A proxy may go by the other one than we do, and take the rest for a request of somebody else.
+            # A proxy may go by the other one, and take the rest for another client's request.
             problem = "a request has Content-Length or Transfer-Encoding, not both"
             return refusal(400, "InvalidRequest", problem, close=True), receive
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return None, receive
+        body, more = bytearray(), True
         try:
             async with asyncio.timeout(self.seconds):
-                body = await self._body(receive)
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return Response(status_code=_GONE), receive
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > self.max_bytes:
+                        problem = f"the body is larger than {self.max_bytes} bytes: shorten the request"
+                        return refusal(413, "TooLarge", problem), receive
         except TimeoutError:
             self.metrics.closed.labels("body").inc()
             problem = f"the body took more than {self.seconds:g} s"
             return refusal(408, "Timeout", problem, close=True), receive
-        except _GoneError:
-            return Response(status_code=_GONE), receive
-        if body is None:
-            problem = f"the body is larger than {self.max_bytes} bytes: shorten the request"
-            return refusal(413, "TooLarge", problem), receive
-        pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        pending: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def replay() -> Message:
             return pending.pop() if pending else await receive()
 
         return None, replay
-
-    async def _body(self, receive: Receive) -> bytes | None:
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise _GoneError
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self.max_bytes:
-                return None
-            if not message.get("more_body", False):
-                return b"".join(parts)
-
-
-_GONE = 499  # nobody is there to receive it
 
 
 class HeadAsGet:
@@ -269,7 +249,7 @@ class ConnectionGuard:
         self.limits, self.metrics = limits, metrics
         self._proxies = [ipaddress.ip_network(network) for network in limits.trusted_proxies]
         self._open: set[Connection] = set()
-        self._of: Counter[str] = Counter()
+        self._of: Counter[str | None] = Counter()
         # Connections without an active request, longest waiting first: never served, and served before.
         self._silent: dict[Connection, None] = {}
         self._idle: dict[Connection, None] = {}
@@ -281,23 +261,19 @@ class ConnectionGuard:
             fits = self._make_room(lambda other: other.client == one)
         else:
             fits = len(self._open) < limits.max_connections or self._make_room(lambda other: True)
-        if not fits:
-            return False
-        self._open.add(connection)
-        if one is not None:
+        if fits:
+            self._open.add(connection)
             self._of[one] += 1
-        self.metrics.connections.inc()
-        self.wait(connection)
-        return True
+            self.metrics.connections.inc()
+            self.wait(connection)
+        return fits
 
     def _make_room(self, among: Callable[[Connection], bool]) -> bool:
         """Close the connection that has been without a request longest, of the larger kind."""
-        silent, idle = (list(filter(among, kind)) for kind in (self._silent, self._idle))
-        longest = silent if len(silent) > len(idle) else idle
-        if not longest:
-            return False
-        longest[0].close("crowded")
-        return True
+        longest = max((list(filter(among, kind)) for kind in (self._idle, self._silent)), key=len)
+        if longest:
+            longest[0].close("crowded")
+        return bool(longest)
 
     def wait(self, connection: Connection) -> None:
         """Mark a connection as being without a request from now on."""
@@ -310,15 +286,13 @@ class ConnectionGuard:
 
     def forget(self, connection: Connection) -> None:
         """Stop counting a connection, if it is counted."""
-        if connection not in self._open:
-            return
-        self._open.remove(connection)
-        self.protect(connection)
-        if connection.client is not None:
+        if connection in self._open:
+            self._open.remove(connection)
+            self.protect(connection)
             self._of[connection.client] -= 1
             if not self._of[connection.client]:
                 del self._of[connection.client]
-        self.metrics.connections.dec()
+            self.metrics.connections.dec()
 
     def client(self, host: str) -> str | None:
         """Return the client that a connection from an address counts for; None for trusted proxies."""

@@ -8,14 +8,12 @@ with. A file that is wrong changes nothing: the old policy stays, and ``/health`
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +30,11 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.loop import Session
 from mio_rag.session.trace import Outcome
-from mio_rag.storage import write_atomically
 
 _LOG = logging.getLogger("mio_rag.service")
-_SHARED = "PROMETHEUS_MULTIPROC_DIR"  # a folder of all workers, as long as the service runs
-_NOTE = "strategy-log-"
 
-#: Of a file: name, size, time of the last change; None if it is missing.
-_Seen = tuple[tuple[str, tuple[int, int] | None], ...]
+#: Name of a file -> size and time of the last change; None if it is missing.
+_Seen = dict[str, tuple[int, int] | None]
 
 
 def policy_problems(name: str, workers: int) -> list[str]:
@@ -94,7 +89,8 @@ class Governed:
 
     def __init__(self, name: str, index: CorpusIndex) -> None:
         self._name, self._index = name, index
-        self._logs, self._lock = Logs(), threading.Lock()
+        self._logs: dict[Path, None] = {}  # of all bandits since the service began, the last one last
+        self._lock = threading.Lock()
         self._problem: str | None = None
         self._tried: Policy | None = None
         policy, seen = _read(name)
@@ -122,152 +118,15 @@ class Governed:
                 self._close_if_done(serving)
 
     def rate(self, identity: str, helpful: bool) -> bool:
-        """Record a rating, for the bandit that gave the id; as `Logs.rate`."""
-        with self.using():  # so that the log of the policy in force is known
-            return self._logs.rate(identity, helpful)
-
-    def close(self) -> None:
-        """Close what was opened."""
-        with self._lock:
-            self._serving.retired = True
-            self._close_if_done(self._serving)
-
-    def _opened(self, policy: Policy, seen: _Seen) -> Serving:
-        session = compose(policy, Setup(retriever=Retriever(self._index)))
-        try:
-            serving = Serving(session, policy, seen, self._name == DEFAULTS.policy)
-            if isinstance(serving.chooser, Strategist):
-                self._logs.add(serving.chooser.log.path)
-        except BaseException:
-            session.close()
-            raise
-        return serving
-
-    def _refresh(self) -> None:
-        """Put a changed policy in force; report one that cannot be used."""
-        old = self._serving
-        if _look(self._name, old.policy, self._tried) == old.seen:
-            return
-        self._tried, seen = None, _look(self._name, old.policy)
-        try:
-            policy, fresh = _read(self._name)
-            self._tried, seen = policy, seen + fresh[len(_look(self._name)) :]
-            total, before = policy.price.total, old.policy.price.total
-            if total is not None and before is not None and policy.price.state is None:
-                raise InputError("a total without price.state would begin anew: give it a file")
-            made = self._opened(policy, fresh)
-        except Exception as error:  # whatever is wrong with it, requests go on under the old one
-            problem = str(error) if isinstance(error, MioRagError) else f"{type(error).__name__}: {error}"
-            if self._problem != problem:
-                unknown = None if isinstance(error, MioRagError) else error
-                _LOG.warning("the policy '%s' is not in force: %s", self._name, problem, exc_info=unknown)
-            # Tried again once a file changes, including one that only the new policy names.
-            self._problem, old.seen = problem, seen
-            return
-        self._serving, self._problem, self._tried = made, None, None
-        old.retired = True
-        self._close_if_done(old)
-
-    @staticmethod
-    def _close_if_done(serving: Serving) -> None:
-        if serving.retired and not serving.users:
-            serving.session.close()
-
-
-def _read(name: str) -> tuple[Policy, _Seen]:
-    """Return a policy, and its files as they were before anything was read: a later change is noticed."""
-    own = _look(name)
-    policy = Policy.load(name)
-    return policy, own + _look(name, policy)[len(own) :]
-
-
-def _look(name: str, *policies: Policy | None) -> _Seen:
-    """Return size and time of the files of policies, except of logs and counts, which keep changing."""
-    files = [] if name in PRESETS else [name]
-    for policy in filter(None, policies):
-        files += [file for (_, key), file in policy.files.items() if key not in ("state", "cache")]
-
-    def state(file: str) -> tuple[int, int] | None:
-        try:
-            found = Path(file).expanduser().stat()
-        except OSError:
-            return None
-        return found.st_size, found.st_mtime_ns
-
-    return tuple((file, state(file)) for file in files)
-
-
-def search_report(outcome: Outcome) -> dict[str, Any]:
-    """Return what a response reports of a search by strategies; nothing without them."""
-    found = next((one for one in outcome.results.values() if "searched" in one.facts), None)
-    if found is None:
-        return {}
-    searched, chosen = found.facts["searched"], found.action.about["search"]
-    spent, selection = [one.amount for one in searched.tried], outcome.selection
-    names = searched.found if outcome.reply is None or selection is None else selection.ids
-    return {
-        "search": {
-            **{name: chosen[name] for name in ("id", "strategies", "why")},
-            "prompt_tokens": sum(one.prompt_tokens for one in spent),
-            "completion_tokens": sum(one.completion_tokens for one in spent),
-            "notes": list(searched.notes),
-            "found_by": {name: dict(searched.found.get(name, {})) for name in names},
-        }
-    }
-
-
-def policy_report(outcome: Outcome) -> dict[str, Any]:
-    """Return what a response reports of a policy: its search, and each step with tokens and seconds."""
-    trace = outcome.trace
-    steps = [
-        {
-            "step": step.id,
-            "why": step.why,
-            "tokens": step.tokens,
-            "seconds": sum(call.seconds for call in step.calls),
-            "complete": step.complete,
-        }
-        for step in trace.steps
-    ]
-    policy = {
-        "name": trace.settings["policy"]["name"],
-        "sha256": str(trace.settings["sha256"]),
-        "token_price": trace.token_price,
-        "complete": trace.complete,
-        "workflow": str(trace.workflow.get("name", "")),
-        "steps": steps,
-    }
-    return {**search_report(outcome), "policy": policy}
-
-
-class Logs:
-    """The logs of all bandits since the service began; a rating goes to the one that gave its id.
-
-    Several workers share the list through a folder.
-    """
-
-    def __init__(self) -> None:
-        self._paths: list[Path] = []
-        shared = os.environ.get(_SHARED)
-        self._shared = None if shared is None else Path(shared)
-
-    def add(self, path: Path) -> None:
-        """Add a log that is searched with from now on."""
-        here = path.absolute()
-        self._paths = [here, *(other for other in self._paths if other != here)]
-        if self._shared is not None:
-            name = sha256(os.fsencode(here)).hexdigest()[:32]
-            write_atomically(self._shared / f"{_NOTE}{name}.txt", str(here))
-
-    def rate(self, identity: str, helpful: bool) -> bool:
-        """Record a rating; False if the question was rated before.
+        """Record a rating in the log of the bandit that gave the id; False if the question was rated before.
 
         If logs are copies of each other, it goes to the one that was added last.
 
         Raises `InputError` if no log has the question; `StateError` if its log, or the one that may be its
         log, cannot be read or written.
         """
-        known, unread = self._known(), None
+        with self.using():  # so that the log of the policy in force is known
+            known, unread = list(self._logs)[::-1], None
         for path in known:
             try:
                 log = EventLog(path)  # does not create a log that is gone
@@ -292,8 +151,112 @@ class Logs:
             "response; of a question for which nothing could be learned there is nothing to rate"
         )
 
-    def _known(self) -> list[Path]:
-        """Return the logs of this worker, the last first, then those of others."""
-        notes = [] if self._shared is None else sorted(self._shared.glob(f"{_NOTE}*.txt"))
-        others = [Path(note.read_text(encoding="utf-8")) for note in notes]
-        return list(dict.fromkeys([*self._paths, *others]))
+    def close(self) -> None:
+        """Close what was opened."""
+        with self._lock:
+            self._serving.retired = True
+            self._close_if_done(self._serving)
+
+    def _opened(self, policy: Policy, seen: _Seen) -> Serving:
+        session = compose(policy, Setup(retriever=Retriever(self._index)))
+        try:
+            serving = Serving(session, policy, seen, self._name == DEFAULTS.policy)
+            if isinstance(serving.chooser, Strategist):
+                log = serving.chooser.log.path.absolute()
+                self._logs.pop(log, None)
+                self._logs[log] = None
+        except BaseException:
+            session.close()
+            raise
+        return serving
+
+    def _refresh(self) -> None:
+        """Put a changed policy in force; report one that cannot be used."""
+        old = self._serving
+        if _look(self._name, old.policy, self._tried) == old.seen:
+            return
+        self._tried, seen = None, _look(self._name, old.policy)
+        try:
+            policy, fresh = _read(self._name)
+            self._tried, seen = policy, seen | fresh
+            total, before = policy.price.total, old.policy.price.total
+            if total is not None and before is not None and policy.price.state is None:
+                raise InputError("a total without price.state would begin anew: give it a file")
+            made = self._opened(policy, fresh)
+        except Exception as error:  # whatever is wrong with it, requests go on under the old one
+            is_known = isinstance(error, MioRagError)
+            problem = str(error) if is_known else f"{type(error).__name__}: {error}"
+            if self._problem != problem:
+                _LOG.warning(
+                    "the policy '%s' is not in force: %s", self._name, problem, exc_info=not is_known
+                )
+            # Tried again once a file changes, including one that only the new policy names.
+            self._problem, old.seen = problem, seen
+            return
+        self._serving, self._problem, self._tried = made, None, None
+        old.retired = True
+        self._close_if_done(old)
+
+    @staticmethod
+    def _close_if_done(serving: Serving) -> None:
+        if serving.retired and not serving.users:
+            serving.session.close()
+
+
+def _read(name: str) -> tuple[Policy, _Seen]:
+    """Return a policy, and its files as they were before anything was read: a later change is noticed."""
+    own = _look(name)
+    policy = Policy.load(name)
+    return policy, _look(name, policy) | own
+
+
+def _look(name: str, *policies: Policy | None) -> _Seen:
+    """Return size and time of the files of policies, except of logs and counts, which keep changing."""
+    files = [] if name in PRESETS else [name]
+    for policy in filter(None, policies):
+        files += [file for (_, key), file in policy.files.items() if key not in ("state", "cache")]
+
+    def state(file: str) -> tuple[int, int] | None:
+        try:
+            found = Path(file).expanduser().stat()
+        except OSError:
+            return None
+        return found.st_size, found.st_mtime_ns
+
+    return {file: state(file) for file in files}
+
+
+def search_report(outcome: Outcome) -> dict[str, Any]:
+    """Return what a response reports of a search by strategies; nothing without them."""
+    found = next((one for one in outcome.results.values() if "searched" in one.facts), None)
+    if found is None:
+        return {}
+    searched, chosen = found.facts["searched"], found.action.about["search"]
+    names = searched.found if outcome.reply is None or outcome.selection is None else outcome.selection.ids
+    report = {
+        **{name: chosen[name] for name in ("id", "strategies", "why")},
+        "prompt_tokens": sum(one.amount.prompt_tokens for one in searched.tried),
+        "completion_tokens": sum(one.amount.completion_tokens for one in searched.tried),
+        "notes": list(searched.notes),
+        "found_by": {name: dict(searched.found.get(name, {})) for name in names},
+    }
+    return {"search": report}
+
+
+def policy_report(outcome: Outcome) -> dict[str, Any]:
+    """Return what a response reports of a policy: its search, and each step with tokens and seconds."""
+    trace = outcome.trace
+    steps = [
+        {"step": one.id, "why": one.why, "tokens": one.tokens, "complete": one.complete,
+         "seconds": sum(call.seconds for call in one.calls)}
+        for one in trace.steps
+    ]  # fmt: skip
+    policy = {
+        "name": trace.settings["policy"]["name"],
+        "sha256": str(trace.settings["sha256"]),
+        "token_price": trace.token_price,
+        "complete": trace.complete,
+        "workflow": str(trace.workflow.get("name", "")),
+        "steps": steps,
+    }
+    return {**search_report(outcome), "policy": policy}

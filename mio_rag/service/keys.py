@@ -20,12 +20,12 @@ import hashlib
 import hmac
 import logging
 import math
-import os
 import secrets
 import sqlite3
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
@@ -93,15 +93,9 @@ class Key(Limited):
     out."""
 
     @property
-    def filter(self) -> Filter:
-        """The condition, as a filter."""
-        return Filter(self.where)
-
-    @property
     def needs_rates(self) -> bool:
         """Whether dollars are limited."""
-        given = (self, *([] if self.per_user is None else [self.per_user]))
-        return any(one.dollars != DollarLimits() for one in given)
+        return any(one.dollars != DollarLimits() for one in (self, self.per_user or Limited()))
 
 
 class KeyFile(Settings):
@@ -146,10 +140,9 @@ def begins(window: Window, day: date) -> date:
 
 def ends(window: Window, day: date) -> date:
     """Return the day after the window that a day is in."""
-    first = begins(window, day)
-    if window == "month":
-        return (first + timedelta(days=31)).replace(day=1)
-    return first + timedelta(days=7 if window == "week" else 1)
+    days = {"day": 1, "week": 7, "month": 31}[window]
+    after = begins(window, day) + timedelta(days=days)
+    return after.replace(day=1) if window == "month" else after
 
 
 def midnight(day: date, zone: ZoneInfo) -> float:
@@ -161,11 +154,12 @@ def midnight(day: date, zone: ZoneInfo) -> float:
 
 
 class BudgetSpentError(SpentError):
-    """A budget of a key is spent; `resets_at` is the end of the window that blocks, in seconds since 1970."""
+    """A budget of a key is spent; `resets_at` is the end of the window that blocks, in UTC."""
 
-    def __init__(self, message: str, window: Window, resets_at: float, retry_after: float) -> None:
+    def __init__(self, message: str, window: Window, resets: float, retry_after: float) -> None:
         super().__init__(message, retry_after)
-        self.window, self.resets_at = window, resets_at
+        self.window = window
+        self.resets_at = datetime.fromtimestamp(resets, UTC).isoformat().replace("+00:00", "Z")
 
 
 @dataclass
@@ -173,14 +167,14 @@ class Held:
     """What a request may spend; `settle` reports what it spent. One that is not settled counts in full."""
 
     allowed: int = 10**15
-    _settled: Callable[[int, int], None] | None = None
+    _settle: Callable[[int, int], None] | None = None
 
     def settle(self, tokens: int, dollars: float = 0.0) -> None:
-        """Report what was spent; where the file cannot be written, the reservation counts in full."""
-        if self._settled is not None:
-            settled, self._settled = self._settled, None
+        """Report what was spent, once; where the file cannot be written, the reservation counts in full."""
+        settle, self._settle = self._settle, None
+        if settle is not None:
             with suppress(StateError):
-                settled(tokens, math.ceil(dollars * _NANO - 1e-6))
+                settle(tokens, math.ceil(dollars * _NANO - 1e-6))
 
 
 @dataclass(frozen=True)
@@ -233,18 +227,13 @@ class Accounts(SharedFile):
                 tokens, dollars = getattr(limited.tokens, window), getattr(limited.dollars, window)
                 if tokens is None and dollars is None:
                     continue
-                given = [key.sha256, begins(window, today).isoformat()]
-                own = "" if of is None else " AND user = ?"
-                given += [] if of is None else [of]
-                sums = [
-                    connection.execute(
-                        f"SELECT coalesce(sum(tokens), 0), coalesce(sum(nanos), 0) FROM {table} "
-                        f"WHERE account = ? AND day >= ?{own}",
-                        given,
-                    ).fetchone()
-                    for table in ("spent", "reserved")
-                ]
-                used = [sum(column) for column in zip(*sums, strict=True)]
+                given = [key.sha256, begins(window, today).isoformat(), *([] if of is None else [of])]
+                rows = "WHERE account = ? AND day >= ?" + ("" if of is None else " AND user = ?")
+                used = connection.execute(
+                    "SELECT coalesce(sum(tokens), 0), coalesce(sum(nanos), 0) FROM (SELECT tokens, nanos "
+                    f"FROM spent {rows} UNION ALL SELECT tokens, nanos FROM reserved {rows})",
+                    [*given, *given],
+                ).fetchone()
                 if tokens is not None:
                     found.append(_Limit("tokens", window, of, tokens, used[0]))
                 if dollars is not None:
@@ -259,30 +248,28 @@ class Accounts(SharedFile):
 
         Raises `BudgetSpentError` if less is left; `StateError` if the file cannot be read or written.
         """
-        with self.alone("the accounts of the keys") as connection:
+        wanted = max(1, sum(most))
+        least = min(max(1, least), wanted)
+        with self.alone(self.what) as connection:
             now, today = self._today()
-            limits = self._limits(connection, key, user, today)
-            wanted = max(1, sum(most))
-            least = min(max(1, least), wanted)
             fits = {
-                one: one.left if one.what == "tokens" else _affordable(one.left, most, rate) for one in limits
+                one: one.left if one.what == "tokens" else _affordable(one.left, most, rate)
+                for one in self._limits(connection, key, user, today)
             }
-            blocking = [one for one, tokens in fits.items() if tokens < least]
-            if blocking:
+            if blocking := [one for one, tokens in fits.items() if tokens < least]:
                 one = max(blocking, key=lambda one: ends(one.window, today))
                 raise self._refusal(one, least, now, today)
             allowed = min([wanted, *fits.values()])
             row = (key.sha256, user, today.isoformat(), allowed, _nanos(allowed, most, rate))
-            made = connection.execute(
+            identity = connection.execute(
                 "INSERT INTO reserved (account, user, day, tokens, nanos) VALUES (?, ?, ?, ?, ?)", row
-            )
-            identity = made.lastrowid
+            ).lastrowid
             oldest = (today - timedelta(days=_KEPT_DAYS)).isoformat()
             connection.execute("DELETE FROM spent WHERE account = ? AND day < ?", (key.sha256, oldest))
         return Held(allowed, lambda tokens, nanos: self._settle(identity, tokens, nanos))
 
     def _settle(self, identity: int | None, tokens: int, nanos: int) -> None:
-        with self.alone("the accounts of the keys") as connection:
+        with self.alone(self.what) as connection:
             row = connection.execute(
                 "DELETE FROM reserved WHERE id = ? RETURNING account, user, day", (identity,)
             ).fetchone()
@@ -296,9 +283,9 @@ class Accounts(SharedFile):
     def _refusal(self, one: _Limit, least: int, now: float, today: date) -> BudgetSpentError:
         resets = midnight(ends(one.window, today), self.zone)
         whose = "of this key" if one.user is None else "of this user"
-        tokens = one.what == "tokens"
-        amount = f"{one.most:,} tokens" if tokens else f"${one.most / _NANO:g}"
-        left = f"{one.left:,} tokens are left" if tokens else f"${one.left / _NANO:.3g} is left"
+        amount, left = f"{one.most:,} tokens", f"{one.left:,} tokens are left"
+        if one.what == "dollars":
+            amount, left = f"${one.most / _NANO:g}", f"${one.left / _NANO:.3g} is left"
         at = datetime.fromtimestamp(resets, self.zone).isoformat()
         message = (
             f"the budget {whose} is {amount} a {one.window}: {left}, the request takes {least:,} or more; "
@@ -311,27 +298,22 @@ class Accounts(SharedFile):
 
         What is left of a limit, as a share of it, is compared with what is left of the window.
         """
-        if key.when_spent != "shrink":
-            return 1.0
-        with self.alone("the accounts of the keys") as connection:
-            now, today = self._today()
-            limits = self._limits(connection, key, user, today)
         shares = [1.0]
-        for one in limits:
-            start, end = (midnight(f(one.window, today), self.zone) for f in (begins, ends))
-            shares.append((one.left / one.most) / max(1e-3, (end - now) / (end - start)))
+        if key.when_spent == "shrink":
+            with self.alone(self.what) as connection:
+                now, today = self._today()
+                limits = self._limits(connection, key, user, today)
+            for one in limits:
+                start, end = (midnight(f(one.window, today), self.zone) for f in (begins, ends))
+                shares.append((one.left / one.most) / max(1e-3, (end - now) / (end - start)))
         return max(0.01, min(shares))
 
     def spent(self, key: Key) -> dict[tuple[str, Window], tuple[float, float]]:
         """Return ("tokens" or "dollars", window) -> (spent or reserved, limit) of a key."""
-        with self.alone("the accounts of the keys") as connection:
+        with self.alone(self.what) as connection:
             limits = self._limits(connection, key.replace(per_user=None), "", self._today()[1])
-        return {
-            (one.what, one.window): (one.used, one.most)
-            if one.what == "tokens"
-            else (one.used / _NANO, one.most / _NANO)
-            for one in limits
-        }
+        scale = {"tokens": 1, "dollars": _NANO}
+        return {(o.what, o.window): (o.used / scale[o.what], o.most / scale[o.what]) for o in limits}
 
 
 def _nanos(tokens: int, most: tuple[int, int], rate: Rate | None) -> int:
@@ -347,11 +329,8 @@ def _nanos(tokens: int, most: tuple[int, int], rate: Rate | None) -> int:
 
 def _affordable(nanos: int, most: tuple[int, int], rate: Rate | None) -> int:
     """The most tokens whose highest cost is within an amount."""
-    low, high = 0, sum(most)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if _nanos(middle, most, rate) <= nanos else (low, middle - 1)
-    return low
+    counts = range(sum(most) + 1)
+    return bisect_right(counts, nanos, key=lambda tokens: _nanos(tokens, most, rate)) - 1
 
 
 @dataclass(frozen=True)
@@ -378,13 +357,11 @@ class Caller:
         shrinks = self.key is not None and self.key.when_spent == "shrink"
         return min(budget, _LEAST_TOKENS) if shrinks else budget
 
-    @contextmanager
-    def held(self, most: tuple[int, int], least: int, rate: Rate | None) -> Iterator[Held]:
-        """Reserve tokens while a request is worked on; as `Accounts.reserve`."""
+    def reserve(self, most: tuple[int, int], least: int, rate: Rate | None) -> Held:
+        """Reserve tokens for a request; as `Accounts.reserve`."""
         if self.key is None or self.accounts is None:
-            yield Held()
-        else:
-            yield self.accounts.reserve(self.key, self.user, most, least, rate)
+            return Held()
+        return self.accounts.reserve(self.key, self.user, most, least, rate)
 
 
 #: Where no key is asked for.
@@ -427,7 +404,7 @@ class Keys:
             if hmac.compare_digest(digest, key.sha256):
                 found = key
         if found is not None:
-            return Caller(found, "", self.accounts, found.filter)
+            return Caller(found, "", self.accounts, Filter(found.where))
         return FREE if self._single is not None and hmac.compare_digest(digest, self._single) else None
 
     def close(self) -> None:
@@ -438,23 +415,20 @@ class Keys:
     def _stamped(self) -> tuple[int, int] | None:
         with suppress(OSError):
             if self._file is not None:
-                stat = os.stat(self._file)
+                stat = self._file.stat()
                 return stat.st_mtime_ns, stat.st_size
         return None
 
     def _refresh(self) -> None:
         stamp = self._stamped()
-        if self._file is None or stamp is None or stamp == self._stamp:
+        if self._file is None or self.accounts is None or stamp in (None, self._stamp):
             return
         self._stamp = stamp
         try:
             settings = read_keys(self._file)
+            self._known, self.accounts.zone = settings.keys, ZoneInfo(settings.timezone)
         except MioRagError as error:
             _LOG.warning("changed keys are not in force: %s", error)
-            return
-        self._known = settings.keys
-        if self.accounts is not None:
-            self.accounts.zone = ZoneInfo(settings.timezone)
 
 
 def read_keys(file: str | Path) -> KeyFile:
@@ -464,7 +438,7 @@ def read_keys(file: str | Path) -> KeyFile:
     known: dict[str, str] = {}
     for name, key in settings.keys.items():
         try:
-            assert key.filter is not None
+            Filter(key.where)
         except InputError as error:
             problems += [f"'{file}': keys.{name}.where: {problem}" for problem in error.problems]
         if key.sha256 in known:
@@ -480,8 +454,3 @@ def key_problem(key: str | None) -> str | None:
     if key is None or len(key) >= _LEAST_KEY:
         return None
     return f"the API key has {len(key)} characters: make it {_LEAST_KEY} or more"
-
-
-def resets(error: BudgetSpentError) -> str:
-    """Return the end of the window that blocks, in UTC."""
-    return datetime.fromtimestamp(error.resets_at, UTC).isoformat().replace("+00:00", "Z")

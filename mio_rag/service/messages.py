@@ -55,47 +55,45 @@ class Rating(Settings):
 def request_models(limits: ServiceLimits) -> dict[str, type[Settings]]:
     """Return the bodies of /select and /ask by path, with a service's limits in them."""
     budget = Annotated[int, Field(ge=1, le=limits.max_budget_tokens)]
-    common: dict[str, Any] = {
-        "question": (
-            Annotated[str, Field(min_length=1, max_length=limits.max_question)],
-            Field(description="the question"),
-        ),
-        "budget_tokens": (
-            budget | None,
-            Field(None, description=f"largest context; null: {DEFAULTS.budget}, or as the policy says"),
-        ),
-        "pool": (
-            Annotated[int, Field(ge=1, le=limits.max_pool)] | None,
-            Field(None, description="number of candidates to retrieve; null: as the policy says"),
-        ),
-        "where": (
-            str | tuple[str, ...] | dict[str, Any] | None,
-            Field(None, description="only passages that meet this: 'date>=2026-01-01', or key -> value"),
-        ),
-        "model": (str, Field("", description="POLICY/READER, or a reader; see /v1/models")),
-        "why": (bool, Field(False, description="also the reasons for every candidate")),
-        "proof": (bool, Field(False, description="also the certificate")),
-        "deadline_seconds": (
-            Annotated[float, Field(gt=0, le=limits.max_deadline_seconds)],
-            Field(
-                min(2.0, limits.max_deadline_seconds),
-                description="from the arrival of the request; then the best selection found so far is "
-                "returned, with its certified gap",
-            ),
-        ),
-    }
-    more = Field(None, description="also report the gain from this many more tokens")
     longest = Annotated[int, Field(ge=1, le=limits.max_answer_tokens)]
-    length = Field(None, description=f"longest answer; null: {DEFAULTS.answer}, or as the policy says")
-    stream = Field(False, description="answer as server-sent events: text while it is written, then done")
-    own: dict[str, dict[str, Any]] = {
-        "select": {"more_tokens": (budget | None, more)},
-        "ask": {"max_tokens": (longest | None, length), "stream": (bool, stream)},
+    question = Annotated[str, Field(min_length=1, max_length=limits.max_question)]
+    pool = Annotated[int, Field(ge=1, le=limits.max_pool)]
+    seconds = Annotated[float, Field(gt=0, le=limits.max_deadline_seconds)]
+    usual = min(2.0, limits.max_deadline_seconds)
+    size, length = f"largest context; null: {DEFAULTS.budget}", f"longest answer; null: {DEFAULTS.answer}"
+    until = "from the arrival of the request; then the best selection found so far is returned, with its "
+    #: name -> type, default, description
+    common: dict[str, tuple[Any, Any, str]] = {
+        "question": (question, ..., "the question"),
+        "budget_tokens": (budget | None, None, f"{size}, or as the policy says"),
+        "pool": (pool | None, None, "number of candidates to retrieve; null: as the policy says"),
+        "where": (
+            str | tuple[str, ...] | dict[str, Any] | None, None,
+            "only passages that meet this: 'date>=2026-01-01', or key -> value",
+        ),
+        "model": (str, "", "POLICY/READER, or a reader; see /v1/models"),
+        "why": (bool, False, "also the reasons for every candidate"),
+        "proof": (bool, False, "also the certificate"),
+        "deadline_seconds": (seconds, usual, f"{until}certified gap"),
+    }  # fmt: skip
+    more = "also report the gain from this many more tokens"
+    stream = "answer as server-sent events: text while it is written, then done"
+    own: dict[str, dict[str, tuple[Any, Any, str]]] = {
+        "select": {"more_tokens": (budget | None, None, more)},
+        "ask": {
+            "max_tokens": (longest | None, None, f"{length}, or as the policy says"),
+            "stream": (bool, False, stream),
+        },
     }
-    return {
-        f"/{path}": create_model(f"{path.title()}Request", __base__=_Request, **common, **fields)
-        for path, fields in own.items()
-    }
+
+    def made(path: str) -> type[Settings]:
+        fields = {
+            name: (kind, Field(default, description=text))
+            for name, (kind, default, text) in {**common, **own[path]}.items()
+        }
+        return create_model(f"{path.title()}Request", __base__=_Request, **fields)  # type: ignore[call-overload, no-any-return]
+
+    return {f"/{path}": made(path) for path in own}
 
 
 # -- parts of responses -----------------------------------------------------------------------------------
@@ -324,6 +322,7 @@ class Health(Response):
     index: str
     passages: int
     problem: str | None = Field(None, description="why changed documents are not served")
+    unread: int = Field(0, description="files, or parts of them, that could not be read; the log names them")
     embedder: str
     sentences: bool = Field(description="whether the index has vectors of its sentences")
     units: Literal["passages", "auto"] = Field(

@@ -50,17 +50,16 @@ class Metrics:
         histogram = partial(Histogram, registry=self._registry)
         gauge = partial(Gauge, registry=self._registry, multiprocess_mode="livesum")
         self.requests = counter("mio_rag_requests", "Requests by path and status.", ["path", "status"])
-        self.seconds = histogram(
-            "mio_rag_request_seconds", "From arrival to response.", ["path"], buckets=_SECONDS
-        )
+        arrival = "From arrival to response."
+        self.seconds = histogram("mio_rag_request_seconds", arrival, ["path"], buckets=_SECONDS)
         self.certificates = counter("mio_rag_certificates", "Selections by status.", ["status"])
         self.gap = histogram("mio_rag_gap", "Certified relative gap of selections.", buckets=_GAPS)
         self.active = gauge("mio_rag_active_requests", "Requests in progress, including waiting ones.")
         self.connections = gauge("mio_rag_connections", "Open connections.")
-        about = "Connections closed or refused by the service, by reason."
-        self.closed = counter("mio_rag_connections_closed", about, ["reason"])
-        about = "Questions where answers are stored: the same as before, or new."
-        self.answers = counter("mio_rag_cached_answers", about, ["question"])
+        closed = "Connections closed or refused by the service, by reason."
+        self.closed = counter("mio_rag_connections_closed", closed, ["reason"])
+        cached = "Questions where answers are stored: the same as before, or new."
+        self.answers = counter("mio_rag_cached_answers", cached, ["question"])
         for reason in CLOSED:  # so that each of them is shown from the start
             self.closed.labels(reason)
 
@@ -69,15 +68,15 @@ class Metrics:
         self.requests.labels(path, str(status)).inc()
         self.seconds.labels(path).observe(seconds)
 
-    def certified(self, status: str, gap: float | None) -> None:
-        """Count a selection."""
-        self.certificates.labels(status).inc()
-        if gap is not None:
-            self.gap.observe(gap)
-
-    def looked_up(self, cached: Mapping[str, Any] | None) -> None:
-        """Count a question where answers are stored, by what was found."""
-        self.answers.labels("new" if cached is None else "same").inc()
+    def counted(self, data: Mapping[str, Any]) -> None:
+        """Count a response of /select or /ask: its certificate, and whether its answer was stored."""
+        if "cached" in data:
+            self.answers.labels("new" if data["cached"] is None else "same").inc()
+        status = data.get("status", "none")
+        if data.get("cached") is None and status != "none":  # a stored one was counted before
+            self.certificates.labels(status).inc()
+            if data["gap"] is not None:
+                self.gap.observe(data["gap"])
 
     def text(self, keys: Keys | None = None, learned: Mapping[str, Any] | None = None) -> bytes:
         """Return all metrics in Prometheus' text format.

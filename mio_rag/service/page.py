@@ -24,8 +24,7 @@ _LONGEST_TITLE = 60  # characters: longer ones are sentences, or paths
 def example_questions(index: CorpusIndex, given: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the questions to propose: the given ones, else some of the bundled set, else some about titles.
 
-    Without the bundled passages they ask about titles, or about the names that texts open with, from all over
-    the collection. Empty if there are none.
+    Texts without a title have the name that they open with. Empty if there are none.
     """
     if given:
         return tuple(clean(example).strip() for example in given)
@@ -67,22 +66,16 @@ def _operation(path: str, method: str, operation: Mapping[str, Any], parts: Mapp
     name = f"<b>{method.upper()}</b> {escape(path)}"
     text = f"<section><h2>{name}</h2><p>{escape(operation.get('description', ''))}</p>"
     if body is not None:
-        text += f"<h3>Request</h3>{_table(_schema(body, parts), parts)}"
         example: dict[str, Any] = {"question": "Where was the director of Lone Wolf McQuade born?"}
         example = {"id": "ID", "helpful": True} if path == "/feedback" else {**example, "budget_tokens": 256}
         call = f"curl -s localhost:8000{path} -H 'Content-Type: application/json' -d '{json.dumps(example)}'"
-        text += f"<pre>{escape(call)}</pre>"
+        text += f"<h3>Request</h3>{_table(body, parts)}<pre>{escape(call)}</pre>"
     for status, response in operation["responses"].items():
         schema = response.get("content", {}).get("application/json", {}).get("schema")
         text += f"<h3>{escape(status)}</h3><p>{escape(response['description'])}</p>"
         if schema is not None and status == "200":
-            text += _table(_schema(schema, parts), parts)
+            text += _table(schema, parts)
     return text + "</section>"
-
-
-def _schema(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> Mapping[str, Any]:
-    reference = schema.get("$ref")
-    return schema if reference is None else parts[reference.rpartition("/")[2]]
 
 
 def _table(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
@@ -92,6 +85,8 @@ def _table(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
 
 def _rows(schema: Mapping[str, Any], parts: Mapping[str, Any], above: str) -> Iterator[str]:
     """A row for each field, and for each field of those that contain fields themselves."""
+    if "$ref" in schema:
+        schema = parts[schema["$ref"].rpartition("/")[2]]
     required = set(schema.get("required", ()))
     for name, field in schema.get("properties", {}).items():
         given = "required" if name in required else f"default {json.dumps(field.get('default'))}"
@@ -103,7 +98,7 @@ def _rows(schema: Mapping[str, Any], parts: Mapping[str, Any], above: str) -> It
         for option in field.get("anyOf", [field]):
             inner = option.get("items", option)
             if "$ref" in inner:
-                yield from _rows(_schema(inner, parts), parts, f"{above}{name}{'[]' * ('items' in option)}.")
+                yield from _rows(inner, parts, f"{above}{name}{'[]' * ('items' in option)}.")
 
 
 def _types(field: Mapping[str, Any]) -> Iterator[str]:

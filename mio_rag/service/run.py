@@ -13,11 +13,13 @@ from http.client import HTTPConnection, HTTPException
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from mio_rag.errors import InputError, require
 from mio_rag.filters import Filter
 from mio_rag.refusal.model import Refusal
 from mio_rag.service.keys import Keys, key_problem, read_keys
-from mio_rag.service.settings import KEY, ServiceSettings, example_problems, fitted
+from mio_rag.service.settings import KEY, ServiceSettings, example_problems, fitted, single_key
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -52,7 +54,12 @@ def serve(
         require(module, "serve", "the service")
     uvicorn = require("uvicorn", "serve", "the service")
     check(settings, api_key, without_key)
-    with _listening(settings) as listener:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:  # merely bound, two services could share an address until one listens
+        listener = socket.create_server((settings.host, settings.port), family=family)
+    except OSError as error:
+        raise InputError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
+    with listener:
         loading()
         loaded = _loaded(settings)  # again in each of several workers: an error is reported here, once
         settings = replace(settings, connections=fitted(settings.connections))
@@ -99,11 +106,8 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool, rat
         )
     if settings.policy is not None:
         given = {"answers.cache": settings.cache, "answers.refusal": settings.refusal}
-        problems += [
-            f"{name} does not go with a policy of its own: leave one of them out"
-            for name, value in given.items()
-            if value is not None
-        ]
+        told = "does not go with a policy of its own: leave one of them out"
+        problems += [f"{name} {told}" for name, value in given.items() if value is not None]
         from mio_rag.service.governed import policy_problems
 
         problems += policy_problems(settings.policy, workers)
@@ -134,8 +138,8 @@ def is_loopback(host: str) -> bool:
 
 def app_from_environment() -> FastAPI:
     """Return the application of a worker process."""
-    settings = ServiceSettings.from_json(os.environ[SETTINGS])
-    return _application(settings, _loaded(settings), os.environ.get(KEY) or None)
+    settings = TypeAdapter(ServiceSettings).validate_json(os.environ[SETTINGS])
+    return _application(settings, _loaded(settings), single_key())
 
 
 @contextmanager
@@ -143,7 +147,7 @@ def _environment(settings: ServiceSettings, api_key: str | None) -> Iterator[Non
     """Set the environment variables of worker processes; restore them afterwards."""
     before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="mio-rag-metrics-") as folder:
-        os.environ[SETTINGS] = settings.to_json()
+        os.environ[SETTINGS] = TypeAdapter(ServiceSettings).dump_json(settings).decode()
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes share the cores already
         os.environ.pop(KEY, None)
@@ -204,15 +208,6 @@ def _options(settings: ServiceSettings) -> dict[str, Any]:
         "timeout_worker_healthcheck": _START_SECONDS,
         "forwarded_allow_ips": list(settings.connections.trusted_proxies),
     }
-
-
-def _listening(settings: ServiceSettings) -> socket.socket:
-    """Return the listening socket; merely bound, two services could share an address until one listens."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        return socket.create_server((settings.host, settings.port), family=family)
-    except OSError as error:
-        raise InputError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
 
 
 @contextmanager

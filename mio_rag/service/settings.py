@@ -8,9 +8,9 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, TypeAdapter, field_validator
+from pydantic import Field, field_validator
 
 from mio_rag.allocation.money import Rate
 from mio_rag.defaults import DEFAULTS
@@ -101,8 +101,7 @@ class ConnectionLimits(Settings):
 def fitted(limits: ConnectionLimits) -> ConnectionLimits:
     """Return the limits with no more connections than there are file descriptors for; warn if that is fewer.
 
-    Call it when index and models are loaded. The system's limit is raised as far as possible. Some
-    descriptors stay in reserve, so that requests can be answered while all connections are in use.
+    Call it when index and models are loaded. The system's limit is raised as far as possible.
 
     Raises `InputError` if there are too few to serve at all.
     """
@@ -110,10 +109,9 @@ def fitted(limits: ConnectionLimits) -> ConnectionLimits:
         import resource
     except ImportError:  # Windows, where connections are no file descriptors
         return limits
-    try:
+    used = _FILES_IN_USE
+    with suppress(OSError):
         used = len(os.listdir("/dev/fd"))
-    except OSError:
-        used = _FILES_IN_USE
     used += _FILES_IN_RESERVE
     # Before the first of a burst is closed, three more may have come: half as many again as may stay.
     wanted = used + limits.max_connections * 3 // 2
@@ -189,15 +187,6 @@ class ServiceSettings:
     where: tuple[str, ...] = ()
     mapped: bool = False
     refusal: str | None = None
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Return the settings in a text of `to_json`."""
-        return TypeAdapter(cls).validate_json(text)
-
-    def to_json(self) -> str:
-        """Return the settings as JSON, for worker processes."""
-        return TypeAdapter(type(self)).dump_json(self).decode()
 
 
 def example_problems(examples: Sequence[str], max_question: int) -> list[str]:

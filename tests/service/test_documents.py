@@ -81,6 +81,14 @@ def test_documents_that_cannot_be_read_leave_the_old_ones(client: TestClient, fo
     assert client.get("/health").json()["problem"] is None
 
 
+def test_a_file_that_cannot_be_read_is_counted(folder: Path) -> None:
+    (folder / "broken.pdf").write_bytes(b"no PDF")
+    (folder / "notes.xyz").write_bytes(b"of no known kind")
+    with TestClient(create_app(Documents(str(folder), TFIDF), make_generator("extractive"))) as client:
+        health = client.get("/health").json()
+    assert (health["unread"], health["passages"], health["problem"]) == (1, 2, None)
+
+
 def test_no_request_is_lost_while_documents_change(client: TestClient, folder: Path) -> None:
     codes: list[int] = []
 
