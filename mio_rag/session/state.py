@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -136,18 +136,10 @@ class Result:
     release: Callable[[], None] | None = None
 
     @property
-    def all_costs(self) -> Iterator[Costs]:
-        """Its own, and those of all that ran inside it."""
-        yield self.costs
-        for child in self.children:
-            for result in child.results.values():
-                yield from result.all_costs
-
-    @property
     def tokens(self) -> int:
         """Into and out of all models, with all that ran inside it."""
-        calls = [call for costs in self.all_costs for call in costs.calls]
-        return sum(call.prompt_tokens + call.completion_tokens for call in calls)
+        inside = (result.tokens for child in self.children for result in child.results.values())
+        return sum(call.tokens for call in self.costs.calls) + sum(inside)
 
 
 @dataclass(eq=False)
@@ -211,12 +203,6 @@ class State:
         return next((r.value for r in reversed(self.results.values()) if isinstance(r.value, kind)), None)
 
     @property
-    def reply(self) -> Reply | None:
-        """The reply of the final action."""
-        final = (r.value for r in reversed(self.results.values()) if r.action.final)
-        return next((value for value in final if isinstance(value, Reply)), None)
-
-    @property
     def selection(self) -> Selection | None:
         """What was read last; of sub-questions only where nothing was read for the question itself."""
         if (own := self.last(Selection)) is not None:
@@ -259,8 +245,8 @@ class State:
     @property
     def limit_reached(self) -> str | None:
         """The limit that dropped an action, if any."""
-        dropped = (r.dropped for r in self.results.values() if (r.dropped or "").startswith("limit of "))
-        return next((why.removeprefix("limit of ") for why in dropped if why), None)
+        dropped = (result.dropped or "" for result in self.results.values())
+        return next((why.removeprefix("limit of ") for why in dropped if why.startswith("limit of ")), None)
 
 
 class Decider(Protocol):
@@ -271,7 +257,6 @@ class Decider(Protocol):
 
         Must do no I/O. Called again after every result; an action whose id has started is not started again.
         """
-        ...
 
 
 class Learner(Protocol):
@@ -279,7 +264,6 @@ class Learner(Protocol):
 
     def learn(self, state: State) -> None:
         """Record what came of a question."""
-        ...
 
 
 def describe(value: Value) -> str:

@@ -70,7 +70,7 @@ class Step:
     @property
     def tokens(self) -> int:
         """Into and out of models, without what ran inside it."""
-        return sum(call.prompt_tokens + call.completion_tokens for call in self.calls)
+        return sum(call.tokens for call in self.calls)
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,9 @@ class Trace:
         """What each step cost with everything inside it, by its id."""
         found: dict[str, Call] = {}
         for step in self.steps:
-            parts = step.id.split("/")
-            for path in ("/".join(parts[:end]) for end in range(1, len(parts) + 1)):
+            path = ""
+            for part in step.id.split("/"):
+                path = f"{path}/{part}" if path else part
                 found[path] = sum(step.calls, found.get(path, Call(path, 0.0)))
         return found
 
@@ -150,14 +151,14 @@ class Trace:
         """A line for each step."""
         costs, lines = self.by_step(), []
         for place, step in enumerate(self.steps, 1):
-            tokens = costs[step.id].prompt_tokens + costs[step.id].completion_tokens
+            tokens = costs[step.id].tokens
             lines.append(f"{place}. {step.why or step.do}{f' [{tokens} tokens]' if tokens else ''}")
         return "\n".join(lines)
 
     def columns(self) -> dict[str, Any]:
         """What a ledger says of it, costs and answer apart."""
-        steps = len(self.steps)
-        if "signal" in self.about:  # of a decision process: its actions, without queries that were known
+        about, steps = self.about, len(self.steps)
+        if "signal" in about:  # of a decision process: its actions, without queries that were known
             did = [s for s in self.steps if s.do != "search_again" or s.output]
             steps = sum(s.do in ("reason", "search_again", "retrieve") for s in did)
         found: dict[str, Any] = {"steps": steps, "ended": self.ended, "elapsed": self.seconds}
@@ -166,11 +167,11 @@ class Trace:
             found["workflow"] = str(self.workflow.get("name", ""))
         if self.complete is not None or "policy" in self.settings:
             found |= {"token_price": self.token_price, "complete": self.complete or 0.0}
-        if "tier" in self.about:
-            unsure, corrected = (float(bool(self.about.get(name))) for name in ("unsure", "corrected"))
-            found |= {"tier": self.about["tier"], "tier_unsure": unsure, "corrected": corrected}
-        if "uncertainty" in self.about:
-            found["uncertainty"] = self.about["uncertainty"]
+        if "tier" in about:
+            unsure, corrected = (float(bool(about.get(name))) for name in ("unsure", "corrected"))
+            found |= {"tier": about["tier"], "tier_unsure": unsure, "corrected": corrected}
+        if "uncertainty" in about:
+            found["uncertainty"] = about["uncertainty"]
         if self.search:
             found["strategies"] = "+".join(self.search.get("strategies", ()))
         return found
@@ -193,10 +194,8 @@ class Trace:
             raise DataError(f"this is not a trace: {'; '.join(explain(error)[:3])}") from error
         if (trace.ended == "error") != (trace.error is not None):
             raise DataError(f"this is not a trace: ended is {trace.ended!r}, but error is {trace.error!r}")
-        unsure = [step.about["uncertainty"] for step in trace.steps if "uncertainty" in step.about]
-        if not all(
-            level is None or (isinstance(level, (int, float)) and 0 <= level <= 1) for level in unsure
-        ):
+        unsure = (step.about.get("uncertainty") for step in trace.steps)
+        if not all(u is None or (isinstance(u, (int, float)) and 0 <= u <= 1) for u in unsure):
             raise DataError("this is not a trace: an uncertainty is not in [0, 1]")
         return trace
 
@@ -240,21 +239,29 @@ def trace_of(
     search: dict[str, Any] = {}
     about: dict[str, Any] = {}
     for result in state.results.values():
-        level = _level(result, level)
+        # None where it cannot be known whether the evidence is complete.
+        level = None if result.facts.get("is_unsure") else result.facts.get("complete", level)
         steps += _steps(result, result.action.id, state, level)
         about |= {k: v for k, v in result.action.about.items() if k != "search"}
         if "searched" in result.facts and not search:
+            tried = result.facts["searched"].tried
             search = dict(result.action.about.get("search", {}))
+            search["queries"] = {one.strategy: list(one.found.queries) for one in tried}
     selection = state.read_for(reply)
     if search:
         search |= _search(state, selection)
+    read = () if selection is None else ((i, selection.candidates.passage(i)) for i in selection.chosen)
     return Trace(
         question_id=state.question.id,
         question=state.question.text,
         choices=tuple(state.question.choices),
         steps=tuple(steps),
         ended="error" if error is not None else about.pop("ended", state.limit_reached or "stop"),
-        passages=_passages(selection),
+        passages=tuple(
+            {"id": p.id, "title": p.title, "text": p.text, "tokens": int(selection.candidates.tokens[i])}
+            for i, p in read
+            if selection is not None
+        ),
         answer="" if reply is None else reply.answer.text,
         choice=None if reply is None else reply.choice,
         parts=totals(costs.calls),
@@ -264,51 +271,34 @@ def trace_of(
         token_price=state.price,
         complete=level,
         search=search,
-        wanted=next((r.facts["wanted"] for r in reversed(state.results.values()) if "wanted" in r.facts), 0),
+        wanted=_wanted(reversed(state.results.values())),
         about={**about, **more},
         **known,
     )
 
 
-def _level(result: Result, before: float | None) -> float | None:
-    """The probability that the evidence is complete after an action; None where that cannot be known."""
-    return None if result.facts.get("is_unsure") else result.facts.get("complete", before)
+def _wanted(results: Iterable[Result]) -> int:
+    return next((r.facts["wanted"] for r in results if "wanted" in r.facts), 0)
 
 
 def _search(state: State, selection: Selection | None) -> dict[str, Any]:
-    """Who found what was read, what was searched for, and what was left out."""
+    """Who found what was read, and what was left out."""
     found_by: dict[str, dict[str, int]] = {}
     left_out: list[str] = []
     for result in state.results.values():
         for identity, ranks in result.facts.get("found_by", {}).items():
             found_by[identity] = {**ranks, **found_by.get(identity, {})}
-        left_out += [one for one in result.facts.get("left_out", ()) if one not in left_out]
+        left_out += result.facts.get("left_out", ())
+
+    def finders(identity: str) -> dict[str, int]:
+        """Which strategies found what was read: a passage, its sentences, or merged texts."""
+        if identity in found_by:
+            return found_by[identity]
+        parts = [re.sub(r"#s\d+$", "", part) for part in identity.split("+")]
+        return {name: rank for part in parts for name, rank in found_by.get(part, {}).items()}
+
     read = () if selection is None else (*selection.ids, *(passage.id for passage in selection.passages))
-    tried = next(r.facts["searched"].tried for r in state.results.values() if "searched" in r.facts)
-    return {
-        "notes": left_out,
-        "found_by": {identity: _finders(identity, found_by) for identity in read},
-        "queries": {one.strategy: list(one.found.queries) for one in tried},
-    }
-
-
-def _finders(identity: str, found_by: Mapping[str, dict[str, int]]) -> dict[str, int]:
-    """Which strategies found what was read: a passage, its sentences, or merged texts."""
-    if identity in found_by:
-        return found_by[identity]
-    parts = [re.sub(r"#s\d+$", "", part) for part in identity.split("+")]
-    return {name: rank for part in parts for name, rank in found_by.get(part, {}).items()}
-
-
-def _passages(selection: Selection | None) -> tuple[dict[str, Any], ...]:
-    """What was read in the end, as a trace holds it."""
-    if selection is None:
-        return ()
-    pool = selection.candidates
-    read = ((i, pool.passage(i)) for i in selection.chosen)
-    return tuple(
-        {"id": p.id, "title": p.title, "text": p.text, "tokens": int(pool.tokens[i])} for i, p in read
-    )
+    return {"notes": list(dict.fromkeys(left_out)), "found_by": {name: finders(name) for name in read}}
 
 
 def _steps(result: Result, path: str, state: State, level: float | None) -> list[Step]:
@@ -317,28 +307,29 @@ def _steps(result: Result, path: str, state: State, level: float | None) -> list
     ids = value.ids if isinstance(value, Selection) else ()
     queries = value.texts if isinstance(value, Queries) else (value,) if isinstance(value, str) else ()
     is_note = action.do == "reason"
-    own = Step(
-        id=path,
-        do=action.do,
-        why=action.why if action.do == "stop" else sentence(result, state, path),
-        query=str(facts.get("query", "" if is_note else " | ".join(queries))),
-        note=str(value or "") if is_note else "; ".join(facts.get("notes", ())),
-        new_ids=tuple(facts.get("new", ids)),
-        selected_ids=ids,
-        output="" if value is None else describe(value)[:_SHOWN],
-        model=action.model,
-        signals={} if value is None else signals(value),
-        calls=result.costs.calls,
-        dropped=result.dropped,
-        failed=result.failed,
-        complete=level if state.parent is None else None,
-        about={k: v for k, v in action.about.items() if k not in ("search", "ended")},
-    )
-    inner = []
+    steps = [
+        Step(
+            id=path,
+            do=action.do,
+            why=action.why if action.do == "stop" else _sentence(result, state, path),
+            query=str(facts.get("query", "" if is_note else " | ".join(queries))),
+            note=str(value or "") if is_note else "; ".join(facts.get("notes", ())),
+            new_ids=tuple(facts.get("new", ids)),
+            selected_ids=ids,
+            output="" if value is None else describe(value)[:_SHOWN],
+            model=action.model,
+            signals={} if value is None else signals(value),
+            calls=result.costs.calls,
+            dropped=result.dropped,
+            failed=result.failed,
+            complete=level if state.parent is None else None,
+            about={k: v for k, v in action.about.items() if k not in ("search", "ended")},
+        )
+    ]
     for place, child in enumerate(result.children, 1):
         for part in child.results.values():
-            inner += _steps(part, f"{path}/{place}/{part.action.id}", child, None)
-    return [own, *inner]
+            steps += _steps(part, f"{path}/{place}/{part.action.id}", child, None)
+    return steps
 
 
 def share(value: float, digits: int = 2) -> str:
@@ -356,50 +347,8 @@ def per_token(price: float) -> str:
     return share(price, digits)
 
 
-def sentence(result: Result, state: State, path: str) -> str:
-    """What an action did, and why."""
-    action, value, facts = result.action, result.value, result.facts
-    if result.dropped is not None:
-        return f"{action.do}: {result.dropped}"
-    if state.parent is not None:
-        notes = "; ".join(facts.get("notes", ()))
-        return f"part of {path.split('/')[0]}: {action.do}{f', {notes}' if notes else ''}"
-    tokens = result.tokens
-    worth = f", {share(tokens * state.price)} at {per_token(state.price)} each" if state.price else ""
-    cost = f"{tokens} tokens{worth}" if tokens else ""
-    lead = f"{action.why}; " if action.why else ""
-    if action.do == "retrieve":
-        chosen = action.about.get("search")
-        if chosen is None:
-            return f"{lead}searched for the question" + (f": {cost}" if cost else "")
-        why = f" ({chosen['why']})" if chosen.get("why") else ""
-        return f"{lead}searched by {' + '.join(chosen['strategies'])}{f': {cost}' if cost else ''}{why}"
-    if action.do == "select" and isinstance(value, Selection):
-        return f"{lead}{_tier(action.about)}{_read(value, facts, state.price)}"
-    if action.do == "search_again":
-        if not isinstance(value, Selection):
-            return "wanted to search again, and had no new query"
-        return (
-            f"{lead}found {plural(len(facts['new']), 'new passage')}, and {_read(value, facts, state.price)}"
-        )
-    if action.do == "reason":
-        said = f"{action.why}: " if action.why else ""
-        return f"{said}{value}" if value else f"{action.why}, and nothing new came of it"
-    if action.final and isinstance(value, Reply):
-        if not value.answer.text and not result.costs.calls and value.choice is None:
-            room = facts.get("wanted") or next(
-                (r.facts["wanted"] for r in state.results.values() if r.facts.get("wanted")), 0
-            )
-            fits = f"nothing worth reading fits in {plural(state.budget, 'token')}"
-            return f"{lead}no model was asked: {fits if room else 'nothing was worth reading'}"
-        longest = action.settings.get("max_tokens", state.max_tokens)
-        return f"{lead}answered in at most {longest} tokens" + (f"; with the prompt {cost}" if cost else "")
-    return (
-        lead + _DONE.get(action.do, f"did the step {action.id}, {action.do}") + (f": {cost}" if cost else "")
-    )
-
-
 _DONE = {
+    "retrieve": "searched for the question",
     "rewrite": "put the question in other words",
     "decompose": "broke the question into parts",
     "each": "answered every part",
@@ -409,14 +358,49 @@ _DONE = {
 }
 
 
+def _sentence(result: Result, state: State, path: str) -> str:
+    """What an action did, and why."""
+    action, value, facts = result.action, result.value, result.facts
+    if result.dropped is not None:
+        return f"{action.do}: {result.dropped}"
+    if state.parent is not None:
+        notes = "; ".join(facts.get("notes", ()))
+        return f"part of {path.split('/')[0]}: {action.do}{f', {notes}' if notes else ''}"
+    tokens = result.tokens
+    worth = f", {share(tokens * state.price)} at {per_token(state.price)} each" if state.price else ""
+    cost = f": {tokens} tokens{worth}" if tokens else ""
+    lead = f"{action.why}; " if action.why else ""
+    if action.do == "retrieve" and (chosen := action.about.get("search")) is not None:
+        why = f" ({chosen['why']})" if chosen.get("why") else ""
+        return f"{lead}searched by {' + '.join(chosen['strategies'])}{cost}{why}"
+    if action.do == "select" and isinstance(value, Selection):
+        return f"{lead}{_tier(action.about)}{_read(value, facts, state.price)}"
+    if action.do == "search_again":
+        if not isinstance(value, Selection):
+            return "wanted to search again, and had no new query"
+        new = plural(len(facts["new"]), "new passage")
+        return f"{lead}found {new}, and {_read(value, facts, state.price)}"
+    if action.do == "reason":
+        said = f"{action.why}: " if action.why else ""
+        return f"{said}{value}" if value else f"{action.why}, and nothing new came of it"
+    if action.final and isinstance(value, Reply):
+        if not value.answer.text and not result.costs.calls and value.choice is None:
+            room = any(r.facts.get("wanted") for r in (result, *state.results.values()))
+            fits = f"nothing worth reading fits in {plural(state.budget, 'token')}"
+            return f"{lead}no model was asked: {fits if room else 'nothing was worth reading'}"
+        longest = action.settings.get("max_tokens", state.max_tokens)
+        said = f"; with the prompt {cost.removeprefix(': ')}" if cost else ""
+        return f"{lead}answered in at most {longest} tokens{said}"
+    return f"{lead}{_DONE.get(action.do, f'did the step {action.id}, {action.do}')}{cost}"
+
+
 def _tier(about: Mapping[str, Any]) -> str:
     if "tier" not in about:
         return ""
     scores = ", ".join(f"{name} {share(score)}" for name, score in (about.get("scores") or {}).items())
     said = f" ({scores}{', one up: unsure' if about.get('unsure') else ''})" if scores else ""
-    return (
-        f"tier {about['tier']}{said}{', more since the search was weak' if about.get('corrected') else ''}; "
-    )
+    weak = ", more since the search was weak" if about.get("corrected") else ""
+    return f"tier {about['tier']}{said}{weak}; "
 
 
 def _read(selection: Selection, facts: Mapping[str, Any], price: float) -> str:
@@ -477,8 +461,9 @@ def read_traces(source: Path, has: Sequence[str] = (), what: str = "") -> list[T
     found: dict[tuple[object, ...], Trace] = {}
     others: set[str] = set()
     for number, line in enumerate(text.splitlines(), start=1):
+        where = f"{path}, line {number}"
         try:
-            data = parse_json(line, f"{path}, line {number}", own=True)
+            data = parse_json(line, where, own=True)
         except InputError as error:
             cut = isinstance(error.__cause__, json.JSONDecodeError)
             if cut and (line.startswith(_OPENING) or _OPENING.startswith(line.strip())):
@@ -487,11 +472,9 @@ def read_traces(source: Path, has: Sequence[str] = (), what: str = "") -> list[T
         try:
             trace = Trace.from_dict(data if isinstance(data, dict) else {})
         except DataError as error:
-            raise DataError(f"{path}, line {number}: {error}") from error
-        wanted = any(
-            n in trace.about or n in trace.settings or (n == "workflow" and trace.workflow) for n in has
-        )
-        if has and not wanted:
+            raise DataError(f"{where}: {error}") from error
+        held = {*trace.about, *trace.settings, *(["workflow"] if trace.workflow else [])}
+        if has and held.isdisjoint(has):
             others.add(trace.policy)
             continue
         settings = json.dumps(trace.settings, sort_keys=True)
