@@ -296,41 +296,38 @@ def allocate_batch(
         rows = groups[-1].first_row + groups[-1].rows
         if (known := _finished(final, groups)) is not None:
             return replace(known, done_before=rows, seconds=time.perf_counter() - began)
-        work = _Work(final, groups, total, sample, engine, workers, tell)
-        while (shares := work.shares(prices := work.prices())) is None:
-            pass
+        job, shares, ran = _rounds(final, groups, total, sample, engine, workers, tell)
         tell("writing", rows, 0)
         tokens, value, statuses = written(
-            work.job(prices), final, groups, shares, lambda done: tell("writing", rows, done)
+            job, final, groups, shares, lambda done: tell("writing", rows, done)
         )
         if tokens > total:
             raise SolverError(f"the shards in '{folder}' hold {tokens} tokens: delete them and run again")
-        gather(work.job(prices), groups, final.out)
+        gather(job, groups, final.out)
         # At every price, no allocation of the total is worth more than this.
-        bounds = [one + price * total for one, price in zip(shares.relaxed, prices, strict=True)]
+        bounds = [one + price * total for one, price in zip(shares.relaxed, job.prices, strict=True)]
         bound = max(value, min(bounds))
         proven, missing = math.isfinite(bound), bound - value
-        last, peaks = work.ran[-1], [ran.peak_worker_mb for ran in work.ran]
-        seconds = sum(ran.seconds for ran in work.ran)
+        peaks, seconds = [one.peak_worker_mb for one in ran], sum(one.seconds for one in ran)
         fields = {
-            **vars(last),
+            **vars(ran[-1]),
             "out": folder,
             "statuses": dict(sorted(statuses.items())),
             "seconds": time.perf_counter() - began,
-            "rows_per_second": (rows - last.done_before) / seconds if seconds else 0.0,
-            "worker_seconds": sum(ran.worker_seconds for ran in work.ran),
+            "rows_per_second": (rows - ran[-1].done_before) / seconds if seconds else 0.0,
+            "worker_seconds": sum(one.worker_seconds for one in ran),
             "peak_worker_mb": None if None in peaks else max(peak for peak in peaks if peak is not None),
         }
         summary = AllocationSummary(
             **fields,
             total_tokens=total,
             tokens_used=tokens,
-            token_price=prices[bounds.index(min(bounds))],
+            token_price=job.prices[bounds.index(min(bounds))],
             value=value,
             bound=bound if proven else None,
             gap=0.0 if missing == 0 else missing / abs(value) if proven and value else None,
-            prices=prices,
-            rounds=len(work.ran),
+            prices=job.prices,
+            rounds=len(ran),
         )
         write_atomically(folder / "summary.json", json.dumps(summary.to_dict(), indent=1))
         _clear(final)
@@ -342,99 +339,77 @@ def _check(selector: Selector) -> None:
         raise InputError(problems)
 
 
-class _Work:
-    """The rounds of one allocation; usually one."""
+def _rounds(
+    final: Job,
+    groups: list[Group],
+    total: int,
+    sample: int,
+    engine: Engine,
+    workers: int,
+    tell: Progress,
+) -> tuple[Job, Shares, list[BatchSummary]]:
+    """Solve all rows until the total lies within their options, usually once; the last job and its shares.
 
-    def __init__(
-        self,
-        final: Job,
-        groups: list[Group],
-        total_tokens: int,
-        sample: int,
-        engine: Engine,
-        workers: int,
-        tell: Progress,
-    ) -> None:
-        self.final, self.groups, self.total, self.sample = final, groups, total_tokens, sample
-        self.engine, self.workers, self.tell = engine, workers, tell
-        self.ran: list[BatchSummary] = []
-        self._record = final.out / "prices.json"
-        self._fewest: list[int] = []
-        self._next: tuple[float, ...] | None = None
-        self._over: float | None = None  # the highest price known at which more than the total is spent
-        self._under: float | None = None  # the lowest at which less is
+    The prices of each round are recorded, so that a resumed run takes those that were found first.
+    """
+    record, ran = final.out / "prices.json", list[BatchSummary]()
+    fewest: list[int] = []
+    over: float | None = None  # the highest price known at which more than the total is spent
+    under: float | None = None  # the lowest at which less is
+    given: tuple[float, ...] | None = None
 
-    def prices(self) -> tuple[float, ...]:
-        """Return the prices of the next round; a resumed run reads those that were found first."""
-        known: list[list[float]] = []
-        if self._record.is_file():
-            try:
-                known = json.loads(self._record.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise DataError(f"'{self._record}' cannot be read ({error}): delete it") from error
-        if len(known) <= len(self.ran):
-            known = [*known, list(self._next or self._estimated(self.total))]
-            write_atomically(self._record, json.dumps(known))
-        return tuple(known[len(self.ran)])
-
-    def _estimated(self, total: float) -> tuple[float, ...]:
+    def estimated(tokens: float) -> tuple[float, ...]:
         done = 0
 
         def told(_: str) -> None:
             nonlocal done
             if done < _TRIED - 1:
                 done += 1
-                self.tell("pricing", _TRIED, 1)
+                tell("pricing", _TRIED, 1)
 
-        workers = max(1, self.workers)
-        found = sampled_prices(self.final, self.groups, total, self.sample, workers, told)
-        self.tell("pricing", _TRIED, _TRIED - done)
+        found = sampled_prices(final, groups, tokens, sample, max(1, workers), told)
+        tell("pricing", _TRIED, _TRIED - done)
         return found
 
-    def job(self, prices: tuple[float, ...]) -> Job:
-        """Return the job of the options of the last round."""
-        return replace(self.final, out=self.final.out / f"options-{len(self.ran)}", prices=prices)
-
-    def shares(self, prices: tuple[float, ...]) -> Shares | None:
-        """Choose an option for each row; None where the total lies outside the options.
-
-        Raises `InputError` if what must be chosen takes more than the total.
-        """
-        rounds = len(self.ran) + 1
-        job = replace(self.final, out=self.final.out / f"options-{rounds}", prices=prices)
+    while True:
+        known: list[Any] = []
+        if record.is_file():
+            try:
+                known = json.loads(record.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise DataError(f"'{record}' cannot be read ({error}): delete it") from error
+        if len(known) <= len(ran):
+            known = [*known, list(given or estimated(total))]
+            write_atomically(record, json.dumps(known))
+        prices = tuple(known[len(ran)])
+        job = replace(final, out=final.out / f"options-{len(ran) + 1}", prices=prices)
         job.out.mkdir(exist_ok=True)
         prepare(job.out)
-        self.ran.append(run(job, self.groups, self.engine, self.workers, self.tell))
-        found = shared(job, self.groups, self.total)
-        if found.shortest is not None and found.shortest > self.total:
+        ran.append(run(job, groups, engine, workers, tell))
+        found = shared(job, groups, total)
+        if found.shortest is not None and found.shortest > total:
             raise InputError(
-                f"total_tokens={self.total} is below the shortest passage of all rows, {found.shortest} "
+                f"total_tokens={total} is below the shortest passage of all rows, {found.shortest} "
                 "tokens: raise it, or split passages"
             )
-        over, under = found.fewest > self.total, found.most < self.total and prices[-1] > 0
-        if over:
-            self._over = prices[0]
-        if under:
-            self._under = prices[-1]
-        if (over or under) and rounds == 1 and len(prices) == 1:
+        is_over, is_under = found.fewest > total, found.most < total and prices[-1] > 0
+        over, under = prices[0] if is_over else over, prices[-1] if is_under else under
+        if (is_over or is_under) and len(ran) == len(prices) == 1:
             # All rows spend another multiple of the total than the sample does.
-            seen = max(1, found.fewest + found.most) / 2
-            self._next = self._estimated(self.total**2 / seen)
-            return None
-        if over:
-            self._fewest.append(found.fewest)
-            if rounds == _ROUNDS or (rounds > 2 and self._fewest[-2:] == [found.fewest] * 2):
+            given = estimated(total**2 / max(1, (found.fewest + found.most) / 2))
+        elif is_over:
+            fewest.append(found.fewest)
+            if len(ran) == _ROUNDS or (len(ran) > 2 and fewest[-2:] == [found.fewest] * 2):
                 raise InputError(
-                    f"total_tokens={self.total} is too little: what must be chosen (must_include, "
+                    f"total_tokens={total} is too little: what must be chosen (must_include, "
                     f"min_passages, floor) takes {found.fewest} tokens at least; raise it, or ask for less"
                 )
-            self._next = (self._under or max(_WIDER * prices[0], _SMALLEST), prices[0])
-            return None
-        if under and rounds < _ROUNDS:
-            lower = prices[-1] / _WIDER if rounds < 3 else 0.0
-            self._next = (prices[-1], lower if self._over is None else self._over)
-            return None
-        return found
+            given = (under or max(_WIDER * prices[0], _SMALLEST), prices[0])
+        elif is_under and len(ran) < _ROUNDS:
+            lower = prices[-1] / _WIDER if len(ran) < 3 else 0.0
+            given = (prices[-1], lower if over is None else over)
+        else:
+            return job, found, ran
 
 
 def _clear(final: Job) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from mio_rag.allocation.pacer import LARGEST_PRICE, Pacer
 from mio_rag.batch.ledger import Claim, Ledger
@@ -27,7 +27,6 @@ from mio_rag.policy import READER, Policy
 from mio_rag.policy_files import Resolved
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.selection.result import Selection
 from mio_rag.session.budget import Models
 from mio_rag.session.costs import Prices
 from mio_rag.session.loop import Account
@@ -49,15 +48,20 @@ TOLD = (
 )
 
 
+@dataclass(frozen=True)
 class Unit:
     """Counts costs in whole tokens, or in whole billionths of a dollar.
 
     prices: by model, as a policy names them.
     """
 
-    def __init__(self, prices: Prices, dollars: bool) -> None:
-        self.prices, self.dollars = prices, dollars
-        self.name = "dollars" if dollars else "tokens"
+    prices: Prices
+    dollars: bool
+
+    @property
+    def name(self) -> str:
+        """Of what is counted."""
+        return "dollars" if self.dollars else "tokens"
 
     def of(self, model: str, into: int, out: int) -> int:
         """Return the cost of tokens into and out of a model."""
@@ -69,11 +73,8 @@ class Unit:
 
     def spent(self, trace: Trace) -> int:
         """Return the cost of a question."""
-        return sum(
-            self.of(step.model or READER, call.prompt_tokens, call.completion_tokens)
-            for step in trace.steps
-            for call in step.calls
-        )
+        calls = ((step.model or READER, call) for step in trace.steps for call in step.calls)
+        return sum(self.of(model, call.prompt_tokens, call.completion_tokens) for model, call in calls)
 
     def most(self, into: int, out: int) -> int:
         """Return the most that so many tokens may cost, by any model."""
@@ -249,7 +250,7 @@ class _QuestionModels(Models):
         self._claim, self._unit, self._lose = claim, unit, lose
         #: Set at the end of the question: its abandoned calls are counted by then.
         self.over = threading.Event()
-        self._barred = threading.Event()  # the total allows no further call
+        self._barred = False  # the total allows no further call
 
     def wrapped(self, name: str, generator: Generator) -> Retrying:
         """Return a model that charges its lost calls to this question."""
@@ -259,10 +260,10 @@ class _QuestionModels(Models):
             if self.over.is_set():
                 return False
             if not self._lose(self._claim, self._unit.of(name, into, out)):
-                self._barred.set()
-            return not self._barred.is_set()
+                self._barred = True
+            return not self._barred
 
-        return generator.telling(untold, self._barred.is_set)
+        return generator.telling(untold, lambda: self._barred)
 
 
 class Answering:
@@ -356,14 +357,20 @@ def make_reader(spec: str, replies: Any = None) -> Generator:
 
 
 def _told(found: Outcome) -> dict[str, Any]:
-    """The line of the output."""
-    trace, amount = found.trace, found.costs.total()
+    """The line of the output; of what was read id and source, and page and section in a document."""
+    trace, amount, selection = found.trace, found.costs.total(), found.selection
     why = str(found.error or next((s.dropped for s in reversed(trace.steps) if s.dropped), ""))
+    read = (
+        () if selection is None else [(b.passage.source, part) for b in selection.blocks for part in b.parts]
+    )
     return {
         "answer": trace.answer,
         "choice": trace.choice,
-        "selected_ids": [] if found.selection is None else list(found.selection.ids),
-        "read": [] if found.selection is None else _places(found.selection),
+        "selected_ids": [] if selection is None else list(selection.ids),
+        "read": [
+            {"id": part.id, "source": source, "page": part.page, "section": list(part.section)}
+            for source, part in read
+        ],
         "complete": trace.complete,
         "token_price": trace.token_price,
         "prompt_tokens": amount.prompt_tokens,
@@ -374,36 +381,14 @@ def _told(found: Outcome) -> dict[str, Any]:
     }
 
 
-def _places(selection: Selection) -> list[dict[str, Any]]:
-    """Where what was read stands: id and source, and page and section of what is from a document."""
-    found = []
-    for block in selection.blocks:
-        for part in block.parts:
-            place = {"id": part.id, "source": block.passage.source, "page": part.page}
-            found.append({**place, "section": list(part.section)})
-    return found
-
-
 class Died(Exception):
     """The worker died, and what it spent is unknown."""
-
-
-class Team(Protocol):
-    """Answers questions; threads share it. Its methods are those of `Answering`."""
-
-    def most(self, question: Question) -> int:
-        """Return the most that a question may cost."""
-
-    def least(self, question: Question) -> int | None:
-        """Return the least that it may cost; None: not less than the most."""
-
-    def answer(self, claim: Claim) -> Answered:
-        """Answer a question; `Died` if the worker died."""
 
 
 class Workers:
     """The threads of one run.
 
+    team: `Answering`, or workers of a cluster; its `answer` raises `Died` if the worker died.
     total: what may be spent, in the unit of the ledger.
     stop: once it is set, no question is begun.
     """
@@ -411,7 +396,7 @@ class Workers:
     def __init__(
         self,
         ledger: Ledger,
-        team: Team,
+        team: Any,
         questions: Sequence[Question],
         total: int | None,
         stop: threading.Event,

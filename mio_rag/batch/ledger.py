@@ -115,16 +115,14 @@ class Ledger(SharedFile):
         return found
 
     def _damaged(self, why: str) -> StateError:
-        advice = "Restore the file, or begin in another folder"
-        return StateError(f"'{self.path}' is damaged: {why}. {advice}")
+        return StateError(f"'{self.path}' is damaged: {why}. Restore the file, or begin in another folder")
 
     def _counts(self, connection: sqlite3.Connection) -> tuple[int, int, int]:
         """Spent, reserved and lost."""
         row = connection.execute("SELECT spent, held, lost FROM account").fetchone() or (-1, -1, -1)
         if not all(isinstance(count, int) and count >= 0 for count in row):
             raise self._damaged(f"row 1 of account holds {row!r}, expected three counts >= 0")
-        spent, held, lost = row
-        return spent, held, lost
+        return row[0], row[1], row[2]
 
     def hold(self, number: int, cost: int, total: int | None, least: int | None = None) -> int:
         """Reserve the most that a question may cost, and return it; 0 where the total does not allow it now.

@@ -62,13 +62,13 @@ _NOWHERE = -1
 _finished: Any = None  # rows, shared by the workers
 
 
-@dataclass
+@dataclass(frozen=True)
 class GroupReport:
     """What a worker did with a row group."""
 
-    rows: int = 0
-    cpu_seconds: float = 0.0
-    peak_mb: float | None = None
+    rows: int
+    cpu_seconds: float
+    peak_mb: float | None
 
 
 def shards_of(job: Job, groups: Sequence[Group]) -> Iterator[tuple[Group, int, int]]:
@@ -102,13 +102,13 @@ def write_shard(path: Path, schema: Mapping[str, Any], rows: Sequence[Mapping[st
     """Write rows with the types of a schema, and the state as metadata."""
     arrow: Any = require("pyarrow", "batch", "batches")
     parquet: Any = require("pyarrow.parquet", "batch", "batches")
-    plain = {"int64": arrow.int64(), "int32": arrow.int32(), "double": arrow.float64()}
-    plain["string"] = arrow.string()
 
     def typed(kind: Any) -> Any:
         if isinstance(kind, dict):
             return arrow.list_(arrow.struct([(name, typed(inner)) for name, inner in kind.items()]))
-        return arrow.list_(plain[kind[5:-1]]) if kind.startswith("list<") else plain[kind]
+        if kind.startswith("list<"):
+            return arrow.list_(typed(kind[5:-1]))
+        return arrow.type_for_alias(kind)
 
     fields = [(name, typed(kind)) for name, kind in schema.items()]
     table = arrow.Table.from_pylist(rows, arrow.schema(fields, {"mio_rag": json.dumps(state)}))
@@ -131,7 +131,7 @@ def run_group(
     """
     from mio_rag.solvers.capabilities import one_blas_thread
 
-    began, report = time.process_time(), GroupReport()
+    began, done = time.process_time(), 0
     shards = [s for s in shards_of(job, [group]) if shard_state(job, *s[:2]) is None]
     batches, position = batches_of(job, group), 0
     held: Any = None
@@ -166,10 +166,8 @@ def run_group(
             statuses = dict(sorted(Counter(one["status"] for one in made).items()))
             state = {"rows": count, "rejected": len(refused), "statuses": statuses}
             write_shard(path, job.schema, made, state)
-            report.rows += count
-    report.cpu_seconds = time.process_time() - began
-    report.peak_mb = peak_memory_mb()
-    return report
+            done += count
+    return GroupReport(done, time.process_time() - began, peak_memory_mb())
 
 
 def _solved(job: Job, row: Row) -> tuple[dict[str, Any], list[str]]:

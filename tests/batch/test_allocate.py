@@ -130,14 +130,6 @@ def test_texts_that_overlap_are_read_and_paid_once(tmp_path: Path) -> None:
     assert "read" not in answered(tmp_path / "apart" / "out")[0]
 
 
-def test_a_floor_is_refused_where_text_is_shared(tmp_path: Path) -> None:
-    data = [overlapping(seed) for seed in range(3)]
-    data[1]["sources"] = [f"d{k}" for k in range(8)]  # shares nothing
-    done = run(tmp_path, data, 300, PLAIN, floor=30)
-    assert (done.rejected, [row["row"] for row in answered(tmp_path / "out")]) == (2, [1])
-    assert "read them apart (merge=False), or leave the floor out" in refused(tmp_path / "out")[0]
-
-
 def test_weights_floors_and_ceilings(tmp_path: Path) -> None:
     data = [
         {**row, "share": 1.0 + 9.0 * (k % 2), "budget_tokens": 120 - 40 * (k % 3)}
@@ -155,23 +147,24 @@ def test_weights_floors_and_ceilings(tmp_path: Path) -> None:
 def test_invalid_rows_are_rejected_and_spend_nothing(tmp_path: Path) -> None:
     data: list[dict[str, Any]] = [{**row, "weight": 1.0} for row in rows(20)]
     data[3]["tokens"] = [0] * 8
-    data[7]["query_id"] = None
     for k, weight in ((11, None), (12, -1.0), (13, float("nan"))):
         data[k]["weight"] = weight
     done = run(tmp_path, data, 600, weighted=True)
     reasons = refused(tmp_path / "out")
-    assert (done.rows, done.rejected, set(reasons)) == (20, 5, {3, 7, 11, 12, 13})
+    assert (done.rows, done.rejected, set(reasons)) == (20, 4, {3, 11, 12, 13})
     assert all("weight=" in reasons[k] for k in (11, 12, 13))
+    shared = [overlapping(seed) for seed in range(3)]
+    shared[1]["sources"] = [f"d{k}" for k in range(8)]  # shares nothing
+    done = run(tmp_path / "shared", shared, 300, PLAIN, floor=30)
+    assert (done.rejected, [row["row"] for row in answered(tmp_path / "shared" / "out")]) == (2, [1])
+    assert "read them apart (merge=False), or leave the floor out" in refused(tmp_path / "shared" / "out")[0]
 
 
 @needs_proc
 def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
     data = rows(200, n=30, d=24)
-    path, out, whole = (
-        write(tmp_path / "c.parquet", data, row_group=100),
-        tmp_path / "out",
-        tmp_path / "whole",
-    )
+    path = write(tmp_path / "c.parquet", data, row_group=100)
+    out, whole = tmp_path / "out", tmp_path / "whole"
 
     def command(out: Path, workers: int) -> list[str]:
         return [
@@ -257,14 +250,5 @@ def test_the_command_shares_the_total_of_a_policy(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert told["tokens_used"] <= told["total_tokens"] == 700
-    assert told["unused"]
     assert all(row["tokens_used"] <= 90 for row in answered(tmp_path / "o"))
-    for more, said in (
-        (("--policy", str(policy), "--max-passages", "2"), "No such option: --max-passages"),
-        ((), "an allocation needs a total"),
-    ):
-        wrong = allocated("n", *more)
-        assert wrong.exit_code == 2
-        assert said in wrong.output
-    shown = allocated("s", "--total-tokens", "500", "--set", "selection.preset=raw", "--workers", "0")
-    assert "of 500 tokens; no allocation can exceed" in shown.stdout
+    assert "an allocation needs a total" in allocated("n").output

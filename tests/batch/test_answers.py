@@ -1,5 +1,6 @@
 """Many questions under a policy: each answered and charged once, and no total ever exceeded."""
 
+import gzip
 import json
 import sqlite3
 import threading
@@ -20,9 +21,10 @@ from mio_rag.generation import Prompt, ScriptedGenerator, build_prompt, make_gen
 from mio_rag.policy import Policy, policy_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.session.workflow import chain
 from mio_rag.sources import Building, open_source
 from mio_rag.types import Answer, GenerationError, Question
-from tests.batch.made import lines_of
+from tests.batch.made import lines_of, write
 from tests.cli.running import here
 from tests.learning.files import TIERS, router_file
 
@@ -88,18 +90,14 @@ def test_every_question_is_answered_in_its_place(river_index: CorpusIndex, tmp_p
     assert json.loads((tmp_path / "summary.json").read_text())["answered"] == 24
 
 
-def test_rows_over_documents_name_page_and_section_and_claim_no_completeness(tmp_path: Path) -> None:
+def test_rows_over_documents_name_their_section_and_claim_no_completeness(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "rivers.md").write_text(
-        "# Rivers\n\n## Arno\n\nThe Arno is 241 km long. It flows through Florence.\n\n"
-        "## Tiber\n\nThe Tiber is 406 km long. It flows through Rome.\n"
-    )
+    text = "# Rivers\n\n## Arno\n\nThe Arno is 241 km long.\n\n## Tiber\n\nThe Tiber is 406 km long.\n"
+    (tmp_path / "docs" / "rivers.md").write_text(text)
     opened = open_source(tmp_path / "docs", Building(embedder="tfidf"), out=tmp_path / "INDEX")
-    asked = (Question("q", "How long is the Arno?"),)
-    run(opened.index, tmp_path / "out", questions=asked)
+    run(opened.index, tmp_path / "out", questions=(Question("q", "How long is the Arno?"),))
     (row,) = lines_of(tmp_path / "out")
     assert row["complete"] is None
-    assert row["read"]
     assert {place["source"] for place in row["read"]} == {"rivers.md"}
     assert ["Arno"] in [place["section"][-1:] for place in row["read"]]
     assert all({"id", "source", "page", "section"} == set(place) for place in row["read"])
@@ -129,11 +127,16 @@ def test_a_server_that_fails_and_stalls_costs_no_question(river_index: CorpusInd
     assert 0 < done.lost <= says.stalled * 200  # what the longest prompt and answer may take
 
 
-def test_failed_questions_are_reported_and_tried_again(river_index: CorpusIndex, tmp_path: Path) -> None:
+def test_failed_questions_are_tried_again_and_a_dead_server_ends_the_run(
+    river_index: CorpusIndex, tmp_path: Path
+) -> None:
     def broken(prompt: Prompt) -> str:
         if prompt.question.id in ("q3", "q9"):
             raise GenerationError("HTTP 500")
         return "yes"
+
+    def dead(prompt: Prompt) -> str:
+        raise GenerationError("connection refused")
 
     done = run(river_index, tmp_path, broken, retries=1)
     assert (done.answered, done.failed) == (22, 2)
@@ -142,14 +145,8 @@ def test_failed_questions_are_reported_and_tried_again(river_index: CorpusIndex,
     assert all("HTTP 500" in why for why in failed.values())
     again = run(river_index, tmp_path, retries=1)
     assert (again.answered, again.failed, again.done_before) == (24, 0, 22)
-
-
-def test_a_dead_server_ends_the_run(river_index: CorpusIndex, tmp_path: Path) -> None:
-    def dead(prompt: Prompt) -> str:
-        raise GenerationError("connection refused")
-
     with pytest.raises(GenerationError, match="20 questions in a row failed"):
-        run(river_index, tmp_path, dead, retries=0)
+        run(river_index, tmp_path / "dead", dead, retries=0)
 
 
 def test_a_killed_run_s_reservation_is_lost_and_its_question_asked_again(
@@ -302,39 +299,22 @@ def test_repeated_calls_without_an_answer_stay_within_the_total(
 
 
 def test_a_raised_total_goes_on_at_the_last_price(river_index: CorpusIndex, tmp_path: Path) -> None:
-    asked = tuple(Question(f"q{k}", f"How long is the river number {k}?") for k in range(24))
-    first = run(river_index, tmp_path, total_tokens=800, concurrency=1, questions=asked)
+    given = {"concurrency": 1, "questions": [Question(f"q{k}", f"How long is river {k}?") for k in range(24)]}
+    first = run(river_index, tmp_path, total_tokens=800, **given)
     before = [row["token_price"] for row in lines_of(tmp_path) if row["state"] == "answered"]
     assert 0 < first.answered < 24
-    more = run(river_index, tmp_path, total_tokens=9000, concurrency=1, questions=asked)
+    more = run(river_index, tmp_path, total_tokens=9000, **given)
     assert more.answered == 24
     assert first.spent < more.spent <= 9000
     assert lines_of(tmp_path)[first.answered]["token_price"] == pytest.approx(before[-1])
-
-
-@pytest.mark.parametrize(
-    ("policy", "total"), [(IN_DOLLARS, {"total_dollars": 0.2}), (POLICY, {"total_tokens": 2000})]
-)
-def test_why_questions_were_left_is_reported(
-    policy: Policy, total: dict[str, Any], river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    # One by one, since what is left in the end depends on the last question.
-    done = run(river_index, tmp_path, policy=policy, concurrency=1, **total)
-    assert 0 < done.left < len(QUESTIONS)
-    assert done.total is not None
-    assert done.needs is not None
-    assert 0 < done.total - done.spent - done.lost < done.needs
-    assert " left, and one question may " in _why_left(done)
-    assert json.loads((tmp_path / "summary.json").read_text())["needs"] == done.needs
 
 
 def test_what_a_total_does_not_allow_is_left_and_answered_with_a_larger_one(
     demo: Dataset, tmp_path: Path
 ) -> None:
     index, reader = CorpusIndex.build(demo.passages, "tfidf", demo.name), make_generator("extractive")
-    limits = {"budget": 400, "max_tokens": 32}
-    whole = {"by": "program", "units": "passages"}
-    policy = policy_of({"price": {"token": 0.0005}, "limits": limits, "selection": whole}, "p12")
+    data = {"price": {"token": 0.0005}, "limits": {"budget": 400, "max_tokens": 32}}
+    policy = policy_of(data | {"selection": {"by": "program", "units": "passages"}}, "p12")
     asked, sparse = read_questions("demo")[:40], 7000
 
     def batch(total: int, concurrency: int = 1) -> AskedSummary:
@@ -349,6 +329,7 @@ def test_what_a_total_does_not_allow_is_left_and_answered_with_a_larger_one(
     assert first.left == len(asked) - first.answered > 0
     assert first.needs is not None
     assert sparse - first.spent < first.needs <= 1000
+    assert json.loads((tmp_path / "summary.json").read_text())["needs"] == first.needs
     assert "raise the total" in _why_left(first)
     retriever = Retriever(index)
     refused = [row for row in before if "nothing worth reading fits in" in (row["way"] or [""])[-1]]
@@ -427,13 +408,8 @@ def test_calls_of_a_workflow_s_own_model_are_repeated_and_counted(
         return ScriptedGenerator(cheap)
 
     monkeypatch.setattr("mio_rag.batch.answering.make_reader", make)
-    nodes = {
-        "w": {"do": "rewrite", "model": "cheap"},
-        "f": {"do": "retrieve", "from": ["w"]},
-        "r": {"do": "select", "from": ["f"]},
-        "a": {"do": "answer", "from": ["r"]},
-    }
-    (tmp_path / "worded.json").write_text(json.dumps({"nodes": nodes, "answer": "a"}))
+    workflow = chain("worded", {"do": "rewrite", "model": "cheap"}, "retrieve", "select", "answer")
+    (tmp_path / "worded.json").write_text(json.dumps(workflow.to_dict()))
     prices = {
         "reader": {"input": 1.0, "output": 1.0},
         "cheap": {"input": 3.0, "output": 3.0, "spec": "extractive"},
@@ -492,23 +468,19 @@ def test_every_problem_is_reported_before_anything_is_made(river_index: CorpusIn
         {"search": {"by": "bandit", "strategies": ["raw", "hyde"], "state": "b.sqlite"}}, "b", tmp_path
     )
     on_ray = ("a bandit learns in one file", "workers must be", "folder of an index", "name of a generator")
-    out = tmp_path / "out"
     for policy, more, said in (
         (bandit, {"engine": "ray", "workers": 0}, on_ray),
         (POLICY, {"total_dollars": 1.0, "questions": ()}, ("no questions", "needs the price of")),
     ):
         with pytest.raises(InputError) as error:
-            run(river_index, out, policy=policy, **more)
+            run(river_index, tmp_path / "out", policy=policy, **more)
         assert all(part in str(error.value) for part in said)
-    (tmp_path / "wrong.toml").write_text('colour = "red"\n')
     told = here(
-        *("batch", "answer", str(tmp_path / "INDEX"), str(tmp_path / "none.jsonl"), "--out", str(out)),
-        *("--policy", str(tmp_path / "wrong.toml"), "--model", "gguf:none.gguf", "--limit", "0"),
-        *("--total-tokens", "5", "--total-dollars", "-1", "--concurrency", "0"),
+        *("batch", "answer", str(tmp_path / "INDEX"), str(tmp_path / "none.jsonl"), "--model", "gguf:none"),
+        *("--out", str(tmp_path / "out"), "--total-tokens", "5", "--concurrency", "0"),
     ).stderr
-    parts = ("'colour' is unknown", "none.jsonl", "INDEX", "none.gguf", "--total-dollars must be")
-    assert all(part in told for part in (*parts, "--concurrency must be", "--limit must be"))
-    assert not out.exists()
+    assert all(part in told for part in ("none.jsonl", "INDEX", "gguf:none", "--concurrency must be"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_resumes(river_index: CorpusIndex, tmp_path: Path) -> None:
@@ -519,3 +491,42 @@ def test_the_command_resumes(river_index: CorpusIndex, tmp_path: Path) -> None:
     assert (done.returncode, json.loads(done.stdout)["answered"]) == (0, 1), done.stderr
     again = here("batch", "answer", index, asked, "--out", out, "--policy", "frugal")
     assert "1 were answered before" in again.stdout
+
+
+# The questions themselves
+
+
+def test_questions_come_from_lines_and_parquet(tmp_path: Path) -> None:
+    lines = [{"id": "a", "question": "Who?"}, {"question": "What?", "choices": ["x", "y"]}]
+    text = "\n".join(json.dumps(line) for line in lines)
+    (tmp_path / "q.jsonl").write_text(text)
+    (tmp_path / "q.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    expected = (Question("a", "Who?"), Question("1", "What?", choices=("x", "y")))
+    assert read_questions(tmp_path / "q.jsonl") == read_questions(tmp_path / "q.jsonl.gz") == expected
+    write(tmp_path / "q.parquet", [{"query_id": "a", "question": "Who?"}])
+    assert read_questions(tmp_path / "q.parquet") == expected[:1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "bad.jsonl",
+            '{"question": 3}\nnothing\n{"question": "Who?", "choices": "x"}\n[]\n',
+            "row|line|choices",
+        ),
+        ("none.jsonl", "\n", "has no questions"),
+        ("q.txt", "Who built it?", r"q\.txt' is not read: questions come in \.jsonl"),
+        ("index", "", "is an index, not questions: give the questions first"),
+    ],
+)
+def test_what_is_no_file_of_questions_is_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
+    if name == "index":
+        (tmp_path / name).mkdir()
+        for part in ("manifest.json", "passages.jsonl"):
+            (tmp_path / name / part).write_text("{}")
+    else:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=said) as error:
+        read_questions(tmp_path / name)
+    assert len(error.value.problems) == (4 if name == "bad.jsonl" else 1)
