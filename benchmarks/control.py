@@ -110,7 +110,7 @@ def _measured(asked: Asked, generator: Generator, given: argparse.Namespace) -> 
             seed=given.seed,
             controllers=tuple(controllers),
             # Seconds bind nothing: on a busy machine they would cut runs by accident.
-            control=ControlSettings(model, limits=Limits(steps=_STEPS, seconds=1e6), note_tokens=32),
+            control=ControlSettings(model=model, limits=Limits(steps=_STEPS, seconds=1e6), note_tokens=32),
             closed_book=asked.index is None,
         )
         note(f"{name}: {folder}")

@@ -341,7 +341,7 @@ class Chosen:
             if "price.token" in given:
                 kinds["strategies"]["bandit"] = {"token_price": self.token_price}
         ends = Limits(steps=steps, tokens=limits.max_total_tokens, seconds=limits.timeout)
-        return ControlSettings(model, limits=ends, kinds=kinds)
+        return ControlSettings(model=model, limits=ends, kinds=kinds)
 
     def check(self) -> Chosen:
         """Check it with the files that it names; no model is loaded."""

@@ -106,7 +106,7 @@ def evaluate(
     if refusal is not None and controllers:
         raise InputError("answers.refusal does not go with policies: leave one of them out")
     control = chosen.control
-    control = dataclasses.replace(control, kinds={**control.kinds, **kinds_of(controllers)})
+    control = control.replace(kinds={**control.kinds, **kinds_of(controllers)})
     check_controllers(controllers, control, closed_book)
     settings = EvaluationSettings(
         methods=ranked, selector=chosen.selector, retrieval=chosen.policy.search.retrieval, seed=chosen.seed,

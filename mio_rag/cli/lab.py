@@ -21,9 +21,6 @@ from mio_rag.frontier.query import check_values, query_frontier
 from mio_rag.generation import check_generator, reader_spec
 from mio_rag.learning.mdp import (
     Plan,
-    Segment,
-    Sensitivity,
-    Structure,
     model_of,
     sensitivity,
     solve_plan,
@@ -415,17 +412,17 @@ def _interval(value: Mapping[str, float] | None) -> str:
 # -- decision processes ----------------------------------------------------------------------------------
 
 
-def rule_text(segments: Sequence[Segment]) -> str:
+def rule_text(segments: Sequence[Mapping[str, Any]]) -> str:
     """Where each action is taken, over U; the first six segments."""
-    shown = [f"{s.actions[0]} {s.start:.4g}\u2013{s.end:.4g}" for s in segments[:6]]
+    shown = [f"{s['action']} {s['from']:.4g}\u2013{s['to']:.4g}" for s in segments[:6]]
     more = f", and {len(segments) - 6} more" if len(segments) > 6 else ""
     return ", ".join(shown) + more
 
 
-def plan_lines(plan: Plan, shape: Structure, changes: Sequence[Sensitivity]) -> Iterator[Any]:
+def plan_lines(plan: Plan, shape: Mapping[str, Any], changes: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
     """The policy step by step, what is odd about it, and what each parameter does to it."""
     endless = plan.model.horizon is None
-    steps = (("every" if endless else step, rule_text(parts)) for step, parts in enumerate(shape.segments))
+    steps = (("every" if endless else step, rule_text(parts)) for step, parts in enumerate(shape["segments"]))
     yield Table.rows("step|over U", steps, left=2)
     solved, on_grid = plan.solution, plan.grid_error
     within = f", grid within {on_grid.at_points:.2g}" if on_grid else ""
@@ -433,13 +430,13 @@ def plan_lines(plan: Plan, shape: Structure, changes: Sequence[Sensitivity]) -> 
         f"{solved.method}: values within {solved.error:.2g} of the grid's optimum, "
         f"V(1) = {plan.values()[-1]:.4f}{within}"
     )
-    yield from notes(shape.warnings)
-    if tied := sum(map(bool, shape.ties)):
+    yield from notes(shape["warnings"])
+    if tied := sum(map(bool, shape["ties"])):
         yield f"actions tie somewhere in {tied} of {plan.steps} steps (--json lists where)"
     yield ""
     moved = (
-        (one.parameter.replace("discount", "1 - discount"), f"{one.factor:g}", f"{one.changed:.1%}",
-         f"{one.value_change:.4f}")
+        (one["parameter"].replace("discount", "1 - discount"), f"{one['factor']:g}",
+         f"{one['changed']:.1%}", f"{one['value_change']:.4f}")
         for one in changes
     )  # fmt: skip
     yield Table.rows("parameter|times|policy moved|value", moved)

@@ -20,7 +20,7 @@ from mio_rag.evaluation.tiers import Labelled, LabelSettings, label_questions
 from mio_rag.generation import check_generator, reader_spec
 from mio_rag.generation.gguf import PREFIX, HiddenStates
 from mio_rag.generation.replies import RememberingGenerator
-from mio_rag.learning.mdp import Structure, model_of, model_to_toml, solve_plan, structure, to_json
+from mio_rag.learning.mdp import model_of, model_to_toml, solve_plan, structure, to_json
 from mio_rag.learning.mdp_calibration import Calibration, Estimate, Unit, calibrate
 from mio_rag.learning.outcomes import Outcomes, Source, collect_outcomes, data_hash, shuffled
 from mio_rag.learning.planner import Encoder, write_planner
@@ -334,7 +334,7 @@ def fit_process(
 # -- tables -----------------------------------------------------------------------------------------------
 
 
-def calibration_lines(found: Calibration, shapes: Mapping[str, Structure]) -> Iterator[Any]:
+def calibration_lines(found: Calibration, shapes: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
     """Estimates with intervals, for all U and by bins; the assumptions; the first decision before, after."""
     yield (
         f"{found.retrievals} retrievals and {found.reasonings} reasoning steps on {found.questions} "
@@ -353,9 +353,9 @@ def calibration_lines(found: Calibration, shapes: Mapping[str, Structure]) -> It
         yield styled(f"{check.name}: ", said[check.violated], value)
     yield from notes(found.notes)
     yield ""
-    first = ((name, rule_text(shape.segments[0])) for name, shape in shapes.items())
+    first = ((name, rule_text(shape["segments"][0])) for name, shape in shapes.items())
     yield Table.rows("process|first decision over U", first, left=2)
-    yield from notes(shapes["calibrated"].warnings)
+    yield from notes(shapes["calibrated"]["warnings"])
 
 
 def _estimate(estimate: Estimate | None) -> str:

@@ -134,98 +134,78 @@ def read_model(path: Path) -> dict[str, Any]:
 
 _PARAMETERS = ("retrieve_drop", "reason_drop", "success", "retrieve_cost", "reason_cost", "discount")
 _COARSE = 0.01  # an error of the grid worth a warning
-_EQUAL = 1e-9
 _FORMULAS = {"retrieve": "p_s delta_r / c_r", "reason": "delta_p / c_p"}
 
 
-@dataclass(frozen=True)
-class Segment:
-    """An interval of U, both ends points of the grid, in which the same actions are best.
+def _segments(plan: Plan, best: NDArray[np.bool_], least: int) -> list[dict[str, Any]]:
+    """Intervals of U over which the same actions are best, at least so many; best: shape (grid, actions)."""
+    levels, codes = np.round(plan.model.levels, 10).tolist(), best @ (1 << np.arange(best.shape[1]))
+    ends = [*np.flatnonzero(np.diff(codes)), len(codes) - 1]
+    return [
+        {"from": levels[i], "to": levels[j], "actions": np.array(plan.model.actions)[best[i]].tolist()}
+        for i, j in zip([0, *(end + 1 for end in ends[:-1])], ends, strict=True)
+        if best[i].sum() >= least
+    ]
 
-    actions: the action taken; for ties all actions that are worth as much.
-    """
 
-    start: float
-    end: float
-    actions: tuple[str, ...]
+def _taken(plan: Plan, step: int) -> list[dict[str, Any]]:
+    found = _segments(plan, plan.policy(step)[:, None] == np.arange(len(plan.model.actions)), 1)
+    return [{"from": one["from"], "to": one["to"], "action": one["actions"][0]} for one in found]
 
 
-@dataclass(frozen=True)
-class Structure:
-    """The shape of a policy.
+def structure(plan: Plan) -> dict[str, Any]:
+    """Describe the policy of a plan, as plain data.
 
-    segments: for each step the action over U; one entry without a horizon.
-    ties: for each step where several actions are worth the same (within 1e-9).
+    segments: for each step {from, to, action} over U; one entry without a horizon.
+    ties: for each step {from, to, actions} where several actions are worth the same (within 1e-9).
     striped: for each step whether an action is taken in more than one interval.
     unused: actions that are never taken.
+    warnings: what is odd about it, in sentences.
     """
-
-    segments: tuple[tuple[Segment, ...], ...]
-    ties: tuple[tuple[Segment, ...], ...]
-    striped: tuple[bool, ...]
-    unused: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """What one parameter does to the policy.
-
-    factor: by which it was multiplied; for the discount gamma, by which 1 - gamma was.
-    changed: share of all (step, U) in which another action is taken.
-    value_change: largest change of V before the first decision.
-    first: the first decision under the changed parameter.
-    """
-
-    parameter: str
-    factor: float
-    changed: float
-    value_change: float
-    first: tuple[Segment, ...]
-
-
-def _segments(plan: Plan, best: NDArray[np.bool_], least: int) -> tuple[Segment, ...]:
-    """Intervals over which the same actions are best, at least so many; best: shape (grid, actions)."""
-    levels, codes = plan.model.levels, best @ (1 << np.arange(best.shape[1]))
-    ends = [*np.flatnonzero(np.diff(codes)), len(codes) - 1]
-    starts = [0, *(end + 1 for end in ends[:-1])]
-    return tuple(
-        Segment(
-            round(float(levels[i]), 10),
-            round(float(levels[j]), 10),
-            tuple(action for action, is_best in zip(plan.model.actions, best[i], strict=True) if is_best),
-        )
-        for i, j in zip(starts, ends, strict=True)
-        if best[i].sum() >= least
-    )
-
-
-def _taken(plan: Plan, step: int) -> tuple[Segment, ...]:
-    return _segments(plan, plan.policy(step)[:, None] == np.arange(len(plan.model.actions)), 1)
-
-
-def structure(plan: Plan) -> Structure:
-    """Describe the policy of a plan."""
-    segments = tuple(_taken(plan, t) for t in range(plan.steps))
-    qs = [plan.q(t) for t in range(plan.steps)]
-    ties = tuple(_segments(plan, q >= q.max(axis=1, keepdims=True) - TIE, 2) for q in qs)
-    used = {segment.actions[0] for step in segments for segment in step}
-    unused = tuple(a for a in plan.model.actions if a not in used)
-    striped = tuple(len(step) > len({s.actions for s in step}) for step in segments)
-    return Structure(segments, ties, striped, unused, tuple(_warnings(plan, unused, any(striped))))
+    segments, qs = [_taken(plan, t) for t in range(plan.steps)], [plan.q(t) for t in range(plan.steps)]
+    used = {segment["action"] for step in segments for segment in step}
+    unused = [action for action in plan.model.actions if action not in used]
+    striped = [len(step) > len({s["action"] for s in step}) for step in segments]
+    return {
+        "segments": segments,
+        "striped": striped,
+        "ties": [_segments(plan, q >= q.max(axis=1, keepdims=True) - TIE, 2) for q in qs],
+        "unused": unused,
+        "warnings": _warnings(plan, unused, any(striped)),
+    }
 
 
 def _warnings(plan: Plan, unused: Sequence[str], striped: bool) -> list[str]:
-    model = plan.model
-    found, reasons = _efficiency(model, striped) if model.constant else (list[str](), dict[str, str]())
+    model, found, reasons = plan.model, list[str](), dict[str, str]()
+    if model.constant:
+        success = {"retrieve": float(model.at("success", 1.0)), "reason": 1.0}
+        drop = {action: chance * float(model.at(f"{action}_drop", 1.0)) for action, chance in success.items()}
+        cost = {action: float(model.at(f"{action}_cost", 1.0)) for action in success}
+        found = [f"{action} never lowers U in this model" for action in drop if drop[action] == 0]
+        if all(cost.values()):
+            rate = {action: drop[action] / cost[action] for action in drop}
+            worse, better = sorted(rate, key=lambda action: rate[action])
+            if rate[better] - rate[worse] <= TIE * rate[better]:
+                more = ", so the best action depends on how U divides into drops" if striped else ""
+                same = f"{_FORMULAS['retrieve']} = {rate['retrieve']:.4g} = {_FORMULAS['reason']}"
+                found.append(f"exact tie: {same}; both lower U equally per unit of cost{more}")
+            else:
+                terms = [f"{_FORMULAS[action]} = {rate[action]:.4g}" for action in (worse, better)]
+                reasons[worse] = " against ".join(terms)
+        for action in cost if model.horizon is not None else ():
+            lower, u = model.lowered(action, model.levels), model.levels
+            gain = success[action] * float((model.quality_at(lower) - model.quality_at(u)).max())
+            if gain <= cost[action]:
+                reasons[action] = (
+                    f"one step costs {cost[action]:.4g} and raises quality by at most {gain:.4g}"
+                )
     for action in unused:
-        why = _too_expensive(model, action) or reasons.get(action, "it is worth its cost in no state")
-        found.append(f"{action} is never used: {why}")
+        found.append(f"{action} is never used: {reasons.get(action, 'it is worth its cost in no state')}")
     if model.horizon is None:
         at_zero = model.actions[int(plan.policy()[0])]
-        cost = float(model.at(f"{at_zero}_cost", 0.0))
+        paid = float(model.at(f"{at_zero}_cost", 0.0))
         found.append(
-            f"the published process cannot stop: at U = 0 it goes on to {at_zero} and pays {cost:g} a step"
+            f"the published process cannot stop: at U = 0 it goes on to {at_zero} and pays {paid:g} a step"
         )
     if plan.grid_error is None:
         found.append("parameters differ by U, so the error of the grid is not bounded")
@@ -237,76 +217,38 @@ def _warnings(plan: Plan, unused: Sequence[str], striped: bool) -> list[str]:
     return found
 
 
-def _too_expensive(model: RetrievalMDP, action: str) -> str:
-    """Why an action is not used, if one step costs more than it can raise the quality of the answer."""
-    if model.horizon is None or action == "stop" or not model.constant:
-        return ""
-    u = model.levels
-    chance = float(model.at("success", 1.0)) if action == "retrieve" else 1.0
-    gain = chance * float((model.quality_at(model.lowered(action, u)) - model.quality_at(u)).max())
-    cost = float(model.at(f"{action}_cost", 1.0))
-    return f"one step costs {cost:.4g} and raises quality by at most {gain:.4g}" if gain <= cost else ""
+def sensitivity(plan: Plan, factors: Sequence[float] = (0.9, 1.1)) -> list[dict[str, Any]]:
+    """Change one parameter at a time by each factor (of the discount, 1 - gamma), and solve again.
 
-
-def _efficiency(model: RetrievalMDP, striped: bool) -> tuple[list[str], dict[str, str]]:
-    """Warnings where actions lower U equally per unit of cost, or never; why the worse one is unused."""
-    drop = {action: float(model.at(f"{action}_drop", 1.0)) for action in _FORMULAS}
-    drop["retrieve"] *= float(model.at("success", 1.0))
-    cost = {action: float(model.at(f"{action}_cost", 1.0)) for action in drop}
-    found = [f"{action} never lowers U in this model" for action in drop if drop[action] == 0]
-    if 0 in cost.values():
-        return found, {}
-    rate = {action: drop[action] / cost[action] for action in drop}
-    if abs(rate["retrieve"] - rate["reason"]) <= _EQUAL * max(rate.values()):
-        same = " = ".join([_FORMULAS["retrieve"], f"{rate['retrieve']:.4g}", _FORMULAS["reason"]])
-        text = f"exact tie: {same}; both lower U equally per unit of cost"
-        more = ", so the best action depends on how U divides into drops" if striped else ""
-        return [*found, text + more], {}
-    worse, better = sorted(rate, key=lambda action: rate[action])
-    terms = [f"{_FORMULAS[action]} = {rate[action]:.4g}" for action in (worse, better)]
-    return found, {worse: " against ".join(terms)}
-
-
-def sensitivity(plan: Plan, factors: Sequence[float] = (0.9, 1.1)) -> tuple[Sensitivity, ...]:
-    """Change one parameter at a time by each factor, and solve again."""
+    changed: share of all (step, U) in which another action is taken.
+    value_change: largest change of V before the first decision.
+    segments: the first decision under the changed parameter.
+    """
     rows = []
     for name in [*_PARAMETERS, *(["k"] if plan.model.quality == "exp" else [])]:
         for factor in factors:
             other = solve_plan(plan.model.changed(name, factor), bounded=False)
             moved = np.mean([np.mean(plan.policy(t) != other.policy(t)) for t in range(plan.steps)])
             change = float(np.abs(plan.values() - other.values()).max())
-            rows.append(Sensitivity(name, factor, float(moved), change, _taken(other, 0)))
-    return tuple(rows)
+            row = {"parameter": name, "factor": factor, "changed": float(moved), "value_change": change}
+            rows.append({**row, "segments": _taken(other, 0)})
+    return rows
 
 
 def to_json(
-    plan: Plan, shape: Structure, changes: Sequence[Sensitivity] = (), seconds: float | None = None
+    plan: Plan,
+    shape: Mapping[str, Any],
+    changes: Sequence[Mapping[str, Any]] = (),
+    seconds: float | None = None,
 ) -> dict[str, Any]:
-    """Return plain data; ``segments`` is for each step a list of {from, to, action}."""
+    """Return a plan with its `structure` and `sensitivity`, as plain data."""
     solution = plan.solution
-
-    def plain(segments: Sequence[Segment]) -> list[dict[str, Any]]:
-        return [{"from": s.start, "to": s.end, "action": s.actions[0]} for s in segments]
-
     return {
         "model": plan.model.to_dict(),
         "reading": "as published" if plan.model.horizon is None else "with stop",
-        "segments": list(map(plain, shape.segments)),
-        "striped": list(shape.striped),
-        "ties": [
-            [{"from": s.start, "to": s.end, "actions": list(s.actions)} for s in step] for step in shape.ties
-        ],
-        "unused": list(shape.unused),
-        "warnings": list(shape.warnings),
-        "sensitivity": [
-            {name: value for name, value in vars(row).items() if name != "first"}
-            | {"segments": plain(row.first)}
-            for row in changes
-        ],
-        "method": solution.method,
-        "error": solution.error,
-        "policy_loss": solution.policy_loss,
-        "sweeps": solution.sweeps,
+        **shape,
+        "sensitivity": list(changes),
+        **{name: getattr(solution, name) for name in ("method", "error", "policy_loss", "sweeps")},
         "grid_error": None if plan.grid_error is None else dataclasses.asdict(plan.grid_error),
         "seconds": solution.wall_seconds if seconds is None else seconds,
     }

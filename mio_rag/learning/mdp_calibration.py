@@ -2,10 +2,9 @@
 
 Every recorded action is a transition from U to the U measured after it. Retrieving succeeds if U falls by
 more than `min_drop`; p_s is the share of successes, delta_r the mean fall in a success, delta_p the mean fall
-of all reasoning steps. Intervals are 95 % (none for fewer than five questions). Where some transitions end at
-U = 0, those that begin too near to it are left out (`_above_floor`). What several controllers did alike on a
-question, after the same actions, counts once. Costs are the mean seconds, or tokens, of an action times a
-price; without a price one reasoning step keeps the cost that it had.
+of all reasoning steps. Intervals are 95 % (none for fewer than five questions). What several controllers did
+alike on a question, after the same actions, counts once. Costs are the mean seconds, or tokens, of an action
+times a price; without a price one reasoning step keeps the cost that it had.
 
 The process assumes that U alone decides what an action does (Markov), that nothing raises U, and that
 starting lower ends lower (monotone). Violations are reported, not corrected.
@@ -30,7 +29,7 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
-from mio_rag.learning.rules import decided, signals_of
+from mio_rag.learning.rules import decided
 from mio_rag.session.trace import Trace
 
 FloatArray = NDArray[np.float64]
@@ -65,6 +64,39 @@ class Transition:
 
 
 Groups = dict[str, list[Transition]]
+
+
+def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list[Transition], str]:
+    """Return the actions of traces whose U was measured, and how it was; what was done alike is listed once.
+
+    Raises `InputError` if there are none, or U was measured in several ways and `gauge` does not choose one.
+    """
+    measured = {str(trace.about["signal"]) for trace in traces if "signal" in trace.about} - {"tracked"}
+    if gauge is None and len(measured) > 1:
+        raise InputError(f"U was measured by {' and by '.join(sorted(measured))}: choose with --signal")
+    chosen = gauge or next(iter(measured), "tracked")
+    if chosen not in measured:
+        raise InputError(
+            "no measured U here: tracked U follows the model, so nothing can be estimated from it; run "
+            "controllers with @confidence or @evidence"
+        )
+    found: dict[tuple[Any, ...], Transition] = {}
+    for trace in traces:
+        if trace.about.get("signal") != chosen:
+            continue
+        last: float | None = None
+        path: tuple[Any, ...] = (trace.question_id, trace.budget, trace.generator)
+        for place, one in enumerate(decided(trace)):
+            step, after = one.step, one.next_uncertainty
+            path = (*path, step.action, step.query, step.note, step.new_ids, after)
+            tokens = sum(call.prompt_tokens + call.completion_tokens for call in one.calls)
+            seconds = sum(call.seconds for call in one.calls)
+            moved = (one.uncertainty, after, seconds, tokens, last)
+            found.setdefault(path, Transition(trace.question_id, step.action, place, *moved))
+            last = one.uncertainty - after
+    if not found:
+        raise InputError(f"the traces measured by {chosen} hold no action: every one stopped at once")
+    return list(found.values()), chosen
 
 
 # -- assumptions --------------------------------------------------------------------------------------------
@@ -134,11 +166,6 @@ class Estimate:
     high: float | None
     n: int
 
-    def scaled(self, factor: float) -> Estimate:
-        """Return the estimate in another unit."""
-        low, high = (None if end is None else end * factor for end in (self.low, self.high))
-        return Estimate(self.value * factor, low, high, self.n)
-
 
 def _estimate(group: Sequence[Transition], value: Callable[[Transition], float]) -> Estimate | None:
     """The mean over transitions, or of what is True or False the share; None without any."""
@@ -164,10 +191,20 @@ def _estimate(group: Sequence[Transition], value: Callable[[Transition], float])
     return Estimate(mean, max(0.0, centre - half), min(1.0, centre + half), len(group))
 
 
+def _parameters(groups: Groups, min_drop: float) -> tuple[Estimate | None, Estimate | None, Estimate | None]:
+    """p_s, delta_r and delta_p, each None without data."""
+    won = [t for t in groups["retrieve"] if t.drop > min_drop]
+    return (
+        _estimate(groups["retrieve"], lambda t: t.drop > min_drop),
+        _estimate(won, lambda t: t.drop),
+        _estimate(groups["reason"], lambda t: t.drop),
+    )
+
+
 def _above_floor(group: list[Transition], min_drop: float, what: str, notes: list[str]) -> list[Transition]:
     """Transitions that begin high enough to fall in full.
 
-    U never falls below 0. What ends there might have fallen further, and from near 0 a success looks like a
+    U never falls below 0: what ends there might have fallen further, and from near 0 a success looks like a
     failure. So where some end at 0, all that begin below the mean full fall are left out, whatever became of
     them: to leave out only those that ended at 0 would leave out successes.
     """
@@ -218,43 +255,6 @@ class Calibration:
     by_bins: RetrievalMDP
 
 
-def transitions(traces: Sequence[Trace], gauge: str | None = None) -> tuple[list[Transition], str]:
-    """Return the actions of traces whose U was measured, and how it was; what was done alike is listed once.
-
-    Raises `InputError` if there are none, or U was measured in several ways and `gauge` does not choose one.
-    """
-    measured = signals_of(traces) - {"tracked"}
-    if gauge is None and len(measured) > 1:
-        raise InputError(f"U was measured by {' and by '.join(sorted(measured))}: choose with --signal")
-    chosen = gauge or next(iter(measured), "tracked")
-    if chosen not in measured:
-        raise InputError(
-            "no measured U here: tracked U follows the model, so nothing can be estimated from it; run "
-            "controllers with @confidence or @evidence"
-        )
-    found = []
-    known: set[tuple[Any, ...]] = set()
-    for trace in traces:
-        if trace.about.get("signal") != chosen:
-            continue
-        last: float | None = None
-        path: tuple[Any, ...] = (trace.question_id, trace.budget, trace.generator)
-        for place, one in enumerate(decided(trace)):
-            step, after = one.step, one.next_uncertainty
-            path = (*path, step.action, step.query, step.note, step.new_ids, after)
-            before, last = last, one.uncertainty - after
-            if path in known:  # another controller came the same way
-                continue
-            known.add(path)
-            tokens = sum(call.prompt_tokens + call.completion_tokens for call in one.calls)
-            seconds = sum(call.seconds for call in one.calls)
-            moved = (one.uncertainty, after, seconds, tokens, before)
-            found.append(Transition(trace.question_id, step.action, place, *moved))
-    if not found:
-        raise InputError(f"the traces measured by {chosen} hold no action: every one stopped at once")
-    return found, chosen
-
-
 def calibrate(
     traces: Sequence[Trace],
     given: RetrievalMDP,
@@ -290,9 +290,8 @@ def calibrate(
     costs = _costs(groups, given, cost_by, price, notes)
     groups["retrieve"] = _above_floor(groups["retrieve"], min_drop, "retrieval", notes)
     groups["reason"] = _above_floor(groups["reason"], 0.0, "reasoning step", notes)
-    whole = _parameters(groups, min_drop)
+    whole, parts = _parameters(groups, min_drop), list[BinEstimate]()
     edges = np.linspace(0, 1, bins + 1)
-    parts = []
     for low, high in pairwise(edges.tolist()):
         within = {
             action: [t for t in group if low <= t.before < high or t.before == high == 1]
@@ -302,13 +301,12 @@ def calibrate(
     names = ("success", "retrieve_drop", "reason_drop", "retrieve_cost", "reason_cost")
     changes: dict[str, Any] = {}
     for name, estimate in zip(names, (*whole, *costs), strict=True):
-        if estimate is None:
-            if not name.endswith("cost"):
-                notes.append(f"{name} is kept: it was never observed")
-            continue
-        if estimate.value < 0:
-            notes.append(f"{name} is set to 0: it measured {estimate.value:.3g}, U rose on average")
-        changes[name] = max(0.0, estimate.value)
+        if estimate is not None:
+            if estimate.value < 0:
+                notes.append(f"{name} is set to 0: it measured {estimate.value:.3g}, U rose on average")
+            changes[name] = max(0.0, estimate.value)
+        elif not name.endswith("cost"):
+            notes.append(f"{name} is kept: it was never observed")
     model, by_bins = replace(given, **changes), dict[str, Any]()
     for name in names[:3]:
         if isinstance(common := getattr(model, name), tuple):  # kept as given, since nothing was observed
@@ -317,47 +315,34 @@ def calibrate(
         by_bins[name] = tuple(
             float(common) if e is None or e.n < _BIN_FEWEST else min(1.0, max(0.0, e.value)) for e in own
         )
+    checks, questions = _check_assumptions(groups, edges, min_drop), len({t.question_id for t in data})
     return Calibration(
-        used,
-        len({t.question_id for t in data}),
-        retrievals,
-        reasonings,
-        *whole,
-        *costs,
-        tuple(parts),
-        tuple(_check_assumptions(groups, edges, min_drop)),
-        tuple(notes),
-        model,
-        replace(model, **by_bins),
-    )
-
-
-def _parameters(groups: Groups, min_drop: float) -> tuple[Estimate | None, Estimate | None, Estimate | None]:
-    """p_s, delta_r and delta_p, each None without data."""
-    retrieved, reasoned = groups["retrieve"], groups["reason"]
-    chance = _estimate(retrieved, lambda t: t.drop > min_drop)
-    won = [t for t in retrieved if t.drop > min_drop]
-    return chance, _estimate(won, lambda t: t.drop), _estimate(reasoned, lambda t: t.drop)
+        used, questions, retrievals, reasonings, *whole, *costs, bins=tuple(parts), checks=tuple(checks),
+        notes=tuple(notes), model=model, by_bins=replace(model, **by_bins),
+    )  # fmt: skip
 
 
 def _costs(
-    groups: Groups,
-    given: RetrievalMDP,
-    cost_by: Unit,
-    price: float | None,
-    notes: list[str],
+    groups: Groups, given: RetrievalMDP, cost_by: Unit, price: float | None, notes: list[str]
 ) -> tuple[Estimate | None, Estimate | None]:
     """c_r and c_p in units of quality."""
-    retrieve, reason = (_estimate(group, lambda t: float(getattr(t, cost_by))) for group in groups.values())
-    kept = float(given.at("reason_cost", 1.0))
-    if price is None and (reason is None or reason.value <= 0 or kept <= 0):
-        steps = len(groups["reason"])
-        notes.append(f"costs are kept: {steps} reasoning steps determine no price; give --price")
-        return None, None
-    rate = price if price is not None or reason is None else kept / reason.value
-    assert rate is not None
+    spent = [_estimate(group, lambda t: float(getattr(t, cost_by))) for group in groups.values()]
+    rate, reason, kept = price, spent[1], float(given.at("reason_cost", 1.0))
+    if rate is None:
+        if reason is None or reason.value <= 0 or kept <= 0:
+            steps = len(groups["reason"])
+            notes.append(f"costs are kept: {steps} reasoning steps determine no price; give --price")
+            return None, None
+        rate = kept / reason.value
     notes.append(
         f"one {cost_by.removesuffix('s')} costs as much as {rate:.3g} of quality is worth"
         + ("" if price is not None else ", so that a reasoning step keeps its cost")
     )
-    return retrieve and retrieve.scaled(rate), reason and reason.scaled(rate)
+    return _scaled(spent[0], rate), _scaled(reason, rate)
+
+
+def _scaled(one: Estimate | None, rate: float) -> Estimate | None:
+    if one is None:
+        return None
+    low, high = (None if end is None else end * rate for end in (one.low, one.high))
+    return Estimate(one.value * rate, low, high, one.n)

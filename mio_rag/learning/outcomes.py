@@ -23,7 +23,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.learning.weights import json_text
-from mio_rag.storage import append_lines, make_parent, parse_json, read_text, replaced, write_atomically
+from mio_rag.measures import answer_measures, failed_measures
+from mio_rag.session.workflow import dollars
+from mio_rag.storage import (
+    append_lines,
+    make_parent,
+    parse_json,
+    read_json,
+    read_text,
+    replaced,
+    write_atomically,
+)
 from mio_rag.types import Question
 
 if TYPE_CHECKING:
@@ -51,13 +61,13 @@ class Outcomes:
     """What each of m actions did on each of n questions.
 
     ids: length n; of the questions, all different.
-    actions: length m; in the order in which they are to be listed, all different.
-    values: shape (n, m); name of a measure -> its values; nan where a measure is undefined. At least one.
+    actions: length m; in the order in which they are to be listed.
+    values: shape (n, m); name of a measure -> its values; nan where a measure is undefined.
     questions: length n; their texts.
     sets: length n; the data set that each question comes from.
     provenance: origin of the table: data, index, model, seed, versions. Plain data.
 
-    Raises `InputError` with everything that does not fit together.
+    Raises `InputError` for an id that is given twice, or values of another shape.
     """
 
     ids: tuple[str, ...]
@@ -68,37 +78,16 @@ class Outcomes:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        n, m = shape = (len(self.ids), len(self.actions))
+        shape = (len(self.ids), len(self.actions))
         problems = [
-            f"{name} holds '{twice}' more than once: each is one row or column"
-            for name, entries in (("ids", self.ids), ("actions", self.actions))
-            for twice in [entry for entry, times in Counter(entries).items() if times > 1][:1]
+            f"'{name}' has shape {array.shape}: {shape} is questions by actions"
+            for name, array in self.values.items()
+            if array.shape != shape
         ]
-        if 0 in (n, m, len(self.values)):
-            problems.append(
-                f"there are {n} questions, {m} actions and {len(self.values)} measures: give at least one"
-            )
-        kept = {name: np.array(given, dtype=np.float64) for name, given in self.values.items()}
-        for name, array in kept.items():
-            array.setflags(write=False)
-            if array.shape != shape:
-                problems.append(f"'{name}' has shape {array.shape}: {shape} is questions by actions")
-            elif np.isinf(array).any():
-                row, column = np.argwhere(np.isinf(array))[0]
-                where = f"'{self.ids[row]}', {self.actions[column]}"
-                problems.append(f"'{name}' is infinite for {where}: measures are finite, nan is undefined")
-        problems += [
-            f"{name} has {len(entries)} entries for {n} questions"
-            for name, entries in (("questions", self.questions), ("sets", self.sets))
-            if entries and len(entries) != n
-        ]
-        try:
-            json_text(dict(self.provenance))
-        except (TypeError, ValueError) as error:
-            problems.append(f"provenance must be plain finite data: {error}")
+        if twice := next((entry for entry, times in Counter(self.ids).items() if times > 1), None):
+            problems.append(f"ids holds '{twice}' more than once: each is one row")
         if problems:
             raise InputError(problems)
-        object.__setattr__(self, "values", kept)
 
     @classmethod
     def from_rows(
@@ -115,19 +104,12 @@ class Outcomes:
         measures: columns to keep. A measure that a row lacks is nan there.
         actions: in their order; others are left out. By default all, as they first occur.
 
-        Raises `DataError` if an action is missing for a question, twice there, or a column is missing in
-        every row.
+        Raises `DataError` if there are no rows, an action is missing for a question, or is twice there.
         """
         rows = list(rows)
-        problems = [
-            f"column '{name}' is missing: there are {', '.join(sorted({c for row in rows for c in row}))}"
-            for name in ("question_id", "action", *measures)
-            if not any(name in row for row in rows)
-        ]
-        if problems:
-            raise DataError(problems if rows else "there are no rows: run every action on every question")
         order = list(dict.fromkeys(actions or (str(row["action"]) for row in rows)))
         cells: dict[tuple[str, str], Mapping[str, Any]] = {}
+        problems = []
         for row in rows:
             cell = str(row["question_id"]), str(row["action"])
             if cell in cells:
@@ -135,14 +117,13 @@ class Outcomes:
             if cell[1] in order:
                 cells[cell] = row
         ids = list(dict.fromkeys(question for question, _ in cells))
-        missing = [f"'{q}' lacks {a}" for q in ids for a in order if (q, a) not in cells]
-        if missing:
+        if missing := [f"'{q}' lacks {a}" for q in ids for a in order if (q, a) not in cells]:
             problems.append(
                 f"{len(missing)} of {len(ids) * len(order)} cells are missing ({'; '.join(missing[:3])}): "
                 "run every action on every question, or name the actions to keep"
             )
         if not ids:
-            problems.append(f"no row has one of the actions {', '.join(order)}")
+            problems.append("there are no rows: run every action on every question")
         if problems:
             raise DataError(problems[:3])
         first = [cells[q, order[0]] for q in ids]
@@ -171,21 +152,17 @@ class Outcomes:
             raise InputError(
                 f"measure '{measure}' is undefined in {len(rows)} of {found.size} cells, for instance for "
                 f"'{self.ids[rows[0]]}', {self.actions[columns[0]]}: choose another measure, or leave those "
-                "questions out with `where`"
+                "questions out"
             )
         return found
 
     def where(self, kept: ArrayLike) -> Outcomes:
         """Return the table of some questions: a mask of length n, or their places in the order wanted."""
         places = np.arange(len(self))[np.asarray(kept)]
-        return Outcomes(
-            tuple(self.ids[i] for i in places),
-            self.actions,
-            {name: array[places] for name, array in self.values.items()},
-            tuple(self.questions[i] for i in places) if self.questions else (),
-            tuple(self.sets[i] for i in places) if self.sets else (),
-            self.provenance,
-        )
+        texts = (self.ids, self.questions, self.sets)
+        ids, questions, sets = (tuple(each[i] for i in places) if each else () for each in texts)
+        values = {name: array[places] for name, array in self.values.items()}
+        return Outcomes(ids, self.actions, values, questions, sets, self.provenance)
 
     def mean(self, measure: str, choice: IntArray) -> float:
         """Return the mean of a measure over the questions, by the place of an action for each, shape (n,)."""
@@ -195,14 +172,11 @@ class Outcomes:
         """Write it as Parquet, whole or not at all; `InputError` if it cannot be written."""
         arrow: Any = require("pyarrow", "evaluation", "tables of outcomes")
         parquet: Any = require("pyarrow.parquet", "evaluation", "tables of outcomes")
-        n, m = len(self.ids), len(self.actions)
-        texts = (self.ids, (), self.questions, self.sets)
+        m, texts = len(self.actions), {"question_id": self.ids, "question": self.questions, "set": self.sets}
         columns: dict[str, Any] = {
-            name: [text for text in each for _ in range(m)]
-            for name, each in zip(_NAMES, texts, strict=True)
-            if each
+            name: [text for text in each for _ in range(m)] for name, each in texts.items() if each
         }
-        columns |= {"action": list(self.actions) * n}
+        columns |= {"action": list(self.actions) * len(self.ids)}
         columns |= {name: arrow.array(v.ravel(), from_pandas=True) for name, v in self.values.items()}
         about = {"format": FORMAT, "version": VERSION, "provenance": dict(self.provenance)}
         table = arrow.table(columns).replace_schema_metadata({FORMAT: json_text(about)})
@@ -308,7 +282,7 @@ MEASURES = (
     "token_f1", "exact_match", "evidence", "tokens", "prompt_tokens", "completion_tokens", "lm_calls",
     "retrieval_calls", "seconds", "dollars", "dropped", "failed",
 )  # fmt: skip
-_NEEDED = ("question_id", "set", "question", "action", "steps")
+_NEEDED = {"question_id", "set", "question", "action", "steps"}
 _SPENT = ("prompt_tokens", "completion_tokens", "lm_calls", "retrieval_calls", "seconds")
 _ROWS, _ABOUT, _TABLE = "rows.jsonl", "settings.json", "outcomes.parquet"
 
@@ -357,7 +331,8 @@ def collect_outcomes(
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / _ABOUT).exists():
         write_atomically(folder / _ABOUT, json.dumps(about, indent=1))
-    elif changed := [key for key, value in about.items() if _about(folder).get(key) != value]:
+    known = read_json(folder / _ABOUT)
+    if changed := [key for key, value in about.items() if known.get(key) != value]:
         raise InputError(
             f"'{folder}' holds outcomes of another {', '.join(changed)}: rows of different runs cannot be "
             "mixed; choose another folder"
@@ -384,18 +359,7 @@ def collect_outcomes(
     return table
 
 
-def _about(folder: Path) -> dict[str, Any]:
-    path = folder / _ABOUT
-    found = parse_json(read_text(path), str(path))
-    if not isinstance(found, dict) or not isinstance(found.get("workflows"), dict):
-        raise DataError(f"'{path}' is damaged: choose another folder")
-    return found
-
-
 def _row(name: str, source: Source, question: Question, workflow: Workflow, found: Outcome) -> dict[str, Any]:
-    from mio_rag.measures import answer_measures, failed_measures
-    from mio_rag.session.workflow import dollars
-
     trace, total = found.trace, found.costs.total()
     if found.error is None:
         right = answer_measures(question, trace.answer, trace.choice)
@@ -423,8 +387,6 @@ def _row(name: str, source: Source, question: Question, workflow: Workflow, foun
 
 def _top_steps(workflow: Workflow, trace: Trace, settings: WorkflowSettings) -> Iterator[dict[str, Any]]:
     """The workflow's own nodes, each with what it cost with everything inside it."""
-    from mio_rag.session.workflow import dollars
-
     costs, steps = trace.by_step(), {step.id: step for step in trace.steps}
     for node, signature in zip(workflow.nodes, workflow.signatures(), strict=True):
         if (step := steps.get(node.id)) is None:
@@ -448,7 +410,7 @@ def _top_steps(workflow: Workflow, trace: Trace, settings: WorkflowSettings) -> 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of a folder that `collect_outcomes` wrote; a line cut short by a kill is passed over.
 
-    Raises `InputError` if there are none.
+    Raises `InputError` if there are none, `DataError` if one is damaged.
     """
     path = folder / _ROWS
     rows: list[dict[str, Any]] = []
@@ -456,13 +418,12 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            if number < len(lines):
-                raise DataError(f"'{path}', line {number} is damaged: {error}") from error
-            break
-        lacking = [name for name in _NEEDED if not isinstance(row, dict) or name not in row]
-        if lacking or not isinstance(row["steps"], list):
-            raise DataError(f"'{path}', line {number} is damaged: it lacks {', '.join(lacking) or 'steps'}")
+        except json.JSONDecodeError:
+            row = None
+            if number == len(lines):
+                break
+        if not isinstance(row, dict) or not row.keys() >= _NEEDED or not isinstance(row["steps"], list):
+            raise DataError(f"'{path}', line {number} is damaged: remove it, and run the same command again")
         rows.append(row)
     return rows
 
@@ -475,7 +436,7 @@ def read_collected(folder: Path) -> tuple[Outcomes, list[dict[str, Any]]]:
     if not (folder / _ABOUT).is_file():
         raise InputError(f"'{folder}' holds no outcomes: run `mio-rag policy fit planner`")
     rows = read_rows(folder)
-    outcomes = _table_of(rows, _about(folder))
+    outcomes = _table_of(rows, read_json(folder / _ABOUT))
     kept = set(outcomes.ids)
     return outcomes, [row for row in rows if row["question_id"] in kept]
 

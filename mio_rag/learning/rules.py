@@ -18,7 +18,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 
@@ -63,6 +63,35 @@ def tracked_next(model: RetrievalMDP, action: str, uncertainty: float, new: int,
     return float(model.lowered(action, uncertainty))
 
 
+def open_actions(
+    steps: Sequence[ProcessStep], closed_book: bool, tried: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return what can bring something new after these steps.
+
+    Models decode greedily and retrieval is deterministic, so a query that was searched for brings nothing
+    again, and a prompt that brought no new note brings none again: until a note changes what is asked for, or
+    new passages what is thought about.
+
+    tried: actions that were chosen since the last step and could not change anything.
+    """
+    closed: set[str] = set()
+    queries: set[str] = set()
+    for step in steps:
+        closed.update(step.closed)
+        if step.action == "retrieve":
+            if step.query.lower() in queries:
+                closed.add("retrieve")
+            queries.add(step.query.lower())
+            if step.new_ids:
+                closed.discard("reason")
+        elif step.note:
+            closed.discard("retrieve")
+        else:
+            closed.add("reason")
+    closed.update(tried, ["retrieve"] if closed_book else [])
+    return tuple(action for action in ACTIONS if action not in closed)
+
+
 # -- rules --------------------------------------------------------------------------------------------------
 
 
@@ -98,80 +127,6 @@ class Policy:
     decide: Callable[[State], Decision]
 
 
-def _optimal(model: RetrievalMDP) -> Callable[[State], Decision]:
-    """The best open action, the cheapest of equal ones; without a horizon it stops at U = 0."""
-    plan = cache(lambda: solve_plan(model, bounded=False))
-
-    def decide(state: State) -> Decision:
-        q = plan().q_at(state.step, state.doubt)
-        worth = {action: q[action] for action in q if action in state.open}
-        if not worth or (model.horizon is None and state.doubt <= 0):
-            return Decision("stop", q)
-        best = max(worth.values())
-        return Decision(next(action for action in worth if worth[action] >= best - TIE), q)
-
-    return decide
-
-
-def _until_sure(name: str, threshold: float, stop_at: float, state: State) -> Decision:
-    """Retrieve at U >= threshold, reason below; stop at U <= stop_at."""
-    if state.doubt <= stop_at:
-        return Decision("stop")
-    wanted = "retrieve" if state.doubt >= threshold else "reason"
-    if name.startswith("always"):
-        return Decision(wanted if wanted in state.open else "stop")
-    return _open_one(wanted, state)
-
-
-def _random(seed: int, state: State) -> Decision:
-    """Each action with the same chance, the same for the same question, step and seed."""
-    return Decision(state.open[int(len(state.open) * draw(seed, state.question_id, state.step, 2))])
-
-
-def _fixed(steps: int, state: State) -> Decision:
-    """A number of actions, retrieve first, then in turns."""
-    if state.step >= steps:
-        return Decision("stop")
-    return _open_one("reason" if state.step % 2 else "retrieve", state)
-
-
-def _open_one(wanted: str, state: State) -> Decision:
-    """The action wanted, else the other one, else stop."""
-    other = "reason" if wanted == "retrieve" else "retrieve"
-    return Decision(next(action for action in (wanted, other, "stop") if action in state.open))
-
-
-def open_actions(
-    steps: Sequence[ProcessStep], closed_book: bool, tried: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """Return what can bring something new after these steps.
-
-    Models decode greedily and retrieval is deterministic, so a query that was searched for brings nothing
-    again, and a prompt that brought no new note brings none again: until a note changes what is asked for, or
-    new passages what is thought about.
-
-    tried: actions that were chosen since the last step and could not change anything.
-    """
-    closed: set[str] = set()
-    queries: set[str] = set()
-    for step in steps:
-        closed.update(step.closed)
-        if step.action == "retrieve":
-            if step.query.lower() in queries:
-                closed.add("retrieve")
-            queries.add(step.query.lower())
-            if step.new_ids:
-                closed.discard("reason")
-        elif step.note:
-            closed.discard("retrieve")
-        else:
-            closed.add("reason")
-    closed.update(tried)
-    if closed_book:
-        closed.add("retrieve")
-    return tuple(action for action in ACTIONS if action not in closed)
-
-
 def split_name(name: str, gauge: str) -> tuple[str, str]:
     """Return rule and gauge of a name such as ``mdp@confidence``; without a gauge the one given."""
     controller, at, own = name.partition("@")
@@ -198,15 +153,48 @@ def make_policy(
         raise InputError(f"stop_at={stop_at!r} must be in [0, 1]")
     if name == "always-retrieve" and closed_book:
         raise InputError("controller 'always-retrieve' needs a corpus: leave it out, or give one")
+    plan = cache(lambda: solve_plan(replace(model, success=0.0) if closed_book else model, bounded=False))
+    level = float(threshold[1]) if threshold else _ABOVE.get(name, 0.0)
+    steps = int(fixed[1]) if fixed else 0
+
+    def optimal(state: State) -> Decision:
+        """The best open action, the cheapest of equal ones; without a horizon it stops at U = 0."""
+        q = plan().q_at(state.step, state.doubt)
+        worth = {action: q[action] for action in q if action in state.open}
+        if not worth or (model.horizon is None and state.doubt <= 0):
+            return Decision("stop", q)
+        best = max(worth.values())
+        return Decision(next(action for action in worth if worth[action] >= best - TIE), q)
+
+    def until_sure(state: State) -> Decision:
+        if state.doubt <= stop_at:
+            return Decision("stop")
+        wanted = "retrieve" if state.doubt >= level else "reason"
+        if name.startswith("always"):
+            return Decision(wanted if wanted in state.open else "stop")
+        return open_one(wanted, state)
+
+    def at_random(state: State) -> Decision:
+        return Decision(state.open[int(len(state.open) * draw(seed, state.question_id, state.step, 2))])
+
+    def in_turns(state: State) -> Decision:
+        if state.step >= steps:
+            return Decision("stop")
+        return open_one("reason" if state.step % 2 else "retrieve", state)
+
+    def open_one(wanted: str, state: State) -> Decision:
+        """The action wanted, else the other one, else stop."""
+        other = "reason" if wanted == "retrieve" else "retrieve"
+        return Decision(next(action for action in (wanted, other, "stop") if action in state.open))
+
     if name == "mdp":
-        return Policy(name, _optimal(replace(model, success=0.0) if closed_book else model))
+        return Policy(name, optimal)
     if name in _ABOVE or threshold:
-        level = float(threshold[1]) if threshold else _ABOVE[name]
-        return Policy(name, partial(_until_sure, name, level, stop_at))
+        return Policy(name, until_sure)
     if name == "random":
-        return Policy(name, partial(_random, seed))
+        return Policy(name, at_random)
     if fixed:
-        return Policy(f"fixed-{int(fixed[1])}", partial(_fixed, int(fixed[1])))
+        return Policy(f"fixed-{steps}", in_turns)
     raise InputError(
         f"controller '{name}' is unknown: {choose(name, POLICIES)} (for instance fixed-3, threshold:.4)"
     )
@@ -234,10 +222,10 @@ def decided(trace: Trace) -> list[Decided]:
     found: list[Decided] = []
     waiting: tuple[Call, ...] = ()
     for step in trace.steps:
-        is_action = step.do in ("retrieve", "reason", "search_again") and "uncertainty" in step.about
         if step.do == "search_again" and not step.selected_ids and not step.output:
             waiting += step.calls  # its query was known: it changed nothing
             continue
+        is_action = step.do in ("retrieve", "reason", "search_again") and "uncertainty" in step.about
         if not is_action or step.dropped is not None:
             if step.do == "draft" and found:
                 found[-1] = replace(found[-1], calls=(*found[-1].calls, *step.calls))
@@ -246,13 +234,11 @@ def decided(trace: Trace) -> list[Decided]:
         closed = tuple(step.about.get("closed") or ())
         seen = ProcessStep(action, step.query, step.note, step.new_ids, step.selected_ids, closed)
         level = float(step.about["uncertainty"])
-        after = float(step.about.get("next_uncertainty", level))
-        found.append(Decided(seen, level, after, step.about.get("q_values"), (*waiting, *step.calls)))
+        found.append(Decided(seen, level, level, step.about.get("q_values"), (*waiting, *step.calls)))
         waiting = ()
-    if found and "next_uncertainty" not in trace.steps[0].about:  # U after is U before the next
-        levels = [one.uncertainty for one in found[1:]] + [float(trace.about.get("uncertainty", 1.0))]
-        found = [replace(one, next_uncertainty=after) for one, after in zip(found, levels, strict=True)]
-    return found
+    # U after an action is U before the next.
+    levels = [one.uncertainty for one in found[1:]] + [float(trace.about.get("uncertainty", 1.0))]
+    return [replace(one, next_uncertainty=after) for one, after in zip(found, levels, strict=False)]
 
 
 def replay(trace: Trace) -> list[str]:
@@ -267,33 +253,24 @@ def replay(trace: Trace) -> list[str]:
     policy = make_policy(name, model, stop_at=settings["stop_at"], seed=seed, closed_book=closed)
     steps, wrong = decided(trace), list[str]()
     end = float(trace.about.get("uncertainty", 1.0))
-    level = steps[0].uncertainty if steps else end
 
-    def decide_again(
-        k: int, uncertainty: float, tried: Sequence[str], told: Mapping[str, float] | None
-    ) -> str:
+    def decide_again(k: int, level: float, tried: Sequence[str], said: Mapping[str, float] | None) -> str:
         possible = open_actions([one.step for one in steps[:k]], closed, tried)
-        found = policy.decide(State(trace.question_id, k, uncertainty, possible))
-        if not _same_q(found.q_values, told):
+        found = policy.decide(State(trace.question_id, k, level, possible))
+        if not _same_q(found.q_values, said):
             where = f"step {k}" if k < len(steps) else "the end"
-            wrong.append(f"{where}: Q was {told}, the model gives {found.q_values}")
+            wrong.append(f"{where}: Q was {said}, the model gives {found.q_values}")
         return found.action
 
     for k, one in enumerate(steps):
-        if abs(one.uncertainty - level) > _SAME:
-            wrong.append(f"step {k}: U is {one.uncertainty}, after the step before it was {level}")
         action = decide_again(k, one.uncertainty, one.step.closed, one.q_values)
         if action != one.step.action:
             wrong.append(f"step {k}: {one.step.action} was chosen, the controller gives {action}")
-        level = one.next_uncertainty
         if signal == "tracked":
-            new = len(one.step.new_ids) + bool(one.step.note)
-            chance = draw(seed, trace.question_id, k, 1)
+            new, chance = len(one.step.new_ids) + bool(one.step.note), draw(seed, trace.question_id, k, 1)
             found = tracked_next(model, one.step.action, one.uncertainty, new, chance)
-            if abs(found - level) > _SAME:
-                wrong.append(f"step {k}: U became {level}, the model gives {found}")
-    if abs(level - end) > _SAME:
-        wrong.append(f"the end: U is {end}, after the last step it was {level}")
+            if abs(found - one.next_uncertainty) > _SAME:
+                wrong.append(f"step {k}: U became {one.next_uncertainty}, the model gives {found}")
     last_q = trace.about.get("q_values")
     if trace.ended == "stop" or steps or last_q:  # else a limit came before any decision
         action = decide_again(len(steps), end, tuple(trace.about.get("closed") or ()), last_q)
@@ -306,8 +283,3 @@ def _same_q(one: Mapping[str, float] | None, other: Mapping[str, float] | None) 
     if one is None or other is None:
         return one is other
     return one.keys() == other.keys() and all(abs(one[a] - other[a]) <= 1e-7 for a in one)
-
-
-def signals_of(traces: Sequence[Trace]) -> set[str]:
-    """Return how U was known in these traces."""
-    return {str(trace.about["signal"]) for trace in traces if "signal" in trace.about}

@@ -37,7 +37,7 @@ from mio_rag.learning.planner import Planner as LearnedPlanner
 from mio_rag.learning.planner import read_planner
 from mio_rag.learning.router import answer_worked, labels
 from mio_rag.learning.router_model import Correction, Deciding, Router, RouterSettings, read_router
-from mio_rag.learning.rules import POLICIES, make_policy, split_name
+from mio_rag.learning.rules import POLICIES, Policy, make_policy, split_name
 from mio_rag.learning.strategist import Chooser, Fixed, Strategist, StrategyLearner, open_strategist
 from mio_rag.policies.compose import KIND as POLICY_KIND
 from mio_rag.policies.setup import Controller, ControlSettings, Kind, Setup
@@ -80,7 +80,6 @@ def _session(name: str, setup: Setup, plan: Any, *others: Any, **given: Any) -> 
 
 
 def _told(setup: Setup) -> dict[str, Any]:
-    """What decisions of every kind depend on."""
     return {
         "limits": setup.settings.to_dict()["limits"],
         "seed": int(setup.seed),
@@ -92,29 +91,19 @@ def _told(setup: Setup) -> dict[str, Any]:
 # Rules of the decision process
 
 
-def _check_rule(name: str, settings: ControlSettings, closed_book: bool) -> None:
-    policy, _ = split_name(name, settings.gauge)
-    make_policy(policy, settings.model, stop_at=settings.stop_at, closed_book=closed_book)
+def _rule(name: str, given: ControlSettings, closed_book: bool, seed: int = 0) -> tuple[Policy, str]:
+    """The rule of a name, and how U is known."""
+    rule, signal = split_name(name, given.gauge)
+    return make_policy(rule, given.model, stop_at=given.stop_at, seed=seed, closed_book=closed_book), signal
 
 
 def _make_rule(name: str, setup: Setup) -> Session:
-    settings, closed_book = setup.settings, setup.retriever is None
-    policy, signal = split_name(name, settings.gauge)
-    rule = make_policy(
-        policy, settings.model, stop_at=settings.stop_at, seed=setup.seed, closed_book=closed_book
-    )
+    settings, seed, closed_book = setup.settings, setup.seed, setup.retriever is None
+    rule, signal = _rule(name, settings, closed_book, seed)
     repeat = Repeat(
-        published(rule),
-        signal,
-        "model",
-        most=None,
-        from_start=True,
-        closed_book=closed_book,
-        seed=setup.seed,
-        model=settings.model,
-        note_tokens=settings.note_tokens,
-        max_notes=settings.kept_notes,
-    )
+        published(rule), signal, "model", most=None, from_start=True, closed_book=closed_book, seed=seed,
+        model=settings.model, note_tokens=settings.note_tokens, max_notes=settings.kept_notes,
+    )  # fmt: skip
     return _session(name, setup, Order(_OPEN), repeat, settings={**settings.to_dict(), **_told(setup)})
 
 
@@ -143,15 +132,12 @@ def _check_tier(name: str, settings: ControlSettings, closed_book: bool) -> None
     elif stem != "tier" and (colon or "@" in name):
         problems.append(f"controller '{name}' is unknown: write '{stem.partition('@')[0]}' alone")
     elif stem == "routed" and given.router is None:
-        problems.append(
-            "controller 'routed' needs a router: set depth.file, a file of `mio-rag policy fit router`"
-        )
+        problems.append("controller 'routed' needs a router: set depth.file, made by `policy fit router`")
     if problems:
         raise InputError(problems)
 
 
 def _make_tier(name: str, setup: Setup) -> Controller:
-    """Raises `InputError` also for a router that was trained with another embedder than the index has."""
     assert setup.retriever is not None
     given, router, tiers = _tiered(setup.settings.kinds)
     if router is not None:
@@ -276,19 +262,17 @@ def _make_strategies(name: str, setup: Setup) -> Session:
 
 
 def _workflow(name: str) -> Workflow:
-    stem, _, given = name.partition(":")
+    given = name.partition(":")[2]
     if not given:
-        raise InputError(f"controller '{name}' names no workflow: for instance {stem}:plain")
+        raise InputError(f"controller '{name}' names no workflow: for instance workflow:plain")
     return find_workflow(given)
 
 
 def _check_workflows(
-    workflows: Sequence[Workflow],
-    given: WorkflowSettings,
-    closed_book: bool,
-    more: Sequence[str] = (),
+    workflows: Sequence[Workflow], kinds: Mapping[str, Any], closed_book: bool, more: Sequence[str] = ()
 ) -> None:
     """Raise `InputError` for what is wrong with workflows, and for further problems."""
+    given = workflow_settings(kinds)
     models, prices = tuple(given.models), tuple(given.prices)
     how: Mapping[str, Any] = {"models": models, "prices": prices, "depth": given.depth}
     problems = [p for one in workflows for p in workflow_problems(one, closed_book=closed_book, **how)]
@@ -318,7 +302,7 @@ def _planned(name: str, setup: Setup, plan: Any, models: Models | None = None, *
 
 
 def _check_workflow(name: str, settings: ControlSettings, closed_book: bool) -> None:
-    _check_workflows([_workflow(name)], workflow_settings(settings.kinds), closed_book)
+    _check_workflows([_workflow(name)], settings.kinds, closed_book)
 
 
 def _workflow_files(name: str) -> dict[str, str]:
@@ -343,9 +327,7 @@ def _read_planner(path: str, changed: int) -> LearnedPlanner:
     return read_planner(path)
 
 
-@functools.lru_cache(maxsize=2)
-def _hidden(path: str) -> HiddenStates:
-    return HiddenStates(path)
+_hidden = functools.lru_cache(maxsize=2)(HiddenStates)
 
 
 class PlannerSettings(Settings):
@@ -382,19 +364,18 @@ def _check_planner(name: str, settings: ControlSettings, closed_book: bool) -> N
     if name.partition("@")[0] != "planner":
         raise InputError(f"controller '{name}' is unknown: say planner, or planner@ALPHA")
     planner, _, model = _planner(name, settings)
-    given, problems = workflow_settings(settings.kinds), list[str]()
+    problems = list[str]()
     hidden = planner.embedder.startswith(PREFIX)
     if hidden and model is None:
         problems.append("this planner looks at the hidden state of a model: set order.model, its file")
     if closed_book and planner.embedder and not hidden:
         problems.append("this planner looks at a question's embedding, which comes from an index: give one")
-    if planner.cost == "dollars" and "reader" not in given.prices:
+    if planner.cost == "dollars" and "reader" not in workflow_settings(settings.kinds).prices:
         problems.append("this planner counts dollars: set models.reader.input and models.reader.output")
-    _check_workflows(planner.tree.workflows, given, closed_book, problems)
+    _check_workflows(planner.tree.workflows, settings.kinds, closed_book, problems)
 
 
 def _make_planner(name: str, setup: Setup) -> Session:
-    """Raises `InputError` also if the index has another embedder than the planner was trained with."""
     planner, alpha, model = _planner(name, setup.settings)
     _check_index(planner.tree.workflows, setup)
     encoder: Any = None
@@ -433,7 +414,7 @@ _TIER_KINDS = (
 
 #: In the order in which messages list them.
 _KINDS: list[Kind] = [
-    *(Kind(name, _make_rule, _check_rule, rival=name != "mdp") for name in POLICIES),
+    *(Kind(name, _make_rule, _rule, rival=name != "mdp") for name in POLICIES),
     *_TIER_KINDS,
     Kind("strategies", _make_strategies, _check_strategies, rival=False),
     Kind("workflow", _make_workflow, _check_workflow, files=_workflow_files),
@@ -449,7 +430,7 @@ def register(kind: Kind) -> None:
 
     Raises `InputError` if the name is taken, or could not be typed.
     """
-    if not isinstance(kind.name, str) or not _NAME.fullmatch(kind.name):
+    if not _NAME.fullmatch(str(kind.name)):
         raise InputError(
             f"controller name {kind.name!r} must be letters, digits, '-' and '_', beginning with a letter: "
             "what stands behind ':' or '@' belongs to the kind"
@@ -470,12 +451,9 @@ def kind_names() -> list[str]:
 
 
 def _kind(name: str) -> Kind:
-    kind = find_kind(name)
-    if kind is None:
-        raise InputError(
-            f"controller '{name}' is unknown: {choose(name, [known.name for known in _KINDS])} "
-            "(for instance fixed-3, threshold:.4)"
-        )
+    if (kind := find_kind(name)) is None:
+        advice = f"{choose(name, kind_names())} (for instance fixed-3, threshold:.4)"
+        raise InputError(f"controller '{name}' is unknown: {advice}")
     return kind
 
 

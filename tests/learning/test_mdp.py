@@ -9,7 +9,6 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.mdp import (
     Plan,
-    Segment,
     model_from_mapping,
     read_model,
     sensitivity,
@@ -30,47 +29,49 @@ def stopping() -> Plan:
 
 def test_segments_are_the_policy(stopping: Plan) -> None:
     shape = structure(stopping)
-    assert len(shape.segments) == 10
-    for step, segments in enumerate(shape.segments):
+    assert len(shape["segments"]) == 10
+    for step, segments in enumerate(shape["segments"]):
         told = [
             a
             for u in stopping.model.levels
             for s in segments
-            if s.start - 1e-12 <= u <= s.end + 1e-12
-            for a in s.actions
+            if s["from"] - 1e-12 <= u <= s["to"] + 1e-12
+            for a in [s["action"]]
         ]
         assert told == [stopping.model.actions[k] for k in stopping.policy(step)]  # every point, once
-    assert shape.segments[0][0] == Segment(0.0, 0.04, ("stop",))
+    assert shape["segments"][0][0] == {"from": 0.0, "to": 0.04, "action": "stop"}
 
 
 def test_stripes_and_ties_are_not_called_a_threshold(stopping: Plan, published: Plan) -> None:
     shape = structure(stopping)
-    assert shape.striped[0]
-    assert not shape.striped[-1]
-    assert any("exact tie" in w and "how U divides into drops" in w for w in shape.warnings)
+    assert shape["striped"][0]
+    assert not shape["striped"][-1]
+    assert any("exact tie" in w and "how U divides into drops" in w for w in shape["warnings"])
     # At U = .04 stopping is worth .96 and reasoning .98 * 1 - .02 as well.
-    (tie,) = [s for s in shape.ties[0] if s.start <= 0.04 <= s.end]
-    assert set(tie.actions) == {"stop", "reason"}
+    (tie,) = [s for s in shape["ties"][0] if s["from"] <= 0.04 <= s["to"]]
+    assert set(tie["actions"]) == {"stop", "reason"}
     one = structure(published)
-    assert one.segments == ((Segment(0.0, 0.157, ("reason",)), Segment(0.158, 1.0, ("retrieve",))),)
-    assert one.striped == (False,)
-    assert any("cannot stop" in w and "pays 0.02" in w for w in one.warnings)
+    assert one["segments"] == [
+        [{"from": 0.0, "to": 0.157, "action": "reason"}, {"from": 0.158, "to": 1.0, "action": "retrieve"}]
+    ]
+    assert one["striped"] == [False]
+    assert any("cannot stop" in w and "pays 0.02" in w for w in one["warnings"])
 
 
 def test_a_degenerate_model_is_told() -> None:
     # p_s delta_r / c_r = .525 and delta_p / c_p = .80: neither raises quality by what it costs.
     dear = structure(solve_plan(RetrievalMDP(0.15, 0.08, 0.7, 0.2, 0.1)))
-    assert dear.unused == ("reason", "retrieve")
+    assert dear["unused"] == ["reason", "retrieve"]
     assert any(
         "retrieve is never used: one step costs 0.2 and raises quality by at most 0.105" in w
-        for w in dear.warnings
+        for w in dear["warnings"]
     )
     # Both pay, but reasoning lowers U more than twice as far for the same cost.
     worse = structure(solve_plan(RetrievalMDP(0.21, 0.08, 0.5, 0.06, 0.02, 1.0, horizon=20)))
-    assert worse.unused == ("retrieve",)
-    assert "retrieve is never used: p_s delta_r / c_r = 1.75 against delta_p / c_p = 4" in worse.warnings
+    assert worse["unused"] == ["retrieve"]
+    assert "retrieve is never used: p_s delta_r / c_r = 1.75 against delta_p / c_p = 4" in worse["warnings"]
     useless = structure(solve_plan(RetrievalMDP(success=0.0)))
-    assert "retrieve never lowers U in this model" in useless.warnings
+    assert "retrieve never lowers U in this model" in useless["warnings"]
 
 
 def test_the_worth_between_points_is_interpolated(stopping: Plan) -> None:
@@ -88,22 +89,24 @@ def test_the_error_of_the_grid(published: Plan) -> None:
     coarse = solve_plan(RetrievalMDP(grid=12))
     assert coarse.grid_error is not None
     assert coarse.grid_error.at_points > 0.01
-    assert any("grid of 12 points" in w for w in structure(coarse).warnings)
+    assert any("grid of 12 points" in w for w in structure(coarse)["warnings"])
     fine = np.interp(coarse.model.levels, RetrievalMDP().levels, solve_plan(RetrievalMDP()).values())
     assert np.abs(coarse.values() - fine).max() <= coarse.grid_error.at_points
     bins = solve_plan(RetrievalMDP(success=(0.5, 0.9)))
     assert bins.grid_error is None
-    assert any("not bounded" in w for w in structure(bins).warnings)
+    assert any("not bounded" in w for w in structure(bins)["warnings"])
 
 
 def test_sensitivity_solves_again(published: Plan) -> None:
-    rows = {(row.parameter, row.factor): row for row in sensitivity(published, (1.0, 0.5))}
-    assert all(row.changed == row.value_change == 0 for (_, factor), row in rows.items() if factor == 1.0)
+    rows = {(row["parameter"], row["factor"]): row for row in sensitivity(published, (1.0, 0.5))}
+    assert all(
+        row["changed"] == row["value_change"] == 0 for (_, factor), row in rows.items() if factor == 1.0
+    )
     cheap = rows["retrieve_cost", 0.5]
     other = solve_plan(RetrievalMDP(retrieve_cost=0.025, horizon=None))
-    assert cheap.changed == pytest.approx(np.mean(published.policy() != other.policy()))
-    assert cheap.first == structure(other).segments[0]
-    assert rows["discount", 0.5].value_change > 40  # 1 - gamma halves: values double
+    assert cheap["changed"] == pytest.approx(np.mean(published.policy() != other.policy()))
+    assert cheap["segments"] == structure(other)["segments"][0]
+    assert rows["discount", 0.5]["value_change"] > 40  # 1 - gamma halves: values double
 
 
 def test_models_travel_as_plain_data(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_tier_may_read_the_sentences_that_a_program_chooses(
 @pytest.mark.parametrize("name", ["tier:hard", "random-tier"])
 def test_promises(name: str) -> None:
     def made(setup: Setup) -> Session:
-        control = dataclasses.replace(setup.settings, kinds=KINDS)
+        control = setup.settings.replace(kinds=KINDS)
         found = make_controller(name, dataclasses.replace(setup, settings=control))
         assert isinstance(found, Session)
         return found
