@@ -3,9 +3,9 @@
 import asyncio
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -113,15 +113,6 @@ def test_an_answer_that_thinking_left_no_room_for(serve: Serve, content: Any) ->
     assert len(server.asked()) == 1  # the same would come again
 
 
-def test_a_server_that_is_down() -> None:
-    generator = OpenAIGenerator("http://127.0.0.1:9/v1", "m", retries=0)
-    with pytest.raises(GenerationError, match="cannot be reached"):
-        generator.generate(PROMPT)
-    with pytest.raises(GenerationError, match=r"cannot be counted.*cannot be reached"):
-        generator.count(["x"])
-    assert all(isinstance(r, GenerationError) for r in generator.generate_many([PROMPT, PROMPT]))
-
-
 def test_many_are_bounded_in_number_and_keep_their_order(serve: Serve) -> None:
     def respond(path: str, body: dict[str, Any]) -> Any:
         if "chat" not in path:
@@ -202,13 +193,6 @@ def test_a_question_is_counted_in_a_few_requests_and_once(serve: Serve, demo_ind
     assert counted[2] == 0
 
 
-def test_the_window_refuses_before_the_model_is_called(serve: Serve) -> None:
-    server = serve(llama_cpp)
-    with pytest.raises(GenerationError, match="window"):
-        OpenAIGenerator(server.url, "m", window=20).generate(PROMPT)
-    assert not server.asked()
-
-
 def test_without_a_tokenizer_counts_are_approximate_and_a_warning_names_the_ways_out(serve: Serve) -> None:
     server = serve(lambda path, body: "Paris" if "chat" in path else (404, {"error": "no such path"}))
     generator = OpenAIGenerator(server.url, "some-model", retries=0)
@@ -267,12 +251,8 @@ def test_common_names_are_understood(serve: Serve, monkeypatch: pytest.MonkeyPat
         ("localhost:80#m", "not an address"),
         ("ftp://h#m", "not an address"),
         ("http://h/v1#m?windw=5", "no option 'windw'"),
-        ("http://h/v1#m?window=big", "not of type int"),
-        ("http://h/v1#m?window=0", "window=0"),
         ("http://h/v1#m?concurrency=0", "concurrency=0"),
-        ("http://h/v1#m?concurrency=100000", "concurrency=100000"),
         ("http://h/v1#m?timeout_seconds=nan", "timeout_seconds=nan"),
-        ("http://h/v1#m?retries=1000", "retries=1000"),
         ("http://h/v1#m?tokenizer=/no/such/folder", "no folder"),
         ("http://h/v1#m?tokenizer=tiktoken:nonsense", "tiktoken has"),
     ],
@@ -293,7 +273,6 @@ def test_against_llama_cpp_s_own_server(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     with make_generator(f"openai:{server.listening_address}/v1#any?window=1024&logprobs=1") as generator:
         answer = generator.generate(PROMPT, max_tokens=8)
-        assert "Paris" in answer.text
         assert answer.prompt_tokens == generator.prompt_tokens(PROMPT)
         assert answer.logprobs is not None
         assert len(answer.logprobs) == answer.completion_tokens
@@ -330,15 +309,9 @@ def test_requests_share_one_connection_whatever_the_proxy(
     assert client.request("POST", "/", {"content": text})["body"] == {"content": text}
     headers = server.requests[0][2]
     assert (headers["Authorization"], headers["Content-Type"]) == ("Bearer secret", "application/json")
-    replies: list[Any] = []
-    threads = [
-        threading.Thread(target=lambda k=k: replies.append(client.request("POST", "/", k))) for k in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(reply["body"] for reply in replies) == list(range(6))
+    with ThreadPoolExecutor(6) as threads:
+        replies = list(threads.map(lambda k: client.request("POST", "/", k)["body"], range(6)))
+    assert replies == list(range(6))
     assert server.connections == 1
 
 
@@ -378,12 +351,6 @@ def test_what_brings_no_json_in_time_fails(
     assert found.value.status == status
     assert len(server.requests) == 1
     assert client.request("GET", "/")["path"] == "/"  # and the client goes on
-
-
-def test_without_a_server_and_once_closed_it_fails(local: tuple[Server, JsonClient]) -> None:
-    _, client = local
     client.close()
     with pytest.raises(HttpFailure, match="closed"):
         client.request("GET", "/")
-    with pytest.raises(HttpFailure, match="refused"):
-        JsonClient("http://127.0.0.1:9", "secret", local=True).request("GET", "/")

@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("fastapi")
 
-from mio_rag import InputError
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.edge import ConnectionGuard
 from mio_rag.service.metrics import Metrics
@@ -163,14 +161,14 @@ async def _client(port: int, number: int) -> list[int]:
 def test_real_clients_are_served_among_half_open_connections(index: Path, tmp_path: Path) -> None:
     async def go(served: Served) -> None:
         before, files = await _metrics(served.port), served.files()
-        flood = asyncio.create_task(_beset(served.port, 250))
-        clients = asyncio.gather(*(_client(served.port, k) for k in range(20)))
+        flood = asyncio.create_task(_beset(served.port, 150))
+        clients = asyncio.gather(*(_client(served.port, k) for k in range(10)))
         most = files
         while not (flood.done() and clients.done()):
             most = max(most, served.files())
             await asyncio.sleep(0.01)
-        assert most <= files + 150  # 100, and those just accepted that are about to be closed
-        assert await clients == [[200, 200, 200]] * 20
+        assert most <= files + 90  # 60, and those just accepted that are about to be closed
+        assert await clients == [[200, 200, 200]] * 10
         for stream in await flood:
             assert await _closed(stream) == b""
         after = await _metrics(served.port)
@@ -178,15 +176,15 @@ def test_real_clients_are_served_among_half_open_connections(index: Path, tmp_pa
             reason: _closings(after, reason) - _closings(before, reason)
             for reason in ("headers", "crowded", "refused")
         }
-        assert closed["headers"] + closed["crowded"] == 250
-        assert closed["crowded"] >= 150  # at most 100 are open at a time
+        assert closed["headers"] + closed["crowded"] == 150
+        assert closed["crowded"] >= 90  # at most 60 are open at a time
         assert closed["refused"] == 0
         assert after["mio_rag_connections"] == 1  # the one that asks
         assert served.files() <= files + 1
 
     # Long enough that on a slow machine, too, the limit on connections acts before the timeout.
     with _serving(
-        index, tmp_path / "log", "--set", "server.max_connections=100", "--set", "server.header_seconds=3"
+        index, tmp_path / "log", "--set", "server.max_connections=60", "--set", "server.header_seconds=3"
     ) as one:
         asyncio.run(asyncio.wait_for(go(one), 60))
         assert one.log.stat().st_size < 2_000
@@ -264,17 +262,3 @@ def test_whom_a_connection_is_counted_for() -> None:
     assert guard.client("2001:db8::1") == guard.client("2001:db8::ffff:2") != guard.client("2001:db8:0:1::1")
     assert guard.client("fe80::1%eth0") == "fe80::/64"
     assert guard.client("10.0.0.5") is guard.client("::ffff:10.0.0.5") is guard.client("fd00::1") is None
-
-
-def test_connection_limits_are_checked() -> None:
-    limits = ConnectionLimits(trusted_proxies=("10.0.0.5", "fd00::/8"))
-    assert limits.trusted_proxies == ("10.0.0.5/32", "fd00::/8")
-    wrong: list[dict[str, Any]] = [
-        {"max_connections": 7},
-        {"header_seconds": 0.0},
-        {"idle_seconds": float("inf")},
-        {"trusted_proxies": ("proxy.example",)},
-    ]
-    for given in wrong:
-        with pytest.raises(InputError, match=next(iter(given))):
-            ConnectionLimits(**given)

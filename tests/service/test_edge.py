@@ -48,17 +48,16 @@ def policy_named(name: str, index: CorpusIndex, folder: Path) -> str | None:
     planner_file(folder / "p.safetensors")
     texts = {
         "bandit": '[search]\nby = "bandit"\nstrategies = ["raw", "hyde"]\nstate = "b.sqlite"\n',
-        "strategies": '[search]\nstrategies = ["raw", "hyde"]\n',
         "router": '[depth]\nby = "router"\nfile = "r.safetensors"\n',
         "planner": '[order]\nby = "planner"\nfile = "p.safetensors"\n',
     }
     if name not in texts:
-        return None if name == "alone" else "balanced"
+        return None
     (folder / f"{name}.toml").write_text(texts[name])
     return str(folder / f"{name}.toml")
 
 
-@pytest.mark.parametrize("name", ["alone", "policy", "bandit", "strategies", "router", "planner"])
+@pytest.mark.parametrize("name", ["alone", "bandit", "router", "planner"])
 def test_asks_run_at_the_same_time(demo_index: CorpusIndex, tmp_path: Path, name: str) -> None:
     script = Together()
     policy = policy_named(name, demo_index, tmp_path)
@@ -117,10 +116,9 @@ class Foreign:
         return counted
 
 
-@pytest.mark.parametrize("policy", [None, "balanced"])
-def test_a_foreign_generator_gets_one_call_at_a_time(demo_index: CorpusIndex, policy: str | None) -> None:
+def test_a_foreign_generator_gets_one_call_at_a_time(demo_index: CorpusIndex) -> None:
     generator: Any = Foreign()
-    app = create_app(demo_index, generator, ServiceLimits(concurrency=8), policy=policy)
+    app = create_app(demo_index, generator, ServiceLimits(concurrency=8))
     with TestClient(app) as client, ThreadPoolExecutor(8) as threads:
         bodies = [{**ASKED, "question": f"How tall is tower {k}?"} for k in range(24)]
         paths = [("/ask", "/select")[k % 2] for k in range(24)]

@@ -4,7 +4,9 @@ import re
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -220,18 +222,12 @@ def test_a_file_of_keys_is_checked_as_a_whole(tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     file.write_text(
         f'timezone = "Europe/Atlantis"\n[keys.a]\nsha256 = "12"\n[keys.b]\nsha256 = "{SHA}"\n'
-        'tokens = { day = 0, year = 1 }\nwhen_spent = "beg"\n'
+        "tokens = { day = 0, year = 1 }\n"
     )
     with pytest.raises(InputError) as wrong:
         read_keys(file)
     told = "\n".join(wrong.value.problems)
-    for words in (
-        "timezone must be a name of the IANA database",
-        "keys.a.sha256",
-        "tokens.day must be >= 1",
-        "year",
-        "beg",
-    ):
+    for words in ("a name of the IANA database", "keys.a.sha256", "tokens.day must be >= 1", "year"):
         assert words in told, words
     file.write_text(f'[keys.a]\nsha256 = "{SHA}"\nwhere = "tenant"\n[keys.b]\nsha256 = "{SHA}"\n')
     with pytest.raises(InputError, match=r"keys.a.where: 'tenant' is no condition.*the same sha256"):
@@ -246,8 +242,7 @@ def test_a_file_of_keys_is_checked_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_a_key_that_its_table_recognises(tmp_path: Path) -> None:
-    done = here("serve", "--new-key", "support")
-    key, _, table = done.stdout.partition("\n\n")
+    key, _, table = here("serve", "--new-key", "support").stdout.partition("\n\n")
     (tmp_path / "keys.toml").write_text(table)
     keys = Keys(tmp_path / "keys.toml")
     assert keys.caller(key) is not None
@@ -256,8 +251,7 @@ def test_the_command_prints_a_key_that_its_table_recognises(tmp_path: Path) -> N
 
 def test_a_changed_file_is_taken_over_and_a_wrong_one_is_not(tmp_path: Path) -> None:
     file, key = key_file(tmp_path, "tokens = { day = 10 }\n")
-    keys = Keys(file)
-    other, table = new_key("other")
+    keys, (other, table) = Keys(file), new_key("other")
     assert keys.caller(other) is None
     file.write_text(table)
     assert keys.caller(other) is not None
@@ -269,86 +263,89 @@ def test_a_changed_file_is_taken_over_and_a_wrong_one_is_not(tmp_path: Path) -> 
 # -- the service
 
 
-def test_a_spent_key_is_refused_until_the_window_ends(demo_index: CorpusIndex, tmp_path: Path) -> None:
-    file, key = key_file(tmp_path, "tokens = { day = 700, month = 100_000 }\n")
-    keys = Keys(file)
-    app = create_app(demo_index, make_generator("extractive"), keys=keys)
-    with TestClient(app, headers={"Authorization": f"Bearer {key}"}) as client:
-        with ThreadPoolExecutor(8) as many:
-            answers = list(many.map(lambda _: client.post("/ask", json=BODY), range(16)))
-        good = [a.json() for a in answers if a.status_code == 200]
-        spent = sum(a["usage"]["prompt_tokens"] + a["usage"]["completion_tokens"] for a in good)
-        assert 0 < spent <= 700
-        for _ in range(9):
-            last = client.post("/ask", json=BODY)
-        assert last.status_code == 429
-        assert 0 < int(last.headers["Retry-After"]) <= 25 * 3600
-        error = last.json()["error"]
-        assert (error["code"], error["window"]) == ("budget_spent", "day")
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:00:00Z", error["resets_at"])
-        text = client.get("/metrics").text
-        assert 'mio_rag_key_limit{key="support",unit="tokens",window="month"} 100000.0' in text
-        assert re.search(r'mio_rag_key_spent\{key="support",unit="tokens",window="day"\} [1-9]', text)
-    with sqlite3.connect(file.with_suffix(".sqlite")) as connection:
+@pytest.fixture
+def asking(demo_index: CorpusIndex, tmp_path: Path) -> Iterator[Any]:
+    """Makes a client of a service with one key."""
+    with ExitStack() as stack:
+
+        def made(text: str, reader: Any = None, **more: Any) -> tuple[TestClient, Callable[[], float]]:
+            file, key = key_file(tmp_path, text)
+            keys = Keys(file, **({"clock": more.pop("clock")} if "clock" in more else {}))
+            app = create_app(demo_index, reader or make_generator("extractive"), keys=keys, **more)
+            headers = {"Authorization": f"Bearer {key}"}
+            client = TestClient(app, raise_server_exceptions=False, headers=headers)
+
+            def spent() -> float:
+                assert keys.accounts is not None
+                return keys.accounts.spent(dict(keys)["support"])["tokens", "day"][0]
+
+            return stack.enter_context(client), spent
+
+        yield made
+
+
+def test_a_spent_key_is_refused_until_the_window_ends(asking: Any, tmp_path: Path) -> None:
+    client, _ = asking("tokens = { day = 700, month = 100_000 }\n")
+    with ThreadPoolExecutor(8) as many:
+        answers = list(many.map(lambda _: client.post("/ask", json=BODY), range(16)))
+    good = [a.json()["usage"] for a in answers if a.status_code == 200]
+    assert 0 < sum(a["prompt_tokens"] + a["completion_tokens"] for a in good) <= 700
+    for _ in range(9):
+        last = client.post("/ask", json=BODY)
+    assert last.status_code == 429
+    assert 0 < int(last.headers["Retry-After"]) <= 25 * 3600
+    error = last.json()["error"]
+    assert (error["code"], error["window"]) == ("budget_spent", "day")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:00:00Z", error["resets_at"])
+    text = client.get("/metrics").text
+    assert 'mio_rag_key_limit{key="support",unit="tokens",window="month"} 100000.0' in text
+    assert re.search(r'mio_rag_key_spent\{key="support",unit="tokens",window="day"\} [1-9]', text)
+    with sqlite3.connect(tmp_path / "keys.sqlite") as connection:
         assert connection.execute("SELECT count(*) FROM reserved").fetchone() == (0,)
 
 
-@pytest.mark.parametrize("budget", [60, 200])
-def test_a_context_that_fills_its_budget_fits_what_is_reserved(
-    budget: int, demo_index: CorpusIndex, tmp_path: Path
-) -> None:
-    file, key = key_file(tmp_path, "tokens = { day = 200_000 }\n")
+def test_a_context_that_fills_its_budget_fits_what_is_reserved(asking: Any, demo_index: CorpusIndex) -> None:
     whole = " ".join(demo_index.passages[0].text.split()[:60])
-    app = create_app(demo_index, ScriptedGenerator(lambda prompt: whole), keys=Keys(file))
-    body = {**BODY, "budget_tokens": budget, "passage_penalty": 0, "redundancy_weight": 0, "merge": False}
-    with TestClient(app, headers={"Authorization": f"Bearer {key}"}) as client:
-        room = 0
-        for more in range(6):
-            answer = client.post("/ask", json={**body, "budget_tokens": budget + more})
-            assert answer.status_code == 200, answer.text
-            room = max(room, answer.json()["tokens"] - budget - more)
-            chat = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64}
-            chat |= {"mio_rag": {"budget_tokens": budget + more}}
-            assert client.post("/v1/chat/completions", json=chat).status_code == 200
-        assert room >= -3  # some context filled its budget
+    client, _ = asking("tokens = { day = 200_000 }\n", ScriptedGenerator(lambda prompt: whole))
+    body = {**BODY, "passage_penalty": 0, "redundancy_weight": 0, "merge": False}
+    unused = []
+    for tokens in (*range(60, 64), *range(200, 206)):
+        answer = client.post("/ask", json={**body, "budget_tokens": tokens})
+        assert answer.status_code == 200, answer.text
+        unused.append(tokens - answer.json()["tokens"])
+        chat = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64}
+        chat |= {"mio_rag": {"budget_tokens": tokens}}
+        assert client.post("/v1/chat/completions", json=chat).status_code == 200
+    assert min(unused) <= 3  # some context filled its budget
 
 
-def test_near_its_end_a_key_that_refuses_reads_no_less_than_was_asked(
-    demo_index: CorpusIndex, tmp_path: Path
-) -> None:
-    file, key = key_file(tmp_path, "tokens = { day = 900 }\n")
-    app = create_app(demo_index, make_generator("extractive"), keys=Keys(file))
-    with TestClient(app, headers={"Authorization": f"Bearer {key}"}) as client:
-        answers = [client.post("/ask", json=BODY) for _ in range(6)]
-        assert {a.json()["budget"] for a in answers if a.status_code == 200} == {BODY["budget_tokens"]}
-        assert answers[-1].status_code == 429
-        assert "ask for less (budget_tokens, max_tokens)" in answers[-1].json()["error"]["message"]
-        assert client.post("/ask", json={**BODY, "budget_tokens": 40, "max_tokens": 8}).status_code == 200
+def test_near_its_end_a_key_that_refuses_reads_no_less_than_was_asked(asking: Any) -> None:
+    client, _ = asking("tokens = { day = 900 }\n")
+    answers = [client.post("/ask", json=BODY) for _ in range(6)]
+    assert {a.json()["budget"] for a in answers if a.status_code == 200} == {BODY["budget_tokens"]}
+    assert answers[-1].status_code == 429
+    assert "ask for less (budget_tokens, max_tokens)" in answers[-1].json()["error"]["message"]
+    assert client.post("/ask", json={**BODY, "budget_tokens": 40, "max_tokens": 8}).status_code == 200
 
 
-def test_users_of_a_key_have_budgets_of_their_own(demo_index: CorpusIndex, tmp_path: Path) -> None:
-    file, key = key_file(tmp_path, "per_user = { tokens = { day = 300 } }\n")
-    app = create_app(demo_index, make_generator("extractive"), keys=Keys(file))
-    with TestClient(app, headers={"X-API-Key": key}) as client:
-        nameless = client.post("/select", json=BODY)
-        assert nameless.status_code == 400
-        assert "X-User" in nameless.json()["error"]["message"]
-        codes = [client.post("/select", json=BODY, headers={"X-User": "a"}).status_code for _ in range(9)]
-        assert codes[0] == 200
-        assert codes[-1] == 429
-        assert client.post("/select", json=BODY, headers={"X-User": "b"}).status_code == 200
+def test_users_of_a_key_have_budgets_of_their_own(asking: Any) -> None:
+    client, _ = asking("per_user = { tokens = { day = 300 } }\n")
+    nameless = client.post("/select", json=BODY)
+    assert nameless.status_code == 400
+    assert "X-User" in nameless.json()["error"]["message"]
+    codes = [client.post("/select", json=BODY, headers={"X-User": "a"}).status_code for _ in range(9)]
+    assert (codes[0], codes[-1]) == (200, 429)
+    assert client.post("/select", json=BODY, headers={"X-User": "b"}).status_code == 200
 
 
-def test_a_key_reads_only_what_its_filter_allows(demo_index: CorpusIndex, tmp_path: Path) -> None:
-    file, key = key_file(tmp_path, "where = \"title = 'Skerry*'\"\n")
-    app = create_app(demo_index, make_generator("extractive"), keys=Keys(file))
-    with TestClient(app, headers={"Authorization": f"Bearer {key}"}) as client:
-        for where in (None, "title!=nothing", {"title": {"!=": "Bell Rock Lighthouse"}}):
-            got = client.post("/select", json={**BODY, "where": where, "why": True}).json()
-            assert {one["title"] for one in got["reasons"]} == {"Skerryvore Lighthouse"}
-        nothing = client.post("/select", json={**BODY, "where": "title=Bell*"})
-        assert nothing.status_code == 400
-        assert "meets the filter" in nothing.json()["error"]["message"]
+def test_a_key_reads_only_what_its_filter_allows(asking: Any) -> None:
+    client, _ = asking("where = \"title = 'Skerry*'\"\n")
+    for where in (None, "title!=nothing", {"title": {"!=": "Bell Rock Lighthouse"}}):
+        got = client.post("/select", json={**BODY, "where": where, "why": True}).json()
+        assert {one["title"] for one in got["reasons"]} == {"Skerryvore Lighthouse"}
+    nothing = client.post("/select", json={**BODY, "where": "title=Bell*"})
+    assert nothing.status_code == 400
+    assert "meets the filter" in nothing.json()["error"]["message"]
 
 
 class _Broken(ExtractiveGenerator):
@@ -362,29 +359,23 @@ class _Broken(ExtractiveGenerator):
 
 @pytest.mark.parametrize(("error", "status"), [(_Broken.error, 502), (OSError("the line is cut"), 500)])
 def test_a_request_that_fails_pays_for_what_was_sent_to_the_reader(
-    error: Exception, status: int, demo_index: CorpusIndex, tmp_path: Path
+    error: Exception, status: int, asking: Any
 ) -> None:
-    file, key = key_file(tmp_path, "tokens = { day = 100_000 }\n")
-    keys, reader = Keys(file), _Broken()
+    reader = _Broken()
     reader.error = error
-    app = create_app(demo_index, reader, keys=keys)
-    headers = {"Authorization": f"Bearer {key}"}
-    with TestClient(app, raise_server_exceptions=False, headers=headers) as client:
-        assert client.post("/ask", json={**BODY, "question": "  "}).status_code == 400
-        assert keys.accounts is not None
-        [(_, own)] = list(keys)
-        assert keys.accounts.spent(own)["tokens", "day"][0] == 0
-        assert client.post("/ask", json=BODY).status_code == status
-        assert 50 < keys.accounts.spent(own)["tokens", "day"][0] < 1000
+    client, spent = asking("tokens = { day = 100_000 }\n", reader)
+    assert client.post("/ask", json={**BODY, "question": "  "}).status_code == 400
+    assert spent() == 0
+    assert client.post("/ask", json=BODY).status_code == status
+    assert 50 < spent() < 1000
 
 
-def test_a_shrunk_budget_reads_less(demo_index: CorpusIndex, tmp_path: Path) -> None:
-    file, key = key_file(tmp_path, 'tokens = { month = 5000 }\nwhen_spent = "shrink"\n')
-    reader = ScriptedGenerator(lambda prompt: "Skerryvore")
+def test_a_shrunk_budget_reads_less(asking: Any) -> None:
+    reader, month_begins = ScriptedGenerator(lambda prompt: "Skerryvore"), Clock(BERLIN, 2026, 11, 1, 1)
     rates = {"scripted": Rate("scripted", 1.0, 1.0)}
-    month_begins = Clock(BERLIN, 2026, 11, 1, 1)
-    app = create_app(demo_index, reader, keys=Keys(file, clock=month_begins), rates=rates)
-    with TestClient(app, headers={"Authorization": f"Bearer {key}"}) as client:
-        budgets = [client.post("/ask", json=BODY).json()["budget"] for _ in range(3)]
+    client, _ = asking(
+        'tokens = { month = 5000 }\nwhen_spent = "shrink"\n', reader, clock=month_begins, rates=rates
+    )
+    budgets = [client.post("/ask", json=BODY).json()["budget"] for _ in range(3)]
     assert budgets[0] == 256
     assert budgets[0] > budgets[1] > budgets[2]

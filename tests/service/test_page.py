@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
-from mio_rag.types import Passage
+from mio_rag.retrieval import CorpusIndex
 from tests.browsing import served
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
@@ -99,36 +98,25 @@ def test_a_person_asks_moves_sliders_and_sees_passages_enter_and_leave(page: Any
     assert tops(page, *fixed) == before, "the layout jumped"
 
 
-def test_a_switch_chooses_sentences(page: Any) -> None:
-    river = "The Arno rises in Tuscany. It is 241 kilometres long. Bread is sold on its banks."
-    texts = [river, f"{river} Boats pass.", "The Tiber is long. Rome lies on it.", "Mountains."]
-    passages = [
-        Passage(f"p{k}", text, "Rivers", "arno" if k < 2 else f"s{k}", 0 if k < 2 else None)
-        for k, text in enumerate(texts)
-    ]
-    index = CorpusIndex.build(passages, TfidfEmbedder(dimensions=3), "rivers", sentences=True)
-    server = served(index)
-    page.goto(next(server))
-    page.wait_for_selector("#units", state="visible")
-    page.keyboard.type("How long is the Arno in Tuscany?")
+def test_a_switch_chooses_sentences(page: Any, address: str) -> None:
+    page.goto(address)
+    page.wait_for_selector("#examples button")
+    page.keyboard.type(QUESTION)
     page.keyboard.press("Enter")
     page.wait_for_selector(READY)
-    moved(page, "#penalty", "Home", 1)
+    whole_passages(page)
     moved(page, "#radius", "End", 1)
-    assert "passages" in page.text_content("#read-count")
     with page.expect_response("**/select") as replied:
         page.select_option("#units", "sentences")
     asked, reply = replied.value.request.post_data_json, replied.value.json()
     assert (asked["units"], asked["radius"], reply["units"]) == ("sentences", 0, "sentences")
     page.wait_for_function("() => document.querySelector('#read-count').textContent.includes('sentence')")
     assert page.is_disabled("#radius")
-    assert "#s1" in page.text_content("#in")
     with page.expect_response("**/select") as replied:
         page.click("#reset")
     assert replied.value.request.post_data_json["units"] is None
     assert page.input_value("#units") == "auto"
     assert not page.is_disabled("#radius")
-    list(server)
 
 
 def test_answers_and_errors_are_shown(page: Any, address: str) -> None:

@@ -67,11 +67,12 @@ def test_metrics_count_requests_and_certificates(demo_index: CorpusIndex) -> Non
         client.post("/select", json={"question": QUESTION, "pool": 0})
         client.get("/nowhere/at/all")
         text = client.get("/metrics").text
-    assert 'mio_rag_requests_total{path="/select",status="200"} 1.0' in text
-    assert 'mio_rag_requests_total{path="/select",status="422"} 1.0' in text
-    assert 'mio_rag_requests_total{path="other",status="404"} 1.0' in text
-    assert 'mio_rag_certificates_total{status="optimal"} 1.0' in text
-    assert 'mio_rag_request_seconds_count{path="/select"} 2.0' in text
+    for line in (
+        'requests_total{path="/select",status="200"} 1.0', 'requests_total{path="/select",status="422"} 1.0',
+        'requests_total{path="other",status="404"} 1.0', 'certificates_total{status="optimal"} 1.0',
+        'request_seconds_count{path="/select"} 2.0',
+    ):  # fmt: skip
+        assert f"mio_rag_{line}" in text
 
 
 def test_the_service_survives_a_fuzzer_fed_by_its_own_description(demo_index: CorpusIndex) -> None:
@@ -82,21 +83,14 @@ def test_the_service_survives_a_fuzzer_fed_by_its_own_description(demo_index: Co
     with TestClient(create_app(demo_index, make_generator("extractive"))) as client:
         schema = schemathesis.openapi.from_asgi("/openapi.json", client.app)
         seen: set[int] = set()
-        for operation in ("/select", "/ask", "/health", "/metrics"):
-            method = "POST" if operation in ("/select", "/ask") else "GET"
+        for operation in ("/select", "/ask"):
             for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
-                if method == "GET" and mode is schemathesis.GenerationMode.NEGATIVE:
-                    continue
 
                 @settings(
-                    max_examples=12 if method == "POST" else 2,
-                    deadline=None,
-                    derandomize=True,
-                    database=None,
-                    phases=[Phase.generate],
+                    max_examples=10, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
                     suppress_health_check=list(HealthCheck),
-                )
-                @given(case=schema[operation][method].as_strategy(generation_mode=mode))
+                )  # fmt: skip
+                @given(case=schema[operation]["POST"].as_strategy(generation_mode=mode))
                 def fuzz(case: Any) -> None:
                     response = case.call()
                     seen.add(response.status_code)
@@ -137,20 +131,18 @@ def test_the_command_serves_and_ends_gracefully(demo_index: CorpusIndex, tmp_pat
     index = demo_index.save(tmp_path / "index")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mio_rag", "serve", str(index), "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert "loading" in process.stdout.readline()
-    assert f"http://127.0.0.1:{port}" in process.stdout.readline()  # not before it answers
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client:
-        assert client.get("/health").json()["passages"] == len(demo_index)
-        with ThreadPoolExecutor(1) as pool:
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    command = [sys.executable, "-m", "mio_rag", "serve", str(index), "--port", url.rpartition(":")[2]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "loading" in process.stdout.readline()
+        assert url in process.stdout.readline()  # not before it answers
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+            assert client.get("/health").json()["passages"] == len(demo_index)
             body = {"question": QUESTION, "pool": 200, "budget_tokens": 2000, "passage_penalty": 0.0}
             asked = pool.submit(client.post, "/select", json={**body, "redundancy_weight": 0.5})
             while "mio_rag_active_requests 2.0" not in client.get("/metrics").text and not asked.done():
                 time.sleep(0.005)
             process.terminate()
             assert asked.result().status_code == 200
-    assert process.wait(30) in (0, -signal.SIGTERM)
-    process.stdout.close()
+        assert process.wait(30) in (0, -signal.SIGTERM)

@@ -17,12 +17,9 @@ from mio_rag.allocation.money import Rate
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.defaults import DEFAULTS
 from mio_rag.generation import ScriptedGenerator, make_generator
-from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
+from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
-from mio_rag.service.run import check
-from mio_rag.service.settings import ServiceSettings
 from mio_rag.session.cache import AnswerCache
-from mio_rag.types import Passage
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 
@@ -158,40 +155,29 @@ def test_the_same_question_is_answered_from_the_file(demo_index: CorpusIndex, tm
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "words"),
+    ("body", "status", "words"),
     [
-        ({"question": ""}, 422, "question"),
         ({"question": "   "}, 400, "the question is empty"),
         ({"question": "x" * 2001}, 422, "at most 2000"),
-        ({"pool": 201}, 422, "200"),
-        ({"budget_tokens": 0}, 422, "budget_tokens"),
         ({"budget_tokens": 10**30}, 422, "8192"),
         ({"deadline_seconds": 31}, 422, "30"),
-        ({"radius": -1}, 422, "radius"),
-        ({"passage_penalty": "much"}, 422, "passage_penalty"),
         ({"budget": 100}, 422, "budget is not a setting: did you mean 'budget_tokens'?"),
-        (
-            {"redundancy": 0.1},
-            422,
-            "redundancy is not a setting: did you mean 'redundancy_weight'?",
-        ),
-        (
-            {"zzz": 1},
-            422,
-            "zzz is not a setting: choose preset, redundancy_weight, passage_penalty,",
-        ),
-        ({"max_tokens": 9}, 422, "max_tokens is not a setting: did you mean 'more_tokens'?"),
-        ({"model": "gpt"}, 404, "the model 'gpt' is unknown: choose extract, frugal/extract"),
         ({"question": 7, "query": "Who?"}, 422, "question must be a text, got 7; query is not a setting: "),
-        ({"budget_tokens": "many"}, 422, "budget_tokens must be a whole number, got 'many'"),
-        ({"max_passages": True}, 422, "max_passages must be a whole number, got True"),
-        ({"preset": "frugle"}, 422, "thorough or raw, got 'frugle'; did you mean 'frugal'?"),
+        ({"model": "gpt"}, 404, "the model 'gpt' is unknown: choose extract, frugal/extract"),
+        (b"", 422, "send a JSON object"),
+        (b"[]", 422, "send a JSON object"),
+        (b'{"question": ', 422, "the body is not valid JSON (character 13"),
+        (b'{"question": "a", "question": "b"}', 422, "'question' is given twice"),
+        (b'{"question": "a", "radius": NaN}', 422, "NaN is not a JSON number"),
+        (b'{"question": "\\ud800"}', 422, "half of a surrogate pair"),
+        (b'{"question": ' + b"[" * 5000 + b"]" * 5000 + b"}", 422, "nested more than 64 levels"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_words(
-    client: TestClient, change: dict[str, Any], status: int, words: str
+    client: TestClient, body: dict[str, Any] | bytes, status: int, words: str
 ) -> None:
-    answer = client.post("/select", json={"question": QUESTION, **change})
+    raw = body if isinstance(body, bytes) else json.dumps({"question": QUESTION, **body}).encode()
+    answer = client.post("/select", content=raw, headers={"Content-Type": "application/json"})
     assert answer.status_code == status
     assert words in "; ".join(answer.json()["error"]["problems"])
 
@@ -238,77 +224,23 @@ def test_examples_are_those_of_the_set_of_the_operator_or_of_the_titles(
 
     assert set(proposed(demo_index)) < {question.text for question in demo.questions}
     assert proposed(demo_index, examples=[" Which  one?", "What?"]) == ["Which  one?", "What?"]
-    titles = {passage.title for passage in river_index.passages}
-    about = [re.fullmatch(r"What does the collection say about (.*)\?", q) for q in proposed(river_index)]
-    assert len(about) == 3
-    assert all(found and found[1] in titles for found in about)
-    other = CorpusIndex.build(demo.passages[:20], TfidfEmbedder(dimensions=9), "demo")
-    assert all(q.startswith("What does the collection say about") for q in proposed(other))
-    nameless = CorpusIndex.build([Passage("a", "it rains."), Passage("b", "it snows.")], TfidfEmbedder())
-    assert proposed(nameless) == []
-    with TestClient(create_app(demo_index, make_generator("extractive"), api_key=KEY)) as client:
-        assert client.get("/examples").status_code == 401
-
-
-def test_examples_that_nobody_could_ask_are_refused() -> None:
-    given = ServiceSettings("index", examples=("", "x" * 2001, *["fine?"] * 11))
-    with pytest.raises(InputError) as raised:
-        check(given, None, without_key=False)
-    many, empty, long = raised.value.problems
-    assert "at most 12" in many
-    assert "is empty" in empty
-    assert "2001 characters" in long
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b"", "send a JSON object"),
-        (b"[]", "send a JSON object"),
-        (b'"x"', "send a JSON object"),
-        (b"\xff\xfe", "the body is not valid JSON"),
-        (b'{"question": ', "the body is not valid JSON (character 13"),
-        (b'{"question": "a", "\\ud800": 1}', "half of a surrogate pair"),
-        (b'{"question": "a", "radius": 1e999}', "larger than any"),
-        (b'{"question": "a", "question": "b"}', "'question' is given twice"),
-        (b'{"question": "a", "radius": NaN}', "NaN is not a JSON number"),
-        (b'{"question": "a", "pool": 1' + b"0" * 400 + b"}", "larger than any"),
-        (b'{"question": "\\ud800"}', "half of a surrogate pair"),
-        (b'{"question": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested more than 64 levels"),
-    ],
-)
-def test_a_body_is_read_as_strictly_as_a_file(client: TestClient, body: bytes, words: str) -> None:
-    answer = client.post("/select", content=body, headers={"Content-Type": "application/json"})
-    assert (answer.status_code, answer.json()["error"]["kind"]) == (422, "InputError")
-    assert words in answer.json()["error"]["problems"][0]
-    whole = b'\xef\xbb\xbf{"question": "When?", "pool": 3}'
-    assert (
-        client.post("/select", content=whole, headers={"Content-Type": "application/json"}).status_code == 200
-    )
-
-
-def test_large_bodies_are_refused_whatever_their_length_claims(client: TestClient) -> None:
-    large = json.dumps({"question": QUESTION, "pad": "x" * 20_000}).encode()
-    assert client.post("/select", content=large).status_code == 413
-    chunks = (large[k : k + 1000] for k in range(0, len(large), 1000))
-    assert client.post("/select", content=chunks).status_code == 413
+    titles = {f"What does the collection say about {p.title}?" for p in river_index.passages}
+    assert len(proposed(river_index)) == 3
+    assert set(proposed(river_index)) <= titles
 
 
 def test_the_key_is_asked_for_where_the_index_could_be_read(demo_index: CorpusIndex) -> None:
-    app = create_app(demo_index, make_generator("extractive"), api_key=KEY)
-    with TestClient(app) as client:
+    with TestClient(create_app(demo_index, make_generator("extractive"), api_key=KEY)) as client:
         for path in ("/", "/page.js", "/page.css", "/health", "/docs", "/openapi.json"):
             assert client.get(path).status_code == 200
-        body = {"question": QUESTION}
         wrong: list[dict[str, str]] = [{}, {"X-API-Key": KEY[:-1]}, {"Authorization": f"Basic {KEY}"}]
         for headers in wrong:
-            answer = client.post("/select", json=body, headers=headers)
-            assert answer.status_code == 401
-            assert answer.headers["www-authenticate"] == "Bearer"
-            assert client.get("/metrics", headers=headers).status_code == 401
-        right = [{"X-API-Key": KEY}, {"Authorization": f"Bearer {KEY}"}, {"Authorization": f"bearer {KEY}"}]
-        for headers in right:
-            assert client.post("/select", json=body, headers=headers).status_code == 200
+            answer = client.post("/select", json={"question": QUESTION}, headers=headers)
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+            for path in ("/metrics", "/examples", "/v1/models"):
+                assert client.get(path, headers=headers).status_code == 401
+        for headers in ({"X-API-Key": KEY}, {"Authorization": f"bearer {KEY}"}):
+            assert client.post("/select", json={"question": QUESTION}, headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/health", "/metrics", "/nowhere"])
@@ -334,13 +266,9 @@ def test_pages_need_nothing_from_elsewhere(client: TestClient) -> None:
         assert f"</b> {path}</h2>" in reference
 
 
-@pytest.mark.parametrize("model", ["extract", "extractive", "frugal/extract", "frugal/extractive"])
-def test_the_reader_of_spans_has_the_name_of_the_command_line_and_its_own(
-    client: TestClient, model: str
-) -> None:
-    question = "How tall is Skerryvore?"
-    assert client.post("/ask", json={"question": question, "model": model}).status_code == 200
-    chat = {"model": model, "messages": [{"role": "user", "content": question}]}
-    assert client.post("/v1/chat/completions", json=chat).status_code == 200
+def test_the_reader_of_spans_has_the_name_of_the_command_line_and_its_own(client: TestClient) -> None:
+    asked = {"question": "How tall is Skerryvore?"}
+    for model in ("extract", "extractive", "frugal/extract", "frugal/extractive"):
+        assert client.post("/ask", json={**asked, "model": model}).status_code == 200
     listed = [one["id"] for one in client.get("/v1/models").json()["data"]]
     assert listed[:2] == ["extract", "frugal/extract"]
