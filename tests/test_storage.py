@@ -255,44 +255,36 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert os.listdir(folder.parent) == ["index"]
 
 
-def test_without_file_locks_nothing_is_swept_and_a_second_run_is_warned_of(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("system", ["windows", "no locks"])
+def test_where_locks_bind_others_or_are_missing_nothing_is_swept(
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(handle: int, **options: object) -> bool:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr(filelock, "lock_descriptor", fail)
-    (tmp_path / LEFT).touch()
-    write_atomically(tmp_path / "rows", "whole")
-    with replaced_folder(tmp_path / "index"):
-        sweep(tmp_path)
-    assert sorted(os.listdir(tmp_path)) == [LEFT, "index", "rows"]
-    with pytest.warns(RuntimeWarning, match="has no file locks"), locked(tmp_path):
-        pass
-
-
-def test_where_locks_stop_writers_runs_hold_them_and_partial_files_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on Windows: a partial file is written and renamed by its name, which its own lock would stop."""
-    monkeypatch.setattr(storage, "_LOCKS_BIND_OTHERS", True)
+    """On Windows a partial file is written and renamed by its name, which its own lock would stop."""
     taken: list[int] = []
     real = filelock.lock_descriptor
 
     def lock(handle: int, **options: object) -> bool:
+        if system == "no locks":
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         taken.append(handle)
         return real(handle, blocking=False)
 
+    monkeypatch.setattr(storage, "_LOCKS_BIND_OTHERS", system == "windows")
     monkeypatch.setattr(filelock, "lock_descriptor", lock)
     (tmp_path / LEFT).touch()
     write_atomically(tmp_path / "rows", "whole")
     with replaced_folder(tmp_path / "index") as work:
         (work / "content").touch()
+        sweep(tmp_path)
     assert not taken
-    busy = pytest.raises(InputError, match="another run is at work")
-    with locked(tmp_path), busy, locked(tmp_path):
-        pass
-    assert len(taken) == 2
+    if system == "no locks":
+        with pytest.warns(RuntimeWarning, match="has no file locks"), locked(tmp_path):
+            pass
+    else:
+        busy = pytest.raises(InputError, match="another run is at work")
+        with locked(tmp_path), busy, locked(tmp_path):
+            pass
+        assert len(taken) == 2
     assert sorted(os.listdir(tmp_path)) == [LEFT, "index", "rows"]
 
 

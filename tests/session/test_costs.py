@@ -6,7 +6,7 @@ import time
 import pytest
 
 from mio_rag.errors import InputError
-from mio_rag.evaluation.rows import cost_columns, seconds_column
+from mio_rag.evaluation.rows import cost_columns
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.session.budget import Budget, LimitReached, Limits
 from mio_rag.session.costs import Call, Costs, Prices, totals
@@ -84,9 +84,3 @@ def test_models_share_the_limit_and_keep_their_replies_apart() -> None:
     for branch in (first, second):
         with pytest.raises(LimitReached):
             branch.generate("a", prompt, 40)
-
-
-@pytest.mark.parametrize("name", ["total", "solve", "generate"])
-def test_a_part_takes_no_column_of_another(name: str) -> None:
-    with pytest.raises(InputError, match="cannot be named"):
-        seconds_column(name)

@@ -2,14 +2,10 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.contenders import Controlled
-from mio_rag.evaluation.rows import Pipeline
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.budget import Limits
@@ -104,12 +100,3 @@ def test_what_fails_before_the_first_call_has_an_empty_trace() -> None:
 def test_interrupts_are_passed_on(calls: int, kind: type[BaseException], river_index: CorpusIndex) -> None:
     with pytest.raises(kind):
         agent("fixed-4", river_index).attempt(COMPARISON, Failing(calls, kind()), 60)
-
-
-def test_a_trace_that_cannot_be_written_is_no_wrong_answer(
-    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    method = Controlled(agent("fixed-0", river_index), "exact", tmp_path / "nowhere" / "traces.jsonl")
-    pipeline = Pipeline(lambda _: None, ScriptedGenerator(said), 32)
-    with pytest.raises(InputError, match=r"traces.jsonl' could not be written"):
-        list(pipeline.rows([rivers.questions[0]], {"a": [(method, 60)]}))

@@ -101,8 +101,8 @@ def test_a_new_kind_is_checked_and_asked_like_any_other(river_index: CorpusIndex
     assert made.attempt(COMPARISON, ScriptedGenerator(said), 60).check().trace.answer == "the Tiber"
 
 
-@pytest.mark.parametrize("name", ["thinker", "mdp", "fixed-best", "", "a:b", "a@b", "two words", "9", 7])
 @pytest.mark.usefixtures("thinker")
-def test_a_wrong_name_is_refused_at_registration(name: object) -> None:
-    with pytest.raises(InputError, match="controller"):
-        register(Kind(name, make_thinker))  # type: ignore[arg-type]
+def test_a_wrong_name_is_refused_at_registration() -> None:
+    for name in ("thinker", "mdp", "fixed-best", "", "a:b", "a@b", "two words", "9", 7):
+        with pytest.raises(InputError, match="controller"):
+            register(Kind(name, make_thinker))  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,6 @@ from mio_rag.session.search import (
     Searched,
     SearchSettings,
     SearchTask,
-    check_strategies,
     names_of,
     search,
     strategy_prompt,
@@ -44,22 +44,14 @@ def index() -> CorpusIndex:
     return CorpusIndex.build(PASSAGES, TfidfEmbedder(dimensions=5), "italy")
 
 
-def model(
-    hyde: str = "The source is on Mount Falterona.",
-    query2doc: str = "Arno Pisa sea",
-    grounded: str = "- Arno\n- Neptune",
-    variations: str = "1. river of the peninsula\n2) the stream near Pisa",
-) -> Callable[[Prompt], str]:
-    def said(prompt: Prompt) -> str:
-        kinds = {
-            "You write passages": hyde,
-            "You expand": query2doc,
-            "You choose names": grounded,
-            "You rewrite": variations,
-        }
-        return next(reply for opening, reply in kinds.items() if prompt.system.startswith(opening))
-
-    return said
+def model(grounded: str = "- Arno\n- Neptune") -> Callable[[Prompt], str]:
+    kinds = {
+        "You write passages": "The source is on Mount Falterona.",
+        "You expand": "Arno Pisa sea",
+        "You choose names": grounded,
+        "You rewrite": "1. river of the peninsula\n2) the stream near Pisa",
+    }
+    return lambda prompt: next(reply for opening, reply in kinds.items() if prompt.system.startswith(opening))
 
 
 def found(index: CorpusIndex, names: list[str], said: Callable[[Prompt], str] | None = None) -> Searched:
@@ -89,35 +81,22 @@ def test_each_strategy_searches_for_what_it_says(index: CorpusIndex) -> None:
 
 
 def test_names_that_were_not_given_are_dropped_and_counted(index: CorpusIndex) -> None:
-    one = found(index, ["grounded"], model(grounded="Arno\n* Neptune\nMount Olympus\nFlorence")).tried[0]
-    assert one.found.dropped == 2
+    one = found(index, ["grounded"], model("Arno\n* Neptune\nMount Olympus\nFlorence")).tried[0]
+    assert (one.found.dropped, one.found.queries) == (2, (f"{QUESTION.text} Arno",))
     assert "2 names" in one.found.note
-    assert one.found.queries == (f"{QUESTION.text} Arno",)
-    nothing = found(index, ["raw", "grounded"], model(grounded="Neptune")).tried[1]
-    assert nothing.found.rows == ()
-    assert nothing.found.dropped == 1
+    nothing = found(index, ["raw", "grounded"], model("Neptune")).tried[1]
+    assert (nothing.found.rows, nothing.found.dropped) == ((), 1)
+    asked, generator = Question("q", "what is the longest one?"), ScriptedGenerator(model())
+    tried = search(asked, Retriever(index, pool=4), generator, ["raw", "grounded"]).tried[1]
+    assert "no name" in tried.found.note
+    assert (tried.amount.lm_calls, len(generator.prompts)) == (0, 0)
 
 
 def test_names_and_neighbours_are_those_of_the_index(index: CorpusIndex) -> None:
-    grounds = names_of(index).grounds("Which river flows through Florence?")
-    assert grounds.entities == ("Florence",)
-    assert set(grounds.neighbours) == {"Arno", "Dante Alighieri"}
-    assert names_of(index).grounds("which river flows through florence").entities == ("Florence",)
-    assert names_of(index).mentioned("which river flows through florence") == ("Florence",)
-    assert names_of(index) is names_of(index)
-    assert Grounds(("Florence",), ("Dante Alighieri",)).kept(["dante", "Dan", ""]) == (
-        ("Dante Alighieri",),
-        2,
-    )
-
-
-def test_without_names_the_model_is_not_asked(index: CorpusIndex) -> None:
-    generator = ScriptedGenerator(model())
-    asked = Question("q", "what is the longest one?")
-    tried = search(asked, Retriever(index, pool=4), generator, ["raw", "grounded"]).tried[1]
-    assert "no name" in tried.found.note
-    assert tried.amount.lm_calls == 0
-    assert not generator.prompts
+    grounds = names_of(index).grounds("which river flows through florence")
+    assert (grounds.entities, set(grounds.neighbours)) == (("Florence",), {"Arno", "Dante Alighieri"})
+    kept = Grounds(("Florence",), ("Dante Alighieri",)).kept(["dante", "Dan", ""])
+    assert kept == (("Dante Alighieri",), 2)
 
 
 def test_merging_is_weighted_reciprocal_rank_fusion(index: CorpusIndex) -> None:
@@ -203,50 +182,41 @@ def test_a_late_strategy_is_left_out_and_charged_all_that_it_may_take(index: Cor
 
 
 def test_strategies_run_side_by_side_and_no_more_than_allowed(index: CorpusIndex) -> None:
-    at_once, most, lock = 0, 0, threading.Lock()
+    at_once, lock = [0], threading.Lock()
 
     def counting(prompt: Prompt) -> str:
-        nonlocal at_once, most
         with lock:
-            at_once += 1
-            most = max(most, at_once)
+            at_once.append(at_once[-1] + 1)
         time.sleep(0.05)
         with lock:
-            at_once -= 1
+            at_once.append(at_once[-1] - 1)
         return model()(prompt)
 
-    seen = []
-    for concurrency in (1, 4):
-        most = 0
-        how = SearchSettings(concurrency=concurrency)
-        names = ["hyde", "query2doc", "multi-query"]
+    for concurrency, most in ((1, {1}), (4, {2, 3, 4})):
+        at_once[:] = [0]
         generator = ScriptedGenerator(counting)
-        branch = Budget(generator, Limits()).branch()
+        branch, how = Budget(generator, Limits()).branch(), SearchSettings(concurrency=concurrency)
+        names = ["hyde", "query2doc", "multi-query"]
         search(QUESTION, Retriever(index, pool=4), generator, names, how, branch=branch)
-        costs = branch.costs
-        seen.append(most)
-    assert seen[0] == 1
-    assert 2 <= seen[1] <= 4
+        assert max(at_once) in most
     # The time in which strategies ran is theirs, and not that of the search once more.
-    assert costs.by_part()["search"].seconds < 0.2 * costs.total().seconds
+    assert branch.costs.by_part()["search"].seconds < 0.2 * branch.costs.total().seconds
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_asked(index: CorpusIndex) -> None:
-    retriever = Retriever(index, pool=4)
-    with pytest.raises(InputError, match=r"hyde, multi-query.*need a language model"):
-        search(QUESTION, retriever, None, ["raw", "hyde", "multi-query"])
-    with pytest.raises(InputError, match="'bm26' is unknown"):
-        search(QUESTION, retriever, None, ["bm26"])
-    with pytest.raises(InputError, match="'raw' is given twice"):
-        search(QUESTION, retriever, None, ["raw", "raw"])
-    with pytest.raises(InputError, match="no strategy is given"):
-        search(QUESTION, retriever, None, [])
-    with pytest.raises(InputError, match="weight of 'raw'"):
-        search(QUESTION, retriever, None, ["raw"], weights={"raw": 0.0})
-    with pytest.raises(InputError) as caught:
-        SearchSettings(concurrency=0, deadline_seconds=-1.0)
-    assert len(caught.value.problems) == 2
+@pytest.mark.parametrize(
+    ("names", "more", "wrong"),
+    [
+        (["raw", "hyde", "multi-query"], {}, r"hyde, multi-query.*need a language model"),
+        (["bm26"], {}, "'bm26' is unknown"),
+        (["raw", "raw"], {}, "'raw' is given twice"),
+        ([], {}, "no strategy is given"),
+        (["raw"], {"weights": {"raw": 0.0}}, "weight of 'raw'"),
+        (["grounded"], {}, "grounded: this strategy needs an index with evidence links"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_asked(
+    index: CorpusIndex, names: list[str], more: dict[str, Any], wrong: str
+) -> None:
     unlinked = CorpusIndex(index.passages, index.embedder, index.name, index._dense, index._bm25, links=None)
-    with pytest.raises(InputError, match="grounded: this strategy needs an index with evidence links"):
-        search(QUESTION, Retriever(unlinked, pool=4), ScriptedGenerator(model()), ["grounded"])
-    assert check_strategies(["all"]) == STRATEGIES
+    with pytest.raises(InputError, match=wrong):
+        search(QUESTION, Retriever(unlinked, pool=4, link_hops=0), None, names, **more)

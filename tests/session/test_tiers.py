@@ -19,16 +19,8 @@ from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Limits
 from mio_rag.session.loop import Session
-from mio_rag.session.tiers import (
-    Tier,
-    check_tiers,
-    cut_off,
-    keep_sentences,
-    keep_whole,
-    read_tiers,
-)
+from mio_rag.session.tiers import COMPRESSORS, Tier, check_tiers, read_tiers
 from mio_rag.session.trace import Trace
-from mio_rag.testing import check_controller
 from mio_rag.types import Passage, Question
 
 SMALL = (
@@ -60,47 +52,31 @@ def at(session: Session, place: int, below: float) -> Session:
     return dataclasses.replace(session, deciders=(plan, changed))
 
 
-def test_tiers_from_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "tiers.toml"
-    common = 'depth = 9\ncontext = 90\nnew_tokens = 8\nunit = "tokens"\ncompress = "none"\n'
-    first = f'[[tier]]\nname = "a"\ntoken_price = 0.01\n{common}'
-    second = f'[[tier]]\nname = "b"\ntoken_price = 0.001\n{common}'
-    file.write_text(first + second)
-    expected = Tier(
-        name="a", depth=9, context=90, new_tokens=8, unit="tokens", compress="none", token_price=0.01
-    )
-    assert read_tiers(file) == (expected, expected.replace(name="b", token_price=0.001))
-    file.write_text(second + first)
-    with pytest.raises(InputError, match=r"cheaper in token_price \(0.01 after 0.001\)"):
-        read_tiers(file)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "there are no tiers"),
-        ('[[tier]]\nname = "a"\ndepth = 1', r"tier\[0\].context is missing"),
-        ('[[tier]]\nname = "a b"\ndepth = 0\ncontext = 5.5\nnew_tokens = true', "name must be letters"),
-    ],
-)
-def test_files_that_hold_no_tiers(text: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "tiers.toml").write_text(text)
-    with pytest.raises(InputError, match=said):
-        read_tiers(tmp_path / "tiers.toml")
-
-
-def test_tiers_are_ordered_by_cost() -> None:
+def test_tiers_are_read_from_a_file_and_ordered_by_cost(tmp_path: Path) -> None:
     easy, medium, hard = SMALL
-    with pytest.raises(
-        InputError, match=r"'easy' stands behind 'medium' and is cheaper in depth \(1 after 2\)"
+    priced = medium.replace(unit="tokens", token_price=0.01)
+    cheaper = priced.replace(name="cheaper", token_price=0.001)
+    for tiers, wrong in (
+        ((medium, easy, hard), r"'easy' stands behind 'medium' and is cheaper in depth \(1 after 2\)"),
+        ((easy, easy.replace(name="x")), "'x' stands behind 'easy' and costs the same"),
+        ((easy, hard.replace(name="easy")), "tier 'easy' is there twice"),
+        ((easy, medium.replace(unit="tokens")), "counts in tokens, not in characters"),
+        ((cheaper, priced), r"cheaper in token_price \(0.01 after 0.001\)"),
+        ((), "there are no tiers"),
     ):
-        check_tiers((medium, easy, hard))
-    with pytest.raises(InputError, match="'x' stands behind 'easy' and costs the same"):
-        check_tiers((easy, easy.replace(name="x")))
-    with pytest.raises(InputError, match="tier 'easy' is there twice"):
-        check_tiers((easy, hard.replace(name="easy")))
-    with pytest.raises(InputError, match="counts in tokens, not in characters"):
-        check_tiers((easy, medium.replace(unit="tokens")))
+        with pytest.raises(InputError, match=wrong):
+            check_tiers(tiers)
+    common = 'depth = 2\ncontext = 140\nnew_tokens = 16\nunit = "tokens"\ncompress = "none"\n'
+    file = tmp_path / "tiers.toml"
+    file.write_text(
+        f'[[tier]]\nname = "medium"\ntoken_price = 0.01\n{common}'
+        f'[[tier]]\nname = "cheaper"\ntoken_price = 0.001\n{common}'
+    )
+    assert read_tiers(file) == (priced, cheaper)
+    file.write_text('[[tier]]\nname = "a b"\ndepth = 1')
+    with pytest.raises(InputError, match="name must be letters") as raised:
+        read_tiers(file)
+    assert any("context is missing" in problem for problem in raised.value.problems)
 
 
 PASSAGES = (
@@ -113,6 +89,14 @@ def vectors(texts: list[str]) -> np.ndarray:
     """Nearness to the question by hand: the longer river first, then the hills."""
     order = {"The Tiber is longer than that.": 3, "It rises in the hills.": 2}
     return np.array([[order.get(text.strip(), 0)] for text in texts], dtype=np.float32)
+
+
+def size(texts: Any) -> list[int]:
+    return [len(text) for text in texts]
+
+
+QUERY: Any = np.ones(1, dtype=np.float32)
+ENCODE: Any = vectors
 
 
 @pytest.mark.parametrize(
@@ -128,47 +112,34 @@ def vectors(texts: list[str]) -> np.ndarray:
     ],
 )
 def test_sentences_nearest_to_the_question_stay(room: int, kept: list[str]) -> None:
-    query = np.ones(1, dtype=np.float32)
-    made = keep_sentences(PASSAGES, query, room, lambda texts: list(map(len, texts)), vectors)  # type: ignore[arg-type]
-    assert made == kept
+    assert COMPRESSORS["sentences"](PASSAGES, QUERY, room, size, ENCODE) == kept
 
 
 def test_whole_passages_as_long_as_they_fit() -> None:
-    def size(texts: object) -> list[int]:
-        return [len(text) for text in texts]  # type: ignore[attr-defined]
-
-    query = np.ones(1, dtype=np.float32)
     takes = len("\n\nArno\n" + PASSAGES[0].text)
-    assert keep_whole(PASSAGES, query, takes, size, vectors) == [PASSAGES[0].text, ""]  # type: ignore[arg-type]
-    assert keep_whole(PASSAGES, query, takes - 1, size, vectors) == ["", PASSAGES[1].text]  # type: ignore[arg-type]
-    assert keep_whole(PASSAGES, query, 20, size, vectors) == cut_off(PASSAGES, 20, size)  # type: ignore[arg-type]
-    assert cut_off(PASSAGES, 20, size) == [PASSAGES[0].text[:13], ""]
+    for room, kept in (
+        (takes, [PASSAGES[0].text, ""]),
+        (takes - 1, ["", PASSAGES[1].text]),
+        (20, [PASSAGES[0].text[:13], ""]),
+    ):
+        assert COMPRESSORS["none"](PASSAGES, QUERY, room, size, ENCODE) == kept
 
 
 def test_a_tier_reads_no_more_than_it_may(rivers: Dataset, river_index: CorpusIndex) -> None:
     for question in rivers.questions:
         for tier in SMALL:
             reader = ScriptedGenerator(lambda prompt: "the Tiber")
-            found = make_controller(f"tier:{tier.name}", setup_of(river_index)).attempt(
-                question, reader, 10_000
-            )
-            assert found.error is None
-            assert isinstance(found.trace, Trace)
+            session = make_controller(f"tier:{tier.name}", setup_of(river_index))
+            found = session.attempt(question, reader, 10_000).check()
             assert found.selection is not None
             block = render_context(found.selection.passages)
             assert 0 < len(block) <= tier.context + 2  # no separator stands before the first
             assert len(found.selection.chosen) <= tier.depth
-            assert found.trace.about["tier"] == tier.name
-            assert found.trace.columns()["tier"] == tier.name
+            assert found.trace.about["tier"] == found.trace.columns()["tier"] == tier.name
             (prompt,) = reader.prompts
             assert prompt.passages == found.selection.passages
-            assert {c.part for c in found.costs.calls} == {
-                "retrieve",
-                "decide",
-                "compress",
-                "select",
-                "answer",
-            }
+            parts = {"retrieve", "decide", "compress", "select", "answer"}
+            assert {c.part for c in found.costs.calls} == parts
 
 
 def test_a_tier_may_read_the_sentences_that_a_program_chooses(
@@ -178,56 +149,37 @@ def test_a_tier_may_read_the_sentences_that_a_program_chooses(
         Tier(name=str(n), depth=4, context=n, new_tokens=8, unit="tokens", compress="program")
         for n in (9, 20, 200)
     )
+    wholes = [p.text for p in river_index.passages]
     for question in rivers.questions:
         read = []
         for tier in tiers:
-            found = make_controller(f"tier:{tier.name}", setup_of(river_index, tiers)).attempt(
-                question, ScriptedGenerator(lambda prompt: "x"), 10_000
-            )
+            session = make_controller(f"tier:{tier.name}", setup_of(river_index, tiers))
+            found = session.attempt(question, ScriptedGenerator(lambda prompt: "x"), 10_000)
             assert found.selection is not None
-            block = RegexCounter().count([render_context(found.selection.passages)])[0]
-            assert 0 < block <= tier.context
-            wholes = [p.text for p in river_index.passages]
+            read += RegexCounter().count([render_context(found.selection.passages)])
+            assert 0 < read[-1] <= tier.context
             assert all(any(p.text in whole for whole in wholes) for p in found.selection.passages)
-            read.append(block)
         assert read == sorted(read)
     about_passages = dataclasses.replace(setup_of(river_index, tiers), selector=Selector(max_passages=2))
     with pytest.raises(InputError, match="excludes max_passages"):
         make_controller("tier:9", about_passages)
 
 
-@pytest.mark.parametrize("name", ["tier:hard", "random-tier"])
-def test_promises(name: str) -> None:
-    def made(setup: Setup) -> Session:
-        control = setup.settings.replace(kinds=KINDS)
-        found = make_controller(name, dataclasses.replace(setup, settings=control))
-        assert isinstance(found, Session)
-        return found
-
-    check_controller(made, name=name, questions=2, budgets=(40, 200))
-
-
 def test_a_tier_with_a_price_is_the_program(rivers: Dataset, river_index: CorpusIndex) -> None:
-    tiers = (
-        Tier(
-            name="dear", depth=6, context=200, new_tokens=8, unit="tokens", compress="none", token_price=0.05
-        ),
-        Tier(
-            name="cheap", depth=6, context=200, new_tokens=8, unit="tokens", compress="none", token_price=0.0
-        ),
+    dear = Tier(
+        name="dear", depth=6, context=200, new_tokens=8, unit="tokens", compress="none", token_price=0.05
     )
-    setup = setup_of(river_index, tiers)
-    reader = ScriptedGenerator(lambda prompt: "x")
-    used = {}
+    tiers, question = (dear, dear.replace(name="cheap", token_price=0.0)), rivers.questions[2]
+    setup, reader, used = setup_of(river_index, tiers), ScriptedGenerator(lambda prompt: "x"), []
+    assert setup.retriever is not None
     for tier in tiers:
-        found = make_controller(f"tier:{tier.name}", setup).attempt(rivers.questions[2], reader, 1000)
+        found = make_controller(f"tier:{tier.name}", setup).attempt(question, reader, 1000)
         assert found.selection is not None
         expected = setup.selector.replace(token_price=tier.token_price)
-        assert setup.retriever is not None
-        pool = setup.retriever.retrieve(rivers.questions[2].text)
+        pool = setup.retriever.retrieve(question.text)
         assert found.selection.ids == expected.select(pool, 200, reader).ids
-        used[tier.name] = found.selection.tokens_used
-    assert used["dear"] < used["cheap"]
+        used.append(found.selection.tokens_used)
+    assert used[0] < used[1]
 
 
 @pytest.mark.parametrize("priced", [{}, {"unit": "tokens", "token_price": 0.0}])
@@ -246,7 +198,6 @@ def test_a_weak_search_reads_more_but_not_at_the_dearest_tier(
     for below in (-1.0, 1.1):
         for place in (0, 1):
             found = at(base, place, below).attempt(question, reader, 1000)
-            assert isinstance(found.trace, Trace)
             assert found.selection is not None
             corrected = found.trace.about["corrected"]
             assert ("more since the search was weak" in found.trace.explain()) == corrected
