@@ -2,14 +2,13 @@
 
 The page opens offline: scripts, styles and data are inside it, and its content security policy forbids any
 request. Question and passage text is untrusted: Python escapes what it writes as HTML, the browser gets the
-rest as JSON and inserts it as text. Details of each question are one JSON line, parsed only when the question
-is opened, so that thousands of rows load quickly.
+rest as JSON and inserts it as text. Details of a question are a JSON line, parsed when it is opened.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from string import Template
 from typing import Any
@@ -65,12 +64,13 @@ def render_report(
     plotly = require("plotly", "evaluation", "the HTML report")
     report = _Report(*(plain(part) for part in (rows, summary, comparisons, run)))
     details, passages = _details_and_passages(report.rows)
+    explained = [(m.label, m.meaning) for m in report.measures if m.page is not None]
     return Template(_asset("template.html")).substitute(
         title=escape(f"mio-rag report: {report.dataset}"),
         heading=escape(report.heading()),
         style=_asset("style.html"),
         plotly=plotly.offline.get_plotlyjs(),
-        facts=_facts(report),
+        facts="".join(f"<div>{_defined(*fact)}</div>" for fact in _facts(report)),
         headlines="".join(f"<li>{escape(sentence)}</li>" for sentence in _headlines(report)),
         key="".join(
             f'<button type="button" class="chip" aria-pressed="true" data-method="{place}">'
@@ -81,18 +81,21 @@ def render_report(
         sets=_set_table(report),
         comparisons=_comparison_table(report),
         certificates=_certificate_table(report),
-        measures="".join(
-            f"<dt>{escape(m.label)}</dt><dd>{escape(m.meaning)}</dd>"
-            for m in report.measures
-            if m.page is not None
+        measures="".join(_defined(*pair) for pair in explained),
+        reproduce="".join(
+            f"<tr><th scope='row'>{escape(name)}</th><td>{escape(flat(value))}</td></tr>"
+            for name, value in _settings(report.run)
         ),
-        reproduce=_reproduce(report.run),
         data=script_json(_page_data(report)),
         details="\n".join(map(script_json, details)),
         passages="\n".join(map(script_json, passages)),
         script=_asset("script.html"),
         scroll=_asset("scroll.html"),
     )
+
+
+def _defined(term: str, meaning: Any) -> str:
+    return f"<dt>{escape(term)}</dt><dd>{escape(meaning)}</dd>"
 
 
 def _asset(name: str) -> str:
@@ -196,36 +199,26 @@ class _Report:
         return f'<span class="dot" {style} aria-hidden="true"></span>{escape(method)}'
 
 
-def _facts(report: _Report) -> str:
+def _facts(report: _Report) -> list[tuple[str, Any]]:
     run = report.run
     facts = {
-        "Data set": run.get("dataset"), "Questions": report.questions, "Passages": run.get("passages"),
+        "Data set": run.get("dataset"), "Questions": number(report.questions, "count"),
+        "Passages": number(run["passages"], "count") if run.get("passages") is not None else None,
         "Generator": run.get("generator") or "none (retrieval only)", "Embedder": run.get("embedder"),
         "Pool": run.get("pool"), "Mode": run.get("mode"), "Baseline": report.baseline,
         "Seed": run.get("seed"),
     }  # fmt: skip
-    shown = {
-        name: number(v, "count") if isinstance(v, int) and name != "Seed" else v for name, v in facts.items()
-    }
-    return "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
-        for name, value in shown.items()
-        if value is not None
-    )
+    return [(name, value) for name, value in facts.items() if value is not None]
 
 
-def _reproduce(run: Record) -> str:
-    """Return everything that is needed to run it again, flattened to names and values."""
-    lines: list[tuple[str, Any]] = []
+def _settings(run: Record) -> Iterator[tuple[str, Any]]:
+    """Yield everything that is needed to run it again, flattened to names and values."""
     for name in _RUN_KEYS:
         value = run.get(name)
         if isinstance(value, dict):
-            lines += [(f"{name}: {key}", item) for key, item in value.items()]
+            yield from ((f"{name}: {key}", item) for key, item in value.items())
         elif value is not None:
-            lines.append((name.replace("_", " "), value))
-    return "".join(
-        f"<tr><th scope='row'>{escape(name)}</th><td>{escape(flat(value))}</td></tr>" for name, value in lines
-    )
+            yield name.replace("_", " "), value
 
 
 # Headlines --------------------------------------------------------------------------------------------------
@@ -244,7 +237,7 @@ def _headlines(report: _Report) -> list[str]:
 
 def _best(report: _Report) -> str:
     """Return the best setting, and what may be said of its difference from the baseline."""
-    measure = report.primary
+    measure, name = report.primary, report.baseline_name
     if measure is None:
         return "No quality measure is defined for this run, so methods are not ranked."
     means = report.means[measure.name]
@@ -257,14 +250,14 @@ def _best(report: _Report) -> str:
     at = "without a budget" if budget is None else f"at a budget of {number(budget, 'count')} tokens"
     label = measure.label[0].lower() + measure.label[1:]
     first = f"Highest mean {label}: {method} {at}, {number(means[best])}{interval}{tie}."
+    comparison = report.paired.get((best, measure.name))
     if len(report.methods) < 2:
         return f"{first} Only one method was run, so there is nothing to compare it with."
     if method == report.baseline:
         return f"{first} That is the baseline itself."
-    comparison = report.paired.get((best, measure.name))
     if comparison is None:
         return f"{first} Its difference from a baseline was not tested."
-    name, found, q = report.baseline_name, _verdict(comparison), comparison.get("q_value")
+    found, q = _verdict(comparison), comparison.get("q_value")
     difference = number(comparison.get("difference"), signed=True)
     numbers = f"{difference}, 95 % interval {between(comparison, signed=True)}"
     if found == "none":
@@ -329,13 +322,15 @@ def _failures(report: _Report) -> str:
 # Tables -----------------------------------------------------------------------------------------------------
 
 
-def _table(name: str, caption: str, columns: Sequence[tuple[str, str]], lines: Sequence[str]) -> str:
-    """Return a sortable table; `columns` are labels and CSS classes, `lines` the inner HTML of each row."""
+def _table(
+    name: str, caption: str, columns: Sequence[tuple[str, str]], lines: Sequence[Sequence[str]]
+) -> str:
+    """Return a sortable table; `columns` are labels and CSS classes, `lines` the cells of each row."""
     heads = "".join(
         f'<th scope="col" class="{kind}"><button type="button">{escape(label)}</button></th>'
         for label, kind in columns
     )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    body = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
         f'<table id="{name}" class="sortable">'
@@ -359,27 +354,24 @@ def _method(report: _Report, method: str) -> str:
 
 def _mean_cell(found: Record | None, measure: Measure, kind: str = "num") -> str:
     """Return a cell with a mean and its interval."""
-    mean = None if found is None else found.get("mean")
-    shown = number(mean, measure.kind)
-    if found is not None and mean is not None:
-        shown += f"<small>{between(found, measure.kind)}</small>"
-    return _cell(shown, mean, kind)
+    if found is None or found.get("mean") is None:
+        return _cell(number(None), None, kind)
+    mean = found["mean"]
+    return _cell(f"{number(mean, measure.kind)}<small>{between(found, measure.kind)}</small>", mean, kind)
 
 
 def _summary_table(report: _Report) -> str:
     """Method by budget."""
     if not report.summary:
         return '<p class="empty">No summary was given.</p>'
-    kinds = {measure.name: _measure_class(report, measure) for measure in report.measures}
-    columns = [("Budget", "num"), ("Method", "name"), *((m.label, kinds[m.name]) for m in report.measures)]
+    kinds = [(measure, _measure_class(report, measure)) for measure in report.measures]
+    columns = [("Budget", "num"), ("Method", "name"), *((one.label, kind) for one, kind in kinds)]
     lines = []
     for key in sorted(report.points, key=lambda key: (report.budgets.index(key[1]), report.place[key[0]])):
         record, failed = report.points[key], report.points[key].get("failed") or 0
-        cells = [_count(key[1]), _method(report, key[0])]
-        cells += [_mean_cell(record.get(one.name), one, kinds[one.name]) for one in report.measures]
-        cells.append(_count(record.get("n")))
-        cells.append(_count(failed, "num warn" if failed else "num"))
-        lines.append("".join(cells))
+        means = [_mean_cell(record.get(one.name), one, kind) for one, kind in kinds]
+        counts = [_count(record.get("n")), _count(failed, "num warn" if failed else "num")]
+        lines.append([_count(key[1]), _method(report, key[0]), *means, *counts])
     caption = "Mean and 95 % interval by method and budget"
     return _table("summary-table", caption, [*columns, ("n", "num"), ("Failed", "num")], lines)
 
@@ -403,12 +395,14 @@ def _set_table(report: _Report) -> str:
     columns = [("Set", "name"), ("Budget", "num"), ("Method", "name"), ("n", "num")]
     columns += [(measure.label, "num") for measure in shown]
     names = list(dict.fromkeys(entry["dataset"] for entry in entries))
-    lines = []
-    for entry in entries:
-        cells = [_cell(escape(entry["dataset"]), names.index(entry["dataset"]), "name")]
-        cells += [_count(entry["budget_tokens"]), _method(report, entry["method"]), _count(entry["n"])]
-        cells += [_mean_cell(entry.get(measure.name), measure) for measure in shown]
-        lines.append("".join(cells))
+    lines = [
+        [
+            _cell(escape(entry["dataset"]), names.index(entry["dataset"]), "name"),
+            *(_count(entry["budget_tokens"]), _method(report, entry["method"]), _count(entry["n"])),
+            *(_mean_cell(entry.get(measure.name), measure) for measure in shown),
+        ]
+        for entry in entries
+    ]
     table = _table("set-table", "Mean and 95 % interval by question set", columns, lines)
     return f"<h3>By question set</h3>{table}"
 
@@ -423,18 +417,13 @@ def _comparison_table(report: _Report) -> str:
     for c in report.comparisons:
         measure, verdict = _measure_of(c["measure"]), _VERDICTS[_verdict(c)]
         difference, p, q = c.get("difference"), c.get("p_value"), c.get("q_value")
-        cells = (
-            _cell(escape(measure.label), measure.label, "name"),
-            _count(c.get("budget_tokens")),
-            _method(report, c["method"]),
-            _count(c.get("n")),
+        lines.append([
+            _cell(escape(measure.label), measure.label, "name"), _count(c.get("budget_tokens")),
+            _method(report, c["method"]), _count(c.get("n")),
             _cell(number(difference, measure.kind, signed=True), difference),
             _cell(between(c, measure.kind, signed=True) or "–", c.get("low")),
-            _cell(p_value(p), p),
-            _cell(p_value(q), q),
-            _cell(verdict, verdict, "name"),
-        )
-        lines.append("".join(cells))
+            _cell(p_value(p), p), _cell(p_value(q), q), _cell(verdict, verdict, "name"),
+        ])  # fmt: skip
     caption = f"Paired differences from {report.baseline_name}"
     return _table("comparison-table", caption, [*columns, ("Reading", "name")], lines)
 
@@ -464,17 +453,20 @@ def _certificate_table(report: _Report) -> str:
         counts = Counter(map(_proof, rows))
         strip = "".join(f'<i class="s-{n}" style="flex:{counts[n]}"></i>' for n in seen if counts[n])
         gaps = [row["gap"] for row in rows if _proof(row) == "bounded"]
-        median, largest = (float(np.median(gaps)), max(gaps)) if gaps else (None, None)
         seconds = [row["solve_seconds"] for row in rows if row.get("solve_seconds") is not None]
-        spent = float(np.median(seconds)) if seconds else None
-        cells = [_method(report, method), _count(len(rows))]
-        share = counts["optimal"] / len(rows)
-        cells.append(_cell(f'<span class="strip" aria-hidden="true">{strip}</span>', share, "name"))
-        cells += [_cell(number(counts[n], "count") if counts[n] else "·", counts[n]) for n in seen]
-        cells += [_cell(percent(median), median), _cell(percent(largest), largest)]
-        cells.append(_cell(number(spent, "seconds"), spent))
-        lines.append("".join(cells))
+        median, largest, share = _median(gaps), max(gaps, default=None), counts["optimal"] / len(rows)
+        lines.append([
+            _method(report, method), _count(len(rows)),
+            _cell(f'<span class="strip" aria-hidden="true">{strip}</span>', share, "name"),
+            *(_cell(number(counts[n], "count") if counts[n] else "·", counts[n]) for n in seen),
+            _cell(percent(median), median), _cell(percent(largest), largest),
+            _cell(number(_median(seconds), "seconds"), _median(seconds)),
+        ])  # fmt: skip
     return _table("certificate-table", "Certificates by method, all budgets together", columns, lines)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None
 
 
 # Data for the page's script ---------------------------------------------------------------------------------
