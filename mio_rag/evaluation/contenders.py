@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,15 +93,11 @@ class Allocated(Selecting):
         laid: list[tuple[Task, Pool, int]] = []
         for question in questions if budgets else ():
             one = task(question)
-            try:
+            with suppress(MioRagError):  # reported where the question is taken
                 laid.append((one, one.pool(Costs()), max(1, one.allowed(most))))
-            except MioRagError:  # reported where the question is taken
-                continue
-        if not laid:
-            return
-        assert laid[0][0].retriever is not None
-        for budget in budgets:
+        for budget in budgets if laid else ():
             began = time.perf_counter()
+            assert laid[0][0].retriever is not None
             found = allocate(
                 [pool for _, pool, _ in laid],
                 budget * len(questions),
@@ -114,13 +111,7 @@ class Allocated(Selecting):
 
     def chosen(self, task: Task, pool: Pool, budget_tokens: int) -> Selection:
         """Return the share of a question that `prepare` has seen."""
-        choice = self._choices.get((budget_tokens, task.question.id))
-        if choice is None:
-            raise InputError(
-                f"method '{self.name}' was not prepared for question '{task.question.id}' at "
-                f"{budget_tokens} tokens: call prepare with all questions first"
-            )
-        return concluded(choice)
+        return concluded(self._choices[budget_tokens, task.question.id])
 
     def take(self, task: Task, budget_tokens: int) -> Taken:
         """Return the share of a question; its part of the allocation's seconds counts as selection."""
@@ -237,9 +228,7 @@ def make_contenders(
         if name in named:
             return Selecting(make_methods([name], (setup if name == FITTING else whole).selector)[0])
         controller = make_controller(name, whole)
-        if (
-            take_up := getattr(controller, "take_up", None)
-        ) is not None:  # its price depends on what was spent
+        if take_up := getattr(controller, "take_up", None):  # its price depends on what was spent
             spent = [r for r in kept if r["method"] == name and not r["error"]]
             take_up([int(r["prompt_tokens"]) + int(r["completion_tokens"]) for r in spent])
         return Controlled(controller, setup.selector.solver, traces)

@@ -11,8 +11,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy  # loads scipy.stats, which takes a second, on first use
@@ -92,14 +91,14 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
     for (method, budget), group in _groups(rows).items():
         ranked = all(row.get("solver") in RANKING_SOLVERS for row in group)
         selected = [row for row in group if row.get("status") or row.get("error")]  # agents may read nothing
-        proven = [row for row in selected if row.get("status") == "optimal"]
+        proven = sum(row.get("status") == "optimal" for row in selected)
         unknown = ranked or not any(row.get("status") for row in group)
         entry: dict[str, Any] = {
             "method": method,
             "budget_tokens": budget,
             "n": len(group),
             "failed": sum(bool(row.get("error")) for row in group),
-            "optimal_share": None if unknown else len(proven) / len(selected),
+            "optimal_share": None if unknown else proven / len(selected),
         }
         for name in (measure.name for measure in measures() if measure.of != "run"):
             values = [float(row[name]) for row in group if row.get(name) is not None]
@@ -107,9 +106,11 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
                 entry[name] = mean_interval(values, seed)
         asked = [row for row in group if right(row) is not None]
         if any(row.get("prompt_tokens") for row in asked):
-            tokens = [(row.get("prompt_tokens") or 0) + (row.get("completion_tokens") or 0) for row in asked]
+            tokens = [
+                float((row.get("prompt_tokens") or 0) + (row.get("completion_tokens") or 0)) for row in asked
+            ]
             correct = [float(right(row) or 0.0) for row in asked]
-            entry["tokens_per_correct"] = ratio_interval(list(map(float, tokens)), correct, seed)
+            entry["tokens_per_correct"] = ratio_interval(tokens, correct, seed)
         entries.append(entry)
     return entries
 
@@ -141,14 +142,11 @@ def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any
         for name in names:
             if key[0] in PARTED and evidence is not None and name == evidence.name:
                 continue
-            found = {
-                row["question_id"]: float(row[name])
-                for row in group
-                if row.get(name) is not None
-                and not (name == reading and (*key, row["question_id"]) in unread)
-            }
-            if found:
-                values[key][name] = found
+            known = [row for row in group if row.get(name) is not None]
+            if name == reading:
+                known = [row for row in known if (*key, row["question_id"]) not in unread]
+            if known:
+                values[key][name] = {row["question_id"]: float(row[name]) for row in known}
     return compare(values, baseline, seed)
 
 
@@ -218,10 +216,12 @@ def _sign_flip(difference: FloatArray, seed: int) -> float:
 # The first table of a run -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of the first table: its title, in lines; its cells; and 1 or -1 where a cell is clearly better
-    or worse than the baseline."""
+class Column(NamedTuple):
+    """A column of the first table.
+
+    title: in lines.
+    signs: 1 or -1 where a cell is clearly better or worse than the baseline.
+    """
 
     title: str
     cells: tuple[str, ...]
@@ -255,36 +255,32 @@ def lead_table(summary: Rows, comparisons: Rows, baseline: str | None) -> list[C
     if len({entry["budget_tokens"] for entry in summary}) > 1:
         columns.append(Column("budget", tuple(f"{entry['budget_tokens']}" for entry in summary)))
 
-    def means(measure: str, form: str, scale: float) -> tuple[str, ...]:
-        return tuple(
-            form.format(scale * entry[measure]["mean"]) if entry.get(measure) else _NONE for entry in summary
-        )
-
-    def difference(title: str, measure: str, form: str, scale: float) -> Column:
+    def add(measure: str, title: str, form: str, scale: float, against: str, signed: str, sign: int) -> None:
+        means = (form.format(scale * one[measure]["mean"]) if one.get(measure) else _NONE for one in summary)
+        columns.append(Column(title, tuple(means)))
         cells, signs = [], []
-        for entry in summary:
+        for entry in summary if rivals else ():
+            cell, clear = "baseline" if entry["method"] == baseline else _NONE, 0
             one = found.get((entry["method"], entry["budget_tokens"], measure))
-            cell, sign = ("baseline" if entry["method"] == baseline else _NONE), 0
             if one is not None:
-                ends = sorted(scale * one[end] for end in ("low", "high"))
-                shown = (_signless(form, value) for value in (scale * one["difference"], *ends))
+                ends = sorted(sign * scale * one[end] for end in ("low", "high"))
+                shown = (_signless(signed, value) for value in (sign * scale * one["difference"], *ends))
                 cell = "{} ({} to {})".format(*shown)
-                sign = (ends[0] > 0) - (ends[1] < 0)
+                clear = (ends[0] > 0) - (ends[1] < 0)
             cells.append(cell)
-            signs.append(sign)
-        return Column(title, tuple(cells), tuple(signs))
+            signs.append(clear)
+        if rivals:
+            columns.append(Column(against, tuple(cells), tuple(signs)))
 
     for measure in lead_measures(summary):
-        rate, name = measure.kind == "rate", measure.name
-        form, scale = ("{:.1f} %", 100) if rate else (measure.form, 1)
-        columns.append(Column(_split(measure.label.lower()), means(name, form, scale)))
-        if rivals:
-            title = f"against {baseline}\n({'points, ' * rate}95 % interval)"
-            columns.append(difference(title, name, "{:+.1f}" if rate else "{:+.3g}", scale))
+        rate, words = measure.kind == "rate", measure.label.lower().split()
+        half = (len(words) + 1) // 2  # titles are broken in the middle
+        title = "\n".join(filter(None, (" ".join(words[:half]), " ".join(words[half:]))))
+        against = f"against {baseline}\n({'points, ' * rate}95 % interval)"
+        form, signed = ("{:.1f} %", "{:+.1f}") if rate else (measure.form, "{:+.3g}")
+        add(measure.name, title, form, 100 if rate else 1, against, signed, 1)
     what = "tokens\nread" if reading == "tokens_used" else "prompt\ntokens"
-    columns.append(Column(what, means(reading, "{:.0f}", 1)))
-    if rivals:
-        columns.append(difference("tokens saved\n(95 % interval)", reading, "{:.0f}", -1))
+    add(reading, what, "{:.0f}", 1, "tokens saved\n(95 % interval)", "{:.0f}", -1)
     return columns
 
 
@@ -292,13 +288,6 @@ def _signless(form: str, value: float) -> str:
     """Format a number; none that rounds to zero has a minus."""
     shown = form.format(value)
     return shown if any(digit in shown for digit in "123456789") else shown.replace("-", "+" * ("+" in form))
-
-
-def _split(label: str) -> str:
-    """Break a label in the middle."""
-    words = label.split()
-    half = (len(words) + 1) // 2
-    return "\n".join(filter(None, (" ".join(words[:half]), " ".join(words[half:]))))
 
 
 # Warnings ---------------------------------------------------------------------------------------------------
@@ -358,7 +347,7 @@ def by_twins(rows: Rows) -> str:
 
 
 def behind(summary: Rows, comparisons: Rows) -> dict[tuple[str, int], list[Mapping[str, Any]]]:
-    """Return the comparisons in which a method is clearly below the baseline in what leads, by its setting.
+    """Return, by setting, the comparisons in which a method is clearly below the baseline in what leads.
 
     Clearly: the paired 95 % interval of the difference lies below 0.
     """
@@ -373,15 +362,15 @@ def behind(summary: Rows, comparisons: Rows) -> dict[tuple[str, int], list[Mappi
 def proven_yet_behind(summary: Rows, comparisons: Rows) -> list[str]:
     """Return a sentence for every method that is proven optimal and clearly below the baseline."""
     below = behind(summary, comparisons)
+    by_name = {measure.name: measure for measure in lead_measures(summary)}
     parts: dict[tuple[str, str, str], list[str]] = {}
     for entry in summary:
         proven = entry.get("optimal_share")
         for one in below.get((entry["method"], entry["budget_tokens"]), ()) if proven else ():
-            measure = find_measure(one["measure"])
-            scale, unit = (100, " points") if measure is not None and measure.kind == "rate" else (1, "")
+            measure = by_name[one["measure"]]
+            scale, unit = (100, " points") if measure.kind == "rate" else (1, "")
             less, low, high = (abs(scale * one[end]) for end in ("difference", "high", "low"))
-            label = one["measure"] if measure is None else measure.label.lower()
-            parts.setdefault((entry["method"], label, one["baseline"]), []).append(
+            parts.setdefault((entry["method"], measure.label.lower(), one["baseline"]), []).append(
                 f"{less:.1f}{unit} less ({low:.1f} to {high:.1f}) at {entry['budget_tokens']} tokens, with "
                 f"{proven:.0%} of its selections proven optimal"
             )
