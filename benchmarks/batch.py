@@ -178,10 +178,7 @@ def write_rows(
 ) -> Path:
     """Write a folder of candidates files, the same for the same arguments; finished files stay.
 
-    Parameters
-    ----------
-    embeddings : bool
-        Whether rows hold vectors: nearly all of their bytes, and needed for redundancy alone.
+    embeddings: whether rows hold vectors: nearly all of their bytes, and needed for redundancy alone.
     """
     arrow: Any = require("pyarrow", "batch", "the benchmark")
     parquet: Any = require("pyarrow.parquet", "batch", "the benchmark")

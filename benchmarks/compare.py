@@ -22,13 +22,9 @@ Columns = Mapping[str, FloatArray]
 class Row:
     """A contender at one setting, on the same questions as all other rows.
 
-    Parameters
-    ----------
-    kind : str
-        Rows of a kind differ in their setting: one line in the picture.
-    columns : mapping of str to array, shape (n,)
-    about : dict
-        More for the report.
+    kind: rows of a kind differ in their setting: one line in the picture.
+    columns:
+    about: more for the report.
     """
 
     name: str
@@ -51,10 +47,7 @@ def interval(values: FloatArray) -> dict[str, float] | None:
 def summarized(rows: Sequence[Row], sets: Sequence[str] = ()) -> dict[str, Any]:
     """Return means with intervals of every row, and means by set.
 
-    Parameters
-    ----------
-    sets : sequence of str, length n
-        The set of each question.
+    sets: the set of each question.
     """
     names, of = list(dict.fromkeys(sets)), np.array(sets)
     return {

@@ -38,11 +38,8 @@ _OWN, _TESTED, _DRAWS = 30, 100, 8  # own questions, questions that they are tes
 class Rows:
     """One set with one embedder.
 
-    Parameters
-    ----------
-    signals : array, shape (n, len(PRICES), len(SIGNALS))
-        NaN if nothing was read.
-    complete : array, shape (n, len(PRICES))
+    signals: naN if nothing was read.
+    complete:
     """
 
     name: str

@@ -111,10 +111,7 @@ def _index(sets: Sequence[QuestionSet], given: argparse.Namespace) -> CorpusInde
 def passages_of(sets: Sequence[QuestionSet], count: int) -> list[Passage]:
     """Return the passages of all sets, and so many of their sentences that there are `count`; none twice.
 
-    Raises
-    ------
-    InputError
-        If the sets do not hold so many.
+    Raises `InputError` if the sets do not hold so many.
     """
     found: dict[str, Passage] = {}
     for passage in (*_whole(sets), *_single(sets)):

@@ -281,13 +281,9 @@ def _tokens(text: str) -> int:
 class FaultyServer(ThreadingHTTPServer):
     """A server that fails and stalls.
 
-    Parameters
-    ----------
-    fails, stalls : float
-        Share of the completions that end with status 500 without being charged; and that are charged, but
-        come `stall_seconds` late.
-    billed : mapping, optional
-        Begin with this bill.
+    fails, stalls: share of the completions that end with status 500 without being charged; and that are
+        charged, but come `stall_seconds` late.
+    billed: begin with this bill.
     """
 
     daemon_threads = True

@@ -45,10 +45,7 @@ def children(process: int) -> list[int]:
 def ask_process(module: str, question: Any) -> Any:
     """Run ``python -m module QUESTION`` in a new process and return the JSON that it prints.
 
-    Raises
-    ------
-    InputError
-        If it fails, with its last line.
+    Raises `InputError` if it fails, with its last line.
     """
     command = [sys.executable, "-m", module, json.dumps(question)]
     done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
@@ -61,10 +58,7 @@ def ask_process(module: str, question: Any) -> Any:
 class Watch:
     """Sample once a second: rows done, MB of the largest child process, MB of this one.
 
-    Parameters
-    ----------
-    path : Path
-        Samples are appended here, so that those of an interrupted run are kept.
+    path: samples are appended here, so that those of an interrupted run are kept.
     """
 
     def __init__(self, name: str, path: Path) -> None:

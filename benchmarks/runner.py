@@ -62,16 +62,10 @@ _ON_SETS: dict[str, dict[str, Any]] = {
 class Measured:
     """The result of a study.
 
-    Parameters
-    ----------
-    report : dict
-        For JSON; the runner adds command, seed, versions and machine.
-    table : str
-        For people.
-    draw : callable, optional
-        Draw the picture into a file.
-    wrong : int
-        Number of claims that do not hold; above 0 the exit status is 1.
+    report: for JSON; the runner adds command, seed, versions and machine.
+    table: for people.
+    draw: draw the picture into a file.
+    wrong: number of claims that do not hold; above 0 the exit status is 1.
     """
 
     report: dict[str, Any]
@@ -166,10 +160,7 @@ def studies() -> dict[str, Study]:
 def run(study: Study, arguments: Sequence[str]) -> int:
     """Run a study and write its results.
 
-    Returns
-    -------
-    int
-        0; 1 if a claim did not hold, 2 for bad input, 130 when interrupted.
+    Returns: 0; 1 if a claim did not hold, 2 for bad input, 130 when interrupted.
     """
     given = study.given(arguments)
     public = [Path(a).name if os.path.isabs(a) else a for a in arguments]  # no folders of this machine

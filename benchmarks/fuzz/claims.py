@@ -27,17 +27,9 @@ _ROUNDING = 1e-12  # of a sum in float64, relative to the sizes of its terms
 def check_result(
     program: SelectionProgram, claim: SolveResult, options: SolveOptions, exact: bool = True
 ) -> None:
-    """Check a result.
+    """Raise `Wrong` for the first claim of a result that does not hold.
 
-    Parameters
-    ----------
-    exact : bool
-        Whether the solver owes a proof where no limit stopped it.
-
-    Raises
-    ------
-    Wrong
-        For the first claim that does not hold.
+    exact: whether the solver owes a proof where no limit stopped it.
     """
     strict("to_dict() of a result", claim.to_dict())
     if claim.status is Status.ERROR:

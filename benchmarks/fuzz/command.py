@@ -39,7 +39,6 @@ KINDS = {
 _CHUNK = 2000
 _WALL_SECONDS = 12 * CPU_SECONDS  # of one input; then only the end of its process helps
 _MEMORY = 6 << 30  # above what a process has when it is ready
-_SHRINK_SECONDS, _SHRINK_STEPS = 4.0, 400
 _SHOWN, _LONGEST = 20, 4000  # numbers of inputs listed for a place, characters of an input in the report
 Done = dict[str, Any]  # endings: word -> count; faults: list of dict
 
@@ -120,26 +119,9 @@ def _chunk_here(name: str, first: int, count: int, seed: int, at: Any = None) ->
             if isinstance(end, Fault):
                 known = (end.place, end.error) in seen
                 seen.add((end.place, end.error))
-                shown = None if known else repr(_shrunk(kind, given, end))[:_LONGEST]
+                shown = None if known else repr(given)[:_LONGEST]
                 done["faults"].append({"number": number, **end.to_dict(), "input": shown})
     return done
-
-
-def _shrunk(kind: Kind, given: Any, fault: Fault) -> Any:
-    """Leave out of an input what the fault does not need, as far as some seconds carry."""
-    until, steps = time.monotonic() + _SHRINK_SECONDS, 0
-    again = fault.error != "takes too long"
-    while again:
-        again = False
-        for smaller in kind.smaller(given):
-            steps += 1
-            if steps > _SHRINK_STEPS or time.monotonic() > until:
-                return given
-            end = ending(kind, smaller)
-            if isinstance(end, Fault) and (end.place, end.error) == (fault.place, fault.error):
-                given, again = smaller, True
-                break
-    return given
 
 
 def _chunk_apart(name: str, first: int, count: int, seed: int) -> Done:
@@ -225,6 +207,6 @@ def _table(report: dict[str, Any], seed: int) -> str:
         lines.append(f"        again: python -m benchmarks run fuzz --seed {seed} --repeat {again}")
         if group["input"] is not None:
             shown = group["input"].encode("ascii", "backslashreplace").decode()
-            lines.append(f"        smaller: {shown[:300]}")
+            lines.append(f"        input: {shown[:300]}")
     bad = sum(group["count"] for group in report["faults"])
     return "\n".join([*lines, f"\n{total} inputs, {bad} ended badly, at {len(report['faults'])} places"])

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.fuzz.endings import Wrong
-from benchmarks.fuzz.odd import TEXTS, chance, mutated_bytes, mutated_text, pick, simpler, value
+from benchmarks.fuzz.odd import TEXTS, chance, mutated_bytes, mutated_text, pick, value
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 
@@ -53,12 +52,6 @@ class Corpora:
         made = load_dataset(self._folder)
         _check(made, given["passages"], given["questions"])
         return "loaded"
-
-    def smaller(self, given: Any) -> Iterator[Any]:
-        """Fewer files, shorter ones. Nothing is sure of them any more."""
-        yield from (
-            {**given, "files": f, "passages": None, "questions": None} for f in simpler(given["files"])
-        )
 
 
 def _question_set(rng: np.random.Generator) -> dict[str, Any]:

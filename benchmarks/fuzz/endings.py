@@ -30,12 +30,7 @@ _SHOWN = 400
 class Wrong(Exception):
     """A result that claims what does not hold, or an ending that is none.
 
-    Parameters
-    ----------
-    what : str
-        The same for all inputs that fail in the same way.
-    detail : str
-        Of this input.
+    what: the same for all inputs that fail in the same way; detail: of this input.
     """
 
     def __init__(self, what: str, detail: object = "") -> None:
@@ -51,12 +46,8 @@ class _Slow(BaseException):
 class Fault:
     """A bad ending.
 
-    Parameters
-    ----------
-    place : str
-        File and line of the product that raised, or what does not hold; inputs are grouped by it.
-    error : str
-        Type of the exception.
+    place: file and line of the product that raised, or what does not hold; inputs are grouped by it.
+    error: type of the exception.
     """
 
     place: str
@@ -69,7 +60,7 @@ class Fault:
 
 
 class Kind(Protocol):
-    """A kind of input. What it draws is plain data, so that it can be shown and made smaller."""
+    """A kind of input. What it draws is plain data, so that it can be shown."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is there, empty, and its own."""
@@ -80,17 +71,7 @@ class Kind(Protocol):
         ...
 
     def run(self, given: Any) -> str:
-        """Throw it at the product; returns how it ended in a word.
-
-        Raises
-        ------
-        Wrong
-            If it did not end well. What else is raised is judged by `ending`.
-        """
-        ...
-
-    def smaller(self, given: Any) -> Iterator[Any]:
-        """Inputs that are like this one, and simpler."""
+        """Run it; return how it ended in a word. `Wrong` if badly; `ending` judges what else is raised."""
         ...
 
 

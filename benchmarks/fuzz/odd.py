@@ -9,7 +9,7 @@ import fractions
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -218,31 +218,3 @@ def mutated_bytes(rng: Rng, data: bytes) -> bytes:
         elif data:
             data = data[:i] + bytes([int(rng.integers(256))]) + data[i + 1 :]
     return data
-
-
-def simpler(given: Any) -> Iterator[Any]:
-    """Data of any sort with a part left out or made plainer."""
-    if isinstance(given, (dict, list)):
-        keys = list(given) if isinstance(given, dict) else list(range(len(given)))
-        for key in keys:
-            if isinstance(given, dict):
-                yield {k: part for k, part in given.items() if k != key}
-            else:
-                yield given[:key] + given[key + 1 :]
-        for key in keys:
-            for part in simpler(given[key]):
-                copy = given.copy()
-                copy[key] = part
-                yield copy
-    elif isinstance(given, Odd):
-        yield from (Odd(given.how, of) for of in simpler(given.of))
-    elif isinstance(given, (str, bytes)) and given:
-        text: Any = given
-        size = len(text)
-        while size:
-            size //= 2
-            step = max(size, 1)
-            for i in range(0, len(text), step) if len(text) // step <= 64 else ():
-                yield text[:i] + text[i + step :]
-    elif isinstance(given, float) and given not in (0.0, 1.0):
-        yield from (0.0, 1.0)

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 
 from benchmarks.fuzz.endings import Wrong, strict
-from benchmarks.fuzz.odd import TEXTS, chance, mutated_bytes, number, pick, simpler
+from benchmarks.fuzz.odd import TEXTS, chance, mutated_bytes, number, pick
 from mio_rag.batch import select_batch
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
@@ -134,15 +133,6 @@ class Parquet:
                 raise Wrong("a good row is rejected", row["reasons"])
         for row in answered:
             _check_row(row, given["rows"][row["row"]] if given["damage"] is None else None, given)
-
-    def smaller(self, given: Any) -> Iterator[Any]:
-        """Fewer rows and columns, then less in them."""
-        for k in range(len(given["rows"])):
-            rows, good = given["rows"].copy(), given["good"].copy()
-            del rows[k], good[k]
-            yield {**given, "rows": rows, "good": good}
-        if len(given["rows"]) == 1:
-            yield from ({**given, "rows": [row]} for row in simpler(given["rows"][0]))
 
 
 def _right(rng: np.random.Generator, names: list[str], k: int) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from benchmarks.fuzz.odd import (
     number,
     pick,
     scaled,
-    simpler,
     value,
 )
 from mio_rag.formulations import SelectionProgram
@@ -72,15 +71,6 @@ class Programs:
             if conflict is not None and not (conflict.parts and conflict.explain().strip()):
                 raise Wrong("a conflict without parts", conflict)
         return claim.status.value
-
-    def smaller(self, given: Any) -> Iterator[Any]:
-        """Fewer items and rows, plainer numbers, shorter text."""
-        if "text" in given:
-            yield from ({**given, "text": text} for text in simpler(given["text"]))
-        program = given.get("program")
-        if isinstance(program, dict):
-            yield from ({**given, "program": part} for part in _without_an_item(program))
-            yield from ({**given, "program": part} for part in simpler(program))
 
 
 def _extreme(rng: np.random.Generator, program: dict[str, Any]) -> dict[str, Any]:

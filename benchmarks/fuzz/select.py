@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.fuzz.claims import check_result
 from benchmarks.fuzz.endings import Wrong, strict
-from benchmarks.fuzz.odd import TEXTS, Odd, built, chance, number, pick, placed, scaled, simpler, value
+from benchmarks.fuzz.odd import TEXTS, Odd, built, chance, number, pick, placed, scaled, value
 from mio_rag.collection import select
 from mio_rag.relevance.features import given as came_with
 from mio_rag.selection.result import Selection
@@ -89,10 +89,6 @@ class Selects:
         made = select(query, passages, **call)
         _check(made, given)
         return made.result.status.value
-
-    def smaller(self, given: Any) -> Iterator[Any]:
-        """Fewer arguments, then plainer ones."""
-        yield from simpler(given)
 
 
 def _passages(call: dict[str, Any]) -> Any:

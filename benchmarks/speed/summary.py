@@ -7,7 +7,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -51,10 +50,7 @@ def failed(row: Row) -> bool:
 def ratio(rows: dict[str, Row]) -> Ratio | None:
     """Return the best rival's time over ours on one program; None without a rival that ran and did not break.
 
-    Parameters
-    ----------
-    rows : dict
-        By solver, all of one program.
+    rows: by solver, all of one program.
     """
     rivals = [rows[name] for name in RIVALS if name in rows and not failed(rows[name])]
     if OURS not in rows or not rivals:
@@ -153,25 +149,7 @@ def contradictions(programs: dict[str, dict[str, Row]]) -> list[str]:
     return sorted(set(found))
 
 
-# Targets ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Target:
-    """What cells must reach: figures with their limits.
-
-    Parameters
-    ----------
-    cells : tuple of str
-        Patterns of names.
-    must : mapping of str to float
-        Median ratio, at least; seconds to proof (median, p95), below; share proven, at least; 95th percentile
-        of the gap at one second, at most; seconds that a solve went on after its limit, at most.
-    """
-
-    name: str
-    cells: tuple[str, ...]
-    must: dict[str, float]
+# Groups of cells -------------------------------------------------------------------------------------------
 
 
 def _dense(sizes: Sequence[int], weights: Sequence[float], radius: str = "*") -> tuple[str, ...]:
@@ -179,65 +157,25 @@ def _dense(sizes: Sequence[int], weights: Sequence[float], radius: str = "*") ->
 
 
 _LIGHT, _HEAVY = (0.05, 0.1), (0.3, 0.5, 1.0)
-TARGETS = (
-    Target("n=20, lambda <= .3", _dense([20], (*_LIGHT, 0.3)), {"ratio": 100}),
-    Target("n=50, lambda <= .1", _dense([50], _LIGHT), {"ratio": 300, "p95": 0.010}),
-    Target("n=50, lambda >= .3", _dense([50], _HEAVY), {"ratio": 70, "p95": 0.050}),
-    Target("n=100-200, lambda <= .1", _dense([100, 200], _LIGHT), {"ratio": 200, "p95": 0.050}),
-    Target("n=100, lambda >= .3", _dense([100], _HEAVY), {"median": 0.150, "proven": 1.0, "p95": 0.150}),
-    Target("n=200, lambda = .3, rho = 0", _dense([200], [0.3], "0"), {"gap_1s": 0.10}),
-    Target("n=200, lambda = 1, rho = 0", _dense([200], [1.0], "0"), {"gap_1s": 0.50}),
-    Target("n=500, lambda <= .1", _dense([500], _LIGHT), {"median": 0.100, "p95": 0.100}),
-    Target("links, n=60, budget 512", ("links/*/b512",), {"proven": 1.0, "p95": 0.020}),
-    Target("links, n=60, budget 1024", ("links/*/b1024",), {"proven": 1.0, "p95": 0.150}),
-    Target("time limits, all cells", ("*",), {"late": 0.020}),
-)
+#: Name of a group -> patterns of the names of its cells.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "n=20, lambda <= .3": _dense([20], (*_LIGHT, 0.3)),
+    "n=50, lambda <= .1": _dense([50], _LIGHT),
+    "n=50, lambda >= .3": _dense([50], _HEAVY),
+    "n=100-200, lambda <= .1": _dense([100, 200], _LIGHT),
+    "n=100, lambda >= .3": _dense([100], _HEAVY),
+    "n=200, lambda = .3, rho = 0": _dense([200], [0.3], "0"),
+    "n=200, lambda = 1, rho = 0": _dense([200], [1.0], "0"),
+    "n=500, lambda <= .1": _dense([500], _LIGHT),
+    "links, n=60, budget 512": ("links/*/b512",),
+    "links, n=60, budget 1024": ("links/*/b1024",),
+    "all cells": ("*",),
+}
 
 
-def judge(target: Target, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return what was measured for a target over all programs of its cells, and the verdict of each check.
-
-    A ratio that is only a lower bound, and below the limit, is "not shown".
-    """
-    here = [row for row in rows if any(fnmatch.fnmatchcase(row["cell"], pattern) for pattern in target.cells)]
-    programs = by_program(here)
-    ours = [found[OURS] for found in programs.values() if OURS in found]
-    ratios = [r for found in programs.values() if (r := ratio(found)) is not None]
-    checks = {}
-    for measure, limit in target.must.items():
-        shown, met = _checked(measure, limit, ours, ratios)
-        checks[f"{measure} {limit:g}"] = {"measured": shown, "verdict": met}
-    return {
-        "target": target.name,
-        "programs": len(ours),
-        "programs_with_peers": len(ratios),
-        "checks": checks,
-    }
-
-
-def _checked(measure: str, limit: float, ours: Sequence[Row], ratios: Sequence[Ratio]) -> tuple[str, str]:
-    if measure == "ratio":
-        middle = median_ratio(ratios)
-        if middle is None:
-            return "-", "not measured"
-        short = "not shown" if middle.at_least and middle.value > 0 else "not met"
-        return str(middle), "met" if middle.value >= limit else short
-    if not ours:
-        return "-", "not measured"
-    times = [seconds_to_proof(row) for row in ours]
-    if measure == "proven":
-        proven = sum(map(math.isfinite, times))
-        shown, met = f"{proven} of {len(times)}", proven >= limit * len(times)
-    elif measure == "gap_1s":
-        gap = quantile([gap_at(row, 1.0) for row in ours], 0.95)
-        shown, met = f"{gap:.1%} (p95)", gap <= limit
-    elif measure == "late":
-        late = max(stage["seconds"] - stage["limit"] for row in ours for stage in row["stages"])
-        shown, met = f"{1e3 * max(0.0, late):.3g} ms late", late <= limit
-    else:
-        value = quantile(times, 0.95) if measure == "p95" else median(times)
-        shown, met = seconds_text(value, max(row["limit"] for row in ours)), value < limit
-    return shown, "met" if met else "not met"
+def in_group(row: Row, patterns: Sequence[str]) -> bool:
+    """Return whether a row is of a cell of a group."""
+    return any(fnmatch.fnmatchcase(row["cell"], pattern) for pattern in patterns)
 
 
 def seconds_text(value: float | None, limit: float) -> str:

@@ -37,17 +37,9 @@ OVERLAPS = (0.0, 0.2, 0.5)
 class WindowPool:
     """The pool of one question at one overlap, best first.
 
-    Parameters
-    ----------
-    question : str
-        Data set and id of the question.
-    overlap : float
-    cosine : ndarray, shape (n,)
-    embeddings : ndarray, shape (n, 384)
-        Unit rows.
-    costs : ndarray, shape (m,)
-        Tokens of each segment.
-    needs : ndarray of bool, shape (n, m)
+    question: data set and id of the question.
+    cosine: shape (n,); embeddings: unit rows, shape (n, 384).
+    costs: tokens of each segment, shape (m,); needs: shape (n, m).
     """
 
     question: str

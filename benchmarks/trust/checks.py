@@ -55,10 +55,7 @@ def complaint(
 ) -> str | None:
     """Return what is wrong with a result, given the truth; None if all of it holds.
 
-    Parameters
-    ----------
-    finished : bool
-        Whether nothing stopped the search, so that it owes a proof.
+    finished: whether nothing stopped the search, so that it owes a proof.
     """
     rounding = _ROUNDING * truth.size
     if claim.status is Status.ERROR:
@@ -85,14 +82,9 @@ def complaint(
 def forced_stages(after_nodes: int, narrow_gap: float, efforts: tuple[int, ...]) -> Iterator[None]:
     """Better matrices and probing from the first nodes on: small programs are over before they would begin.
 
-    Parameters
-    ----------
-    after_nodes : int
-        Nodes before the first of them, at most, >= 0.
-    narrow_gap : float
-        Relative gap up to which another diagonal comes first: 0 for the conic matrices alone.
-    efforts : tuple of int
-        Steps of each conic matrix; a few steps leave rough ones, which must be as valid.
+    after_nodes: nodes before the first of them, at most, >= 0.
+    narrow_gap: relative gap up to which another diagonal comes first: 0 for the conic matrices alone.
+    efforts: steps of each conic matrix; a few steps leave rough ones, which must be as valid.
     """
     never = (0.0,) * len(efforts)
     waits = {"_LEFT_PER_PRICE": never, "_SPENT_PER_PRICE": never, "_FEWEST_TO_PROBE": 3}

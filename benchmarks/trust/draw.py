@@ -20,10 +20,7 @@ def draw(
 ) -> tuple[SelectionProgram, tuple[str, ...]]:
     """A program of at most `n_max` items, and the names of its twists, none to three, and of its scale.
 
-    Parameters
-    ----------
-    shared : bool
-        Whether its items share segments, and may be twisted by `SHARED_TWISTS`, too.
+    shared: whether its items share segments, and may be twisted by `SHARED_TWISTS`, too.
     """
     program = random_shared_program(rng, n_max) if shared else random_program(rng, n_max)
     twists = {**TWISTS, **SHARED_TWISTS} if shared else TWISTS

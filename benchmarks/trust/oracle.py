@@ -26,14 +26,10 @@ _ROUNDING = 1e-14  # of a sum, relative to the sizes of its terms
 class Truth:
     """What enumeration finds.
 
-    Parameters
-    ----------
-    least, most : float
-        Optimum over what is clearly feasible, and with the doubtful selections too; -inf where there is none.
-    size : float
-        Sum of the absolute values of all terms of the objective: rounding is relative to it.
-    largest : float
-        The largest of them.
+    least, most: optimum over what is clearly feasible, and with the doubtful selections too; -inf where there
+        is none.
+    size: sum of the absolute values of all terms of the objective: rounding is relative to it.
+    largest: the largest of them.
     """
 
     least: float

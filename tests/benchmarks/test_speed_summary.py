@@ -1,4 +1,4 @@
-"""Ratios that are lower bounds, gaps at a time, contradictions, targets: from rows made by hand."""
+"""Ratios that are lower bounds, gaps at a time, contradictions, groups: from rows made by hand."""
 
 import math
 
@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.speed.summary import (
-    TARGETS,
+    GROUPS,
     Ratio,
     by_program,
     contradictions,
     gap_at,
-    judge,
+    in_group,
     median_ratio,
     ratio,
     seconds_to_proof,
@@ -110,20 +110,7 @@ def test_contradictions() -> None:
     assert len(contradictions(by_program([top, row("branch_and_bound", near)]))) == 1
 
 
-def verdicts(target, rows) -> list[str]:
-    return [check["verdict"] for check in judge(target, rows)["checks"].values()]
-
-
-def test_targets_are_judged_by_what_was_shown() -> None:
-    small, second = TARGETS[0], TARGETS[1]
-    found = judge(small, [OURS, SLOW])  # >= 2600x
-    assert (found["programs"], found["programs_with_peers"]) == (1, 1)
-    assert verdicts(small, [OURS, SLOW]) == ["met"]
-    assert verdicts(small, [OURS, row("highs", stage(5.0, 0.15))]) == ["not shown"]  # >= 75x
-    assert verdicts(small, [OURS, row("highs", proof(5.0, 0.15))]) == ["not met"]
-    assert set(verdicts(second, [OURS])) == {"not measured"}
-    late = {**SLOW, "solver": "branch_and_bound", "program": "q"}
-    assert judge(TARGETS[-1], [OURS, late])["checks"]["late 0.02"] == {
-        "measured": "200 ms late",
-        "verdict": "not met",
-    }
+def test_groups_are_made_of_their_cells() -> None:
+    assert in_group(OURS, GROUPS["n=20, lambda <= .3"])
+    assert in_group(OURS, GROUPS["all cells"])
+    assert not in_group(OURS, GROUPS["n=50, lambda <= .1"])
