@@ -49,10 +49,6 @@ def measure(given: argparse.Namespace) -> Measured:
     ]
     summary = summarized(made)
     qualities = [m for m in _QUALITIES if m in made[0].columns]
-    report = {
-        "rows": summary,
-        "comparisons": found.comparisons,
-        "run": found.run["settings"],
-    }
+    report = {"rows": summary, "comparisons": found.comparisons, "run": found.run["settings"]}
     table = rows_table(summary, {"tokens_used": 0, **dict.fromkeys(qualities, 3)})
     return Measured(report, table, partial(draw, summary, cost="tokens_used", qualities=qualities))

@@ -28,13 +28,7 @@ from mio_rag.generation import Generator, ScriptedGenerator, make_generator
 from mio_rag.learning.bandit import BanditSettings, Context, Learned, context_of
 from mio_rag.learning.bandit_log import Event
 from mio_rag.learning.bandit_report import off_policy
-from mio_rag.learning.strategist import (
-    contributions,
-    every_set,
-    mixture,
-    sets_to_compare,
-    uniform,
-)
+from mio_rag.learning.strategist import contributions, every_set, mixture, sets_to_compare, uniform
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.search import STRATEGIES, Found, SearchSettings, Strategy, search

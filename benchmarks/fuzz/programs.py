@@ -11,15 +11,7 @@ import numpy as np
 
 from benchmarks.fuzz.claims import check_result
 from benchmarks.fuzz.endings import Wrong, strict
-from benchmarks.fuzz.odd import (
-    TEXTS,
-    chance,
-    mutated_text,
-    number,
-    pick,
-    scaled,
-    value,
-)
+from benchmarks.fuzz.odd import TEXTS, chance, mutated_text, number, pick, scaled, value
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, Status, solve
 from mio_rag.solvers.paths import find_conflict

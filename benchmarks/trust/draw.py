@@ -61,9 +61,7 @@ def _mixed_values(rng: np.random.Generator, program: SelectionProgram) -> Select
     size = _powers(rng, program.n, most)
     if rng.random() < 0.5:
         return replace(
-            program,
-            linear=size * program.linear,
-            pairwise=np.sqrt(np.outer(size, size)) * program.pairwise,
+            program, linear=size * program.linear, pairwise=np.sqrt(np.outer(size, size)) * program.pairwise
         )
     pairs = np.triu(_powers(rng, (program.n, program.n), most), 1)
     return replace(program, linear=size * program.linear, pairwise=(pairs + pairs.T) * program.pairwise)

@@ -21,17 +21,7 @@ from mio_rag.evaluation.ledger import environment
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
 from mio_rag.generation.prompts import LETTERS
 from mio_rag.learning.outcomes import Outcomes
-from mio_rag.learning.router import (
-    BY,
-    LABEL,
-    UNANSWERED,
-    WORKED,
-    By,
-    Table,
-    Unanswered,
-    labels,
-    row_worked,
-)
+from mio_rag.learning.router import BY, LABEL, UNANSWERED, WORKED, By, Table, Unanswered, labels, row_worked
 from mio_rag.learning.router_model import KEY, RouterSettings, look
 from mio_rag.measures import Instruments, measures
 from mio_rag.policies.setup import ControlSettings

@@ -8,13 +8,7 @@ import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.generation import ExtractiveGenerator
-from mio_rag.measures.judges import (
-    EmbeddingJudge,
-    EntailmentJudge,
-    WordJudge,
-    YesNoJudge,
-    check_judge,
-)
+from mio_rag.measures.judges import EmbeddingJudge, EntailmentJudge, WordJudge, YesNoJudge, check_judge
 from mio_rag.retrieval.embedders import make_embedder
 from mio_rag.types import Answer, Passage
 

@@ -16,15 +16,7 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.evaluation.ledger import Ledger, columns
 from mio_rag.evaluation.statistics import compare_rows, summarize
-from mio_rag.measures import (
-    RESERVED,
-    Measure,
-    Page,
-    failed_measures,
-    measures,
-    register,
-    unregister,
-)
+from mio_rag.measures import RESERVED, Measure, Page, failed_measures, measures, register, unregister
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question
