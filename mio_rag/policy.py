@@ -60,6 +60,7 @@ FILES = (
 PROGRAM_FILES = ("relevance_model", "uncertainty", "passage_radii")
 LOCATED = (*FILES, ("order", "model"), ("answers", "refusal"), ("answers", "cache"))
 
+DECISIONS = ("price", "order", "search", "depth", "selection", "repeat")
 _PRICED_BY = {"token": "fixed", "worth": "dollars", "total": "total"}
 _FOLDER = Path(__file__).parent / "data" / "policies"
 

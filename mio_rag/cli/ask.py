@@ -53,9 +53,10 @@ def select(
         call = o.Call({**vars(call), "json": True})
     output, question = call.output, call.question
     spec = None if model is None else reader_spec(model)
+    wrong = [] if form in _FORMATS else [f"--format {form} is unknown: {choose(form, _FORMATS)}"]
     chosen, *_ = call.check(
         lambda: o.check_question(question),
-        lambda: _check_form(form),
+        lambda: o.refuse(wrong),
         lambda: None if spec is None else check_generator(spec),
         policy=lambda: call.chosen().check(),
     )
@@ -68,10 +69,19 @@ def select(
         if pipeline is not None or (method == "mio" and not chosen.is_plain):
             selection, searched = _searched(chosen, pipeline, question, retriever, reader)
         else:
-            selection = _by_method(method, chosen, retriever, question)
+            pool, budget, selector = (
+                retriever.retrieve(question),
+                chosen.policy.limits.budget,
+                chosen.selector,
+            )
+            if method != "mio":
+                from mio_rag.methods import make_methods
+
+                (selector,) = make_methods([method], selector)
+            selection = selector.select(pool, budget, retriever.counter)
     rate = chosen.rate("" if reader is None else reader.name)
     if output.as_json:
-        noted = selection.noted(found.index.lacking)  # as text it was told already
+        noted = selection.noted(found.index.lacking)  # as text it was reported already
         told = noted.to_dict(question=question, why=call.why, proof=call.proof)
         told |= {} if rate is None else {"dollars": rate.cost(selection.tokens_used)}
         output.json({**told, **({"search": searched} if searched else {})})
@@ -82,45 +92,31 @@ def select(
             output.text(context_text(selection, form))
         if call.why:
             output.say(*reasons_of(selection, output.notes), *(searched_lines(searched) if searched else ()))
-        output.say(
-            proof_of(selection, full=call.proof or call.why), *(f"note: {note}" for note in selection.notes)
-        )
+        output.say(proof_of(selection, full=call.proof or call.why), *_noted(selection))
         if rate is not None:
             output.say(rate.explain(selection.tokens_used))
     if not selection.chosen:
         raise typer.Exit(3)
 
 
-def _check_form(form: str) -> None:
-    if form not in _FORMATS:
-        raise InputError(f"--format {form} is unknown: {choose(form, _FORMATS)}")
+def _noted(selection: Selection | None) -> list[str]:
+    return [f"note: {note}" for note in ([] if selection is None else selection.notes)]
 
 
 def _strategies(chosen: Chosen) -> str | None:
-    """The strategies that a policy searches by; `InputError` for what does more than select."""
+    """Return the strategies that a policy searches by; `InputError` for what does more than select."""
     name, search = chosen.controller, chosen.policy.search
-    if name is not None and name.startswith("strategies:"):
-        return name
-    if name is not None:
+    if name is not None and not name.startswith("strategies:"):
         raise InputError(f"--policy {name} answers questions, and select only reads: use ask")
-    if search.by == "bandit":
-        return "strategies:bandit"
-    return None if search.strategies == ("raw",) else f"strategies:{'+'.join(search.strategies)}"
-
-
-def _by_method(method: str, chosen: Chosen, retriever: Retriever, question: str) -> Selection:
-    pool, allowed, counter = retriever.retrieve(question), chosen.policy.limits.budget, retriever.counter
-    if method == "mio":
-        return chosen.selector.select(pool, allowed, counter)
-    from mio_rag.methods import make_methods
-
-    return make_methods([method], chosen.selector)[0].select(pool, allowed, counter)
+    if name is not None or search.strategies == ("raw",):
+        return name
+    return "strategies:bandit" if search.by == "bandit" else f"strategies:{'+'.join(search.strategies)}"
 
 
 def _searched(
     chosen: Chosen, name: str | None, question: str, retriever: Retriever, reader: Generator | None
 ) -> tuple[Selection, dict[str, Any]]:
-    """The selection from what strategies or a policy find, and which strategies found it."""
+    """Return the selection from what strategies or a policy find, and which strategies found it."""
     from mio_rag.learning.strategist import searched_json
     from mio_rag.policies.make import make_controller
     from mio_rag.policies.setup import Setup
@@ -131,14 +127,13 @@ def _searched(
     if name is not None:
         session = make_controller(name, Setup(chosen.control, retriever, chosen.selector))
     assert isinstance(session, Session)
-    budget = chosen.policy.limits.budget
-    outcome = session.select(Question("question", question), reader, budget).check()
+    outcome = session.select(Question("question", question), reader, chosen.policy.limits.budget).check()
     assert outcome.selection is not None
     return outcome.selection, searched_json(outcome)
 
 
 def headings(selection: Selection) -> list[str]:
-    """Where each text that is read comes from, in a few words."""
+    """Return where each text that is read comes from, in a few words."""
     return [
         ", ".join(filter(None, [part["source"], " > ".join(part["section"])])) or part["ids"][0]
         for part in selection.parts
@@ -182,12 +177,15 @@ def ask(
     from mio_rag.policies.make import has_tiers
     from mio_rag.refusal.model import Refusal
     from mio_rag.retrieval import Retriever
+    from mio_rag.session.trace import append_traces
+    from mio_rag.types import Question
 
     output, question, spec = call.output, call.question, reader_spec(call.model)
+    lost = trace is not None and (trace.is_dir() or not trace.absolute().parent.is_dir())
     chosen, *_ = call.check(
         lambda: o.check_question(question),
         lambda: check_generator(spec),
-        lambda: _check_trace(trace),
+        lambda: o.refuse([f"--trace must be a file in a folder that exists, got {trace}"] * lost),
         policy=lambda: call.chosen().check(),
     )
     steps = chosen.has_steps or trace is not None
@@ -214,8 +212,12 @@ def ask(
         retriever = Retriever.of(index, chosen.policy.search.retrieval, reader)
         if steps:
             allowed = chosen.policy.limits.budget if chosen.controller and not tiers else _MOST
-            outcome = _attempt(chosen, retriever, question, reader, allowed, trace)
-            told, selection = _outcome_json(call, outcome, chosen, rate), outcome.selection
+            # Some policies draw by question: each has an id of its own, the same in every run.
+            asked = Question(f"question-{hashlib.sha256(question.encode()).hexdigest()[:12]}", question)
+            outcome = chosen.session(retriever).attempt(asked, reader, allowed)
+            if trace is not None:
+                append_traces(trace, [outcome.trace])
+            told, selection = _outcome_json(call, outcome.check(), chosen, rate), outcome.selection
         else:
             told, selection = _answered(call, chosen, reader, retriever, rate, refusing)
         told["notes"] += [one.to_dict() for one in index.lacking]
@@ -229,13 +231,8 @@ def ask(
         raise typer.Exit(3)
 
 
-def _check_trace(trace: Path | None) -> None:
-    if trace is not None and (trace.is_dir() or not trace.absolute().parent.is_dir()):
-        raise InputError(f"--trace must be a file in a folder that exists, got {trace}")
-
-
 def _cache(chosen: Chosen, index: Any, reader: Generator, refusing: Any) -> tuple[AnswerCache, str]:
-    """Where answers are kept, and what an answer depends on besides the question."""
+    """Return where answers are kept, and what an answer depends on besides the question."""
     from mio_rag.generation.protocol import content_of
     from mio_rag.session.cache import AnswerCache, digest_of
 
@@ -256,7 +253,7 @@ def _cache(chosen: Chosen, index: Any, reader: Generator, refusing: Any) -> tupl
 def _answered(
     call: o.Call, chosen: Chosen, reader: Generator, retriever: Retriever, rate: Rate | None, refusing: Any
 ) -> tuple[dict[str, Any], Selection]:
-    """One search, one program, one call of the model; as plain data."""
+    """Answer by one search, one program and one call of the model; as plain data."""
     from mio_rag.ask import answer_from
 
     limits = chosen.policy.limits
@@ -281,23 +278,8 @@ def _answered(
     return told, selection
 
 
-def _attempt(
-    chosen: Chosen, retriever: Retriever, question: str, reader: Generator, budget: int, trace: Path | None
-) -> Outcome:
-    """Answer step by step, and keep the trace."""
-    from mio_rag.session.trace import append_traces
-    from mio_rag.types import Question
-
-    # Some policies draw by question: each has an id of its own, the same in every run.
-    name = f"question-{hashlib.sha256(question.encode()).hexdigest()[:12]}"
-    found = chosen.session(retriever).attempt(Question(name, question), reader, budget)
-    if trace is not None:
-        append_traces(trace, [found.trace])
-    return found.check()
-
-
 def _outcome_json(call: o.Call, outcome: Outcome, chosen: Chosen, rate: Rate | None) -> dict[str, Any]:
-    """What came of a question that was answered step by step, as plain data."""
+    """Return what came of a question that was answered step by step, as plain data."""
     from mio_rag.policies.make import in_force
 
     trace, selection = outcome.trace, outcome.selection
@@ -327,48 +309,47 @@ def _outcome_json(call: o.Call, outcome: Outcome, chosen: Chosen, rate: Rate | N
 
 
 def _paid(trace: Trace, rate: Rate | None, chosen: Chosen) -> dict[str, Any]:
-    """Tokens and dollars by model; no dollars where one has no price."""
-    from mio_rag.session.costs import Prices
+    """Return tokens and dollars by model; no dollars where one has no price."""
     from mio_rag.session.trace import asked_by_model
 
     asked = asked_by_model(trace)
     if len(asked) <= 1:
         into, out = (sum(getattr(c, f"{k}_tokens") for c in trace.calls) for k in ("prompt", "completion"))
         return {} if rate is None else {"dollars": rate.cost(into, out)}
-    given = dict(chosen.policy.prices.dollars)
-    costs = {name: Prices(given).of(name, *tokens) for name, tokens in asked.items()} if given else {}
-    told: dict[str, Any] = {"models": {}}
-    for name, (into, out) in asked.items():
-        told["models"][name] = {"prompt_tokens": into, "completion_tokens": out}
-        if given:
-            told["models"][name]["dollars"] = costs[name]
-    if given:
-        known = [cost for cost in costs.values() if cost is not None]
-        told["dollars"] = sum(known) if len(known) == len(costs) else None
-    return told
+    prices = chosen.policy.prices
+    models: dict[str, Any] = {
+        name: {"prompt_tokens": into, "completion_tokens": out} for name, (into, out) in asked.items()
+    }
+    if not prices.dollars:
+        return {"models": models}
+    costs = {name: prices.of(name, *tokens) for name, tokens in asked.items()}
+    for name, cost in costs.items():
+        models[name]["dollars"] = cost
+    known = [cost for cost in costs.values() if cost is not None]
+    return {"models": models, "dollars": sum(known) if len(known) == len(costs) else None}
 
 
-def _cost_in_words(usage: dict[str, Any], rate: Rate | None) -> str:
-    """What was paid, and to which model."""
+def _cost_in_words(usage: dict[str, Any], rate: Rate | None) -> list[str]:
+    """Say what was paid, and to which model."""
     from mio_rag.allocation.money import dollars
 
     if "models" not in usage:
-        return "" if rate is None else rate.explain(usage["prompt_tokens"], usage["completion_tokens"])
+        return [] if rate is None else [rate.explain(usage["prompt_tokens"], usage["completion_tokens"])]
     if "dollars" not in usage:
-        return ""
+        return []
     costs = {name: model["dollars"] for name, model in usage["models"].items()}
     if lacking := ", ".join(f"'{name}'" for name, cost in costs.items() if cost is None):
-        return f"no dollars: {lacking} has no price; set models.NAME.input and models.NAME.output"
+        return [f"no dollars: {lacking} has no price; set models.NAME.input and models.NAME.output"]
     parts = ", ".join(f"{dollars(costs[name])} {name}" for name in sorted(costs, key=lambda n: n == "reader"))
     who = "" if rate is None else f", which is {rate.model}"
-    return f"{dollars(usage['dollars'])} for these tokens ({parts}{who})"
+    return [f"{dollars(usage['dollars'])} for these tokens ({parts}{who})"]
 
 
 def _print_answer(
     call: o.Call, told: dict[str, Any], selection: Selection | None, outcome: Outcome | None,
     rate: Rate | None, show_context: bool,
 ) -> None:  # fmt: skip
-    """The answer or a refusal on stdout; what was read, and what it took, on stderr."""
+    """Print the answer or a refusal on stdout; what was read, and what it took, on stderr."""
     from mio_rag.cli.show import proof_of, reasons_of, run_lines
 
     output, refusal, usage = call.output, told.get("refusal"), told["usage"]
@@ -397,15 +378,14 @@ def _print_answer(
     if outcome is None:
         into, out = usage["prompt_tokens"], usage["completion_tokens"]
         output.say(
-            *(f"note: {note}" for note in ([] if selection is None else selection.notes)),
+            *_noted(selection),
             f"{told['model']}: {into} prompt and {out} answer tokens, {usage['seconds']:.2f} s",
         )
-    if cost := _cost_in_words(usage, rate):
-        output.say(cost)
+    output.say(*_cost_in_words(usage, rate))
 
 
 def _show_known(call: o.Call, known: Hit, rate: Rate | None) -> None:
-    """An answer that was given before."""
+    """Print an answer that was given before."""
     from mio_rag.cli.show import known_lines
 
     usage = {**known.answer["usage"], **({} if rate is None else {"dollars": 0.0})}

@@ -108,14 +108,11 @@ def batch_answer(
 
 
 def _answered(done: AskedSummary) -> str:
-    """How many questions were answered, what that cost, and why others were not."""
+    """Say how many questions were answered, what that cost, and why others were not."""
     told = [f"{done.answered} of {done.questions} answered"]
-    if done.failed:
-        told.append(f"{done.failed} failed (run the same to try again)")
-    if done.unread:
-        told.append(f"{done.unread} without a passage worth its price (not asked)")
-    if done.left:
-        told.append(f"{done.left} not asked: {_why_left(done)}")
+    told += [f"{done.failed} failed (run the same to try again)"] if done.failed else []
+    told += [f"{done.unread} without a passage worth its price (not asked)"] if done.unread else []
+    told += [f"{done.left} not asked: {_why_left(done)}"] if done.left else []
     before = f"; {done.done_before} were answered before" if done.done_before else ""
     cost = _amount(done, done.spent)
     if done.lost:
@@ -128,14 +125,13 @@ def _amount(done: AskedSummary, value: float) -> str:
 
 
 def _why_left(done: AskedSummary) -> str:
-    """Why questions were left: a total that is spent, or less of it than one may cost."""
+    """Say why questions were left: a total that is spent, or less of it than one may cost."""
     left = 0.0 if done.total is None else done.total - done.spent - done.lost
     if done.needs is None or left <= 0:
         return "the total is spent"
+    rest, most = f"{left:,.0f} tokens of the total are", f"take up to {done.needs:,.0f}"
     if done.unit == "dollars":
         rest, most = f"${left:.6f} of the total is", f"cost up to ${done.needs:.6f}"
-    else:
-        rest, most = f"{left:,.0f} tokens of the total are", f"take up to {done.needs:,.0f}"
     return f"{rest} left, and one question may {most}: raise the total, or lower the policy's limits"
 
 

@@ -1,4 +1,4 @@
-"""What --policy, --set and the options beside them ask for: a policy, and what of it each command needs."""
+"""What --policy, --set and other options ask for: a policy, and what of it each command needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, choose, collect
-from mio_rag.policy import PRESETS, READER, Model, Policy, ProgramSelection
+from mio_rag.policy import DECISIONS, PRESETS, READER, Model, Policy
 from mio_rag.settings import Settings, field_help
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _KEYS = {
 
 @dataclass(frozen=True)
 class Key:
-    """A setting of a policy: its name, what it means, its default, and with which ``by`` it has an effect."""
+    """A setting of a policy; of: the variants (``by``) with which it has an effect."""
 
     name: str
     help: str
@@ -56,7 +56,6 @@ def keys() -> dict[str, Key]:
     from mio_rag.selection.constraints import SideConstraints
     from mio_rag.selection.selector import Selector
     from mio_rag.service.settings import ConnectionLimits, ServiceLimits
-    from mio_rag.solvers.result import SolveOptions
 
     found: dict[str, Key] = {}
 
@@ -74,26 +73,22 @@ def keys() -> dict[str, Key]:
             found[key.name] = replace(known, of=f"{known.of}, {of}") if known and known.of else key
 
     for table, info in Policy.model_fields.items():
-        variants = _parts(info.annotation)
         if table in ("name", "about", "models", "server", "measured"):
             continue
-        if len(variants) == 1:
-            add(table, variants[0])
+        if table not in DECISIONS:
+            add(table, _parts(info.annotation)[0])
             continue
-        tags = [one.model_fields["by"].default for one in variants]
-        usual = info.get_default(call_default_factory=True).by
-        found[f"{table}.by"] = Key(f"{table}.by", f"Who decides: {', '.join(tags)}.", usual, str)
-        for one, tag in zip(variants, tags, strict=True):
+        variants, usual = _variants(table), info.get_default().by
+        found[f"{table}.by"] = Key(f"{table}.by", f"Who decides: {', '.join(variants)}.", usual, str)
+        for tag, one in variants.items():
             add(table, one, tag, ("by", "settings"))
     add("selection", Selector, "program", ("token_price", "side", "options"))
     add("selection.side", SideConstraints, "program")
     texts = {"time_limit_seconds": "Time limit of one program.", "relative_gap": "Stop at this proven gap.",
              "threads": "Threads of the solver.", "seed": "Seed of whatever is drawn."}  # fmt: skip
-    usual = _options()
-    for one in fields(SolveOptions):
-        if one.name in texts:
-            name = f"selection.options.{one.name}"
-            found[name] = Key(name, texts[one.name], getattr(usual, one.name), float, "program")
+    for name, text in texts.items():
+        key = f"selection.options.{name}"
+        found[key] = Key(key, text, getattr(_options(), name), float, "program")
     add("models.NAME", Model)
     for part in (ServiceLimits, ConnectionLimits):
         add("server", part)
@@ -113,6 +108,12 @@ def _parts(annotation: Any) -> list[Any]:
     if get_origin(annotation) in (Union, UnionType):
         return [part for one in get_args(annotation) for part in _parts(one)]
     return [annotation]
+
+
+def _variants(table: str) -> dict[str, Any]:
+    """Return the variants of a decision by their ``by``; none of a table that is no decision."""
+    info = Policy.model_fields[table]
+    return {one.model_fields["by"].default: one for one in _parts(info.annotation) if table in DECISIONS}
 
 
 def changes_of(given: Sequence[str]) -> dict[str, Any]:
@@ -181,22 +182,19 @@ def _applied(data: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
             here[name] = dict(below) if isinstance(below, Mapping) else {}
             here = here[name]
         here[last] = value
-    for table in {key.partition(".")[0] for key in changes} - {"limits", "models", "answers", "server"}:
+    for table in {key.partition(".")[0] for key in changes} & set(DECISIONS):
         given = {key.split(".")[1] for key in changes if key.startswith(f"{table}.")}
-        variants = {one.model_fields["by"].default: one
-                    for one in _parts(Policy.model_fields[table].annotation)}  # fmt: skip
+        variants = _variants(table)
         fitting = [tag for tag, one in variants.items() if given <= set(one.model_fields)]
-        usual = Policy.model_fields[table].get_default().by
-        now = made[table].get("by", usual)
+        now = made[table].get("by", Policy.model_fields[table].get_default().by)
         now = now if now in variants else "rule"
-        if (by := changes.get(f"{table}.by")) in variants and by != "program":
+        by = changes.get(f"{table}.by")
+        if by is None and table != "selection" and now not in fitting and len(fitting) == 1:
+            by = made[table]["by"] = fitting[0]
+            given = set()
+        if by in variants and by != "program":  # settings of other variants go
             own = {*variants[by].model_fields, *given}
             made[table] = {name: value for name, value in made[table].items() if name in own}
-        if "by" in given or ProgramSelection in variants.values() or now in fitting or len(fitting) != 1:
-            continue
-        own = variants[fitting[0]].model_fields
-        made[table] = {name: value for name, value in made[table].items() if name in own}
-        made[table]["by"] = fitting[0]
     return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -18,14 +18,13 @@ from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.fit import calibrate, calibrate_completeness, calibrate_documents, write_model
 from mio_rag.evaluation.ledger import environment
 from mio_rag.evaluation.tune import Goal, TuneResult, TuneSettings, tune
-from mio_rag.generation import Generator, Prompt, check_generator, reader_spec
+from mio_rag.generation import Prompt, check_generator, reader_spec
 from mio_rag.policy import policy_of
 from mio_rag.refusal import fitting as refusals
 from mio_rag.relevance import DocumentModel, Labelled, RelevanceModel, fit
 from mio_rag.relevance.documents import is_document_pool
 from mio_rag.relevance.synthetic import made_questions
 from mio_rag.retrieval import Retriever
-from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.settings import toml_text
 from mio_rag.storage import claimed, make_parent, write_atomically
 from mio_rag.types import Question
@@ -54,28 +53,24 @@ def fit_relevance(
     Needs labelled questions, or makes some (--synthetic). Use the file with
     --set selection.relevance_model=FILE. Candidates are found as search.* says.
     """
-
-    def check_stages() -> None:
-        if not 0 <= link_stages <= 3:
-            raise InputError(f"--link-stages must be between 0 and 3, got {link_stages}")
-
-    out = call.out
+    out, stages = call.out, [f"--link-stages must be between 0 and 3, got {link_stages}"]
     chosen, *_ = call.check(
-        lambda: o.one_of("--kind", kind, *_KINDS), check_stages,
-        lambda: o.check_ending("--out", out, ".json"), lambda: o.at_least(synthetic=(synthetic, 1)),
-    )  # fmt: skip
+        lambda: o.one_of("--kind", kind, *_KINDS),
+        lambda: o.refuse([] if 0 <= link_stages <= 3 else stages),
+        lambda: o.check_ending("--out", out, ".json"),
+        lambda: o.at_least(synthetic=(synthetic, 1)),
+    )
     if synthetic is None:
         dataset, index = call.data()
         asked = dataset.questions[: call.limit]
     else:
-        index = call.open().index
+        index, made = call.open().index, Question("made", "question")
         with (
             call.reader(writer and reader_spec(writer)) as reader,
             o.progress("making questions", synthetic) as advance,
         ):
-            asked = made_questions(
-                index.passages, synthetic, write=reader and _writing(reader), seed=call.seed, progress=advance
-            )
+            write = reader and (lambda text: reader.generate(Prompt(made, (), "", text), max_tokens=48).text)
+            asked = made_questions(index.passages, synthetic, write=write, seed=call.seed, progress=advance)
         dataset = Dataset("made", tuple(index.passages), asked)
         if reader is None:
             call.output.say(
@@ -98,21 +93,14 @@ def fit_relevance(
     call.output.result(told, *_relevance_lines(fitted, out, picture))
 
 
-def _writing(reader: Generator) -> Callable[[str], str]:
-    """A model as what writes a text to a text."""
-    question = Question("made", "question")
-    return lambda text: reader.generate(Prompt(question, (), "", text), max_tokens=48).text
-
-
 def _relevance_lines(model: RelevanceModel | DocumentModel, out: Path, picture: Path | None) -> list[str]:
     """What was fitted, and how good it is on questions that were not seen."""
+    of, lines = model.measures, []
     if isinstance(model, DocumentModel):
-        of = model.measures
         return [
             f"{of['questions']} questions, {of['units']} units, {of['needed']} needed; log loss "
             f"{of['log_loss_after']:.3f} out of fold, {of['log_loss_before']:.3f} by what ships; {out}"
         ]
-    lines = []
     if model.sentences is not None:
         said = model.sentences.measures
         lines.append(
@@ -120,47 +108,48 @@ def _relevance_lines(model: RelevanceModel | DocumentModel, out: Path, picture: 
             f"log loss {said['log_loss_after']:.4f} out of fold, {said['log_loss_before']:.4f} by what ships"
         )
     if picture is None:
-        lines.append(f"{out}: relevance of passages as it ships")
-    else:
-        of = model.measures
-        lines.append(
-            f"{of['questions']} questions, {of['candidates']} candidates, {of['needed']} needed; out of fold:"
-        )
-        lines += [
+        return [*lines, f"{out}: relevance of passages as it ships"]
+    return [
+        *lines,
+        f"{of['questions']} questions, {of['candidates']} candidates, {of['needed']} needed; out of fold:",
+        *(
             f"  {label:<16} calibration error {of[key]['ece']:.4f} ({of[key]['ece_likely']:.4f} where "
             f"likely), log loss {of[key]['log_loss']:.4f}"
             for label, key in (("cosine as it is", "before"), (f"{model.kind} model", "after"))
-        ]
-        lines.append(f"{out}, {picture}")
-    return lines
+        ),
+        f"{out}, {picture}",
+    ]
 
 
-# -- settings ---------------------------------------------------------------------------------------------
+# -- policies ---------------------------------------------------------------------------------------------
 
 _VARY = "redundancy_weight,passage_penalty,token_price,link_benefit"
 
 
-def _changed(chosen: Chosen, selection: Mapping[str, Any], **tables: Mapping[str, Any]) -> dict[str, Any]:
-    """The data of a policy file with other settings of the program, of which None is left out."""
-    data = chosen.policy.to_dict(defaults=False)
+def _write(
+    out: Path, chosen: Chosen, selection: Mapping[str, Any], measured: Mapping[str, Any], comment: str,
+    **tables: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Write a policy file with other settings, of which None is left out, checked first; return its data."""
+    policy = chosen.policy
+    data = policy.to_dict(defaults=False)
     for name in ("name", "about", "measured", "server"):
         data.pop(name, None)
-    own = {**(chosen.policy.selection.settings or {}), **selection}
-    own.pop("options", None)
-    data["selection"] = {
-        "preset": chosen.policy.selection.preset,
-        **{key: value for key, value in own.items() if value is not None},
-    }
-    return data | {name: {**data.get(name, {}), **table} for name, table in tables.items()}
-
-
-def _write(out: Path, data: dict[str, Any], measured: Mapping[str, Any], comment: str) -> None:
-    """Write a policy file, once it is found right."""
+    own = {**(policy.selection.settings or {}), **selection, "options": None}
+    own = {key: value for key, value in own.items() if value is not None}
+    data["selection"] = {"preset": policy.selection.preset, **own}
+    data |= {name: {**data.get(name, {}), **table} for name, table in tables.items()}
     policy_of(data, out.stem, out.absolute().parent)
-    lines = "".join(
-        f"# {''.join(c if c.isprintable() else ' ' for c in line)}\n" for line in comment.splitlines()
-    )
-    write_atomically(out, lines + toml_text({**data, "measured": dict(measured)}))
+    plain = ("".join(c if c.isprintable() else " " for c in line) for line in comment.splitlines())
+    text = "".join(f"# {line}\n" for line in plain) + toml_text({**data, "measured": dict(measured)})
+    write_atomically(out, text)
+    return data
+
+
+def _pools(retriever: Retriever, asked: Sequence[Question]) -> list[Any]:
+    """Retrieve the candidates of questions."""
+    with o.progress("retrieving", len(asked)) as advance:
+        return list(retriever.retrieve_many([question.text for question in asked], advance))
 
 
 @o.command(f"{_DATA} budget policy set seed", app=fit_app, name="settings")
@@ -208,65 +197,41 @@ def fit_settings(
     search = chosen.policy.search
     label = str([dataset.content_hash(), index.digest(), search.to_dict()])
     with claimed(out):
-        with o.progress("retrieving", len(asked)) as advance:
-            pools = Retriever.of(index, search.retrieval).retrieve_many([q.text for q in asked], advance)
+        pools = _pools(Retriever.of(index, search.retrieval), asked)
         with o.progress("trials", (folds + 1) * trials) as advance:
             found = tune(asked, pools, settings, kept, label=label, progress=advance)
         best = found.setting
-        own = {
-            "redundancy_weight": best.redundancy_weight,
-            "redundancy_by_relevance": best.redundancy_by_relevance or None,
-            "passage_penalty": best.passage_penalty,
-            "link_benefit": best.link_benefit,
-            "max_per_source": best.max_per_source,
-            "units": selector.units,
-        }
+        names = ("redundancy_weight", "passage_penalty", "link_benefit", "max_per_source")
+        own = {**{name: getattr(best, name) for name in names}, "units": selector.units}
+        own["redundancy_by_relevance"] = best.redundancy_by_relevance or None
         if relevance:
-            own["relevance_model"] = _fitted(asked, pools, relevance, call, index, dataset.name)
-        data = _changed(chosen, own, price={"token": best.token_price}, limits={"budget": best.budget_tokens})
-        _write(out, data, _figures(found), _tuned_comment(found, dataset.name, recall))
-    call.output.result({"out": str(out), "policy": data, **found.to_dict()}, *tuned_lines(found), str(out))
-
-
-def _fitted(
-    asked: Sequence[Any], pools: Sequence[Any], kind: Any, call: o.Call, index: CorpusIndex, name: str
-) -> str:
-    """Fit relevance on all questions, and write it next to the policy; its file name."""
-    labelled = [Labelled(p, frozenset(q.gold_ids)) for p, q in zip(pools, asked, strict=True)]
-    model = fit(
-        labelled, kind=kind, seed=call.seed, name=call.out.stem,
-        embedder=index.embedder.fingerprint,
-        provenance=f"{len(labelled)} questions of '{name}', fitted while tuning",
-    )  # fmt: skip
-    path = call.out.with_name(f"{call.out.stem}.relevance.json")
-    write_model(model, path)
-    return path.name
-
-
-def _figures(found: TuneResult) -> dict[str, Any]:
-    return {
-        "questions": found.questions,
-        "trials": found.trials,
-        "clearly_better": found.clearly_better,
-        **{
-            f"{part}_{key}": [round(figures[key][end], 4) for end in ("mean", "low", "high")]
-            for part, figures in (("outer", found.outer), ("inner", found.inner), ("start", found.start))
+            labelled = [Labelled(p, frozenset(q.gold_ids)) for p, q in zip(pools, asked, strict=True)]
+            model = fit(
+                labelled, kind=cast("Any", relevance), seed=call.seed, name=out.stem,
+                embedder=index.embedder.fingerprint,
+                provenance=f"{len(labelled)} questions of '{dataset.name}', fitted while tuning",
+            )  # fmt: skip
+            path = out.with_name(f"{out.stem}.relevance.json")
+            write_model(model, path)
+            own["relevance_model"] = path.name
+        measured = {
+            "questions": found.questions, "trials": found.trials, "clearly_better": found.clearly_better,
+        } | {
+            f"{part}_{key}": [round(getattr(found, part)[key][end], 4) for end in ("mean", "low", "high")]
+            for part in ("outer", "inner", "start")
             for key in ("recall", "tokens")
-        },
-    }
-
-
-def _tuned_comment(found: TuneResult, name: str, recall: float | None) -> str:
-    goal = "the most evidence"
-    if recall is not None:
-        goal = f"the fewest tokens that find {recall:.0%} of the evidence"
-    return (
-        f"Tuned on {found.questions} questions of '{name}' for {goal}; use it with --policy.\n"
-        "outer_*: on questions that the search did not see (mean, and its 95 % interval): expect this.\n"
-        "inner_*: on those that it did see. start_*: the setting that it started from.\n"
-        "recall: the share of the evidence that was found. clearly_better: than the start, on questions not\n"
-        "seen, by the 95 % interval."
-    )
+        }  # fmt: skip
+        goal = f"the fewest tokens that find {recall:.0%} of the evidence" if recall else "the most evidence"
+        comment = (
+            f"Tuned on {found.questions} questions of '{dataset.name}' for {goal}; use it with --policy.\n"
+            "outer_*: on questions that the search did not see (mean, and its 95 % interval): expect this.\n"
+            "inner_*: on those that it did see. start_*: the setting that it started from.\n"
+            "recall: the share of the evidence that was found. clearly_better: than the start, on questions "
+            "not\nseen, by the 95 % interval."
+        )
+        price, limits = {"token": best.token_price}, {"budget": best.budget_tokens}
+        data = _write(out, chosen, own, measured, comment, price=price, limits=limits)
+    call.output.result({"out": str(out), "policy": data, **found.to_dict()}, *tuned_lines(found), str(out))
 
 
 def tuned_lines(found: TuneResult) -> list[str]:
@@ -297,15 +262,10 @@ def tuned_lines(found: TuneResult) -> list[str]:
         f"tokens {signed(more, 1, 0)}",
     ]
     if not found.improved:
-        return [*lines, "nothing better was found: the file holds the settings that the search started from"]
-    if not found.clearly_better:
+        lines.append("nothing better was found: the file holds the settings that the search started from")
+    elif not found.clearly_better:
         lines.append("no clear improvement on questions not seen: try more questions before relying on it")
     return lines
-
-
-# -- price ------------------------------------------------------------------------------------------------
-
-_APART = 1.1
 
 
 @o.command(f"{_DATA} budget policy set", app=fit_app, name="price", budget=2048)
@@ -335,13 +295,12 @@ def fit_price(
     o.check_fits(selector, index)
     asked = dataset.questions[: call.limit]
     with claimed(out):
-        with o.progress("retrieving", len(asked)) as advance:
-            retriever = Retriever.of(index, chosen.policy.search.retrieval)
-            pools = retriever.retrieve_many([q.text for q in asked], advance)
+        retriever = Retriever.of(index, chosen.policy.search.retrieval)
+        pools = _pools(retriever, asked)
         found = price_for(pools, mean_tokens, selector=selector, ceilings=budget, counter=retriever.counter)
-        curve: list[Any] = []
+        curve: list[Any] = []  # points that are a tenth apart
         for point in found.curve:
-            if point.mean_tokens > 0 and (not curve or point.mean_tokens >= _APART * curve[-1].mean_tokens):
+            if point.mean_tokens > 0 and (not curve or point.mean_tokens >= 1.1 * curve[-1].mean_tokens):
                 curve.append(point)
         measured = {
             "questions": found.questions,
@@ -359,12 +318,12 @@ def fit_price(
             "is the most that one question\nmay take. For a total of N tokens a day instead: "
             'price.total = N and price.per = "day".'
         )
-        data = _changed(chosen, {"units": selector.units}, price={"by": "fixed", "token": found.token_price})
-        _write(out, data, measured, comment)
+        price = {"by": "fixed", "token": found.token_price}
+        data = _write(out, chosen, {"units": selector.units}, measured, comment, price=price)
     call.output.result({"out": str(out), "policy": data, **found.to_dict()}, found.explain(), str(out))
 
 
-# -- refusal ----------------------------------------------------------------------------------------------
+# -- refusal and completeness -----------------------------------------------------------------------------
 
 
 @o.command(f"{_DATA} model budget answer seed", app=fit_app, name="refusal")
@@ -375,19 +334,17 @@ def fit_refusal(call: o.Call) -> None:
     --set answers.refusal=FILE.
     """
     spec = reader_spec(call.model)
-    tokens: dict[str, Any] = {
-        "budget_tokens": call.budget or DEFAULTS.budget,
-        "max_tokens": call.answer or DEFAULTS.answer,
-    }
+    limits: dict[str, Any] = {"budget_tokens": call.budget or DEFAULTS.budget}
+    limits["max_tokens"] = call.answer or DEFAULTS.answer
     call.check(lambda: check_generator(spec))
     dataset, index = call.data()
     asked = dataclasses.replace(dataset, questions=dataset.questions[: call.limit])
     with call.reader(spec) as reader:
         with o.progress("answering", len(asked.questions)) as advance:
-            observed = refusals.observe(asked, index, reader, **tokens, progress=advance)
+            observed = refusals.observe(asked, index, reader, **limits, progress=advance)
         made, scores = refusals.fit_refusal(
             observed, index, reader, call.seed, data=dataset.name, data_sha256=asked.content_hash(),
-            **tokens, **environment(),
+            **limits, **environment(),
         )  # fmt: skip
     made.save(call.out)
     notes = refusals.warnings_of(scores)
@@ -402,9 +359,6 @@ def fit_refusal(call: o.Call) -> None:
         f"\nrefused above a probability of {made.threshold:.3f}; Brier score {told['brier']:.3f} -> "
         f"{call.out}",
     )
-
-
-# -- completeness -----------------------------------------------------------------------------------------
 
 
 @o.command(f"{_DATA} seed", app=fit_app, name="completeness", limit=500)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mio_rag.cli import options as o
-from mio_rag.errors import InputError, collect
+from mio_rag.errors import InputError
 
 if TYPE_CHECKING:
     from mio_rag.sources import Opened
@@ -64,27 +64,19 @@ def index(
     most = None if max_file_mb is None else max(1, round(max_file_mb * 1e6))
     how = Building(call.embedder, vectors, sentences, entities, follow_links, most)
     if check:
-        collect(how.check)
+        how.check()
         seen = changes_of(path, how, out)
-        output.result(
-            {**asdict(seen.changes), "not_read": [asdict(one) for one in seen.left_out]}, *_changed(seen)
-        )
+        changes = asdict(seen.changes)
+        lines = [f"{what:<9} {name}" for what in ("changed", "added", "removed") for name in changes[what]]
+        lines += [] if seen.changes else ["Nothing changed."]
+        lines += [f"not read  {one.path}: {one.reason}" for one in seen.left_out]
+        output.result({**changes, "not_read": [asdict(one) for one in seen.left_out]}, *lines)
         return
     done = open_source(path, how, out=out, overwrite=overwrite, progress=o.progress)
     if not done.built:
         done = replace(done, left_out=left_out_now(done, how))
     told, lines = _built(done, call.embedder)
     output.result(told, *lines, *_left_out(done))
-
-
-def _changed(found: Opened) -> Iterator[str]:
-    for what in ("changed", "added", "removed"):
-        for name in getattr(found.changes, what):
-            yield f"{what:<9} {name}"
-    if not found.changes:
-        yield "Nothing changed."
-    for one in found.left_out:
-        yield f"not read  {one.path}: {one.reason}"
 
 
 def _left_out(found: Opened) -> Iterator[str]:
@@ -100,46 +92,29 @@ def _left_out(found: Opened) -> Iterator[str]:
 
 
 def _built(done: Opened, embedder: str) -> tuple[dict[str, Any], list[str]]:
-    """An index as plain data, and in words."""
+    """Return an index as plain data, and in words."""
     from mio_rag.formulations.numbers import plural
     from mio_rag.retrieval.repetition import contradicting
 
     index, repeated = done.index, done.index.repetition
     overlapping, copies = (0, 0) if repeated is None else (repeated.overlapping, repeated.copies)
     told: dict[str, Any] = {
-        "index": str(done.folder),
-        "source": done.source,
-        "files": len(done.files),
-        **asdict(done.changes),
-        "passages": len(index),
-        "dimensions": index.dimensions,
-        "embedder": embedder,
-        "seconds": done.seconds,
-        "overlapping": overlapping,
-        "contradicting": contradicting(index.passages),
-        "near_duplicates": copies,
+        "index": str(done.folder), "source": done.source, "files": len(done.files), **asdict(done.changes),
+        "passages": len(index), "dimensions": index.dimensions, "embedder": embedder, "seconds": done.seconds,
+        "overlapping": overlapping, "contradicting": contradicting(index.passages), "near_duplicates": copies,
         "sentences": 0 if index.sentences is None else len(index.sentences),
         "left_out": [asdict(item) for item in done.left_out],
+    }  # fmt: skip
+    built = "Nothing changed."
+    if done.built:
+        files = f"Read {plural(len(done.files), 'file')}. " if done.files else ""
+        cut = "" if index.sentences is None else f" in {plural(len(index.sentences), 'sentence')}"
+        built = f"{files}Indexed {plural(len(index), 'passage')}{cut}, {index.dimensions} dimensions by "
+        built += f"{embedder}, in {done.seconds:.1f} s."
+    kinds = {
+        "with a known place in their document (overlaps are read once)": overlapping % len(index),
+        "of documents with two texts at the same place (read by themselves)": told["contradicting"],
+        f"near-duplicate{'s' * (copies > 1)} of an earlier one": copies,
     }
-    cut = "" if index.sentences is None else f" in {plural(len(index.sentences), 'sentence')}"
-    files = f"Read {plural(len(done.files), 'file')}. " if done.files else ""
-    lines = [
-        f"{files}Indexed {plural(len(index), 'passage')}{cut}, {index.dimensions} dimensions by {embedder}, "
-        f"in {done.seconds:.1f} s."
-        if done.built
-        else "Nothing changed.",
-        f"Stored in {done.folder}",
-    ]
-    lines += [
-        f"of the passages, {count} {what}"
-        for count, what in (
-            (
-                overlapping if overlapping < len(index) else 0,
-                "with a known place in their document (overlaps are read once)",
-            ),
-            (told["contradicting"], "of documents with two texts at the same place (read by themselves)"),
-            (copies, f"near-duplicate{'s' * (copies > 1)} of an earlier one"),
-        )
-        if count
-    ]
-    return told, lines
+    lines = [f"of the passages, {count} {what}" for what, count in kinds.items() if count]
+    return told, [built, f"Stored in {done.folder}", *lines]

@@ -92,14 +92,11 @@ def fit_router(
         table, found = _labels(call, tiers, by, unanswered)
         tables, lines = [table], list(label_lines(found))
         told = {
-            "table": str(table),
-            "questions": len(found.table),
-            "unlabelled": found.unlabelled,
-            "failed": found.failed,
-            "unanswered": found.unanswered,
+            "table": str(table), "questions": len(found.table), "unlabelled": found.unlabelled,
+            "failed": found.failed, "unanswered": found.unanswered,
             "tiers": [tier.name for tier in found.table.tiers],
             "label_shares": found.table.outcomes.values["label"].mean(axis=0).tolist(),
-        }
+        }  # fmt: skip
         if out.suffix == ".parquet":
             output.result({"out": str(out), **told}, *lines)
             return
@@ -146,15 +143,6 @@ def encoder_of(name: str) -> Encoder:
     if name.startswith(PREFIX):
         return HiddenStates(name.removeprefix(PREFIX))
     return CorpusIndex.load(name).embedder if is_index(Path(name)) else make_embedder(name)
-
-
-def named_workflows(names: str) -> list[Workflow]:
-    """Workflows by names and JSON files with commas between them; all named ones for nothing."""
-    given = o.listed(names) if names else list(NAMED)
-    found = collect(*((lambda name=name: find_workflow(name)) for name in given))
-    if twice := {w.name for w in found if sum(other.name == w.name for other in found) > 1}:
-        raise InputError(f"--workflows names {', '.join(sorted(twice))} twice")
-    return found
 
 
 @o.command(
@@ -241,8 +229,16 @@ def fit_planner(
 
 def _outcomes(call: o.Call, folder: Path, workflows: str, skip: int) -> Any:
     """Answer every question by every workflow; an interrupted run goes on in the same folder."""
+
+    def chosen_workflows() -> list[Workflow]:
+        given = o.listed(workflows) if workflows else list(NAMED)
+        found = collect(*((lambda name=name: find_workflow(name)) for name in given))
+        if twice := {w.name for w in found if sum(other.name == w.name for other in found) > 1}:
+            raise InputError(f"--workflows names {', '.join(sorted(twice))} twice")
+        return found
+
     pairs, spec = o.several(call.paths, call.questions), reader_spec(call.model)
-    chosen, several, *_ = call.check(lambda: named_workflows(workflows), lambda: check_generator(spec))
+    chosen, several, *_ = call.check(chosen_workflows, lambda: check_generator(spec))
     running = workflow_settings(chosen.control.kinds)
     known: dict[str, Any] = {
         "models": tuple(running.models), "prices": tuple(running.prices), "depth": running.depth,
@@ -250,21 +246,15 @@ def _outcomes(call: o.Call, folder: Path, workflows: str, skip: int) -> Any:
     problems = [problem for workflow in several for problem in workflow_problems(workflow, **known)]
     if running.prices and "reader" not in running.prices:
         problems.append("the reader has no price: set models.reader.input and models.reader.output, too")
-    if problems:
-        raise InputError(problems)
+    o.refuse(problems)
     usual = call.embedder if call.embedder in ("minilm", "tfidf") else DEFAULTS.embedder
-    models = Models(running.models)
+    control = ControlSettings(limits=Limits(steps=40, seconds=1e6), kinds={"workflow": running.to_dict()})
+    models, selector, sources = Models(running.models), Selector(), []
     try:
         with call.reader(spec) as reader:
-            sources = []
             for path, its in pairs:
                 dataset, index = o.Call({**vars(call), "embedder": usual}).data(path, its)
-                selector = Selector()
-                if problems := misfits(several, index, selector):
-                    raise InputError([f"{path}: {problem}" for problem in problems])
-                control = ControlSettings(
-                    limits=Limits(steps=40, seconds=1e6), kinds={"workflow": running.to_dict()}
-                )
+                o.refuse([f"{path}: {problem}" for problem in misfits(several, index, selector)])
                 setup = Setup(control, Retriever(index, counter=reader), selector, call.answer or 32)
 
                 def session(name: str, workflow: Workflow, setup: Setup = setup) -> Session:
@@ -318,17 +308,12 @@ def fit_process(
     models = {"given": given, "calibrated": found.model, "by bins": found.by_bins}
     plans = {name: solve_plan(model) for name, model in models.items()}
     shapes = {name: structure(plan) for name, plan in plans.items()}
-    call.output.result(
-        {
-            **dataclasses.asdict(found),
-            "model": found.model.to_dict(),
-            "by_bins": found.by_bins.to_dict(),
-            "solved": {name: to_json(plan, shapes[name]) for name, plan in plans.items()},
-            "out": None if out is None else str(out),
-        },
-        *calibration_lines(found, shapes),
-        *([] if out is None else [f"\nprocess: {out}"]),
-    )
+    told = {
+        **dataclasses.asdict(found), "model": found.model.to_dict(), "by_bins": found.by_bins.to_dict(),
+        "solved": {name: to_json(plan, shapes[name]) for name, plan in plans.items()},
+        "out": out and str(out),
+    }  # fmt: skip
+    call.output.result(told, *calibration_lines(found, shapes), *([f"\nprocess: {out}"] if out else []))
 
 
 # -- tables -----------------------------------------------------------------------------------------------

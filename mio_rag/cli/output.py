@@ -49,17 +49,15 @@ _PLAIN = {
 def prepare_streams() -> None:
     """Let stdout and stderr take every character: plain ones stand for those that their encoding lacks.
 
-    A way that the environment chose (``PYTHONIOENCODING=ascii:xmlcharrefreplace``) stays.
+    What the environment chose (``PYTHONIOENCODING=ascii:xmlcharrefreplace``) stays.
 
     Raises `OutputError` if stdout is closed.
     """
     if sys.stdout is None:
         raise OutputError(OSError(errno.EBADF, "stdout is closed"))
     codecs.register_error(_HANDLER, _plain)
-    for stream, defaults in (
-        (sys.stdout, ("strict", "surrogateescape")),
-        (sys.stderr, ("strict", "surrogateescape", "backslashreplace")),
-    ):
+    for stream in (sys.stdout, sys.stderr):
+        defaults = ("strict", "surrogateescape", *(("backslashreplace",) if stream is sys.stderr else ()))
         if isinstance(stream, io.TextIOWrapper) and stream.errors in defaults:
             stream.reconfigure(errors=_HANDLER)
 
@@ -67,28 +65,24 @@ def prepare_streams() -> None:
 def _plain(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(map(_plain_character, error.object[error.start : error.end])), error.end
+
+    def of(character: str) -> str:
+        base, *marks = list(unicodedata.normalize("NFD", character))
+        if unicodedata.combining(base):
+            return ""
+        if base.isascii() and all(map(unicodedata.combining, marks)):
+            return base
+        return "??" if unicodedata.east_asian_width(character) in "WF" else "?"
+
+    return "".join(_PLAIN.get(c) or of(c) for c in error.object[error.start : error.end]), error.end
 
 
-def _plain_character(character: str) -> str:
-    if character in _PLAIN:
-        return _PLAIN[character]
-    base, *marks = list(unicodedata.normalize("NFD", character))
-    if unicodedata.combining(base):
-        return ""
-    if base.isascii() and all(map(unicodedata.combining, marks)):
-        return base
-    return "??" if unicodedata.east_asian_width(character) in "WF" else "?"
-
-
-def silence(stream: Any) -> None:
+def _silence(stream: Any) -> None:
     """Send what a stream still holds to nowhere, so that Python does not fail on it once more at its end."""
-    try:
+    with suppress(OSError, ValueError, AttributeError):  # no real descriptor, which holds nothing back
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
-    except (OSError, ValueError, AttributeError):  # no real descriptor, which holds nothing back
-        return
 
 
 # -- output ----------------------------------------------------------------------------------------------
@@ -150,10 +144,12 @@ class Output:
         import json
 
         self.close()
-        text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False)
         if sys.stdout is None:
             raise OutputError(OSError(errno.EBADF, "stdout is closed"))
-        if not _takes(sys.stdout.encoding or "utf-8", text):
+        text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False)
+        try:  # JSON is UTF-8, and other bytes would be read as that
+            text.encode("utf-8" if codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8" else "ascii")
+        except UnicodeEncodeError:
             text = json.dumps(_finite(data), allow_nan=False)
         try:
             sys.stdout.write(text + "\n")
@@ -171,15 +167,6 @@ class Output:
             errors.print(styled(("error:", "bold red"), f" {problem}") if headed else problem, soft_wrap=True)
         if self.as_json:
             self.json({"error": {"kind": kind, "problems": list(problems)}})
-
-
-def _takes(encoding: str, text: str) -> bool:
-    """Whether the text can be written as it is: JSON is UTF-8, and other bytes would be read as that."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return text.isascii() or codecs.lookup(encoding).name == "utf-8"
 
 
 def _finite(value: Any) -> Any:
@@ -203,19 +190,14 @@ def open_output(as_json: bool, kept: Callable[[], str] | None = None) -> Output:
 
 
 def kept_rows(folder: Path, go_on: str = "continue with --resume") -> Callable[[], str]:
-    """The message about what an interrupted run left in its folder, and how to go on."""
-
-    def kept() -> str:
-        rows = folder / "rows.jsonl"
-        if rows.is_file() and rows.stat().st_size > 0:
-            return f"what was finished is kept in '{folder}': {go_on}"
-        return ""
-
-    return kept
+    """Return the message about what an interrupted run left in its folder, and how to go on."""
+    rows = folder / "rows.jsonl"
+    told = f"what was finished is kept in '{folder}': {go_on}"
+    return lambda: told if rows.is_file() and rows.stat().st_size > 0 else ""
 
 
 class ReportingGroup(TyperGroup):
-    """Turns what goes wrong into messages and exit codes, for every command."""
+    """Turn what goes wrong into messages and exit codes, for every command."""
 
     _debug = False
 
@@ -252,13 +234,13 @@ class ReportingGroup(TyperGroup):
         sys.exit(code)
 
     def _ended(self, error: BaseException, as_json: bool) -> int:
-        """Tell what ended a command; its exit code. Raise what nobody foresaw."""
+        """Report what ended a command, and return its exit code; raise what nobody foresaw."""
         if interrupt.seen() or isinstance(error, (_Interrupted, KeyboardInterrupt, typer.Abort)):
             return _report(_Interrupted(), as_json)
         if isinstance(error, SystemExit):
             return error.code if isinstance(error.code, int) else 1
         if isinstance(error, BrokenPipeError):  # who read it has read enough
-            silence(sys.stdout)
+            _silence(sys.stdout)
             return 1
         if isinstance(error, _UsageError):
             return _report_usage(error, as_json)
@@ -269,7 +251,7 @@ class ReportingGroup(TyperGroup):
             raise error
         code = _report(error, as_json)
         if isinstance(error, OutputError):
-            silence(sys.stdout)
+            _silence(sys.stdout)
         return code
 
 
@@ -283,10 +265,9 @@ def _notices_as_notes() -> Iterator[None]:
             if not issubclass(category, Notice):
                 otherwise(message, category, *where, **more)
                 return
-            from mio_rag.cli.terminal import errors, styled
+            from mio_rag.cli.terminal import errors, notes
 
-            told = str(message).removeprefix("mio-rag: ")
-            errors.print(styled(("note:", "yellow"), f" {told}"), soft_wrap=True)
+            errors.print(*notes([str(message).removeprefix("mio-rag: ")]), soft_wrap=True)
 
         warnings.showwarning = show
         yield
@@ -301,13 +282,13 @@ class _Interrupted(Exception):
 
 
 def _report(error: Exception, as_json: bool) -> int:
-    """Tell an error where the command's result would go; its exit code."""
+    """Report an error where the command's result would go, and return its exit code."""
     problems, kind, code = [str(error)], type(error).__name__, 2
     if isinstance(error, InputError):
         problems = [_as_typed(problem) for problem in error.problems]
     elif isinstance(error, _Interrupted):
         kept = "" if _current is None or _current.kept is None else _current.kept()
-        problems, kind, code = ["; ".join(["interrupted", *filter(None, [kept])])], "Interrupted", 130
+        problems, kind, code = ["; ".join(filter(None, ["interrupted", kept]))], "Interrupted", 130
     else:
         code = next((code for kinds, code in _CODES if isinstance(error, kinds)), code)
     output = _current or open_output(as_json)
@@ -317,29 +298,26 @@ def _report(error: Exception, as_json: bool) -> int:
 
 
 #: Arguments of functions -> the option that sets them.
-_OPTION_OF = {"max_tokens": "answer", "budget_tokens": "budget"}
-_OPTIONS = ("engine", "workers", "shard_rows", "floor", "ceiling", "sample", "concurrency", "retries",
-            "total_tokens", "total_dollars")  # fmt: skip
+_OPTIONS = {"max_tokens": "answer", "budget_tokens": "budget"} | {
+    name: name.replace("_", "-")
+    for name in ("engine", "workers", "shard_rows", "floor", "ceiling", "sample", "concurrency", "retries",
+                 "total_tokens", "total_dollars")
+}  # fmt: skip
 
 
 def _as_typed(problem: str) -> str:
     """Word a problem as the command line is written, not as Python is."""
-    problem = re.sub(r"^(\w+): (?:(\w+): )?(\w+)( must |=)", _dotted, problem)
-    found = re.match(r"^([\w.]+)=(\S+) must be (.*)$", problem)
-    if found is None:
-        name, must, rest = problem.partition(" must be ")
-        is_option = must and name in (*_OPTION_OF, *_OPTIONS)
-        return f"--{_OPTION_OF.get(name, name).replace('_', '-')} must be {rest}" if is_option else problem
-    name = found[1] if "." in found[1] else f"--{_OPTION_OF.get(found[1], found[1]).replace('_', '-')}"
-    return f"{name} must be {found[3]}, got {found[2]}"
-
-
-def _dotted(found: re.Match[str]) -> str:
-    return ".".join(filter(None, found.groups()[:3])) + found[4]
+    if found := re.match(r"^(\w+): (?:(\w+): )?(\w+)(?= must |=)", problem):
+        problem = ".".join(filter(None, found.groups())) + problem[found.end() :]
+    if found := re.match(r"^([\w.]+)=(\S+) must be (.*)$", problem):
+        option = f"--{_OPTIONS.get(found[1], found[1].replace('_', '-'))}"
+        return f"{found[1] if '.' in found[1] else option} must be {found[3]}, got {found[2]}"
+    name, must, rest = problem.partition(" must be ")
+    return f"--{_OPTIONS[name]} must be {rest}" if must and name in _OPTIONS else problem
 
 
 def _report_usage(error: Any, as_json: bool) -> int:
-    """Tell a usage error as Typer words it."""
+    """Report a usage error as Typer words it."""
     from mio_rag.cli.terminal import errors
 
     shown = io.StringIO()

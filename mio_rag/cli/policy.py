@@ -34,7 +34,7 @@ from mio_rag.policy import PRESETS, Policy, preset_text
 from mio_rag.policy_files import Resolved, resolve
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.session.trace import Trace, read_traces
-from mio_rag.session.workflow import NAMED, Workflow, find_workflow, workflow_problems, workflow_text
+from mio_rag.session.workflow import NAMED, find_workflow, workflow_problems, workflow_text
 from mio_rag.settings import plain
 from mio_rag.storage import write_atomically
 
@@ -113,7 +113,7 @@ def policy_show(
             router = read_router(name)
             output.result(router_json(router), *router_lines(router))
             return
-        output.result(about, planner_table(about))
+        output.result(about, _planner_table(about))
     elif name in NAMED or name.endswith(".json") or name.startswith("workflow:"):
         found = find_workflow(name.removeprefix("workflow:"))
         # Which models there are, and what they cost, is known where it runs.
@@ -123,7 +123,7 @@ def policy_show(
     elif name in PRESETS or name.endswith(".toml"):
         policy = call.chosen().policy
         states = resolve(policy)
-        output.result(policy_json(policy, states), *policy_lines(policy, states))
+        output.result(policy_json(policy, states), *_policy_lines(policy, states))
     else:
         call.chosen().check()
         said = f"{name} is a policy that is known by name: see `mio-rag policy list`"
@@ -137,11 +137,9 @@ def _print_keys(call: o.Call) -> None:
     for key in keys().values():
         default = key.default.to_dict() if hasattr(key.default, "to_dict") else plain(key.default)
         told[key.name] = {"help": key.help, "default": default, "with": key.of}
-        shown = "" if default in (None, "", (), {}) else f" [default: {default}]"
-        lines.append(
-            styled((key.name, "bold"), (f"{shown}{f' [with by = {key.of}]' if key.of else ''}", "dim"))
-        )
-        lines += [f"    {key.help}"] if key.help else []
+        more = "" if default in (None, "", (), {}) else f" [default: {default}]"
+        more += f" [with by = {key.of}]" if key.of else ""
+        lines += [styled((key.name, "bold"), (more, "dim")), *([f"    {key.help}"] if key.help else [])]
     call.output.result({"keys": told}, *lines)
 
 
@@ -150,15 +148,12 @@ def policy_list(call: o.Call) -> None:
     """List presets, policies that are known by name, and workflows."""
     forms = {"tier": "tier:NAME", "strategies": "strategies:A+B", "workflow": "workflow:NAME"}
     names = [forms.get(name, name) for name in kind_names() if name != "policy"]
+    flows = [found.to_dict() for found in NAMED.values()]
     call.output.result(
-        {
-            "presets": dict(PRESETS),
-            "policies": kind_names(),
-            "workflows": [found.to_dict() for found in NAMED.values()],
-        },
+        {"presets": dict(PRESETS), "policies": kind_names(), "workflows": flows},
         Table.rows("policy|what it is for", PRESETS.items(), left=2),
         f"\nby name: {', '.join(names)}; rules may end with @tracked, @confidence, @evidence or @complete\n",
-        workflow_table(NAMED),
+        _workflow_table(),
     )
 
 
@@ -189,7 +184,7 @@ def policy_replay(
         given: dict[str, Any] = {"policy": bandit, "rule": rule, "alpha": width, "token_price": price}
         changes = {key: value for key, value in given.items() if value is not None}
         found = bandit_report.replay(path, bandit_report.settings_of(path).replace(**changes))
-        call.output.result(asdict(found), *replay_lines(found))
+        call.output.result(asdict(found), *_replay_lines(found))
     elif (path / "outcomes.parquet").is_file():
         _replay_outcomes(call, path, planner, prices, every)
     else:
@@ -265,13 +260,10 @@ State = Annotated[Path, o.arg("SQLite file of search.state.")]
 
 
 @o.command("json", app=state_app, name="show")
-def state_show(
-    call: o.Call,
-    state: State,
-) -> None:
+def state_show(call: o.Call, state: State) -> None:
     """Show how often each strategy ran, and what was learned of it."""
     found = bandit_report.stats_of(state)
-    call.output.result(found, *state_lines(found))
+    call.output.result(found, *_state_lines(found))
 
 
 @o.command("json", app=state_app, name="feedback")
@@ -302,9 +294,8 @@ def state_recalibrate(
 
     They take over if they are not worse on later questions.
     """
-    found = bandit_report.recalibrate(
-        state, bandit_report.settings_of(state).replace(window_days=window_days, holdout=holdout)
-    )
+    settings = bandit_report.settings_of(state).replace(window_days=window_days, holdout=holdout)
+    found = bandit_report.recalibrate(state, settings)
     verdict = "the new models take over" if found.deployed else "the old models stay"
     call.output.result(
         asdict(found),
@@ -323,14 +314,11 @@ def state_rebuild(call: o.Call, state: State) -> None:
 
 @o.command("json", app=state_app, name="export")
 def state_export(
-    call: o.Call,
-    state: State,
-    out: Annotated[Path, "File to write, for instance prior.safetensors."],
+    call: o.Call, state: State, out: Annotated[Path, "File to write, for instance prior.safetensors."]
 ) -> None:
     """Write what was learned, as a prior for another state."""
-    questions = bandit_report.export(state, out)
-    said = f"learned from {questions} questions: {out}"
-    call.output.result({"questions": questions, "out": str(out)}, said)
+    count = bandit_report.export(state, out)
+    call.output.result({"questions": count, "out": str(out)}, f"learned from {count} questions: {out}")
 
 
 @o.command("json", app=state_app, name="import")
@@ -355,13 +343,12 @@ def state_prune(
 ) -> None:
     """Let a strategy run only rarely for a type of question."""
     changed = bandit_report.prune(state, strategy, kind, not lift)
-    where = f"on probation for '{kind}' questions"
-    if not lift:
-        said = f"is {where}{'' if changed else ' already'}; --lift ends it"
-    elif changed:
-        said = f"is no longer put {where}; what was learned may still do so"
-    else:
-        said = f"was not put {where}: nothing changes"
+    said = {
+        (False, True): "is on probation for {}; --lift ends it",
+        (False, False): "is on probation for {} already; --lift ends it",
+        (True, True): "is no longer put on probation for {}; what was learned may still do so",
+        (True, False): "was not put on probation for {}: nothing changes",
+    }[lift, changed].format(f"'{kind}' questions")
     told = {"strategy": strategy, "type": kind, "probation": not lift, "changed": changed}
     call.output.result(told, f"{strategy} {said}")
 
@@ -376,22 +363,25 @@ def state_add(
     call.output.result({"strategy": strategy, "new": new}, said)
 
 
-def workflow_table(workflows: Mapping[str, Workflow]) -> Table:
+# -- tables -----------------------------------------------------------------------------------------------
+
+
+def _workflow_table() -> Table:
     """All workflows, one a line."""
-    rows = ((w.name, ", ".join(_step(one.do, one.settings) for one in w.nodes)) for w in workflows.values())
+
+    def step(do: str, settings: Mapping[str, object]) -> str:
+        told = [
+            str(value) if isinstance(value, str) else f"{name.replace('_', ' ')} {value:g}"
+            for name, value in settings.items()
+            if isinstance(value, (str, int, float)) and not isinstance(value, bool)
+        ]
+        return f"{do} ({', '.join(told)})" if told else do
+
+    rows = ((w.name, ", ".join(step(one.do, one.settings) for one in w.nodes)) for w in NAMED.values())
     return Table.rows("workflow|steps", rows, left=2)
 
 
-def _step(do: str, settings: Mapping[str, object]) -> str:
-    told = [
-        str(value) if isinstance(value, str) else f"{name.replace('_', ' ')} {value:g}"
-        for name, value in settings.items()
-        if isinstance(value, (str, int, float)) and not isinstance(value, bool)
-    ]
-    return f"{do} ({', '.join(told)})" if told else do
-
-
-def planner_table(about: Mapping[str, Any]) -> Table:
+def _planner_table(about: Mapping[str, Any]) -> Table:
     """What a planner decides, at which prices, and what it learned from."""
     when = "before the first step" if about["mode"] == "once" else "before every step"
     asked, by = about.get("questions", "?"), about.get("generator", "?")
@@ -405,10 +395,7 @@ def planner_table(about: Mapping[str, Any]) -> Table:
     return Table.rows(f"planner|{about['method']}, decides {when}", rows, left=2)
 
 
-# -- policies --------------------------------------------------------------------------------------------
-
-
-def policy_lines(policy: Policy, states: Resolved) -> Iterator[Any]:
+def _policy_lines(policy: Policy, states: Resolved) -> Iterator[Any]:
     """Who decides what, the price, the limits, models and files."""
     yield styled((policy.name, "bold"))
     if policy.about:
@@ -427,10 +414,7 @@ def policy_lines(policy: Policy, states: Resolved) -> Iterator[Any]:
     yield dim(f"content {states.sha256[:12]}")
 
 
-# -- strategies and bandits ------------------------------------------------------------------------------
-
-
-def state_lines(found: Mapping[str, Any]) -> Iterator[Any]:
+def _state_lines(found: Mapping[str, Any]) -> Iterator[Any]:
     """A line for each strategy, the state of the whole, and what was learned."""
 
     def form(value: float | None, by: str) -> str:
@@ -454,7 +438,7 @@ def state_lines(found: Mapping[str, Any]) -> Iterator[Any]:
     yield from found["insights"]
 
 
-def replay_lines(found: bandit_report.Replay) -> Iterator[Any]:
+def _replay_lines(found: bandit_report.Replay) -> Iterator[Any]:
     """What was earned, and the estimates of what the policy would have earned."""
     yield f"{found.questions} questions; earned {found.earned:+.4f} a question, net of costs"
     for one in found.estimates:

@@ -150,15 +150,21 @@ class Table:
 
     def print(self, console: Terminal) -> None:
         """Print it, in as many parts as the terminal needs."""
-        if not self.keys:
-            self._print(console, range(len(self.columns)), None)
-            return
+        widths, parts = [None] * len(self.columns), [[*range(self.keys, len(self.columns))]]
+        if self.keys:
+            widths, parts = self._fitted(console.width)
+        for number, part in enumerate(parts):
+            if number:
+                console.print()
+            console.print(self._grid([*range(self.keys), *part], widths))
+
+    def _fitted(self, room: int) -> tuple[list[Any], list[list[int]]]:
+        """Return the width of each column, and the columns of each part besides the keys."""
         widths = [self._width(title, cells) for title, cells in self.columns]
-        name, *keys = widths[: self.keys]
-        rest = sum(width + _BETWEEN for width in keys)
+        keys = sum(width + _BETWEEN for width in widths[1 : self.keys])
         widest = max(widths[self.keys :], default=-_BETWEEN)
-        name = min(name, max(_LEAST, console.width - rest - widest - _BETWEEN))
-        room = left = console.width - name - rest
+        widths[0] = min(widths[0], max(_LEAST, room - keys - widest - _BETWEEN))
+        room = left = room - widths[0] - keys
         parts: list[list[int]] = [[]]
         for place in range(self.keys, len(widths)):
             widths[place] = min(widths[place], max(_LEAST, room - _BETWEEN))
@@ -167,34 +173,30 @@ class Table:
                 parts.append([])
                 left = room - widths[place] - _BETWEEN
             parts[-1].append(place)
-        widths[0] = name
-        for number, part in enumerate(parts):
-            if number:
-                console.print()
-            self._print(console, [*range(self.keys), *part], widths)
+        return list(widths), parts
 
     @staticmethod
     def _width(title: str, cells: Sequence[Any]) -> int:
         return max(cell_len(line) for text in (title, *cells) for line in printable(str(text)).split("\n"))
 
-    def _print(self, console: Terminal, places: Iterable[int], widths: Sequence[int] | None) -> None:
+    def _grid(self, places: Sequence[int], widths: Sequence[Any]) -> Any:
         from rich.table import Table as Grid
 
-        grid, shown = Grid(header_style="bold", box=None, pad_edge=False), list(places)
-        for place in shown:
+        grid = Grid(header_style="bold", box=None, pad_edge=False)
+        for place in places:
             title, cells = self.columns[place]
-            width = None if widths is None else widths[place]
+            width = widths[place]
             whole = width is not None and self._width(title, cells) <= width
             grid.add_column(
                 Text(printable(title)), justify="left" if place < self.left else "right", vertical="bottom",
                 overflow="fold", no_wrap=whole, min_width=width, max_width=width,
             )  # fmt: skip
-        for row in zip(*(self.columns[place][1] for place in shown), strict=True):
+        for row in zip(*(self.columns[place][1] for place in places), strict=True):
             clean = (isinstance(one, Text) and printable(one.plain) == one.plain for one in row)
             grid.add_row(
                 *(one if ok else Text(printable(str(one))) for one, ok in zip(row, clean, strict=True))
             )
-        console.print(grid)
+        return grid
 
 
 def heading(label: str) -> str:
@@ -243,31 +245,22 @@ def batch_bars() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def _bars(transient: bool) -> Any:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress
 
-    class Rate(ProgressColumn):
+    class Rate(progress.ProgressColumn):
         """Steps a second over the last half minute."""
 
-        def render(self, task: Task) -> Text:
+        def render(self, task: progress.Task) -> Text:
             return Text("" if not task.speed else f"{task.speed:,.0f}/s")
 
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
         Rate(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
         console=errors,
         transient=transient,
         disable=not errors.is_terminal,
