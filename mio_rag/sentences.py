@@ -6,6 +6,7 @@ words is written with a capital or begins with a digit. At each position the lon
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -301,3 +302,35 @@ def leading_name(text: str, within: int = 80) -> str:
         words.pop()
         closed = True
     return " ".join(words) if len(words) > 1 or closed else ""
+
+
+_MONTHS = "|".join(name for k in range(1, 13) for name in (calendar.month_name[k], calendar.month_abbr[k]))
+_YEAR = r"(?:19|20)\d\d"
+#: What tells versions of a document apart in its title, its name or a heading.
+_MARK = re.compile(
+    rf"(?<![^\W_])(?:(?:\d{{1,2}}[-/. _]+)?(?:{_MONTHS})[-/., _]+(?:\d{{1,2}}[-/., _]+)?{_YEAR}"
+    rf"|\d{{1,2}}([-/._])\d{{1,2}}\1{_YEAR}|{_YEAR}([-/._])\d{{1,2}}\2\d{{1,2}}"
+    rf"|{_YEAR}(?:[-/_]\d\d)?|{_YEAR}[01]\d[0-3]\d|fy ?(?:\d\d)?\d\d"
+    r"|(?:v|ver|version|rev|revision|r|edition|ed)[-. _]*\d+(?:[._]\d+)*|\(\d+\)"
+    r"|archived?|copy|current|draft|final|former|latest|new|obsolete|old|previous|revised|superseded|updated"
+    r"|version|revision)(?![^\W_])",
+    re.IGNORECASE,
+)
+
+
+@lru_cache(maxsize=4096)
+def bare_name(text: str) -> frozenset[str]:
+    """The words of a name but for dates, years and marks of a version."""
+    return frozenset(re.findall(r"[^\W_]+", _MARK.sub(" ", text.casefold())))
+
+
+def are_versions(title: str, source: str, other_title: str, other_source: str) -> bool:
+    """Whether two documents are versions of one, by their names; also where they have none."""
+    if not (title or source) or not (other_title or other_source):
+        return True
+    pairs = [(bare_name(title), bare_name(other_title)), (_file(source), _file(other_source))]
+    return any(a == b != frozenset() for a, b in pairs) and all(a <= b or b <= a for a, b in pairs)
+
+
+def _file(source: str) -> frozenset[str]:
+    return bare_name(re.sub(r"\.\w{1,5}$", "", source))

@@ -10,7 +10,7 @@ One fixed formula, for every kind of document. The log score of a unit is
     w   BM25 of the unit with the headings above it, as a share of the best of the pool
     v   BM25 of its passage, as a share of the best of the pool
     s   scope of its document, in [0, 1]: how far the question names it; of more than three named documents,
-        1 - s is divided by a third of their number
+        1 - s is divided by a third of their number; of one that is clearly named, it counts 2.5 times
 
 Where the embedder does not read the script of the question, words weigh 6 instead of 2, and cosines nothing.
 Where the question names one document, the rest of the question says what is looked for: z is then .3 of the
@@ -47,6 +47,7 @@ TERMS = ("unit_cosine", "neighbour_cosine", "passage_cosine", "unit_words", "pas
 _WORDS_ALONE = 3.0  # times as much do words weigh where the embedder does not read the question
 _REST = 0.7  # weight of the rest of the question, where the question names one document
 _SURELY_NOT = 0.02  # below the smallest of 214 questions asked of their own documents, which was .6
+_CLEAR = 2.5  # times as much does the scope weigh there
 _FEW = 3  # documents; where a question names more, that says less of where to look
 _NAMED = 0.999  # scope from which a document is the one that the question names
 #: Fingerprints of embedders that read English only: their cosines say nothing of questions in other scripts.
@@ -147,13 +148,14 @@ def terms(pool: Pool) -> FloatArray:
         return np.concatenate([gaps, shares])
 
     found = signals("", np.ones(len(units.owners), dtype=bool))
-    own, many = np.ones(len(units.owners)), 1.0
+    own, many = np.ones(len(units.owners)), 1.0  # many: what scope is divided by
     if (scope := pool.scores.get("scope")) is not None:
         where = pool.sources or pool.ids
         in_scope = {where[i] for i in np.flatnonzero(scope >= _NAMED).tolist()}
         many = max(1.0, len(in_scope) / _FEW)
         own = scope[units.owners]
         if "dense_rest" in units.scores:
+            many = 1 / _CLEAR
             named = own >= _NAMED
             rest = signals("_rest", named if named.any() else own >= own.max())
             found = (1 - _REST) * found + _REST * rest

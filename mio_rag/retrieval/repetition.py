@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from mio_rag.context import numbered, overlap_at
 from mio_rag.retrieval.vectors import read_arrays, unfit
-from mio_rag.retrieval.versions import older_versions, told_apart
+from mio_rag.retrieval.versions import asks_for_change, older_versions, told_apart
 from mio_rag.retrieval.words import Words
+from mio_rag.sentences import are_versions
 from mio_rag.types import Passage, moment
 
 REPETITION_FILE = "repetition.npz"
@@ -258,8 +259,9 @@ def find_groups(
 
 
 def _same_facts(one: Passage, other: Passage) -> bool:
-    """Whether two near-duplicates say the same, or it is known which of them is newer."""
-    if one.date and other.date and moment(one.date) != moment(other.date):
+    """Whether two near-duplicates say the same, or one is of a newer version of the same document."""
+    dated = one.date and other.date and moment(one.date) != moment(other.date)
+    if dated and are_versions(one.title, one.source, other.title, other.source):
         return True
     return _facts(one.text) == _facts(other.text)
 
@@ -270,6 +272,8 @@ def _told_apart(one: Passage, other: Passage, question: str, words: Words) -> bo
     if told_apart(older, newer, question, words):
         return True
     dated = one.date and other.date and moment(one.date) != moment(other.date)
+    if dated and asks_for_change(question):
+        return True
     return not dated and told_apart(newer, older, question, words)
 
 

@@ -11,25 +11,25 @@ import calendar
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import combinations
 
 from mio_rag.retrieval.words import Words
+from mio_rag.sentences import are_versions, bare_name
 from mio_rag.types import Passage, moment
 
 #: So much of the words of a passage must stand under the same headings of a newer document that replaces it.
 LEAST_SHARED = 0.6
 
-_MONTHS = "|".join(name for k in range(1, 13) for name in (calendar.month_name[k], calendar.month_abbr[k]))
-_YEAR = r"(?:19|20)\d\d"
-#: What tells versions of a document apart in its title, its name or a heading.
-_MARK = re.compile(
-    rf"(?<![^\W_])(?:(?:\d{{1,2}}[-/. _]+)?(?:{_MONTHS})[-/., _]+(?:\d{{1,2}}[-/., _]+)?{_YEAR}"
-    rf"|\d{{1,2}}([-/._])\d{{1,2}}\1{_YEAR}|{_YEAR}([-/._])\d{{1,2}}\2\d{{1,2}}"
-    rf"|{_YEAR}(?:[-/_]\d\d)?|{_YEAR}[01]\d[0-3]\d|fy ?(?:\d\d)?\d\d"
-    r"|(?:v|ver|version|rev|revision|r|edition|ed)[-. _]*\d+(?:[._]\d+)*|\(\d+\)"
-    r"|archived?|copy|current|draft|final|former|latest|new|obsolete|old|previous|revised|superseded|updated"
-    r"|version|revision)(?![^\W_])",
+#: What asks how something was before; "How do I change my order?" does not.
+_CHANGE = re.compile(
+    r"\b(?:changed|changes (?:since|between|from|over)|used to|no longer|any ?more|over (?:time|the years)"
+    r"|previous(?:ly)?|former(?:ly)?|earlier (?:version|edition)|(?:the|an?) old(?:er)?|before and after"
+    r"|than before|trend|evolved|evolution of|history of"
+    r"|(?:has|have|did|was|were)\b.{3,80}\b(?:changed?|ris(?:en|e)|raised?|fall(?:en)?|grown?|increased?|decreased?"
+    r"|reduced?|dropped?|gone (?:up|down))"
+    r"|ge\u00e4ndert|\u00c4nderungen? seit|fr\u00fcher\w*|vorher|bisher\w*|gestiegen|gesunken"
+    r"|a (?:chang\u00e9|\u00e9volu\u00e9)|auparavant|ancienne?|ha cambiado|anterior)\b"
+    "|変わっ|変わり|変更され|変更点|推移|以前|従来|改定前|變更為|有何變|改變了|变化|有何变|改变了|之前|原先|原本|以往",
     re.IGNORECASE,
 )
 
@@ -63,7 +63,7 @@ def older_versions(passages: Sequence[Passage], question: str) -> Iterator[tuple
         if moment(passages[a[0]].date) != moment(passages[b[0]].date)
         and _same_document(passages[a[0]], passages[b[0]])
     ]
-    if not pairs:
+    if not pairs or asks_for_change(question):
         return
     words = Words.of([passage.text for passage in passages])
     counts: dict[int, Counter[str]] = {}
@@ -83,6 +83,11 @@ def older_versions(passages: Sequence[Passage], question: str) -> Iterator[tuple
                 yield a, same[0], share
 
 
+def asks_for_change(question: str) -> bool:
+    """Whether a question asks how something was before, so that older versions are read, too."""
+    return _CHANGE.search(question) is not None
+
+
 def _said(date: str) -> str:
     """A date with the name of its month, as questions have it."""
     month = re.match(r"\d{4}-(\d\d)", date)
@@ -91,20 +96,10 @@ def _said(date: str) -> str:
 
 def _same_document(one: Passage, other: Passage) -> bool:
     """Whether titles or file names are equal but for marks of a version, and neither contradicts that."""
-    pairs = (
-        (_name(one.title), _name(other.title)),
-        (_name(re.sub(r"\.\w{1,5}$", "", one.source)), _name(re.sub(r"\.\w{1,5}$", "", other.source))),
-    )
-    return any(a == b != frozenset() for a, b in pairs) and all(a <= b or b <= a for a, b in pairs)
-
-
-@lru_cache(maxsize=4096)
-def _name(text: str) -> frozenset[str]:
-    """The words of a name but for dates, years and marks of a version."""
-    return frozenset(re.findall(r"[^\W_]+", _MARK.sub(" ", text.casefold())))
+    return are_versions(one.title, one.source, other.title, other.source)
 
 
 def _sections(passage: Passage) -> set[tuple[frozenset[str], ...]]:
-    """The headings under which a passage stands, as `_name` reads them."""
+    """The headings under which a passage stands, as `bare_name` reads them."""
     paths = {unit.section or passage.section for unit in passage.units} or {passage.section}
-    return {tuple(map(_name, path)) for path in paths}
+    return {tuple(map(bare_name, path)) for path in paths}

@@ -18,6 +18,7 @@ from mio_rag.relevance.documents import surely_elsewhere
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Note, Selection, WorstCase
+from mio_rag.sentences import are_versions
 from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import moment
@@ -138,10 +139,12 @@ def _why_units(choice: Choice) -> list[str]:
 
 def _replaced(choice: Choice) -> dict[str, list[str]]:
     """By code of the note, which passages have no sentence among the candidates, since another one has."""
-    ids, dates = choice.formulation.passages.ids, choice.formulation.passages.dates
+    passages = choice.formulation.passages
+    ids, dates = passages.ids, passages.dates
+    names = list(zip(passages.titles or [""] * len(ids), passages.sources or [""] * len(ids), strict=True))
     said: dict[str, list[str]] = {"older_version": [], "near_duplicate": []}
     for i, j in sorted(choice.formulation.not_cut.items()):
-        if dates and moment(dates[j]) > moment(dates[i]) != "":
+        if dates and moment(dates[j]) > moment(dates[i]) != "" and are_versions(*names[i], *names[j]):
             said["older_version"].append(f"'{ids[i]}', an older version of '{ids[j]}'")
         else:
             said["near_duplicate"].append(f"'{ids[i]}', nearly the same as '{ids[j]}'")
@@ -233,13 +236,13 @@ def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
     formulation = choice.formulation
     source, candidates = formulation.source, formulation.candidates
     adaptive = formulation.settings.passage_penalty == "adaptive"
+    by_formula = source is not None and source.kind == "documents"
     if likely is not None and likely < 0.5:
         said = (
             f"the collection may not hold the answer (probability {likely:.2g}, by how much of the question "
             "its best passages hold)"
         )
         model = formulation.pool.model
-        by_formula = source is not None and source.kind == "documents"
         if adaptive and by_formula and surely_elsewhere(formulation.passages, likely):
             said += ": only what stands out is read"
         if adaptive and model is not None and model.answerable and model.answerable.by_cosine:
@@ -249,7 +252,7 @@ def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
                 "does not go by it"
             )
         return [said]
-    if source is None or source.kind not in ("fitted weights", "ranks") or not choice.chosen:
+    if not choice.chosen or not (by_formula or (source and source.kind in ("fitted weights", "ranks"))):
         return []
     are_sentences = formulation.passages is not candidates  # each of them is needed more seldom
     # What is read as a whole may count less than its parts, so what fits may be longer than the budget.
@@ -265,7 +268,7 @@ def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
             f"{plural(int(candidates.tokens[likeliest]), 'token')}, more than the budget of "
             f"{choice.budget_tokens} (of those that fit it the best has {best:.2g}): {_more_room(choice)}"
         ]
-    if best >= _UNLIKELY or are_sentences:
+    if best >= _UNLIKELY or are_sentences or by_formula:
         return []
     said = f"no passage stands out (the most likely one is needed with probability {best:.2g})"
     if likely is not None:

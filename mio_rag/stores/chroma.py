@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, choose, require
-from mio_rag.stores.rows import Fields, bounds_of, conditions, flat, text_keys, values_of
+from mio_rag.stores.rows import Fields, bounds_of, conditions, flat, kept, text_keys, values_of
 from mio_rag.types import Passage
 
 _SAMPLE = 1000  # rows whose metadata show the keys
@@ -59,7 +59,7 @@ class ChromaStore:
             include=["documents", "metadatas", "embeddings", "distances"],
         )  # fmt: skip
         columns = [found[name][0] for name in ("ids", "documents", "metadatas", "embeddings", "distances")]
-        return [self._passage(row, self._score(d)) for *row, d in zip(*columns, strict=True)]
+        return kept(self._passage(row, self._score(d)) for *row, d in zip(*columns, strict=True))
 
     def by_title(self, names: Sequence[str]) -> Sequence[Passage]:
         """Return the documents with one of these titles."""
@@ -70,7 +70,7 @@ class ChromaStore:
             where={title: {"$in": list(names)}}, include=["documents", "metadatas", "embeddings"]
         )
         columns = [found[name] for name in ("ids", "documents", "metadatas", "embeddings")]
-        return [self._passage(row, None) for row in zip(*columns, strict=True)]
+        return kept(self._passage(row, None) for row in zip(*columns, strict=True))
 
     def keys(self) -> set[str]:
         """Return the keys of the first metadata."""
@@ -86,7 +86,7 @@ class ChromaStore:
         """Chroma's distances are squared for "l2", and 1 - product for "ip" and "cosine"."""
         return 1 - distance / (2 if self._space == "l2" else 1)
 
-    def _passage(self, hit: Sequence[Any], score: float | None) -> Passage:
+    def _passage(self, hit: Sequence[Any], score: float | None) -> Passage | None:
         number, text, metadata, vector = hit
         return self._fields.passage({"text": text, **(metadata or {})}, number, vector, score)
 

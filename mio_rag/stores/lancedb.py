@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, require
-from mio_rag.stores.rows import Fields, bounds_of, conditions, literal, values_of
+from mio_rag.stores.rows import Fields, bounds_of, conditions, kept, literal, values_of
 from mio_rag.types import Passage
 
 
@@ -53,7 +53,7 @@ class LanceStore:
         found = self._table.search(vector, vector_column_name=self._vector).distance_type("cosine").limit(k)
         if only := self._filter(where):
             found = found.where(only, prefilter=True)
-        return [self._passage(row) for row in found.to_list()]
+        return kept(self._passage(row) for row in found.to_list())
 
     def by_title(self, names: Sequence[str]) -> Sequence[Passage]:
         """Return the rows with one of these titles."""
@@ -62,7 +62,7 @@ class LanceStore:
             return []
         values = ", ".join(map(literal, names))
         found = self._table.search().where(f"{self._paths[title]} IN ({values})").limit(4 * len(names))
-        return [self._passage(row) for row in found.to_list()]
+        return kept(self._passage(row) for row in found.to_list())
 
     def keys(self) -> set[str]:
         """Return the columns."""
@@ -72,7 +72,7 @@ class LanceStore:
         """Return how many rows there are."""
         return int(self._table.count_rows(self._filter(where) or None))
 
-    def _passage(self, row: dict[str, Any]) -> Passage:
+    def _passage(self, row: dict[str, Any]) -> Passage | None:
         vector, distance = row.pop(self._vector), row.pop("_distance", None)
         row.pop("_rowid", None)
         number = hashlib.sha256(str(sorted(row.items())).encode()).hexdigest()[:16]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, choose, require
-from mio_rag.stores.rows import Fields, bounds_of, conditions, quoted, values_of
+from mio_rag.stores.rows import Fields, bounds_of, conditions, kept, quoted, values_of
 from mio_rag.types import Passage
 
 _NUMBERS = ("int2", "int4", "int8", "float4", "float8", "numeric")
@@ -88,7 +88,7 @@ class PostgresStore:
                 cursor.execute("set local hnsw.iterative_scan = strict_order")
                 cursor.execute("set local ivfflat.iterative_scan = relaxed_order")
             rows = cursor.execute(text, [given, *values, given, k]).fetchall()
-        return [self._passage(row[:-1], self._score(row[-1])) for row in rows]
+        return kept(self._passage(row[:-1], self._score(row[-1])) for row in rows)
 
     def by_title(self, names: Sequence[str]) -> Sequence[Passage]:
         """Return the rows with one of these titles."""
@@ -97,7 +97,7 @@ class PostgresStore:
             return []
         condition, values = self._filter({"title": {"in": list(names)}})
         text = f"select {self._listed}, {quoted(self._vector)}::text from {self._table} {condition} limit %s"
-        return [self._passage(row, None) for row in self._all(text, [*values, 4 * len(names)])]
+        return kept(self._passage(row, None) for row in self._all(text, [*values, 4 * len(names)]))
 
     def keys(self) -> set[str]:
         """Return the columns, and the keys of the first rows' JSON."""
@@ -120,7 +120,7 @@ class PostgresStore:
     def _score(self, distance: float) -> float:
         return {"<=>": 1 - distance, "<#>": -distance, "<->": 1 - distance**2 / 2}[self._operator]
 
-    def _passage(self, row: Sequence[Any], score: float | None) -> Passage:
+    def _passage(self, row: Sequence[Any], score: float | None) -> Passage | None:
         plain = {
             name: value.isoformat() if hasattr(value, "isoformat") else value
             for name, value in zip(self._columns, row, strict=False)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, choose, require
-from mio_rag.stores.rows import Fields, bounds_of, conditions, flat, text_keys, values_of
+from mio_rag.stores.rows import Fields, bounds_of, conditions, flat, kept, text_keys, values_of
 from mio_rag.types import Passage
 
 _SAMPLE = 1000  # points whose payload shows the keys
@@ -68,7 +68,7 @@ class QdrantStore:
                 self._collection, query=vector.tolist(), using=self._vector, limit=k,
                 query_filter=self._filter(where), with_payload=True, with_vectors=True,
             ).points  # fmt: skip
-        return [self._passage(point, self._score(point.score)) for point in found]
+        return kept(self._passage(point, self._score(point.score)) for point in found)
 
     def by_title(self, names: Sequence[str]) -> Sequence[Passage]:
         """Return the points with one of these titles."""
@@ -80,7 +80,7 @@ class QdrantStore:
                 self._collection, limit=4 * len(names), with_payload=True, with_vectors=True,
                 scroll_filter=self._filter({title: {"in": list(names)}}),
             )  # fmt: skip
-        return [self._passage(point, None) for point in points]
+        return kept(self._passage(point, None) for point in points)
 
     def keys(self) -> set[str]:
         """Return the keys of the first payloads."""
@@ -95,7 +95,7 @@ class QdrantStore:
         """Euclidean distances stand in the field `score`, too."""
         return score if self._distance in ("cosine", "dot") else -score
 
-    def _passage(self, point: Any, score: float | None) -> Passage:
+    def _passage(self, point: Any, score: float | None) -> Passage | None:
         vector = point.vector.get(self._vector) if isinstance(point.vector, Mapping) else point.vector
         return self._fields.passage(point.payload or {}, point.id, vector, score)
 

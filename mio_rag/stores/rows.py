@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
 
-from mio_rag.errors import InputError, choose
+from mio_rag.documents.blocks import day_in
+from mio_rag.errors import InputError, Notice, choose
 from mio_rag.filters import Condition, Filter
 from mio_rag.types import Passage, check_date
 
@@ -52,10 +55,12 @@ class Fields:
 
     def passage(
         self, row: Mapping[str, Any], number: Any, vector: Any = None, score: float | None = None
-    ) -> Passage:
-        """Return a row of a store as a passage; what is no field of a passage is metadata."""
+    ) -> Passage | None:
+        """Return a row of a store as a passage, None without a text; the rest of its fields is metadata."""
         row = flat(row)
         text = self.of("text", row)
+        if text is not None and not str(row[text] or "").strip():
+            return None
         if text is None or not isinstance(row[text], str):
             known = [name for name in row if isinstance(row[name], str)]
             raise InputError(f"no field of the store holds the text: name one (text=) of {', '.join(known)}")
@@ -63,8 +68,15 @@ class Fields:
         used = {what: name for what, name in named.items() if name is not None}
         identity = self.of("id", row)
         own: dict[str, Any] = {what: str(row[name]) for what, name in used.items() if row[name] is not None}
-        if check_date(own.get("date", "")):
-            del own["date"]
+        if (given := own.get("date")) is not None and check_date(given):
+            own["date"] = _day(given)
+            if given and not own["date"]:
+                warnings.warn(
+                    f"dates of the store as '{given[:40]}' are not read, so that nobody knows which of two "
+                    "versions is newer: write them as YYYY-MM-DD",
+                    Notice,
+                    stacklevel=2,
+                )
         return Passage(
             str(row[identity] if identity is not None and row[identity] else number),
             row[text],
@@ -73,6 +85,25 @@ class Fields:
             vector=None if vector is None else np.asarray(vector, dtype=np.float32),
             score=score,
         )
+
+
+def kept(found: Iterable[Passage | None]) -> list[Passage]:
+    """Return the passages among rows of a store; a `Notice` tells of rows without a text."""
+    rows = list(found)
+    passages = [one for one in rows if one is not None]
+    if len(passages) < len(rows):
+        warnings.warn(
+            "the store holds rows whose text is blank: they are left out", Notice, stacklevel=2
+        )  # as often as Python shows one warning
+    return passages
+
+
+def _day(given: str) -> str:
+    """A day in another form than ISO 8601, or in seconds or milliseconds since 1970; blank for none."""
+    if re.fullmatch(r"\d{9,10}(?:\d{3})?(?:\.\d+)?", given):
+        seconds = float(given) / (1 if len(given.split(".")[0]) <= 10 else 1000)
+        return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+    return day_in(given, whole=True)
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, MissingExtraError, choose, require
-from mio_rag.stores.rows import Fields, bounds_of, conditions, quoted, values_of
+from mio_rag.stores.rows import Fields, bounds_of, conditions, kept, quoted, values_of
 from mio_rag.types import Passage
 
 _MOST = 4096  # hits that sqlite-vec returns
@@ -60,7 +60,7 @@ class SqliteStore:
             f"where {quoted(self._vector)} match ? and k = ?{inside} order by distance"
         )
         rows = self._all(text, [np.asarray(vector, np.float32).tobytes(), min(k, _MOST), *values])
-        return [self._passage(row[:-1], self._score(row[-1])) for row in rows]
+        return kept(self._passage(row[:-1], self._score(row[-1])) for row in rows)
 
     def by_title(self, names: Sequence[str]) -> Sequence[Passage]:
         """Return the rows with one of these titles."""
@@ -68,7 +68,7 @@ class SqliteStore:
             return []
         condition, values = self._filter({"title": {"in": list(names)}})
         text = f"select {self._listed}, {quoted(self._vector)} from {self._table} {condition} limit ?"
-        return [self._passage(row, None) for row in self._all(text, [*values, 4 * len(names)])]
+        return kept(self._passage(row, None) for row in self._all(text, [*values, 4 * len(names)]))
 
     def keys(self) -> set[str]:
         """Return the columns."""
@@ -94,7 +94,7 @@ class SqliteStore:
             return None
         return 1 - distance if self._metric == "cosine" else 1 - distance**2 / 2
 
-    def _passage(self, row: Sequence[Any], score: float | None) -> Passage:
+    def _passage(self, row: Sequence[Any], score: float | None) -> Passage | None:
         plain = {name: value for name, value in zip(self._columns, row, strict=False) if name != "rowid"}
         return self._fields.passage(plain, row[0], np.frombuffer(row[-1], np.float32), score)
 

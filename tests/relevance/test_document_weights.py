@@ -108,7 +108,7 @@ def test_a_named_document_without_the_words_gives_no_other_one_more(pools: list[
             "scope": named,
         },
     )
-    assert np.abs(terms(scored)).max() <= 2.0
+    assert np.abs(terms(scored)[:, :5]).max() <= 2.0
 
 
 def test_questions_are_made_from_units(retriever: Retriever, folder: Path) -> None:

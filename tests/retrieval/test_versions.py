@@ -104,6 +104,17 @@ NONE = {
         {"expenses-2024.md": _policy("2026-01-01", **OLD), "expenses-2026.md": _policy("2026-01-01", **NEW)},
         MEALS,
     ),
+    "how it changed": (
+        {"expenses-2024.md": _policy("2024-01-01", **OLD), "expenses-2026.md": _policy("2026-01-01", **NEW)},
+        "How has the amount that I may claim for meals changed?",
+    ),
+    "of other documents": (
+        {
+            "sales/travel.md": _policy("2024-01-01", "Rules for sales staff", **OLD),
+            "lab/visits.md": _policy("2026-01-01", "Visits to the lab", **NEW),
+        },
+        MEALS,
+    ),
     "the older is named": (
         {"expenses-2024.md": _policy("2024-01-01", **OLD), "expenses-2026.md": _policy("2026-01-01", **NEW)},
         "How much could I claim for meals in 2024?",

@@ -9,7 +9,7 @@ from mio_rag import Collection, InputError, MioRagError
 from mio_rag.errors import Notice
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.stores import shown_url
-from mio_rag.stores.rows import Fields
+from mio_rag.stores.rows import Fields, kept
 from mio_rag.testing import check_store
 from tests.cli.running import here
 from tests.stores.memory import Memory
@@ -129,7 +129,7 @@ def test_a_store_is_not_indexed() -> None:
 
 
 def test_rows_are_passages_whatever_their_names_are() -> None:
-    nested = {"page_content": "Text.", "metadata": {"source": "a.md", "tenant": "x", "date": "soon"}}
+    nested = {"page_content": "Text.", "metadata": {"source": "a.md", "tenant": "x", "date": None}}
     found = Fields().passage(nested, 7, [1, 0], 0.5)
     assert (found.id, found.text, found.source, found.date) == ("7", "Text.", "a.md", "")
     assert found.metadata == {"tenant": "x"}
@@ -140,3 +140,30 @@ def test_rows_are_passages_whatever_their_names_are() -> None:
         with pytest.raises(InputError, match="no field"):
             fields.passage(given, 1)
     assert shown_url("postgresql://me:secret@host/db/table") == "postgresql://me@host/db/table"
+
+
+@pytest.mark.parametrize(
+    ("given", "day"),
+    [
+        ("2024-05-01", "2024-05-01"),
+        ("3 May 2024", "2024-05-03"),
+        ("2024/05/03", "2024-05-03"),
+        (1714550400, "2024-05-01"),
+        (1714550400000, "2024-05-01"),
+        ("", ""),
+        (None, ""),
+    ],
+)
+def test_days_of_rows_are_read_in_the_forms_that_stores_have(given, day: str) -> None:
+    assert Fields().passage({"text": "T", "date": given}, 1).date == day
+
+
+def test_a_day_that_nobody_reads_is_a_note() -> None:
+    with pytest.warns(Notice, match="'soon'"):
+        assert Fields().passage({"text": "T", "date": "soon"}, 1).date == ""
+
+
+def test_rows_without_a_text_are_left_out_with_a_note() -> None:
+    rows = [{"text": " "}, {"text": None}, {"text": "T"}]
+    with pytest.warns(Notice, match="blank"):
+        assert [one.text for one in kept(Fields().passage(row, k) for k, row in enumerate(rows))] == ["T"]
