@@ -258,14 +258,20 @@ def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
     # What is read as a whole may count less than its parts, so what fits may be longer than the budget.
     allowed = ~np.isin(candidates.ids, list(formulation.settings.must_exclude))
     fitting = allowed & (candidates.tokens <= choice.allowed)
-    best = float(candidates.relevance[fitting].max(initial=0.0))
     likeliest = int(np.where(allowed, candidates.relevance, -np.inf).argmax())
+    tokens, lines = int(candidates.tokens[likeliest]), ""
+    if by_formula:
+        program, own = choice.found.program, tokens
+        tokens = max(own, int(program.cost(np.arange(program.n) == likeliest)))
+        fitting[likeliest] &= tokens <= choice.allowed
+        lines = f" with the lines that it needs (its own {own})" if tokens > own else ""
+    best = float(candidates.relevance[fitting].max(initial=0.0))
     most = float(candidates.relevance[likeliest])
     least = best if are_sentences else max(best, _UNLIKELY)
     if most >= least and not fitting[likeliest] and likeliest not in choice.chosen:
         return [
             f"'{candidates.ids[likeliest]}', the most likely to be needed (probability {most:.2g}), has "
-            f"{plural(int(candidates.tokens[likeliest]), 'token')}, more than the budget of "
+            f"{plural(tokens, 'token')}{lines}, more than the budget of "
             f"{choice.budget_tokens} (of those that fit it the best has {best:.2g}): {_more_room(choice)}"
         ]
     if best >= _UNLIKELY or are_sentences or by_formula:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mio_rag import Collection
 from mio_rag.context import RegexCounter, block_tokens, render_passage
 from mio_rag.corpora.folder import load_folder
 from mio_rag.pool import Pool
@@ -91,6 +92,13 @@ def test_two_rows_pay_for_their_header_once() -> None:
 def test_a_row_is_not_read_where_its_header_does_not_fit() -> None:
     pool = _document_pool([("Loen | 54 | 61", TABLE, 0.9)])
     assert Selector(units="auto").select(pool, 10, COUNTER).chosen == ()
+
+
+def test_the_likeliest_row_that_does_not_fit_with_its_header_is_noted(tmp_path: Path) -> None:
+    table = "| Harbour | Berths for yachts | Berths for fishing boats |\n|---|---|---|\n| Loen | 54 | 61 |\n"
+    (tmp_path / "harbours.md").write_text(f"# Harbours\n\n{table}| Olden | 12 | 15 |\n\nFreight counts.\n")
+    found = Collection(tmp_path).select("How many fishing boats can berth at Loen?", budget=16)
+    assert any("with the lines that it needs" in note for note in found.notes)
 
 
 def test_short_units_are_not_bought_for_being_short() -> None:
