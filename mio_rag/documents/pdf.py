@@ -340,7 +340,7 @@ class _Layout:
                 rows += 1
                 misses = 0
                 end = k + 1
-            elif not label and (
+            elif not (label or self._goes_on(lines, end - 1, k, leading)) and (
                 line.words > 14
                 or misses >= 3
                 or before.bottom - line.top > 1.3 * leading
@@ -351,6 +351,25 @@ class _Layout:
                 misses += 1
             k += 1
         return end if rows >= 2 else 0
+
+    def _goes_on(self, lines: list[PageLine], last: int, k: int, leading: float) -> bool:
+        """Whether a label parts rows of one table: soon behind it a row has the columns of the last one."""
+        columns = lines[last].cells[1:]
+        for at in range(k, min(k + 6, len(lines))):
+            line, before = lines[at], lines[at - 1]
+            if not columns or not 0 < before.bottom - line.bottom < 3.5 * max(leading, self.body):
+                return False
+            if at > k and self._row(lines, at):
+                ends = zip(line.cells[1:], columns, strict=False)
+                return len(line.cells) == 1 + len(columns) and all(abs(x[1] - y[1]) < 8 for x, y in ends)
+            if (
+                line.words > 14
+                or len(line.cells) > 1
+                or line.size >= 1.12 * self.body
+                or line.text[-1] == "."
+            ):
+                return False
+        return False
 
     def _row(self, lines: list[PageLine], k: int) -> bool:
         """Whether a line is of a table: numbers behind its first cell, or cells below or above others."""

@@ -1,9 +1,9 @@
 """The words of texts in any script, as BM25 counts them: of the corpus and of questions alike.
 
 Words are in lower case, stemmed (Snowball) and without stop words, by the languages that the corpus is in. A
-number is one word: "1,200" is 1200. Chinese, Japanese and Korean, which do not always put white space between
-words, are cut into pairs of characters and single Chinese ones; Thai, Lao, Khmer and Burmese into three
-characters in a row.
+number is one word: "1,200" is 1200, and so is a year: "FY2023" is 2023. Chinese, Japanese and Korean, which
+do not always put white space between words, are cut into pairs of characters and single Chinese ones; Thai,
+Lao, Khmer and Burmese into three characters in a row.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ _RUNS = re.compile(
 )
 _ONE_HAN = re.compile(f"[{_HAN}]")
 _ACCENTS = re.compile("[\u0300-\u036f\u064b-\u065f\u0670]")
+#: Years and quarters as companies write them: "FY2023", "FY23", "2023Q4", "Q22023".
+_FISCAL = re.compile(
+    r"(?:fy)?((?:19|20)\d\d)(q[1-4]|h[12])|fy((?:19|20)?\d\d)|((?:19|20)\d\d)fy|(q[1-4]|h[12])(?:fy)?((?:19|20)?\d\d)"
+)
 _MOST_KNOWN = 500_000  # words whose stems are remembered
 
 
@@ -122,6 +126,11 @@ class Words:
             return
         if token.isdigit():
             yield token
+        elif (token[:1].isdigit() or token[0] in "fqh") and (found := _FISCAL.fullmatch(token)):
+            yield from (
+                f"20{part}" if len(part) == 2 and part.isdigit() else part
+                for part in filter(None, found.groups())
+            )
         elif "," in token or "." in token:
             yield from _THOUSANDS.sub("", token).split(",")
         else:

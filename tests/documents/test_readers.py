@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mio_rag.corpora.folder import load_folder
+from mio_rag.retrieval.words import Words
 from tests.documents.made import Piece, docx, needs, paragraph, pdf, read, run, units
 
 ROWS = [
@@ -718,3 +719,29 @@ def test_a_title_has_twelve_words_at_most_and_none_of_them_is_lost(tmp_path: Pat
     (passage,) = read(tmp_path, "a.md", f"# {heading}\n\nIt is so.")
     assert passage.title == " ".join(heading.split()[:12])
     assert passage.section == (heading,)
+
+
+def test_labels_part_no_statement_of_a_pdf(tmp_path: Path) -> None:
+    rows = [(700, "As of June 30,", "2023", "2022"), (685, "Total assets", "17,003", "17,426")]
+    rows += [(670, "Total debt", "12,913", "13,285"), (652, "Equity", "", ""), (634, "Shares:", "", "")]
+    rows += [(616, "Authorized and issued", "14", "15"), (601, "Retained earnings", "865", "534")]
+    pieces = [
+        Piece(x, y, said, 10, "B" if x == 60 and not first else "")
+        for y, label, first, second in rows
+        for x, said in ((60, label), (300, first), (400, second))
+        if said
+    ]
+    body = [
+        Piece(60, 560 - 14 * k, "The notes are a part of these statements of the company.") for k in range(5)
+    ]
+    passages = read(
+        tmp_path, "balance.pdf", pdf([Piece(60, 740, "The sums are in dollars."), *pieces, *body])
+    )
+    assert needs(passages)["Retained earnings | 865 | 534"] == [
+        "As of June 30, | 2023 | 2022",
+        "Shares: |  | ",
+    ]
+
+
+def test_a_year_or_quarter_of_a_company_is_its_number() -> None:
+    assert Words()("Q4 of FY2023, FY22, 2023Q4, Q22021") == ["q4", "2023", "2022", "2023", "q4", "q2", "2021"]
