@@ -196,7 +196,7 @@ class Formulation:
     def penalty(self, budget_tokens: int) -> float:
         """Return the price of a passage in this pool; the budget matters until it is known."""
         if self._penalty is None:
-            self._penalty = self.settings.penalty_of(self.passages, self.pool.model, budget_tokens)
+            self._penalty = self.settings.penalty(self.passages, budget_tokens, self.pool)
         return self._penalty
 
     def _related(self) -> FloatArray | None:

@@ -15,12 +15,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
-import multiprocessing
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
@@ -28,7 +23,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, InstanceOf, model_validator
 
 from mio_rag.context import PromptOrder, RegexCounter, TokenCounter, block_tokens, in_prompt_order
-from mio_rag.errors import InputError, MioRagError, SolverError, choose
+from mio_rag.errors import InputError, SolverError, choose
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
@@ -41,10 +36,7 @@ from mio_rag.selection.result import Selection
 from mio_rag.selection.solving import Choice, Run, concluded, nothing_of, solved
 from mio_rag.selection.units import units_for
 from mio_rag.settings import Settings
-from mio_rag.solvers.capabilities import one_blas_thread
-from mio_rag.solvers.many import Executor, batch_problems, solve_reported
 from mio_rag.solvers.paths import path_solver
-from mio_rag.solvers.registry import check_name
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 
 #: termwise: each term at its own worst (closed, conservative). joint: one perturbation for all, by cuts.
@@ -292,41 +284,34 @@ class Selector(Settings):
         """Return the candidates with the relevance that these settings give them."""
         return self.read(candidates).candidates
 
-    def penalty(self, candidates: Candidates, budget_tokens: int | None = None) -> float:
+    def penalty(
+        self,
+        candidates: Candidates,
+        budget_tokens: int | None = None,
+        known: Read | None = None,
+    ) -> float:
         """Return lambda_2 for a pool: the number that was set, or what its relevance determines.
 
         candidates: with the relevance that these settings give them, see `valued`.
-        budget_tokens: longer passages do not count for "adaptive": compared with one that cannot be read, the
-            others would look too expensive. With ``units="sentences"`` every passage counts.
+        budget_tokens: longer passages do not count for "adaptive", except with ``units="sentences"``.
+        known: these candidates as `read`.
         """
         if not isinstance(self.passage_penalty, str):
             return float(self.passage_penalty)
-        return self.penalty_of(candidates, relevance_of(self.relevance_model, candidates)[0], budget_tokens)
-
-    def by_formula(self, candidates: Candidates) -> bool:
-        """Whether relevance is that of units of documents."""
-        ours = self.relevance_model == "auto" or isinstance(self.relevance_model, DocumentModel)
-        return ours and is_document_pool(candidates)
-
-    def penalty_of(
-        self, candidates: Candidates, model: RelevanceModel | None, budget_tokens: int | None = None
-    ) -> float:
-        """Return `penalty`, with the model that gave the relevance."""
         relevance = candidates.relevance
-        if self.passage_penalty == "adaptive" and self.by_formula(candidates):
-            return _BEST_ALONE if surely_elsewhere(candidates, self.answerable(candidates)) else _DOCUMENTS
-        if self.passage_penalty == "adaptive":
-            if budget_tokens is not None and self.units != "sentences":
-                relevance = relevance[candidates.tokens <= budget_tokens]
-            price = _ADAPTIVE * min(1.0, max(0.0, float(relevance.max(initial=0.0)))) ** 2
-            if model is None or model.answerable is None or not model.answerable.by_cosine:
-                return price
-            likely = model.answerable.probability(candidates)
-            return price if likely is None else max(price, _ELSEWHERE * (1.0 - likely))
         if self.passage_penalty == "auto":
             ranked = np.sort(relevance)  # np.median takes ten times as long on so few
             return max(0.0, float((ranked[(ranked.size - 1) // 2] + ranked[ranked.size // 2]) / 2))
-        return float(self.passage_penalty)
+        pool = known or Read(candidates, *relevance_of(self.relevance_model, candidates))
+        if pool.source.kind == "documents":
+            return _BEST_ALONE if surely_elsewhere(candidates, pool.answerable) else _DOCUMENTS
+        if budget_tokens is not None and self.units != "sentences":
+            relevance = relevance[candidates.tokens <= budget_tokens]
+        price = _ADAPTIVE * min(1.0, max(0.0, float(relevance.max(initial=0.0)))) ** 2
+        if pool.model is None or pool.model.answerable is None or not pool.model.answerable.by_cosine:
+            return price
+        likely = pool.answerable
+        return price if likely is None else max(price, _ELSEWHERE * (1.0 - likely))
 
     def answerable(self, candidates: Candidates) -> float | None:
         """Return the probability that the collection holds an answer; None where the model does not say.
@@ -428,57 +413,6 @@ class Selector(Settings):
             return choice
         parts = _choose(_formulation(settings, pool, counter, known), budget, counter, solve)
         return dataclasses.replace(parts, by_room=True)
-
-    def select_many(
-        self,
-        pools: Sequence[Candidates],
-        budget_tokens: int | Sequence[int],
-        counter: TokenCounter | None = None,
-        *,
-        workers: int = 1,
-        executor: Executor = "threads",
-        progress: Callable[[int], None] | None = None,
-    ) -> list[Selection | MioRagError]:
-        """`select` for many questions, side by side.
-
-        pools: one for each question.
-        budget_tokens: for every question, or one for each.
-        counter: as in `select`; it is asked by one thread at a time.
-        workers, executor: as in `mio_rag.solvers.solve_many`: questions are shared among threads, which solve
-            their programs themselves, or each in a process of its own.
-        progress: called with 1 as each question is finished, by the calling thread.
-
-        Returns in the order of the pools: what `select` returns for each question, or the error that it
-        raises.
-
-        Raises `InputError` for what would fail for every question: workers, executor, solver, the number of
-        budgets.
-        """
-        if isinstance(budget_tokens, (int, float, np.number)):
-            budget_tokens = [budget_tokens] * len(pools)
-        budgets = list(budget_tokens)
-        problems = batch_problems(workers, executor)
-        if len(budgets) != len(pools):
-            problems.append(f"budget_tokens has {len(budgets)} values, expected one, or {len(pools)}")
-        if problems:
-            raise InputError(problems)
-        check_name(self.solver)
-        one_at_a_time = None if counter is None or workers == 1 else _Locked(counter)
-
-        def one(k: int) -> Selection | MioRagError:
-            try:
-                run = processes.run if processes else _reported(self)
-                return concluded(self.choose(pools[k], budgets[k], one_at_a_time or counter, run=run))
-            except MioRagError as error:
-                return error
-
-        found: dict[int, Selection | MioRagError] = {}
-        with _processes(self, workers, executor) as processes:
-            for k, outcome in _in_threads(one, len(pools), workers):
-                found[k] = outcome
-                if progress is not None:
-                    progress(1)
-        return [found[k] for k in range(len(pools))]
 
     def check_ids(self, ids: Collection[str]) -> None:
         """Find what no question could be asked with: ids of no passage, and changes against nothing.
@@ -596,95 +530,6 @@ def _is_better(choice: Choice, other: Choice) -> bool:
     """Whether a choice fits and is worth more; with a larger budget a heuristic may find less."""
     one, two = choice.result.objective, other.result.objective
     return choice.used <= choice.budget_tokens and (two is None or (one is not None and one > two))
-
-
-# -- many questions ---------------------------------------------------------------------------------------
-
-
-class _Locked:
-    """A counter that one thread at a time may ask."""
-
-    def __init__(self, counter: TokenCounter) -> None:
-        self._counter, self._lock = counter, threading.Lock()
-        self.name = counter.name
-
-    def count(self, texts: Sequence[str]) -> Any:
-        """Count the tokens of texts."""
-        with self._lock:
-            return self._counter.count(texts)
-
-
-def _in_threads(one: Callable[[int], Any], count: int, workers: int) -> Iterator[tuple[int, Any]]:
-    """Yield (number, outcome) of numbered questions, as they are finished."""
-    if workers == 1:
-        yield from ((k, one(k)) for k in range(count))
-        return
-    # Some BLAS libraries take a limit from the main thread only, so it is set here and not by each worker.
-    with one_blas_thread(), ThreadPoolExecutor(max_workers=workers) as pool:
-        running = {pool.submit(one, k): k for k in range(count)}
-        try:
-            for future in as_completed(running):
-                yield running[future], future.result()
-        finally:  # on an interrupt, wait only for questions that are being answered
-            for future in running:
-                future.cancel()
-
-
-def _reported(selector: Selector) -> Run:
-    """Return what solves programs, with a fault in a back end as a result: it fails its own question only."""
-    solve = path_solver(selector.solver, selector.options)
-
-    def run(program: SelectionProgram, spent: float = 0.0) -> SolveResult:
-        try:
-            return solve(program, spent)
-        except MioRagError:
-            raise
-        except Exception as error:
-            return SolveResult(Status.ERROR, selector.solver, message=f"{type(error).__name__}: {error}")
-
-    return run
-
-
-class _Processes:
-    """A process for each thread, which solves its programs; one that dies costs one program."""
-
-    def __init__(self, selector: Selector) -> None:
-        self._selector = selector
-        self._own = threading.local()
-        self._all: list[ProcessPoolExecutor] = []
-
-    def run(self, program: SelectionProgram, spent: float = 0.0) -> SolveResult:
-        """Solve a program in the process of this thread."""
-        solver, options = self._selector.solver, self._selector.options.after(spent)
-        if (pool := getattr(self._own, "pool", None)) is None:
-            pool = self._own.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-            self._all.append(pool)
-        try:
-            return pool.submit(solve_reported, program, solver, options).result()
-        except BrokenProcessPool:
-            self._own.pool = None
-            return SolveResult(
-                Status.ERROR,
-                solver,
-                message="the process that solved this program died (out of memory, or a crash of the solver)",
-            )
-
-    def close(self) -> None:
-        """End the processes."""
-        for pool in self._all:
-            pool.shutdown()
-
-
-@contextmanager
-def _processes(selector: Selector, workers: int, executor: Executor) -> Iterator[_Processes | None]:
-    if executor == "threads":
-        yield None
-        return
-    made = _Processes(selector)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 # -- a conversation ---------------------------------------------------------------------------------------

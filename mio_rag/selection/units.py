@@ -37,7 +37,7 @@ from mio_rag.context import (
 )
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
-from mio_rag.relevance.documents import DocumentModel
+from mio_rag.relevance.documents import DocumentModel, is_document_pool
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.sentences import SentenceModel, sentence_model
 from mio_rag.sentences import Sentences, cut, leans
@@ -119,7 +119,7 @@ def units_for(
     """
     if settings.units != "auto":
         return settings.units
-    if settings.by_formula(candidates):
+    if is_document_pool(candidates) and settings.relevance_model != "given" and model is None:
         free = not settings.must_include and may_cut(settings, candidates, counter)
         return "sentences" if free else "passages"
     # Passages are compared by their vectors, and a larger budget may choose passages.

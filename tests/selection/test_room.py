@@ -9,7 +9,6 @@ from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Penalty, Selector, Units
 from mio_rag.solvers.result import SolveOptions
 from tests.selection.pools import replace
@@ -57,16 +56,6 @@ def test_sentences_are_chosen_where_a_wanted_passage_does_not_fit(
     assert (False, "passage") in seen
     if penalty == 0.3:
         assert (True, "passage") in seen  # all that is worth its price fits
-
-
-def test_all_at_once_are_chosen_as_one_by_one(pools: list[Candidates]) -> None:
-    selector = Selector(units="auto")
-    for budget in (60, 250):
-        together = selector.select_many(pools, budget, COUNTER)
-        for pool, found in zip(pools, together, strict=True):
-            alone = selector.select(pool, budget, COUNTER)
-            assert isinstance(found, Selection)
-            assert (found.unit, found.ids, found.texts) == (alone.unit, alone.ids, alone.texts)
 
 
 def test_the_time_limit_is_that_of_the_question(pools: list[Candidates]) -> None:
