@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ class Priced:
     paid: any decision -> what it pays.
     """
 
-    marginal: NDArray[np.float64]
+    marginal: FloatArray
     paid: Callable[[NDArray[np.int8]], float]
 
 
@@ -64,7 +64,7 @@ def decisions(
     by_length: bool = False,
     outdated: Collection[int] = (),
 ) -> tuple[Decision, ...]:
-    """One `Decision` for each candidate, in candidate order.
+    """Return one `Decision` for each candidate, in candidate order.
 
     program: without what `priced` counts.
     robust: whether relevance is also charged for embeddings that may be off.
@@ -72,82 +72,31 @@ def decisions(
     by_length: whether value is relevance times length, as in documents.
     outdated: candidates that must not be chosen because the pool holds a newer version.
     """
-    x = np.zeros(program.n, dtype=np.int8) if result.x is None else result.x
-    chosen = np.flatnonzero(x)
-    # Marginal value of i beside the selected others: what it adds, or what its removal would lose.
-    more = _more_costs(program, x)
-    alone = program.linear - more.prices
-    value = alone - program.pairwise[:, chosen].sum(axis=1)
-    if priced is not None:
-        value = value - priced.marginal
     charges = "penalties and the radius" if robust else "penalties"
-    made, repeats = [], Repeats(candidates, chosen.tolist())
-    company, spent = _companies(program, chosen), program.cost(x)
+    worth = _Worth(candidates, program, result, priced, charges, by_length)
+    repeats = Repeats(candidates, worth.chosen.tolist())
     assert program.fixed is not None
     barred = set(np.flatnonzero(program.fixed == 0).tolist()) - set(outdated)
-    for i, beside in enumerate(company):
-        rival = beside.rival
-        worth = _Worth(
-            relevance=float(candidates.relevance[i]),
-            alone=float(alone[i]),
-            value=float(value[i]),
-            gain=beside.gain,
-            pays=0.0 if priced is None else float(priced.marginal[i]),
-            charges=charges,
-            rival="" if rival is None else f"'{candidates.ids[rival]}'{_similarity(candidates, i, rival)}",
-            partner="" if beside.partner is None else candidates.ids[beside.partner],
-            repeats_several=beside.repeats > 1,
-            in_company=beside.gains > 1,
-            unit=candidates.unit,
-            by_length=by_length,
-        )
-        reason = (
-            _why_in(program, x, i, worth)
-            if x[i]
-            else _why_out(candidates, program, result, i, value, chosen, worth, priced, more.costs, spent)
-        )
+    made = []
+    for i in range(program.n):
         if i in outdated:
-            reason = repeats.newer(i, barred)
-        said = [
-            reason,
-            repeats.read(i) if is_merged else "",
-            "" if x[i] or i in outdated else repeats.copied(i),
-        ]
-        reason = "; ".join(filter(None, said))
+            reasons = [repeats.newer(i, barred)]
+        else:
+            reasons = [worth.why_in(i) if worth.x[i] else worth.why_out(i)]
+        reasons.append(repeats.read(i) if is_merged else "")
+        reasons.append("" if worth.x[i] or i in outdated else repeats.copied(i))
         made.append(
             Decision(
                 id=candidates.ids[i],
-                selected=bool(x[i]),
+                selected=bool(worth.x[i]),
                 tokens=int(candidates.tokens[i]),
                 relevance=float(candidates.relevance[i]),
-                value=float(value[i]),
-                reason=reason,
-                redundant_with=None if rival is None else candidates.ids[rival],
+                value=float(worth.value[i]),
+                reason="; ".join(filter(None, reasons)),
+                redundant_with=candidates.ids[int(worth.rivals[i])] if worth.repeats[i] else None,
             )
         )
     return tuple(made)
-
-
-class _More(NamedTuple):
-    """What each passage adds to tokens and to prices of tokens, by coming in or by being in."""
-
-    costs: NDArray[np.float64]
-    prices: NDArray[np.float64]
-
-
-def _more_costs(program: SelectionProgram, x: NDArray[np.int8]) -> _More:
-    """Without what is read with other passages anyway."""
-    shared = program.segments
-    if shared is None:
-        return _More(program.costs, np.zeros(program.n))
-    readers = shared.needs[x > 0].sum(axis=0)
-    fresh = shared.needs & (readers - (shared.needs * x[:, None]) == 0)
-    return _More(program.costs + fresh @ shared.costs, fresh @ shared.prices)
-
-
-def _nothing(program: SelectionProgram) -> float:
-    """The size below which a value is rounding."""
-    return 1e-9 * min(1.0, program.value_scale)
 
 
 def _amount(value: float) -> str:
@@ -157,214 +106,173 @@ def _amount(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 0.0995 else f"{value:.2g}"
 
 
-@dataclass(frozen=True, eq=False)
 class _Worth:
-    """What a passage is worth beside the chosen ones, and what that is made of.
+    """What each passage is worth next to the chosen ones, and what that is made of; arrays of shape (n,).
 
-    alone: relevance without what is charged for the passage itself.
-    value: beside the others: `alone`, plus `gain` (from links, or unlike texts), less `overlap` and `pays`
+    costs: tokens that a passage adds by coming in or by being in.
+    alone: value without what is charged for the passage itself.
+    value: next to the others: `alone`, plus `gain` (from links, or unlike texts), less `overlap` and `pays`
         (below 0: saves).
-    rival, partner: the other passage that most of the overlap, and of the gain, is with.
-    repeats_several, in_company: whether there are more of them.
+    rivals, partners: the chosen passage that most of the overlap, and of the gain, is with.
+    repeats, company: how many chosen ones it loses or gains by.
     """
 
-    relevance: float
-    alone: float
-    value: float
-    gain: float
-    pays: float
-    charges: str
-    rival: str
-    partner: str
-    repeats_several: bool
-    in_company: bool
-    unit: str
-    by_length: bool = False
+    def __init__(
+        self,
+        candidates: Candidates,
+        program: SelectionProgram,
+        result: SolveResult,
+        priced: Priced | None,
+        charges: str,
+        by_length: bool,
+    ) -> None:
+        self.candidates, self.program, self.result, self.priced = candidates, program, result, priced
+        self.charges, self.by_length = charges, by_length
+        self.x = x = np.zeros(program.n, dtype=np.int8) if result.x is None else result.x
+        self.chosen = chosen = np.flatnonzero(x)
+        self.costs, self.alone, shared = program.costs, program.linear, program.segments
+        if shared is not None:  # without what is read with other passages anyway
+            readers = shared.needs[x > 0].sum(axis=0)
+            fresh = shared.needs & (readers - (shared.needs * x[:, None]) == 0)
+            self.costs, self.alone = self.costs + fresh @ shared.costs, self.alone - fresh @ shared.prices
+        losses = program.pairwise[:, chosen] if chosen.size else np.zeros((program.n, 1))
+        gains = np.maximum(-losses, 0.0)
+        self.pays = np.zeros(program.n) if priced is None else priced.marginal
+        self.value = self.alone - losses.sum(axis=1) - self.pays
+        self.gain = gains.sum(axis=1)
+        self.overlap = self.alone + self.gain - self.pays - self.value
+        self.repeats, self.company = (losses > 0).sum(axis=1), (gains > 0).sum(axis=1)
+        of = chosen if chosen.size else np.zeros(1, dtype=np.int64)
+        self.rivals, self.partners = of[losses.argmax(axis=1)], of[gains.argmax(axis=1)]
+        self.spent = program.cost(x)
+        #: The size below which a value is rounding.
+        self.nothing = 1e-9 * min(1.0, program.value_scale)
 
-    @property
-    def overlap(self) -> float:
-        return self.alone + self.gain - self.pays - self.value
-
-    @property
-    def price(self) -> float:
-        """What is charged for the passage itself."""
-        return self.relevance - self.alone
-
-    def own(self, among: bool) -> str:
-        """What the passage is worth, `among` others where these change that."""
-        own = f"worth {_amount(self.alone)}{' on its own' if among else ''}"
+    def _own(self, i: int, among: bool) -> str:
+        """What a passage is worth, `among` others where these change that."""
+        relevance, alone = float(self.candidates.relevance[i]), self.alone[i]
+        own = f"worth {_amount(alone)}{' on its own' if among else ''}"
         if self.by_length:
-            return f"{own} (relevance {_amount(self.relevance)} times its length)"
-        if abs(self.price) <= 5e-4 * abs(self.relevance):
+            return f"{own} (relevance {_amount(relevance)} times its length)"
+        if abs(relevance - alone) <= 5e-4 * abs(relevance):
             return f"{own}, its relevance"
-        return f"{own} (relevance {_amount(self.relevance)} less {_amount(self.price)} for {self.charges})"
+        return f"{own} (relevance {_amount(relevance)} less {_amount(relevance - alone)} for {self.charges})"
 
-    def beside(self, would: bool, nothing: float) -> list[str]:
+    def _beside(self, i: int, would: bool, nothing: float) -> list[str]:
         """What the other passages make of that, clause by clause, without what is next to `nothing`."""
-        is_, said = ("would be" if would else "is"), []
-        if self.gain > nothing:
-            others = f"other chosen {self.unit}s, most of all " if self.in_company else ""
-            said.append(f"{_amount(self.gain)} {is_} gained beside {others}'{self.partner}'")
-        if self.overlap > nothing and self.rival:
-            others = f"other chosen {self.unit}s, most of all " if self.repeats_several else ""
-            said.append(f"{_amount(self.overlap)} {is_} lost because it repeats {others}{self.rival}")
-        if self.pays > nothing:
-            said.append(f"{_amount(self.pays)} {is_} paid for what it breaks or changes")
-        if self.pays < -nothing:
-            said.append(f"{_amount(-self.pays)} {is_} saved: what would break or change without it")
-        return said
+        is_, clauses, ids = ("would be" if would else "is"), [], self.candidates.ids
+        most = f"other chosen {self.candidates.unit}s, most of all "
+        if self.gain[i] > nothing:
+            others = most if self.company[i] > 1 else ""
+            clauses.append(f"{_amount(self.gain[i])} {is_} gained beside {others}'{ids[self.partners[i]]}'")
+        if self.overlap[i] > nothing and self.repeats[i]:
+            others, rival = most if self.repeats[i] > 1 else "", int(self.rivals[i])
+            vectors = self.candidates.embeddings
+            alike = "" if vectors is None else f" (similarity {float(vectors[i] @ vectors[rival]):.2f})"
+            clauses.append(
+                f"{_amount(self.overlap[i])} {is_} lost because it repeats {others}'{ids[rival]}'{alike}"
+            )
+        if self.pays[i] > nothing:
+            clauses.append(f"{_amount(self.pays[i])} {is_} paid for what it breaks or changes")
+        if self.pays[i] < -nothing:
+            clauses.append(f"{_amount(-self.pays[i])} {is_} saved: what would break or change without it")
+        return clauses
 
+    def why_in(self, i: int) -> str:
+        """Why a chosen passage is in."""
+        program = self.program
+        assert program.fixed is not None
+        beside = self._beside(i, False, 5e-4 * min(1.0, program.value_scale))
+        total = f"adds {_amount(self.value[i])}: " if beside else ""
+        text = "; ".join([f"{total}{self._own(i, bool(beside))}", *beside])
+        if program.fixed[i] == 1:
+            return f"required (must_include): {text}"
+        if self.value[i] < 0 and (held := self._broken_row(i)) is not None:
+            return f"{text}; chosen because this has to hold: {held.name}"
+        return text
 
-class _Company(NamedTuple):
-    """What a passage has to do with the chosen ones.
+    def why_out(self, i: int) -> str:
+        """Why a passage is left out."""
+        program, result = self.program, self.result
+        assert program.fixed is not None
+        if program.fixed[i] == 0:
+            return "excluded (must_exclude)"
+        if result.x is None:
+            return {
+                Status.INFEASIBLE: "no selection satisfies the constraints",
+                Status.NO_SOLUTION: "the solver found no selection",
+            }.get(result.status, "there is no selection")
+        cost, whole = float(self.costs[i]), float(program.alone[i])
+        if whole > program.most_cost:
+            verb = "exceeds" if whole == 1 else "exceed"
+            return f"its {plural(whole, 'token')} {verb} the whole budget of {program.budget:.10g}"
+        for row in program.rows:
+            least = float(np.minimum(row.coefficients, 0.0).sum() + max(row.coefficients[i], 0.0))
+            if least > row.most:
+                return f"cannot be chosen: {row.name}"
+        if self.value[i] <= self.nothing:  # an item worth nothing alone may still gain beside the chosen ones
+            return self._why_worthless(i)
+        adds = f"would add {_amount(self.value[i])}"
+        if (blocked := self._broken_row(i)) is not None:
+            full = blocked.name.startswith("at most") and blocked.coefficients.min() >= 0
+            return f"{adds}, but '{blocked.name}' is full" if full else f"{adds}, but: {blocked.name}"
+        if cost > program.most_cost - self.spent:
+            left = program.budget - self.spent
+            left_over = f"{max(left, 0):.10g} {'is' if left == 1 else 'are'} left"
+            return f"{adds}, but needs {plural(cost, 'token')} and {left_over}; {self._best_swap(i)}"
+        if result.status is Status.OPTIMAL:
+            return f"{adds}, which is less than the proof tells apart"
+        if result.limit:
+            return f"{adds} and fits: the {result.limit} limit stopped the search before it was tried"
+        return f"{adds} and fits: '{result.solver}' missed it, since it proves no optimum"
 
-    rival, partner: the candidate that most of what is lost, or gained, is with.
-    repeats, gains: how many chosen ones it loses or gains by.
-    """
+    def _why_worthless(self, i: int) -> str:
+        beside = self._beside(i, True, self.nothing)
+        if self.alone[i] > self.nothing:
+            return f"{self._own(i, True)}, but {'; '.join(beside)}"
+        relevance = float(self.candidates.relevance[i])
+        price = relevance - self.alone[i]
+        charged = f", {self.charges} {_amount(price)}" if price > self.nothing else ""
+        others = "".join(f"; {clause}" for clause in beside) if self.gain[i] else ""
+        return f"not worth its price: relevance {_amount(relevance)}{charged}{others}"
 
-    rival: int | None
-    partner: int | None
-    gain: float
-    repeats: int
-    gains: int
+    def _broken_row(self, i: int) -> LinearConstraint | None:
+        """The first row that would be broken if passage i came in, or went."""
+        for row in self.program.rows:
+            activity = float(row.coefficients[self.x > 0].sum())
+            after = activity + float(row.coefficients[i]) * (-1 if self.x[i] else 1)
+            if row.violation(after) > row.violation(activity):
+                return row
+        return None
 
-
-def _companies(program: SelectionProgram, chosen: NDArray[np.int64]) -> list[_Company]:
-    """For each candidate; the program has nothing on a passage beside itself."""
-    if not chosen.size:
-        return [_Company(None, None, 0.0, 0, 0)] * program.n
-    losses = program.pairwise[:, chosen]
-    gains = np.maximum(-losses, 0.0)
-    repeats, gaining = (losses > 0).sum(axis=1), (gains > 0).sum(axis=1)
-    rivals, partners = chosen[losses.argmax(axis=1)], chosen[gains.argmax(axis=1)]
-    columns = (rivals, partners, gains.sum(axis=1), repeats, gaining)
-    return [
-        _Company(rival if loses else None, partner if wins else None, gain, loses, wins)
-        for rival, partner, gain, loses, wins in zip(*(each.tolist() for each in columns), strict=True)
-    ]
-
-
-def _why_in(program: SelectionProgram, x: NDArray[np.int8], i: int, worth: _Worth) -> str:
-    assert program.fixed is not None
-    beside = worth.beside(False, 5e-4 * min(1.0, program.value_scale))
-    total = f"adds {_amount(worth.value)}: " if beside else ""
-    text = "; ".join([f"{total}{worth.own(bool(beside))}", *beside])
-    if program.fixed[i] == 1:
-        return f"required (must_include): {text}"
-    if worth.value < 0 and (held := _broken_row(program, x, i)) is not None:
-        return f"{text}; chosen because this has to hold: {held.name}"
-    return text
-
-
-def _why_out(
-    candidates: Candidates,
-    program: SelectionProgram,
-    result: SolveResult,
-    i: int,
-    value: NDArray[np.float64],
-    chosen: NDArray[np.int64],
-    worth: _Worth,
-    priced: Priced | None,
-    costs: NDArray[np.float64],
-    spent: float,
-) -> str:
-    assert program.fixed is not None
-    if program.fixed[i] == 0:
-        return "excluded (must_exclude)"
-    if result.x is None:
-        return {
-            Status.INFEASIBLE: "no selection satisfies the constraints",
-            Status.NO_SOLUTION: "the solver found no selection",
-        }.get(result.status, "there is no selection")
-    cost, whole = float(costs[i]), float(program.alone[i])
-    if whole > program.most_cost:
-        verb = "exceeds" if whole == 1 else "exceed"
-        return f"its {plural(whole, 'token')} {verb} the whole budget of {program.budget:.10g}"
-    for row in program.rows:
-        least = float(np.minimum(row.coefficients, 0.0).sum() + max(row.coefficients[i], 0.0))
-        if least > row.most:
-            return f"cannot be chosen: {row.name}"
-    nothing = _nothing(program)
-    if worth.value <= nothing:  # an item worth nothing alone may still gain beside the chosen ones
-        return _why_worthless(worth, nothing)
-    adds = f"would add {_amount(worth.value)}"
-    blocked = _broken_row(program, result.x, i)
-    if blocked is not None:
-        full = blocked.name.startswith("at most") and blocked.coefficients.min() >= 0
-        return f"{adds}, but '{blocked.name}' is full" if full else f"{adds}, but: {blocked.name}"
-    left_over = program.budget - spent
-    if cost > program.most_cost - spent:
-        swap = _best_swap(candidates, program, i, value, chosen, priced)
-        left = f"{max(left_over, 0):.10g} {'is' if left_over == 1 else 'are'} left"
-        return f"{adds}, but needs {plural(cost, 'token')} and {left}; {swap}"
-    if result.status is Status.OPTIMAL:
-        return f"{adds}, which is less than the proof tells apart"
-    if result.limit:
-        return f"{adds} and fits: the {result.limit} limit stopped the search before it was tried"
-    return f"{adds} and fits: '{result.solver}' missed it, since it proves no optimum"
-
-
-def _why_worthless(worth: _Worth, nothing: float) -> str:
-    if worth.alone <= nothing:
-        price = f", {worth.charges} {_amount(worth.price)}" if worth.price > nothing else ""
-        beside = "".join(f"; {clause}" for clause in worth.beside(True, nothing)) if worth.gain else ""
-        return f"not worth its price: relevance {_amount(worth.relevance)}{price}{beside}"
-    return f"{worth.own(True)}, but {'; '.join(worth.beside(True, nothing))}"
-
-
-def _similarity(candidates: Candidates, i: int, j: int) -> str:
-    if candidates.embeddings is None:
-        return ""
-    return f" (similarity {float(candidates.embeddings[i] @ candidates.embeddings[j]):.2f})"
-
-
-def _broken_row(program: SelectionProgram, x: NDArray[np.int8], i: int) -> LinearConstraint | None:
-    """The first row that would be broken if passage i came in, or went."""
-    for row in program.rows:
-        activity = float(row.coefficients[x > 0].sum())
-        after = activity + float(row.coefficients[i]) * (-1 if x[i] else 1)
-        if row.violation(after) > row.violation(activity):
-            return row
-    return None
-
-
-def _best_swap(
-    candidates: Candidates,
-    program: SelectionProgram,
-    i: int,
-    value: NDArray[np.float64],
-    chosen: NDArray[np.int64],
-    priced: Priced | None,
-) -> str:
-    """The one exchange that breaks nothing and loses least."""
-    assert program.fixed is not None
-    out = chosen[program.fixed[chosen] < 0]
-    swapped = np.zeros((out.size, program.n), dtype=np.int8)
-    swapped[:, chosen], swapped[:, i], swapped[np.arange(out.size), out] = 1, 1, 0
-    if program.segments is None:
-        fits = swapped @ program.costs <= program.most_cost
-    else:
-        fits = np.array([program.cost(x) <= program.most_cost for x in swapped], dtype=bool)
-    out, swapped = out[fits], swapped[fits]
-    change = value[i] + program.pairwise[i, out] - value[out]
-    if program.segments is not None:  # what two share is not lost with one of them
-        now = np.zeros(program.n, dtype=np.int8)
-        now[chosen] = 1
-        known = program.objective(now)
-        change = np.array([program.objective(x) - known for x in swapped])
-    if priced is not None:  # prices of two passages do not add up: each exchange pays as a whole
-        now = np.isin(np.arange(program.n), chosen).astype(np.int8)
-        change += priced.marginal[i] - priced.marginal[out] + priced.paid(now)
-        change -= np.array([priced.paid(x) for x in swapped])
-    for k in np.argsort(-change, kind="stable"):
-        if program.rows and program.violations(swapped[k]):  # the budget has been looked at
-            continue
-        moves = "change nothing in total"
-        if abs(change[k]) >= _nothing(program):
-            verb = "gain" if change[k] > 0 else "lose"
-            moves = f"{verb} {_amount(abs(float(change[k])))} in total"
-        return f"read in place of '{candidates.ids[out[k]]}' it would {moves}"
-    return f"no single {candidates.unit} could make room for it"
+    def _best_swap(self, i: int) -> str:
+        """The one exchange that breaks nothing and loses least."""
+        program, chosen = self.program, self.chosen
+        assert program.fixed is not None
+        out = chosen[program.fixed[chosen] < 0]
+        swapped = np.zeros((out.size, program.n), dtype=np.int8)
+        swapped[:, chosen], swapped[:, i], swapped[np.arange(out.size), out] = 1, 1, 0
+        if program.segments is None:
+            fits = swapped @ program.costs <= program.most_cost
+        else:
+            fits = np.array([program.cost(x) <= program.most_cost for x in swapped], dtype=bool)
+        out, swapped = out[fits], swapped[fits]
+        change = self.value[i] + program.pairwise[i, out] - self.value[out]
+        if program.segments is not None:  # what two share is not lost with one of them
+            known = program.objective(self.x)
+            change = np.array([program.objective(x) - known for x in swapped])
+        if (priced := self.priced) is not None:  # prices of two do not add up: each exchange pays as a whole
+            change += priced.marginal[i] - priced.marginal[out] + priced.paid(self.x)
+            change -= np.array([priced.paid(x) for x in swapped])
+        for k in np.argsort(-change, kind="stable"):
+            if program.rows and program.violations(swapped[k]):  # the budget has been looked at
+                continue
+            moves = "change nothing in total"
+            if abs(change[k]) >= self.nothing:
+                verb = "gain" if change[k] > 0 else "lose"
+                moves = f"{verb} {_amount(abs(float(change[k])))} in total"
+            return f"read in place of '{self.candidates.ids[out[k]]}' it would {moves}"
+        return f"no single {self.candidates.unit} could make room for it"
 
 
 class Repeats:

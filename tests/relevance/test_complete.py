@@ -8,7 +8,7 @@ import pytest
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
-from mio_rag.evaluation.fit import by_chance, calibrate_completeness, calibration_error
+from mio_rag.evaluation.fit import calibrate_completeness, calibration_error
 from mio_rag.relevance.complete import SIGNALS, Completeness, adapt, complete, fit, read, shipped, signals
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
@@ -95,13 +95,6 @@ def test_a_few_questions_move_what_ships_and_many_settle_it() -> None:
     assert sure.of(seen).mean() > before.of(seen).mean()
     with pytest.raises(InputError, match="too few to move"):
         adapt(before, seen[:20], done[:20])
-
-
-def test_chance_alone_is_told(demo: Dataset) -> None:
-    said = np.full(600, 0.5)
-    alone, together = (by_chance(said, asked) for asked in (np.arange(600), np.repeat(np.arange(100), 6)))
-    assert 0.02 < alone < together < 0.15  # ten bins of 60: .5 / sqrt(60) * .8 = .05, and more by question
-    assert by_chance(np.repeat([0.0, 1.0], 50), np.arange(100)) == 0.0
 
 
 def test_calibration_error_by_hand() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
@@ -60,24 +58,6 @@ def test_it_recovers_the_model_that_made_the_labels() -> None:
     p, y = flat(fresh, [model.probabilities(f.candidates) for f in fresh])
     assert calibration_measures(p, y)["ece"] < 0.02
     assert model.measures["after"]["ece"] < model.measures["before"]["ece"]
-
-
-def test_it_is_fitted_with_one_blas_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sklearn.linear_model import LogisticRegression
-
-    def threads() -> set[int]:
-        return {entry["num_threads"] for entry in threadpool_info() if entry["user_api"] == "blas"}
-
-    seen: list[set[int]] = []
-    plain = LogisticRegression.fit
-    monkeypatch.setattr(
-        LogisticRegression, "fit", lambda *given, **more: (seen.append(threads()), plain(*given, **more))[1]
-    )
-    with threadpool_limits(2, user_api="blas"):
-        fit(pools(30), features=["cosine"], link_stages=0)
-        assert threads() == {2}
-    assert seen
-    assert all(found == {1} for found in seen)
 
 
 def test_weights_on_the_cosine_are_never_negative() -> None:
@@ -185,16 +165,3 @@ def test_the_plot_is_a_picture(tmp_path: Path) -> None:
     reliability_plot(path, {"model": reliability([0.1, 0.9], [0, 1])}, "Relevance")
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert [p.name for p in path.parent.iterdir()] == ["plot.png"]
-
-
-def test_using_a_model_needs_no_scikit_learn() -> None:
-    import subprocess
-
-    code = (
-        "import sys; from mio_rag.relevance import load_model; from mio_rag.pool import Candidates\n"
-        "c = Candidates(['a', 'b'], ['x', 'y'], [.3, .2], [1, 1], question='who?', links=[[0, 1], [0, 0]],\n"
-        "  scores={'dense': [.3, .2], 'bm25': [1, 0], 'fused': [1, .5]})\n"
-        "print(load_model('default').probabilities(c).shape, 'sklearn' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "(2,) False"

@@ -22,7 +22,6 @@ from mio_rag.relevance import (
     feature_matrix,
     load_model,
 )
-from mio_rag.relevance.features import missing
 
 FIRST = Stage(("cosine", "cosine_gap", "log_words"), (2.0, 1.0, 0.1), -1.0)
 SECOND = Stage(("cosine", "best_mentioning", "is_mentioned"), (1.0, 3.0, -0.5), -1.5)
@@ -186,22 +185,6 @@ def test_files_that_are_no_model(tmp_path: Path, content: str, message: str) -> 
         load_model(file)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Stage(("cosine",), (1.0, 2.0), 0.0), "1 features and 2 weights"),
-        (lambda: Stage(("cosine",), (float("nan"),), 0.0), "finite"),
-        (lambda: RelevanceModel((SECOND,)), "first stage must not use link features"),
-        (lambda: RelevanceModel((FIRST,), "isotonic"), "knots"),
-        (lambda: RelevanceModel((FIRST,), "isotonic", ((0.5, 0.2), (0.4, 0.3))), "ascend"),
-        (lambda: RelevanceModel((FIRST,), "forest"), "'forest' is unknown"),  # type: ignore[arg-type]
-    ],
-)
-def test_models_that_cannot_be(make: object, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make()  # type: ignore[operator]
-
-
 def test_the_shipped_weights_tell_where_they_come_from() -> None:
     model = load_model("default")
     assert model is not None
@@ -214,10 +197,3 @@ def test_the_shipped_weights_tell_where_they_come_from() -> None:
     assert model.misfit(model.embedder) is None
     assert model.misfit("") is None  # not known
     assert "'default' was fitted on the embedder sentence-transformers:" in str(model.misfit("tfidf:1"))
-
-
-def test_a_score_that_comes_later_is_not_missing() -> None:
-    bare = Candidates(ids=["a"], texts=["one"], relevance=[0.5], tokens=[1])
-    assert missing(bare, "bm25") == "scores['bm25']"
-    bare.scores["bm25"] = np.array([1.0])
-    assert missing(bare, "bm25") is None

@@ -62,12 +62,6 @@ def test_a_weight_on_the_passage_makes_it_a_probability_of_the_sentence() -> Non
     assert np.isfinite(weights(2.0).worth(sure)).all()
 
 
-@pytest.mark.parametrize("chance", [-0.1, float("nan"), float("inf")])
-def test_that_weight_is_a_number_from_0(chance: float) -> None:
-    with pytest.raises(InputError, match="must be >= 0"):
-        weights(chance)
-
-
 def test_own_weights_come_first_and_those_that_need_vectors_are_refused_without() -> None:
     bare, own = pool(), weights(1.0)
     assert sentence_model(own, bare) is own

@@ -1,7 +1,5 @@
 """Where relevance comes from where nobody says: by what candidates bring, never a silent mismatch."""
 
-import pickle
-
 import numpy as np
 import pytest
 
@@ -10,9 +8,9 @@ from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
 from mio_rag.relevance import feature_matrix, load_model
 from mio_rag.relevance.features import cosine_slopes, given
-from mio_rag.relevance.model import SHIPPED, RelevanceModel, Stage, relevance_of
+from mio_rag.relevance.model import RelevanceModel, Stage, relevance_of
 from mio_rag.selection.program import Read
-from mio_rag.selection.selector import PRESETS, Selector
+from mio_rag.selection.selector import Selector
 from tests.selection.pools import replace
 
 MINILM = "sentence-transformers:72362722b466552f"
@@ -156,34 +154,7 @@ def test_a_lower_cosine_lowers_shipped_probabilities_by_exactly_what_slopes_say(
             assert (before - after)[:, 0] == pytest.approx(slope * loss, abs=1e-12)
 
 
-def test_shipped_weights_say_what_they_were_fitted_on() -> None:
-    for name in SHIPPED:
-        model = load_model(name)
-        assert model is not None
-        assert "squad2" in model.provenance
-    assert set(load_model("minilm").ranges) == {"dense", "bm25"}
-
-
 # --- presets
-
-
-def test_presets_change_what_they_say(pool: Candidates, demo, demo_index) -> None:
-    assert Selector.preset("default") == Selector()
-    assert Selector.raw() == Selector.preset("raw") == Selector.raw(relevance_model="given")
-    kept = Selector()
-    kept.resolved(pool)
-    assert pickle.loads(pickle.dumps(kept)) == kept
-    assert "_resolved" not in pickle.loads(pickle.dumps(kept)).__dict__  # known by objects of this process
-    pools = Retriever(demo_index, pool=25).retrieve_many([q.text for q in demo.questions[:6]])
-    tokens = {
-        name: sum(Selector.preset(name).select(given, 800).tokens_used for given in pools) for name in PRESETS
-    }
-    assert tokens["frugal"] < tokens["default"] < tokens["thorough"] <= 6 * 800
-    assert Selector.preset("frugal", max_passages=2).max_passages == 2
-    assert Selector.preset("frugal", passage_penalty=0.1) == Selector(passage_penalty=0.1)
-    raw = Selector.raw().select(pool, 400)
-    assert np.array_equal(raw.candidates.relevance, pool.relevance)
-    assert raw.relevance_source.kind == "given"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """Embedders and their cache: real MiniLM, TF-IDF, and what is refused."""
 
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,20 +25,6 @@ def minilm() -> CachedEmbedder:
     return embedder
 
 
-def variant(folder: Path, *, pooling: str = "mean", half: bool = False) -> str:
-    """MiniLM saved with another pooling or precision."""
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Normalize, Pooling
-
-    first = SentenceTransformer(str(packaged_minilm()), device="cpu", local_files_only=True)[0]
-    model = SentenceTransformer(
-        modules=[first, Pooling(384, pooling_mode=pooling), Normalize()], device="cpu"
-    )
-    (model.to(torch.bfloat16) if half else model).save(str(folder))
-    return str(folder)
-
-
 def test_minilm_embeds_meaning_deterministically(minilm: CachedEmbedder) -> None:
     first, again = (
         SentenceTransformerEmbedder(str(packaged_minilm()), cache=False).encode(TEXTS) for _ in "ab"
@@ -63,14 +47,6 @@ def test_a_local_folder_is_the_same_model_and_survives_the_index(
     index = CorpusIndex.build([Passage(str(k), t) for k, t in enumerate(TEXTS)], local)
     loaded = CorpusIndex.load(index.save(tmp_path / "index"))
     np.testing.assert_array_equal(loaded.embeddings([0, 2]), index.embeddings([0, 2]))
-
-
-def test_same_weights_pooled_otherwise_are_another_model(minilm: CachedEmbedder, tmp_path: Path) -> None:
-    minilm.encode(TEXTS)
-    other = SentenceTransformerEmbedder(variant(tmp_path / "cls", pooling="cls"))
-    assert other.fingerprint != minilm.fingerprint
-    uncached = SentenceTransformerEmbedder(str(tmp_path / "cls"), cache=False)
-    np.testing.assert_array_equal(other.encode(TEXTS), uncached.encode(TEXTS))
 
 
 def test_wrong_models_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -159,16 +135,3 @@ def test_weights_of_terms_are_those_of_scikit_learn() -> None:
     ours = TermWeights(theirs.vocabulary_, theirs.idf_).matrix(texts).toarray()
     assert ours.shape == expected.shape
     np.testing.assert_allclose(ours, expected, atol=1e-15)
-
-
-def test_a_fitted_tfidf_embeds_without_scikit_learn(tmp_path: Path) -> None:
-    embedder = TfidfEmbedder(dimensions=2)
-    embedder.fit(TEXTS)
-    embedder.save(tmp_path)
-    code = (
-        "import pathlib, sys; from mio_rag.retrieval import make_embedder\n"
-        "made = make_embedder('tfidf', pathlib.Path(sys.argv[1]))\n"
-        "print(made.encode(['the Arno']).shape, 'sklearn' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "(1, 2) False"

@@ -47,13 +47,6 @@ class TestPlaces:
             find_spans([Passage("1", "a" * 30, source="s"), Passage("2", "b" * 30, source="s")]) == -1
         ).all()
 
-    def test_stretches_of_unknown_distance_never_touch(self):
-        passages = [*_windows("a", words=_WORDS[:60]), *_windows("a", words=_WORDS[100:160])]
-        passages = [Passage(str(k), p.text, "", "a") for k, p in enumerate(passages)]
-        spans = find_spans(passages)
-        half = len(passages) // 2
-        assert spans[half, 0] > spans[half - 1, 1] + 2
-
     def test_documents_that_contradict_themselves_are_counted_and_have_no_places(self):
         windows = [Passage(p.id, p.text, "", "a", k * 60) for k, p in enumerate(_windows("a", step=15))]
         right = [Passage(p.id, p.text, "", "a", int(s)) for p, (s, _) in zip(
@@ -125,12 +118,6 @@ class TestIndex:
         assert (again.repetition.spans == index.repetition.spans).all()
         assert again.repetition.copies == 1
         assert again.passages[-1].date == "2024-05-01"
-
-    def test_an_index_without_them_still_opens(self, index, tmp_path):
-        older = CorpusIndex(index.passages, index.embedder, "older", index._dense, index._bm25)
-        again = CorpusIndex.load(older.save(tmp_path / "older"))
-        assert again.repetition is None
-        assert Retriever(again).retrieve("w1 w2").spans is None
 
     def test_places_of_another_corpus_are_refused(self, index, tmp_path):
         index.repetition.save(tmp_path)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval import vectors as vectors_module
 from mio_rag.retrieval.links import LINKS_FILE, LinkIndex
@@ -15,7 +14,6 @@ from mio_rag.retrieval.vectors import (
     MappedPassages,
     MappedVectors,
     PassageIds,
-    check_vectors,
     make_dense,
     open_vectors,
     stored_array,
@@ -42,15 +40,6 @@ def test_fewer_bytes_find_nearly_the_same(kind: str, size: float, least: float) 
     assert np.abs(back - vectors[:5]).max() <= {"exact": 0.0, "8bit": 0.01, "pq": 0.5}[kind]
     again = faiss.deserialize_index(faiss.serialize_index(dense))
     assert np.array_equal(again.search(vectors[:3], 5)[1], dense.search(vectors[:3], 5)[1])
-
-
-def test_what_cannot_be_compressed_is_said() -> None:
-    with pytest.raises(InputError, match="at least 256 vectors"):
-        make_dense(unit(100, 32), "pq")
-    with pytest.raises(InputError, match="multiple of 4 dimensions"):
-        make_dense(unit(300, 30), "pq")
-    with pytest.raises(InputError, match="did you mean '8bit'"):
-        check_vectors("8bits")
 
 
 @pytest.mark.parametrize("vectors", ["exact", "8bit"])

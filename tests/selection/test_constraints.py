@@ -90,34 +90,6 @@ def test_prices_are_paid_reported_and_hidden() -> None:
     assert free.result.objective == pytest.approx(plain.result.objective)
 
 
-def test_the_value_of_a_passage_counts_what_it_pays() -> None:
-    c = pool()
-    side = SideConstraints(cover="labels", prices={"clusters": 0.05})
-    chosen = made(side).select(c, 45)
-    for i, decision in enumerate(chosen.decisions):
-        other = set(chosen.chosen) ^ {i}
-        x = np.isin(np.arange(len(c)), list(other)).astype(np.int8)
-        missing = len(set(c.clusters) - {c.clusters[k] for k in other})
-        value = made(SideConstraints()).program(c, 10_000).objective(x) - 0.05 * missing
-        change = value - chosen.result.objective
-        assert decision.value == pytest.approx(-change if decision.selected else change)
-
-
-def test_soft_conflicts_and_needs_need_no_extra_items() -> None:
-    c = pool()
-    pairs = list(combinations(c.ids[:5], 2))
-    needs = {"p6": ["p7"], "p8": ["gone"]}
-    side = SideConstraints(conflicts=pairs, needs=needs, prices={"conflicts": 0.1, "needs": 0.2})
-    program, plain = made(side).program(c, 120), made(SideConstraints()).program(c, 120)
-    assert program.n == len(c)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        x = (rng.random(len(c)) < 0.5).astype(np.int8)
-        together = int(x[:5].sum())
-        paid = 0.1 * together * (together - 1) / 2 + 0.2 * (x[6] * (1 - x[7]) + x[8])
-        assert program.objective(x) == pytest.approx(plain.objective(x) - paid)
-
-
 @pytest.mark.parametrize("how", ["kmeans:3", "agglomerative:0.8", "labels"])
 def test_clusters_are_covered(how: str) -> None:
     from mio_rag.selection.constraints import cluster_labels
@@ -275,12 +247,6 @@ def test_radii_by_id_are_those_of_the_pool() -> None:
         Selector.raw(passage_radii={"x": 0.1}).select(given, 128)
     with pytest.raises(InputError, match="must be >= 0"):
         Selector.raw(passage_radii={"x": -1.0})
-
-
-@pytest.mark.parametrize("name", ["versions", "needs", "prices"])
-def test_what_is_no_mapping_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match=f"{name} must be a table"):
-        SideConstraints(**{name: [("a", "b")]})
 
 
 def test_a_circle_of_needs_is_read_whole_or_not_at_all() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 
@@ -48,45 +46,6 @@ def test_relevance_becomes_the_models_probability() -> None:
     assert chosen.decisions[0].relevance == pytest.approx(MODEL.probabilities(c)[0])
     with pytest.raises(InputError, match=r"needs scores\['dense'\]"):
         replace(PLAIN, relevance_model=MODEL).select(pool(scores={}), 60)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_benefit_is_what_the_formula_says_and_is_solved_exactly(seed: int) -> None:
-    c = pool(seed=seed)
-    selector = replace(PLAIN, link_benefit=0.7, redundancy_weight=0.2, passage_penalty=0.1)
-    chosen = selector.select(c, 80)
-    r = c.relevance
-    assert c.links is not None
-    assert c.embeddings is not None
-
-    def worth(items: tuple[int, ...]) -> float:
-        value = sum(r[i] - 0.1 for i in items)
-        for i, j in combinations(items, 2):
-            either = max(float(c.links[i, j]), float(c.links[j, i]))  # type: ignore[index]
-            value += 0.7 * either * max(r[i], r[j], 0)
-            value -= 0.2 * float(c.embeddings[i].astype(float) @ c.embeddings[j].astype(float))  # type: ignore[index]
-        return float(value)
-
-    every = [
-        s for k in range(len(c) + 1) for s in combinations(range(len(c)), k) if c.tokens[list(s)].sum() <= 80
-    ]
-    best = max(map(worth, every))
-    assert chosen.result.is_optimal
-    assert chosen.result.objective == pytest.approx(best, abs=1e-6)
-    assert worth(tuple(sorted(chosen.chosen))) == pytest.approx(best, abs=1e-6)
-
-
-def test_a_bridge_is_worth_more_in_company() -> None:
-    links = np.zeros((3, 3))
-    links[0, 2] = 1.0
-    c = Candidates(["seed", "rival", "bridge"], ["a", "b", "c"], [0.9, 0.3, 0.2], [10, 10, 10], links=links)
-    assert PLAIN.select(c, 20).ids == ("seed", "rival")
-    chosen = replace(PLAIN, link_benefit=0.2).select(c, 20)
-    assert chosen.ids == ("seed", "bridge")
-    assert chosen.result.objective == pytest.approx(0.9 + 0.2 + 0.18)
-    assert "0.18 is gained beside 'seed'" in chosen.decisions[2].reason
-    with pytest.raises(InputError, match="needs candidates with evidence links"):
-        replace(PLAIN, link_benefit=0.2).select(replace(c, links=None), 20)
 
 
 @pytest.mark.parametrize("norm", ["l2", "l1", "linf"])
@@ -135,12 +94,3 @@ def test_prompt_orders() -> None:
         replace(PLAIN, prompt_order="document").select(replace(c, positions=None), 100)
     with pytest.raises(InputError, match="prompt_order must be best_first"):
         replace(PLAIN, prompt_order="worst")  # type: ignore[arg-type]
-
-
-def test_links_are_checked() -> None:
-    with pytest.raises(InputError, match="links has shape"):
-        pool(3, links=np.zeros((2, 2)))
-    with pytest.raises(InputError, match="zero diagonal"):
-        pool(3, links=np.eye(3))
-    with pytest.raises(InputError, match="link_benefit must be >= 0 or auto, got -1"):
-        replace(PLAIN, link_benefit=-1)

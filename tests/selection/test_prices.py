@@ -11,8 +11,6 @@ import pytest
 from mio_rag import Conversation, Selector, SideConstraints
 from mio_rag.errors import InputError
 from mio_rag.evaluation.tune import Goal, TuneSettings
-from mio_rag.formulations import NormBall
-from mio_rag.formulations.uncertainty import UncertaintySet
 from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.frontier.query import query_frontier
 from mio_rag.methods import make_methods
@@ -119,17 +117,6 @@ def test_hard_needs_outside_the_pool_are_a_reason() -> None:
     assert why[left_out].endswith("but: not both of 'p4', 'p5'")
 
 
-def test_tiny_values_are_not_printed_as_zero() -> None:
-    c = pool(5, relevance=[0.5, 0.0002, 0.1, 0.1, 0.0], tokens=[10] * 5, embeddings=None)
-    chosen = Selector.raw(redundancy_weight=0, passage_penalty=0).select(c, 20)
-    for seen in (chosen, Selector.raw(redundancy_weight=0, passage_penalty=0.1).select(c, 50)):
-        assert not any(re.search(r"\b0\.00+\b", d.reason) for d in seen.decisions)
-    why = [d.reason for d in chosen.decisions]
-    assert why[1].startswith("would add 0.0002, but needs 10 tokens")
-    assert why[4] == "not worth its price: relevance 0"
-    assert any(reason.endswith("it would change nothing in total") for reason in why)
-
-
 def test_a_conversation_of_many_turns() -> None:
     """Each turn against every selection, by what is said of changes; the first turn is free."""
     side = SideConstraints(max_changes=3, change_price=0.02)
@@ -192,37 +179,6 @@ def test_a_conversation_of_many_turns() -> None:
 def test_what_would_be_ignored_is_refused(make, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
-
-
-def test_radii_of_passages_need_a_set_that_has_them() -> None:
-    class Fixed(UncertaintySet):
-        """A ball whose radius nothing can replace."""
-
-        ball = NormBall(0.1)
-        is_exact = False
-
-        def unit_support(self, a):
-            return self.ball.unit_support(a)
-
-        def unit_point(self, a):
-            return self.ball.unit_point(a)
-
-        def unit_bilinear(self, d):
-            return 1.0
-
-        def gauge(self, u):
-            return self.ball.gauge(u)
-
-        def radii(self, n):
-            return self.ball.radii(n)
-
-        def to_dict(self):
-            return {}
-
-    c = pool()
-    assert made(SideConstraints(), uncertainty=Fixed()).select(c, 90).worst_case is not None
-    with pytest.raises(InputError, match="Fixed has no radius, so it cannot take one for each passage"):
-        made(SideConstraints(), uncertainty=Fixed()).select(replace(c, radius=0.2), 90)
 
 
 def test_rankings_do_not_follow_prices() -> None:

@@ -99,40 +99,6 @@ def test_reasons_by_hand() -> None:
     )
 
 
-def test_what_a_passage_repeats_is_told_of_chosen_ones_too() -> None:
-    embeddings = [[1.0, 0.0], [0.8, 0.6], [0.6, 0.8]]
-    candidates = simple([0.9, 0.8, 0.7], [5, 5, 5], embeddings=embeddings)
-    why = reasons(Selector.raw(redundancy_weight=0.1, passage_penalty=0.05), candidates, 15)
-    assert why["p1"] == (
-        "adds 0.57: worth 0.75 on its own (relevance 0.80 less 0.05 for penalties); 0.18 is lost because it "
-        "repeats other chosen passages, most of all 'p2' (similarity 0.96)"
-    )
-    why = reasons(Selector.raw(redundancy_weight=0.1, passage_penalty=0), candidates, 10)
-    assert why["p0"] == (
-        "adds 0.82: worth 0.90 on its own, its relevance; 0.08 is lost because it repeats 'p1' "
-        "(similarity 0.80)"
-    )
-
-
-def test_reasons_name_a_radius_only_where_there_is_one() -> None:
-    embeddings = [[1.0, 0.0], [0.0, 1.0]]
-    pool = simple([0.9, 0.8], [5, 5], embeddings=embeddings, query_embedding=[1.0, 0.0])
-    for radius, words in ((0.0, "for penalties)"), (0.1, "for penalties and the radius)")):
-        why = reasons(Selector.raw(redundancy_weight=0, passage_penalty=0.1, radius=radius), pool, 20)
-        assert why["p0"].endswith(words)
-
-
-@pytest.mark.parametrize("scale", [1.0, 1e-6, 1e-10])
-def test_reasons_at_every_scale_of_values(scale: float) -> None:
-    candidates = simple([3 * scale, 2 * scale, 2 * scale, 0.0], [3, 2, 2, 1])
-    why = reasons(Selector.raw(redundancy_weight=0, passage_penalty=0), candidates, 4)
-    assert why["p0"].startswith(f"would add {3 * scale:.2g}" if scale < 1 else "would add 3.00")
-    assert "needs 3 tokens and 0 are left; no single passage could make room" in why["p0"]
-    for name in ("p1", "p2"):
-        assert why[name] == f"worth {f'{2 * scale:.2g}' if scale < 1 else '2.00'}, its relevance"
-    assert why["p3"] == "not worth its price: relevance 0"
-
-
 def test_an_item_that_pays_only_in_company_is_not_called_worthless() -> None:
     """p1 is worth -0.02 alone and +0.78 beside p0, for which there is no room."""
     candidates = simple([0.9, 0.0], [5, 5], embeddings=[[1.0, 0.0], [-0.8, 0.6]])

@@ -12,7 +12,7 @@ from mio_rag.errors import InputError
 from mio_rag.frontier import query_frontier
 from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel, Stage
-from mio_rag.selection.selector import PRESETS, Selector
+from mio_rag.selection.selector import Selector
 from tests.selection.pools import replace
 
 PLAIN = Selector.raw(redundancy_weight=0, passage_penalty=0)
@@ -129,21 +129,3 @@ def test_one_price_along_the_path_of_a_budget_and_in_a_shared_total() -> None:
         assert one.ids == ("p1", "p2")
         x = np.array([0.0, 1.0, 1.0])
         assert one.result.objective == pytest.approx(given.program(c, 250).objective(x))
-
-
-def test_adaptive_is_made_of_probabilities_not_of_what_candidates_came_with() -> None:
-    c = pool([0.9, 0.5, 0.2], scores={"dense": [0.9, 0.5, 0.2]})
-    best = float(MODEL.probabilities(c).max())
-    program = Selector(relevance_model=MODEL).program(Selector(relevance_model=MODEL).valued(c), 30)
-    np.testing.assert_allclose(program.linear, MODEL.probabilities(c) - 0.1 * best**2)
-
-
-def test_words_are_the_known_ones_and_presets_ask_for_more_or_less() -> None:
-    for wrong in ("adapt", "", True, -1):
-        with pytest.raises(InputError, match=r"passage_penalty must be .*, auto or adaptive"):
-            Selector(passage_penalty=wrong)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"link_benefit must be a number or auto"):
-        Selector(link_benefit="adaptive")  # type: ignore[arg-type]
-    sure, c = Selector().penalty(pool([1.0])), pool([1.0])
-    assert PRESETS["thorough"]["passage_penalty"] < sure <= Selector.preset("frugal").penalty(c)
-    assert Selector.preset("raw").passage_penalty == 0.02

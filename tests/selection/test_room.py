@@ -10,7 +10,6 @@ from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Penalty, Selector, Units
-from mio_rag.solvers.result import SolveOptions
 from tests.selection.pools import replace
 
 COUNTER = RegexCounter()
@@ -56,27 +55,6 @@ def test_sentences_are_chosen_where_a_wanted_passage_does_not_fit(
     assert (False, "passage") in seen
     if penalty == 0.3:
         assert (True, "passage") in seen  # all that is worth its price fits
-
-
-def test_the_time_limit_is_that_of_the_question(pools: list[Candidates]) -> None:
-    hasty = Selector(units="auto", passage_penalty=0.0, options=SolveOptions(time_limit_seconds=1e-9))
-    found = hasty.select(pools[0], 120, COUNTER)
-    assert found.tokens_used <= 120
-    assert (
-        found.result.bound is None
-        or found.result.objective is None
-        or (found.result.bound >= found.result.objective - 1e-9)
-    )
-
-
-def test_a_selection_is_printed_on_a_line(pools: list[Candidates]) -> None:
-    found = Selector(units="auto").select(pools[0], 100, COUNTER)
-    told = repr(found)
-    assert "\n" not in told
-    assert told.startswith(
-        f"<Selection: {len(found.chosen)} sentences, {found.tokens_used} of 100 tokens, optimal; "
-    )
-    assert len(told) < 300
 
 
 class TestAuto:

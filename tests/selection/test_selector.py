@@ -40,11 +40,6 @@ def test_the_assembled_block_never_exceeds_the_budget(budget: int, extra: int) -
     assert len(chosen.chosen) == max(k for k in range(1, 13) if 10 * k + extra * (k - 1) <= budget)
 
 
-def test_without_a_counter_the_parts_are_summed() -> None:
-    chosen = PLAIN.select(pool(), 100)
-    assert chosen.tokens_used == sum(chosen.candidates.tokens[list(chosen.chosen)]) <= 100
-
-
 def test_what_is_asked_for_may_not_fit_as_a_block() -> None:
     both = Selector.raw(redundancy_weight=0, must_include=["p0", "p1"])
     chosen = both.select(pool(tokens=[10] * 12), 20, Whole(10, 5))
@@ -53,11 +48,6 @@ def test_what_is_asked_for_may_not_fit_as_a_block() -> None:
     assert chosen.tokens_used == 0
     assert "within" in chosen.result.message
     assert "of 20" in chosen.result.message
-
-
-def test_best_first_in_the_prompt() -> None:
-    chosen = PLAIN.select(simple([0.2, 0.9, 0.5, 0.9], [1, 1, 1, 1]), 3)
-    assert chosen.ids == ("p1", "p3", "p2")
 
 
 def test_counts_sources_and_wishes() -> None:
@@ -133,12 +123,6 @@ def test_an_empty_selection_says_why_and_what_would_change_it(settings, relevanc
     assert chosen.notes[0] in chosen.explain()
 
 
-def test_a_price_beyond_every_probability_says_nothing_of_its_scale() -> None:
-    chosen = Selector(token_price=0.1).select(simple([0.5, 0.4], [50, 50]), 300)
-    assert chosen.ids == ()
-    assert chosen.notes[0].endswith("(token_price 0.1)): lower these prices")
-
-
 def test_a_question_beside_the_collection_is_noted(demo_index: CorpusIndex) -> None:
     retriever, asked = Retriever(demo_index), "What is the capital of Peru?"
     chosen = Selector().select(retriever.retrieve(asked), 256)
@@ -146,37 +130,6 @@ def test_a_question_beside_the_collection_is_noted(demo_index: CorpusIndex) -> N
     assert len(Selector.preset("frugal").select(retriever.retrieve(asked), 256).ids) <= len(chosen.ids)
     inside = retriever.retrieve("Which tower is taller, Bell Rock Lighthouse or Skerryvore?")
     assert Selector().select(inside, 256).notes == ()
-
-
-def test_what_must_be_read_and_does_not_fit_is_infeasible_still() -> None:
-    made = Selector.raw(redundancy_weight=0, must_include=["p0"]).select(simple([0.5], [412]), 300)
-    assert made.result.status is Status.INFEASIBLE
-    assert made.notes == ()
-
-
-@pytest.mark.parametrize("budget", [1.5, "9", True, float("nan"), -3, None])
-def test_other_budgets_are_refused(budget) -> None:
-    with pytest.raises(InputError, match="budget_tokens"):
-        PLAIN.select(simple([0.5], [4]), budget)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"redundancy_weight": -1}, "redundancy_weight must be >= 0, got -1"),
-        ({"radius": float("inf")}, "radius must be a finite number"),
-        ({"token_price": "1"}, "token_price must be a number, got '1'"),
-        ({"norm": "l3"}, "norm must be l2, l1 or linf"),
-        ({"must_include": "p1"}, "must_include must be a list"),
-        ({"must_include": ["a"], "must_exclude": ["a"]}, "'a' is in both"),
-        ({"min_passages": 2.5}, "min_passages must be a whole number"),
-        ({"max_per_source": {"x": -1}}, "max_per_source.x must be >= 0"),
-        ({"min_passages": 3, "max_passages": 2}, "min_passages=3 is above max_passages=2"),
-    ],
-)
-def test_settings_are_checked(arguments, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Selector.raw(**arguments)
 
 
 def test_what_the_pool_lacks_is_named() -> None:

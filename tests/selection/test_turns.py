@@ -1,13 +1,10 @@
 """Several programs of one question, turns of a conversation, and checked settings."""
 
-import json
-
 import numpy as np
 import pytest
 
 from mio_rag.context import RegexCounter
 from mio_rag.corpora.load import Dataset
-from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.constraints import SideConstraints
@@ -47,13 +44,6 @@ def test_a_time_limit_is_of_the_question_not_of_each_of_its_programs(
     assert limits == pytest.approx(60.0 - spent, abs=1e-9)
 
 
-def test_options_after_a_time() -> None:
-    options = SolveOptions(time_limit_seconds=0.3)
-    assert options.after(0.1).time_limit_seconds == pytest.approx(0.2)
-    assert options.after(5.0).time_limit_seconds == 1e-3
-    assert SolveOptions(time_limit_seconds=None).after(5.0).time_limit_seconds is None
-
-
 def test_a_conversation_keeps_its_units_from_turn_to_turn() -> None:
     text = "Rivers flow to the sea. The Arno rises on Monte Falterona. It is long. " * 3
     texts = [f"{text} Passage {k} names one more town." for k in range(4)]
@@ -69,17 +59,3 @@ def test_a_conversation_keeps_its_units_from_turn_to_turn() -> None:
         assert [talk.select(given, 70, RegexCounter()).unit for _ in range(3)] == ["sentence"] * 3
     near = Conversation(Selector(units="auto", side=SideConstraints(change_price=0.01)))
     assert [near.select(given, 70, RegexCounter()).unit for _ in range(3)] == ["passage"] * 3
-
-
-def test_settings_are_checked_when_they_are_made() -> None:
-    assert Selector(token_price=np.float32(0.5), max_passages=np.int64(3)).token_price == 0.5
-    made = Selector(must_include={"b", "a"}, max_per_source={"s": np.int64(2)})
-    assert json.loads(json.dumps(made.to_dict()))["must_include"] == ["a", "b"]
-    with pytest.raises(InputError) as error:
-        Selector(token_price=float("nan"), max_passages="5", merge=1, prompt_order="best_at_ends")
-    assert set(error.value.problems) == {
-        "token_price must be a finite number, got nan",
-        "max_passages must be a whole number, got '5'",
-        "merge must be True or False, got 1",
-        "prompt_order must be best_first or document, got 'best_at_ends'",
-    }

@@ -7,7 +7,6 @@ import pytest
 
 from mio_rag.context import APART, RegexCounter, block_tokens, render_context
 from mio_rag.errors import InputError
-from mio_rag.formulations import NormBall
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.selection.program import Formulation
@@ -95,10 +94,6 @@ class TestCut:
         found = cut(pool([DOCUMENT, "The Arno is long. Bread."], [0.8, 0.1])).candidates
         limit = {"p0": 0.8, "p1": 0.1}
         assert all(r <= limit[p] for r, p in zip(found.relevance, found.cut_from, strict=True))
-
-    def test_shares_of_a_passage_are_those_of_its_text(self):
-        found = cut(pool([DOCUMENT], [0.8]))
-        assert found.shares.sum() == pytest.approx((len(DOCUMENT) - 4) / len(DOCUMENT))
 
     def test_overlapping_windows_give_every_sentence_once(self):
         found = cut(windows()).candidates
@@ -300,29 +295,6 @@ class TestSelect:
             ("arno.md", "The Arno is long.", 7),
             ("arno.md", "Bread is good.", 25),
         }
-
-    def test_a_selection_of_sentences_has_no_worst_case(self):
-        found = SENTENCES.select(pool([DOCUMENT], [0.8]), 40, COUNTER)
-        with pytest.raises(InputError, match="sentences has no worst case"):
-            found.attack(NormBall(0.1))
-
-    def test_reasons_name_sentences(self):
-        found = SENTENCES.select(windows(), 24, COUNTER)
-        assert "sentences, " in found.explain().splitlines()[0]
-        assert any(decision.id.endswith("#s4") or "#s" in decision.id for decision in found.decisions)
-        told = found.to_dict()
-        assert [name for part in told["parts"] for name in part["ids"]] == list(found.ids)
-        assert told["units"] == "sentences"
-        assert not any("passage" in decision.reason for decision in found.decisions)
-
-    @pytest.mark.parametrize(
-        ("setting", "value"), [("max_passages", 3), ("merge", False), ("radius", 0.1), ("max_per_source", 1)]
-    )
-    def test_what_is_about_whole_passages_is_refused(self, setting, value):
-        with pytest.raises(InputError, match=f"units='sentences' excludes {setting}"):
-            Selector(units="sentences", **{setting: value})
-        with pytest.raises(InputError, match="units must be passages"):
-            Selector(units="words")
 
 
 def test_from_the_index_to_the_text():
