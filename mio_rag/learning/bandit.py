@@ -40,8 +40,7 @@ Base = Annotated[tuple[str, ...], AfterValidator(lambda names: check_strategies(
 class BanditSettings(Settings):
     """How a bandit learns which strategies are worth their cost; published values in brackets.
 
-    Defaults that differ had less regret than the published ones on questions that no result is reported on,
-    both where strategies pay and where none does.
+    Defaults that differ had less regret on questions that no result is reported on.
     """
 
     policy: Literal["linucb", "thompson", "epsilon-greedy", "uniform"] = "linucb"
@@ -141,7 +140,7 @@ class Context:
 
     x: shape (d,): what the words show, the type, what strategies added to similar questions, the embedding in
         fewer dimensions; float32 numbers in float64, so that the log holds exactly what was learned from.
-    type: one of `TYPES`: the region in which strategies are pruned.
+    type: one of `TYPES`.
     """
 
     x: FloatArray
@@ -169,8 +168,7 @@ def question_type(text: str) -> str:
 def context_of(text: str, embedding: NDArray[np.float32], known_names: int, dimensions: int) -> Context:
     """Return the context of a question, without what is known of similar ones.
 
-    embedding: a unit vector.
-    known_names: names of the index in the question.
+    known_names: how many names of the index are in the question.
     """
     found = _WORD.findall(text)
     words, kind = [word.lower() for word in found], question_type(text)
@@ -337,7 +335,7 @@ def context_in(event: Event) -> FloatArray:
 
 
 def rewarded(own: float) -> float:
-    """Return a contribution as a reward in [-1, 1]: below 0 where it displaced something of more value."""
+    """Return a contribution as a reward in [-1, 1]."""
     return min(1.0, max(-1.0, own))
 
 
@@ -387,9 +385,7 @@ class Learned:
     # --- replay ------------------------------------------------------------------------------------------
 
     def fold(self, event: Event, find: Callable[[str, str], Event | None]) -> None:
-        """Update the state by the next event.
-
-        find: (kind, id) -> an earlier event: what feedback is about.
+        """Update the state by the next event; find: (kind, id) -> an earlier event.
 
         Raises `DataError` for an event that is damaged, or of a kind of a later release.
         """

@@ -27,10 +27,8 @@ _ALONG = (
 class Event:
     """One entry of the log.
 
-    seq: its place, from 1.
     kind: question, feedback, settings, prior, recalibrated, pruned or strategy: one more to choose among.
     id: unique among those of a kind; of feedback the id of its question, of a strategy its name.
-    at: seconds since 1970.
     x: the context of a question as float32; empty for other kinds.
     """
 

@@ -116,12 +116,10 @@ def _mean(values: FloatArray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Replay:
-    """What another policy would have earned on the questions of a log.
+    """What another policy would have earned on the questions of a log where several sets had a chance.
 
-    questions: those that it is estimated from: after the cold start, where several sets had a chance.
-    earned: what the policy that wrote the log earned a question, net of costs, on these.
-    differs: questions on which it would have chosen what ran with another probability; only these tell the
-        two apart.
+    earned: what the policy that wrote the log earned a question, net of costs.
+    differs: questions on which it would have chosen what ran with another probability.
     """
 
     policy: str
@@ -134,9 +132,8 @@ class Replay:
 def replay(path: Path, settings: BanditSettings) -> Replay:
     """Estimate what a bandit with these settings would have earned on the logged questions.
 
-    It sees the questions in their order and learns from what was run on those before; of each it gives the
-    probability with which it would have run what was run, among the strategies that could be chosen then. The
-    model of the doubly robust estimate has learned from earlier questions alone.
+    It learns from what was run on earlier questions; of each it gives the probability with which it would
+    have run what was run, among the strategies that could be chosen then.
 
     Raises `InputError` if the file is no log, or holds too few questions with propensities below 1.
     """
@@ -174,8 +171,7 @@ class Recalibration:
 
     window, holdout: questions that the new models learned from; later ones on which both are compared.
     compared: those of the later ones on which a strategy ran besides the base.
-    loss, new_loss: mean squared error of the contributions of what ran, in use and recalibrated.
-    low, high: 95 % interval of the paired difference, new less old.
+    loss, new_loss: mean squared error of the contributions; `low` and `high` are of the paired difference.
     deployed: whether the new ones took over: only if they are certainly not worse by more than a hundredth.
     """
 
@@ -364,7 +360,7 @@ def start_from(path: Path, weights: Path, weight: float) -> None:
 
 
 def stats_of(path: Path) -> dict[str, Any]:
-    """Return `stats` of a file; raises as `EventLog`."""
+    """Return `stats` of a file."""
     log, learned = _learned(path)
     return {"about": log.about, **stats(learned)}
 

@@ -302,12 +302,7 @@ def network_input(
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """A decision of a planner.
-
-    place, chosen: numbers of the place and of the child.
-    scores: shape (children,).
-    after: steps that had run.
-    """
+    """A decision at a place for one of its children, by their scores, after so many steps."""
 
     place: int
     chosen: int
@@ -362,10 +357,7 @@ class Planner:
     def walk(
         self, question: FloatArray, alpha: float, ran: Callable[[Branch], Ran | None]
     ) -> tuple[Branch, list[Decision]]:
-        """Go down the tree to the end of a workflow, or to a step that has not run.
-
-        ran: place of a step -> what it gave; None: it has not run.
-        """
+        """Go down the tree to the end of a workflow, or to a step that has not run (`ran` gives None)."""
         branch, decisions, steps = self.tree.branches[0], list[Decision](), list[Ran]()
         while branch.ends is None:
             children, chosen = branch.children, branch.children[0]
@@ -494,11 +486,8 @@ def read_planner(path: str | Path) -> Planner:
 def replay(trace: Trace, planner: Planner | None = None, encoder: Encoder | None = None) -> list[str]:
     """Make the decisions of a trace again; return what comes out differently.
 
-    What a planner decided follows from its file, the question, and what steps gave and cost on the way,
-    all of which a trace holds. No model is asked, but for the embedding of the question.
-
-    planner: what decided; without it only workflow, nodes and totals are checked.
-    encoder: what embeds questions for the planner.
+    No model is asked, but for the embedding of the question. Without a planner only workflow, nodes and
+    totals are checked.
 
     Raises `InputError` if the planner is not the one that decided: another method, mode or embedder.
     """

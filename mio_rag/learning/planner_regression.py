@@ -70,10 +70,8 @@ def experience_of(
     cost: str = "tokens",
     unit: float,
 ) -> Experience:
-    """Return the experience in rows that `collect_outcomes` wrote.
+    """Return the experience in rows that `collect_outcomes` wrote, of questions with these features, (n, k).
 
-    ids: questions to take, in this order.
-    features: shape (n, k); of these questions.
     unit: how much of `cost`, tokens or dollars, counts as a cost of 1.
 
     Raises `DataError` if rows are missing, damaged, or were made by other workflows.
@@ -128,9 +126,6 @@ def _number(value: Any, name: str) -> float:
 
 def fit_regression(experience: Experience) -> Regression:
     """Fit by ridge regression, shrunk by how well predictions do out of fold.
-
-    One model serves every alpha. The predicted cost of what is chosen can only fall as alpha rises: a line in
-    alpha for each workflow, and the upper envelope of lines is convex.
 
     Outcomes of single questions are noisy; which question set a question comes from is far easier to learn,
     and sets differ in what they need. So a gate, fitted by least squares, names the set that a question looks

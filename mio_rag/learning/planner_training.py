@@ -87,9 +87,7 @@ class Table:
     """Outcomes with all that policies look at.
 
     rows: with every workflow's steps.
-    workflows: in the order of the actions.
-    vectors: shape (n, d); embeddings of the questions.
-    embedder: fingerprint of what made them.
+    vectors: shape (n, d); embeddings of the questions, by the embedder of that fingerprint.
     """
 
     outcomes: Outcomes

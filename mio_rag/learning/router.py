@@ -1,8 +1,8 @@
 """Train a router on a table of outcomes, and measure it on questions that it has not seen.
 
 The table is Parquet (`mio_rag.learning.outcomes`) with the columns `worked` (1 where a tier answered) and
-`label` (1 for the tier that the question needs). What was seen of its questions before anything was read lies
-next to it, as ``NAME.seen.safetensors``. Measures come from cross-validation.
+`label` (1 for the tier that the question needs); next to it lies ``NAME.seen.safetensors``, what was seen of
+its questions before anything was read.
 """
 
 from __future__ import annotations
@@ -391,12 +391,9 @@ def _success(rows: FloatArray, did: IntArray, seed: int) -> tuple[FloatArray, fl
 
 
 def fit_once(table: Table, settings: FitSettings) -> Router:
-    """Train on all questions of a table. What only unseen questions tell is not known yet.
+    """Train on all questions of a table; shares are those of the labels, and every tier is plausible.
 
-    Shares are those of the labels, and every tier with an equal chance is plausible.
-
-    Raises `InputError` for fewer than 10 questions; `MissingExtraError` without scikit-learn, or torch for
-    the network.
+    Raises `InputError` for fewer than 10 questions; `MissingExtraError` without scikit-learn or torch.
     """
     m, needed, seed = len(table.tiers), table.labels, settings.seed
     if len(table) < _LEAST:
@@ -464,7 +461,7 @@ class Validated:
 
     probabilities: shape (n, m); of each tier to be the one that is needed.
     success: shape (n, m); of each tier to answer; of the kind `utility` alone.
-    choice: places of the tiers chosen, at the price of the run.
+    choice: shape (n,); places of the tiers chosen.
     plausible: the conformal threshold.
     """
 

@@ -59,9 +59,8 @@ def every_set(k: int) -> BoolArray:
 def worths(values: FloatArray, overlap: FloatArray, cost: FloatArray) -> FloatArray:
     """Return the net value of every set under every draw, shape (draws, 2^k).
 
-    values: shape (draws, k); what each strategy is expected to add.
+    values: shape (draws, k); what each strategy adds, at a `cost` of shape (k,).
     overlap: shape (k, k); what two add twice; symmetric, the diagonal is ignored.
-    cost: shape (k,); in the same units.
     """
     sets = every_set(cost.size).astype(np.float64)
     pairs = np.triu(overlap, 1)
@@ -107,10 +106,8 @@ def uniform(seed: int, *parts: str) -> np.random.Generator:
 def mixture(
     learned: Learned, x: FloatArray, kind: str, identity: str, runnable: Collection[str] | None = None
 ) -> Mixture:
-    """Return with which probability each set is run for a question.
+    """Return with which probability each set is run for a question of this context, type and id.
 
-    x, kind: its context and type.
-    identity: its id, the seed of posterior draws.
     runnable: strategies that can run here; by default all.
     """
     settings, names = learned.settings, learned.strategies
@@ -163,10 +160,7 @@ def mixture(
 
 
 def margin_set(net: FloatArray, allowed: BoolArray, margin: float) -> BoolArray:
-    """Return the set of the published rule, shape (k,): all whose net value lies within a margin of the best.
-
-    The margin is a share of the spread between best and worst; only net values above 0 count.
-    """
+    """Return the set of the published rule, shape (k,): net values above 0 within a margin of the best."""
     least = net.max() - margin * (net.max() - net.min()) if net.size else 0.0
     return np.asarray(allowed & (net > 0) & (net >= least))
 
@@ -244,7 +238,7 @@ class Choice:
 
     id: by which feedback names the question; blank where nothing is learned.
     base: those that always run.
-    about: for the trace: propensity, certificate, kind of the round. Plain data.
+    about: for the trace. Plain data.
     """
 
     id: str
@@ -273,10 +267,8 @@ class Strategist:
     path: the log; created if it is missing.
     possible: strategies that may run; those of ``settings.base`` always do.
     embedder: fingerprint of the index's embedder: contexts of another one mean something else.
-    now: seconds since 1970.
 
-    Raises `InputError` if the file belongs to other strategies, another embedder or a later release, or is of
-    something else.
+    Raises `InputError` as `EventLog`.
     """
 
     learns = True
@@ -379,8 +371,7 @@ class Strategist:
     def record(self, choice: Choice, outcome: Mapping[str, Any]) -> bool:
         """Add the event of a question that is finished; False where it is in the log already.
 
-        outcome: what `contributions` returns, and by strategy tokens, seconds and credit: shares of what was
-            read.
+        outcome: what `contributions` returns, and by strategy tokens, seconds and its share of what was read.
         """
         with self._lock:
             waited = self._waiting.pop(choice.id, None)
@@ -440,10 +431,7 @@ def replayed(learned: Learned, events: Events, *, snapshot: bool = False) -> int
 
 
 def rate(log: EventLog, identity: str, value: int, now: float) -> bool:
-    """Rate the answer to a question; False where it was rated before, and nothing changes.
-
-    identity: as `Choice.id`.
-    value: 1 (helpful) or -1.
+    """Rate the answer to a question by 1 (helpful) or -1; False where it was rated before.
 
     Raises `InputError` if there is no such question.
     """
@@ -458,10 +446,7 @@ def rate(log: EventLog, identity: str, value: int, now: float) -> bool:
 
 
 def known_settings(log: EventLog, settings: BanditSettings | None = None) -> tuple[BanditSettings, list[str]]:
-    """Return settings that fit a log, and the strategies that it chooses among.
-
-    settings: by default those that the log was last opened with.
-    """
+    """Return settings (by default the last ones) that fit a log, and the strategies that it chooses among."""
     with log.reading() as events:
         last = events.latest("settings")
     given = settings.to_dict() if settings is not None else dict(last.data) if last else {}

@@ -25,10 +25,7 @@ _DIGEST = f"{FORMAT}-sha256"
 
 
 def json_text(data: Any) -> str:
-    """Return plain data as JSON with sorted keys: numpy values as plain ones, sets as sorted lists.
-
-    Raises `TypeError, ValueError` for anything else, and for numbers that are not finite.
-    """
+    """Return plain data as JSON with sorted keys; `TypeError, ValueError` for what is none, or not finite."""
 
     def converted(value: Any) -> Any:
         if (made := plain(value)) is value:
@@ -42,13 +39,11 @@ def json_text(data: Any) -> str:
 class Weights:
     """What a learned model consists of.
 
-    kind: for instance "router"; a reader asks for it.
-    version: of the kind's layout, >= 1.
-    arrays: finite numbers.
+    kind, version: for instance "router", and of its layout; a reader asks for both.
     about: plain data that the model needs: actions, features, embedder, settings.
     provenance: plain data on its origin: hash of the training data, seed, versions, date.
 
-    Raises `InputError` for arrays that are no finite numbers, or data that JSON cannot hold.
+    Raises `InputError` for arrays that are no finite numbers.
     """
 
     kind: str
@@ -58,22 +53,9 @@ class Weights:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        problems = [
-            f"array '{name}' must hold finite numbers, got {array.dtype}"
-            for name, array in self.arrays.items()
-            if array.dtype.kind not in "fiu" or not np.isfinite(array).all()
-        ]
-        try:
-            self.header()
-        except (TypeError, ValueError) as error:
-            problems.append(f"data on the weights cannot be written as JSON: {error}")
-        if problems:
-            raise InputError(problems)
-
-    def header(self) -> str:
-        """Return everything but the arrays, as JSON."""
-        parts = {"about": dict(self.about), "provenance": dict(self.provenance)}
-        return json_text({"format": FORMAT, "kind": self.kind, "version": self.version, **parts})
+        for name, array in self.arrays.items():
+            if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+                raise InputError(f"array '{name}' must hold finite numbers, got {array.dtype}")
 
     @property
     def sha256(self) -> str:
@@ -89,7 +71,9 @@ def write_weights(weights: Weights, path: Path) -> None:
     """Write a file, whole or not at all; `InputError` if it cannot be written."""
     safetensors: Any = require("safetensors.numpy", "retrieval", "files of learned models")
     arrays = {name: np.ascontiguousarray(array) for name, array in weights.arrays.items()}
-    made = safetensors.save(arrays, metadata={FORMAT: weights.header(), _DIGEST: weights.sha256})
+    header = {"format": FORMAT, "kind": weights.kind, "version": weights.version}
+    header |= {"about": dict(weights.about), "provenance": dict(weights.provenance)}
+    made = safetensors.save(arrays, metadata={FORMAT: json_text(header), _DIGEST: weights.sha256})
     make_parent(path)
     with replaced(path) as partial:
         partial.write_bytes(made)

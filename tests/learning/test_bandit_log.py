@@ -4,7 +4,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -163,19 +162,6 @@ def test_nothing_is_learned_of_what_could_not_be_written(
         assert bandit.learned.dump() == before
     lived(bandit, 5, TRUTH, start=9)
     assert replayed(bandit) == bandit.learned.dump()
-
-
-def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mio_rag.learning.bandit._REMEMBERED", 50)
-    monkeypatch.setattr("mio_rag.learning.strategist._MOST_WAITING", 3)
-    bandit = strategist(tmp_path / "s.sqlite")
-    lived(bandit, 55, TRUTH)
-    size = len(zlib.decompress(bandit.learned.dump()))
-    lived(bandit, 100, TRUTH, start=55)
-    assert len(zlib.decompress(bandit.learned.dump())) < 1.01 * size
-    choices = [asked(bandit, number) for number in range(200, 206)]
-    assert not bandit.record(choices[0], outcome(choices[0], TRUTH))
-    assert bandit.record(choices[5], outcome(choices[5], TRUTH))
 
 
 def test_others_go_on_while_a_log_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,13 +360,6 @@ def test_recalibration_keeps_what_is_better_on_questions_that_neither_saw(
         assert abs(bandit.learned.models["hyde"].mean(context.x)) < 0.05
     with pytest.raises(InputError, match="hold 0 questions"):
         recalibrate(path, now=200 * DAY)
-
-
-def test_recalibration_needs_strategies_that_ran(tmp_path: Path) -> None:
-    calm = tmp_path / "calm.sqlite"  # raw alone, after the start
-    lived(strategist(calm, explore=0.0, explore_least=0.0, alpha=0.0), 30, dict.fromkeys(TRUTH, 0.0))
-    with pytest.raises(InputError, match="on 0 of the last questions did a strategy run"):
-        recalibrate(calm)
 
 
 def test_a_prior_helps_a_cold_start(tmp_path: Path) -> None:

@@ -74,14 +74,6 @@ def test_a_degenerate_model_is_told() -> None:
     assert "retrieve never lowers U in this model" in useless["warnings"]
 
 
-def test_the_worth_between_points_is_interpolated(stopping: Plan) -> None:
-    q, u = stopping.q(3), stopping.model.levels
-    between = stopping.q_at(3, float(u[500] + u[501]) / 2)
-    for a, action in enumerate(stopping.model.actions):
-        assert between[action] == pytest.approx((q[500, a] + q[501, a]) / 2)
-    assert stopping.q_at(99, 0.5) == stopping.q_at(9, 0.5)
-
-
 def test_the_error_of_the_grid(published: Plan) -> None:
     assert published.grid_error is not None
     assert published.grid_error.at_points < 1e-9  # both drops are multiples of .001

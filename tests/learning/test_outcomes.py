@@ -138,15 +138,7 @@ def test_a_damaged_row_of_outcomes_is_named(tmp_path: Path, line: str) -> None:
         read_rows(tmp_path)
 
 
-def test_a_table_whose_measures_are_no_numbers_is_refused(tmp_path: Path) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "t.parquet"
-    Outcomes(("q1", "q2"), ("a",), {"f1": np.ones((2, 1))}, provenance={"seed": np.int64(3)}).write(path)
-    assert read_outcomes(path).provenance == {"seed": 3}
-    table = parquet.read_table(path)
-    texts = table.set_column(2, "f1", arrow.array(["1", "much"])).replace_schema_metadata(
-        table.schema.metadata
-    )
-    parquet.write_table(texts, path)
-    with pytest.raises(DataError, match=r"t\.parquet': 'f1' of question 'q2' must be a number, got 'much'"):
-        read_outcomes(path)
+def test_a_measure_that_is_no_number_is_named() -> None:
+    row = {"question_id": "q2", "action": "a", "f1": "much"}
+    with pytest.raises(DataError, match="'f1' of question 'q2' must be a number, got 'much'"):
+        Outcomes.from_rows([row], ["f1"])

@@ -301,9 +301,3 @@ def test_an_answer_is_kept_where_its_books_cannot_be_written(
 def test_what_makes_no_sense_is_refused(name: str, closed_book: bool, message: str) -> None:
     with pytest.raises(InputError, match=message):
         check_controllers([name], ControlSettings(), closed_book)
-
-
-def test_strategies_that_ask_need_a_model(river_index: CorpusIndex) -> None:
-    session: Any = make_controller("strategies:all", Setup(ControlSettings(), Retriever(river_index, pool=4)))
-    with pytest.raises(InputError, match="need a language model"):
-        session.select(QUESTION, None, 60).check()
