@@ -124,56 +124,51 @@ def _tiered(kinds: Mapping[str, Any]) -> tuple[RouterSettings, Router | None, tu
 
 def _check_tier(name: str, settings: ControlSettings, closed_book: bool) -> None:
     stem, colon, _ = name.partition(":")
-    problems = [f"controller '{name}' needs a corpus: leave it out, or give one"] if closed_book else []
+    if closed_book:
+        raise InputError(f"controller '{name}' needs a corpus: leave it out, or give one")
     given, _, tiers = _tiered(settings.kinds)
     names = [f"tier:{one.name}" for one in tiers]
     if stem == "tier" and name not in names:
-        problems.append(f"controller '{name}' names no tier: {choose(name, names)}")
-    elif stem != "tier" and (colon or "@" in name):
-        problems.append(f"controller '{name}' is unknown: write '{stem.partition('@')[0]}' alone")
-    elif stem == "routed" and given.router is None:
-        problems.append("controller 'routed' needs a router: set depth.file, made by `policy fit router`")
-    if problems:
-        raise InputError(problems)
+        raise InputError(f"controller '{name}' names no tier: {choose(name, names)}")
+    if stem != "tier" and (colon or "@" in name):
+        raise InputError(f"controller '{name}' is unknown: write '{stem.partition('@')[0]}' alone")
+    if stem == "routed" and given.router is None:
+        raise InputError("controller 'routed' needs a router: set depth.file, made by `policy fit router`")
 
 
 def _make_tier(name: str, setup: Setup) -> Controller:
-    assert setup.retriever is not None
+    retriever = setup.retriever
+    assert retriever is not None
     given, router, tiers = _tiered(setup.settings.kinds)
     if router is not None:
-        router.check(setup.retriever.index.embedder.fingerprint)
+        router.check(retriever.index.embedder.fingerprint)
     in_use = [one.to_dict() for one in tiers]
     settings = {**given.to_dict(), "tiers": in_use, "seed": int(setup.seed)}
     stem, _, tier = name.partition(":")
 
-    def at(
-        name: str, tiers: tuple[Tier, ...], by: TierChooser, correction: Correction | None = None
-    ) -> Session:
-        assert setup.retriever is not None
+    def at(tiers: Sequence[Tier], by: TierChooser, correction: Correction | None = None) -> Session:
         for one in tiers:
-            TierReader(one, setup.retriever, setup.selector)  # raises if the search is too shallow for it
-        depth = Depth(tiers, by, correction)
-        longest = max(one.new_tokens for one in tiers)
+            TierReader(one, retriever, setup.selector)  # raises if the search is too shallow for it
+        depth, longest = Depth(tuple(tiers), by, correction), max(one.new_tokens for one in tiers)
         plan = Order(NAMED["plain"])
         return _session(name, setup, plan, depth, settings=settings, max_tokens=longest, always_asks=False)
 
     if stem == "tier":
-        return at(name, (next(one for one in tiers if one.name == tier),), OneTier())
+        return at([one for one in tiers if one.name == tier], OneTier())
     if stem == "random-tier":
         shares = tuple(1 / len(tiers) for _ in tiers) if router is None else router.shares
-        return at(name, tiers, RandomTier(shares, setup.seed))
+        return at(tiers, RandomTier(shares, setup.seed))
     if stem == "oracle-tier":
-        return Oracle(name, [at(name, (one,), OneTier()) for one in tiers])
+        return Oracle(name, [at([one], OneTier()) for one in tiers])
     assert router is not None
-    return at(name, tiers, Deciding(router, given.token_price, given.unsure), router.correction)
+    return at(tiers, Deciding(router, given.token_price, given.unsure), router.correction)
 
 
 @dataclass(frozen=True, eq=False)
 class Oracle:
-    """Goes up the tiers until an answer is right, and is charged for that tier alone.
+    """Goes up the tiers until an answer is right, and is charged for that tier alone: a bound.
 
-    A bound, not a way to answer: it looks at the right answers. Where no tier is right it takes the one that
-    the published rule names (see `mio_rag.learning.router.labels`).
+    Where no tier is right it takes the one that the published rule names (`mio_rag.learning.router.labels`).
 
     rungs: one for each tier, in the order of their cost.
     """
@@ -202,10 +197,9 @@ class Oracle:
 
 
 def in_force(outcome: Outcome, selector: Selector) -> dict[str, Any]:
-    """What decided how much a tier read, as plain data; what had no say is None.
+    """What decided how much a tier read, as plain data; empty where nothing was read at a tier.
 
-    A budget of tokens, redundancy and the price of a passage count only where the program chose the passages.
-    Empty where nothing was read at a tier.
+    A budget, redundancy and the price of a passage count only where the program chose: None elsewhere.
     """
     selection, name = outcome.selection, outcome.trace.about.get("tier")
     if selection is None or name is None:
@@ -225,31 +219,26 @@ def in_force(outcome: Outcome, selector: Selector) -> dict[str, Any]:
 # Strategies
 
 
-def _strategies(name: str) -> tuple[str, ...] | None:
-    """The strategies that a name lists; None where a bandit chooses."""
+def _strategies(name: str, settings: ControlSettings) -> tuple[tuple[str, ...] | None, StrategyOptions]:
+    """The strategies that a name lists, None where a bandit chooses; and the options."""
     listed = name.partition(":")[2].strip()
-    return None if listed == "bandit" else tuple(listed.split("+"))
+    options = StrategyOptions.from_dict(settings.kinds.get(STRATEGIES_KEY, {}), STRATEGIES_KEY)
+    return None if listed == "bandit" else tuple(listed.split("+")), options
 
 
 def _check_strategies(name: str, settings: ControlSettings, closed_book: bool) -> None:
-    problems = ["strategies search in a corpus, and a closed-book run has none"] if closed_book else []
-    try:
-        options = StrategyOptions.from_dict(settings.kinds.get(STRATEGIES_KEY, {}), STRATEGIES_KEY)
-        names = _strategies(name)
-        if names is None and options.state is None:
-            problems.append("the bandit needs a file for what it learns: set search.state")
-        if names is not None:
-            Fixed(names)
-    except InputError as error:
-        problems += error.problems
-    if problems:
-        raise InputError(problems)
+    if closed_book:
+        raise InputError("strategies search in a corpus, and a closed-book run has none")
+    names, options = _strategies(name, settings)
+    if names is not None:
+        Fixed(names)
+    elif options.state is None:
+        raise InputError("the bandit needs a file for what it learns: set search.state")
 
 
 def _make_strategies(name: str, setup: Setup) -> Session:
     assert setup.retriever is not None
-    names, given = _strategies(name), setup.settings.kinds.get(STRATEGIES_KEY, {})
-    options = StrategyOptions.from_dict(given, STRATEGIES_KEY)
+    names, options = _strategies(name, setup.settings)
     chooser: Chooser = open_strategist(options, setup.retriever.index) if names is None else Fixed(names)
     kit = Equipment(setup.retriever, setup.selector, search=options.search)
     learner = StrategyLearner(chooser, setup.selector) if isinstance(chooser, Strategist) else None
