@@ -133,7 +133,9 @@ def _check_tier(name: str, settings: ControlSettings, closed_book: bool) -> None
     if stem != "tier" and (colon or "@" in name):
         raise InputError(f"controller '{name}' is unknown: write '{stem.partition('@')[0]}' alone")
     if stem == "routed" and given.router is None:
-        raise InputError("controller 'routed' needs a router: set depth.file, made by `policy fit router`")
+        raise InputError(
+            "controller 'routed' needs a router: set depth.file, a file of `mio-rag policy fit router`"
+        )
 
 
 def _make_tier(name: str, setup: Setup) -> Controller:
