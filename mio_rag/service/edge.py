@@ -248,17 +248,17 @@ class ConnectionGuard:
     def __init__(self, limits: ConnectionLimits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
         self._proxies = [ipaddress.ip_network(network) for network in limits.trusted_proxies]
-        self._open: set[Connection] = set()
+        self._open: set[GuardedProtocol] = set()
         self._of: Counter[str | None] = Counter()
         # Connections without an active request, longest waiting first: never served, and served before.
-        self._silent: dict[Connection, None] = {}
-        self._idle: dict[Connection, None] = {}
+        self._silent: dict[GuardedProtocol, None] = {}
+        self._idle: dict[GuardedProtocol, None] = {}
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: GuardedProtocol) -> bool:
         """Accept a connection, closing another one if a limit is reached; False if that is not possible."""
-        one, limits = connection.client, self.limits
+        one, limits = connection.counted, self.limits
         if one is not None and self._of[one] >= limits.max_connections_per_client:
-            fits = self._make_room(lambda other: other.client == one)
+            fits = self._make_room(lambda other: other.counted == one)
         else:
             fits = len(self._open) < limits.max_connections or self._make_room(lambda other: True)
         if fits:
@@ -268,30 +268,30 @@ class ConnectionGuard:
             self.wait(connection)
         return fits
 
-    def _make_room(self, among: Callable[[Connection], bool]) -> bool:
+    def _make_room(self, among: Callable[[GuardedProtocol], bool]) -> bool:
         """Close the connection that has been without a request longest, of the larger kind."""
         longest = max((list(filter(among, kind)) for kind in (self._idle, self._silent)), key=len)
         if longest:
-            longest[0].close("crowded")
+            longest[0].abort("crowded")
         return bool(longest)
 
-    def wait(self, connection: Connection) -> None:
+    def wait(self, connection: GuardedProtocol) -> None:
         """Mark a connection as being without a request from now on."""
         (self._idle if connection.served else self._silent)[connection] = None
 
-    def protect(self, connection: Connection) -> None:
+    def protect(self, connection: GuardedProtocol) -> None:
         """Exempt a connection from being replaced: its request is being answered."""
         self._silent.pop(connection, None)
         self._idle.pop(connection, None)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: GuardedProtocol) -> None:
         """Stop counting a connection, if it is counted."""
         if connection in self._open:
             self._open.remove(connection)
             self.protect(connection)
-            self._of[connection.client] -= 1
-            if not self._of[connection.client]:
-                del self._of[connection.client]
+            self._of[connection.counted] -= 1
+            if not self._of[connection.counted]:
+                del self._of[connection.counted]
             self.metrics.connections.dec()
 
     def client(self, host: str) -> str | None:
@@ -306,123 +306,68 @@ class ConnectionGuard:
         return str(address)
 
 
-class Connection:
-    """One connection. While it has no active request, a timer is running that closes it."""
+class GuardedProtocol(H11Protocol):
+    """uvicorn's HTTP protocol with the `ConnectionGuard` from the application's state.
 
-    def __init__(self, guard: ConnectionGuard) -> None:
-        self.guard = guard
-        self.client: str | None = None
+    While a connection has no active request, a timer is running that closes it.
+    """
+
+    def __init__(self, *, app_state: dict[str, Any], **given: Any) -> None:
+        super().__init__(app_state={**app_state, _CONNECTION: self}, **given)
+        self._guard: ConnectionGuard = app_state[CONNECTION_GUARD]
+        self.counted: str | None = None  # client that it counts for
         self.served = False
-        self._requests = 0
-        self._arriving = True
-        self._timer: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None
-        self._transport: asyncio.Transport | None = None
+        self._is_open, self._active, self._arriving = False, 0, True
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    def begin(self, transport: asyncio.Transport) -> bool:
-        """Return whether the connection may stay; it is closed if not."""
-        self._transport = transport
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client connects."""
         with suppress(OSError):  # the client has disconnected already
             # Without TCP_NODELAY the body of a response waits for the ACK of its headers (40 ms when the
             # connection is kept alive). asyncio sets it only for sockets that name their protocol, and
             # accepted ones do not.
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = transport.get_extra_info("peername")  # None if the client has disconnected already
-        self.client = self.guard.client(peer[0]) if peer else None
-        if not self.guard.admit(self):
-            self.guard.metrics.closed.labels("refused").inc()
+        self.counted = self._guard.client(peer[0]) if peer else None
+        if self._guard.admit(self):
+            self._is_open = True
+            self._limit("idle", "headers", self._guard.limits.header_seconds)
+            super().connection_made(transport)
+        else:
+            self._guard.metrics.closed.labels("refused").inc()
             transport.write(_FULL)
             transport.close()
-            return False
-        self._wait(self.guard.limits.header_seconds, "headers")
-        return True
 
-    def hear(self) -> None:
+    def data_received(self, data: bytes) -> None:
         """Bytes arrived. Without an active request they are headers, which must be complete in time."""
-        if not self._requests and not self._arriving:
+        if not self._active and not self._arriving:
             self._arriving = True
-            self._wait(self.guard.limits.header_seconds, "headers")
+            self._limit("idle", "headers", self._guard.limits.header_seconds)
+        super().data_received(data)
 
     @contextmanager
     def request(self) -> Iterator[None]:
         """Context from the end of a request's headers to the end of the request."""
-        self._requests += 1
-        self._stop()
+        self._active += 1
+        self._stop("idle")
         try:
             yield
         finally:
-            self._requests -= 1
-            if not self._requests:
+            self._active -= 1
+            if not self._active:
                 self._arriving = False
-                self._wait(self.guard.limits.idle_seconds, "idle")
+                self._limit("idle", "idle", self._guard.limits.idle_seconds)
 
     @contextmanager
     def answer(self) -> Iterator[None]:
         """Context while a completely received request is answered."""
-        self.guard.protect(self)
+        self._guard.protect(self)
         try:
             yield
         finally:
             self.served = True
-            if self._transport is not None:
-                self.guard.wait(self)
-
-    def stall(self) -> None:
-        """The client has stopped reading."""
-        self.go_on()
-        self._unread = self._later(self.guard.limits.unread_seconds, "unread")
-
-    def go_on(self) -> None:
-        """The client reads again."""
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
-
-    def close(self, reason: str) -> None:
-        """Close the connection at once and count the reason."""
-        if self._transport is not None:
-            self.guard.metrics.closed.labels(reason).inc()
-            self._transport.abort()
-            self.end()
-
-    def end(self) -> None:
-        """The connection is closed."""
-        self._stop()
-        self.go_on()
-        self._transport = None
-        self.guard.forget(self)
-
-    def _wait(self, seconds: float, reason: str) -> None:
-        self._stop()
-        if self._transport is not None:
-            self._timer = self._later(seconds, reason)
-
-    def _later(self, seconds: float, reason: str) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(seconds, self.close, reason)
-
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
-class GuardedProtocol(H11Protocol):
-    """uvicorn's HTTP protocol with the `ConnectionGuard` from the application's state."""
-
-    def __init__(self, *, app_state: dict[str, Any], **given: Any) -> None:
-        self._connection, self._admitted = Connection(app_state[CONNECTION_GUARD]), False
-        super().__init__(app_state={**app_state, _CONNECTION: self._connection}, **given)
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client connects."""
-        self._admitted = self._connection.begin(transport)
-        if self._admitted:
-            super().connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        """A client sends."""
-        self._connection.hear()
-        super().data_received(data)
+            if self._is_open:
+                self._guard.wait(self)
 
     def send_400_response(self, msg: str) -> None:
         """What came is no HTTP."""
@@ -431,19 +376,42 @@ class GuardedProtocol(H11Protocol):
 
     def pause_writing(self) -> None:
         """A client has stopped reading."""
-        self._connection.stall()
+        self._limit("unread", "unread", self._guard.limits.unread_seconds)
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """A client reads again."""
-        self._connection.go_on()
+        self._stop("unread")
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """A connection is closed, by either side."""
-        self._connection.end()
-        if self._admitted:
+        self._end()
+        if self.transport is not None:  # it was admitted
             super().connection_lost(exc)
+
+    def abort(self, reason: str) -> None:
+        """Close the connection at once and count the reason."""
+        if self._is_open:
+            self._guard.metrics.closed.labels(reason).inc()
+            self.transport.abort()
+            self._end()
+
+    def _end(self) -> None:
+        self._is_open = False
+        self._stop("idle")
+        self._stop("unread")
+        self._guard.forget(self)
+
+    def _limit(self, timer: str, reason: str, seconds: float) -> None:
+        """Close the connection after some time, unless the timer is stopped."""
+        self._stop(timer)
+        if self._is_open:
+            self._timers[timer] = asyncio.get_running_loop().call_later(seconds, self.abort, reason)
+
+    def _stop(self, timer: str) -> None:
+        if (running := self._timers.pop(timer, None)) is not None:
+            running.cancel()
 
 
 class SeldomLogged(logging.Filter):

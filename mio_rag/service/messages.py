@@ -96,7 +96,7 @@ def request_models(limits: ServiceLimits) -> dict[str, type[Settings]]:
     return {f"/{path}": made(path) for path in own}
 
 
-# -- parts of responses -----------------------------------------------------------------------------------
+# -- responses --------------------------------------------------------------------------------------------
 
 
 class Response(BaseModel):
@@ -105,246 +105,159 @@ class Response(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Reason(Response):
-    """A candidate, selected or not, and why."""
+def _response(name: str, about: str, /, base: Any = Response, **fields: Any) -> Any:
+    """Make a class of responses.
 
-    id: str
-    title: str
-    source: str
-    selected: bool
-    tokens: int = Field(description="what it costs in a prompt")
-    relevance: float
-    value: float = Field(description="what it adds to the others selected, or would add")
-    reason: str = Field(description="why it is selected or not, in a sentence")
-    redundant_with: str | None = Field(description="id of the selected passage that it repeats most")
-    text: str
+    fields: name -> type, or (type, description, default); without a default it is required.
+    """
+    made = {}
+    for key, given in fields.items():
+        kind, text, default = (*given, ...)[:3] if isinstance(given, tuple) else (given, None, ...)
+        made[key] = (kind, Field(default, description=text))
+    return create_model(name, __base__=base, __doc__=about, **made)  # type: ignore[call-overload]
 
 
-class Part(Response):
-    """A text that is read, and where it comes from."""
-
-    n: int = Field(description="its number, from 1, in the order in which it is read")
-    source: str
-    section: list[str] = Field(description="title and headings above it")
-    page: int | None
-    ids: list[str] = Field(description="passages that it is made of")
-    tokens: int = Field(description="its share of all tokens")
-    probability: float | None = Field(description="that it is needed; null: unknown")
-
-
-class Place(Response):
-    """Where a passage, or a sentence of one, stands in a text that is read: characters [start, end)."""
-
-    id: str
-    start: int
-    end: int
-    page: int | None = None
-    section: list[str] = []
-
-
-class Read(Response):
-    """A text that is read, and where in it each passage stands."""
-
-    title: str
-    source: str
-    text: str
-    parts: list[Place]
-
-
-class Note(Response):
-    """Something that a user should know."""
-
-    code: str
-    text: str
-
-
-class More(Response):
-    """What more tokens buy at the same prices: `gain`, proven to lie between `low` and `high`."""
-
-    more_tokens: int
-    tokens_used: int
-    gain: float | None
-    low: float | None
-    high: float | None
-    added: list[str] = Field(description="ids as in `passages`")
-    removed: list[str]
-    unit_then: Literal["passage", "sentence"] = Field(description="what a request would select by itself")
-    certified: bool
-
-
-class Search(Response):
-    """The search strategies, and which of them found what."""
-
-    id: str = Field(description="for /feedback; empty if nothing is learned")
-    strategies: list[str]
-    why: str = Field(description="why these")
-    prompt_tokens: int = Field(description="that the strategies took")
-    completion_tokens: int
-    notes: list[str] = Field(description="strategies that were left out, and why")
-    found_by: dict[str, dict[str, int]] = Field(
-        description="passage -> strategy -> rank; 0: only a link leads there; of /ask under a policy, "
-        "passages that are read"
-    )
-
-
-class PolicyStep(Response):
-    """One step of a question under a policy."""
-
-    step: str = Field(description="node of the workflow, or decision of the policy")
-    why: str = Field(description="what was done, and its value at the price")
-    tokens: int = Field(description="into and out of models")
-    seconds: float
-    complete: float | None = Field(description="probability that the evidence is complete, after it")
-
-
-class PolicyReport(Response):
-    """The policy under which a question was answered, and its steps."""
-
-    name: str
-    sha256: str = Field(description="of the policy, with everything in its files")
-    token_price: float = Field(description="minimum that a token had to add to the probability of evidence")
-    complete: float | None = Field(description="probability that the evidence is complete")
-    workflow: str
-    steps: list[PolicyStep]
-
-
-class Refused(Response):
-    """Whether the passages answer the question."""
-
-    probability: float = Field(description="that they do not")
-    threshold: float = Field(description="above which an answer is refused")
-    refused: bool
-
-
-class Cached(Response):
-    """An answer that was given before."""
-
-    question: str = Field(description="that it was given to")
-    age_seconds: float = Field(description="since it was given")
-
-
-# -- responses --------------------------------------------------------------------------------------------
-
-
-class Selected(Response):
-    """What is read, and a proof that no other choice is worth more."""
-
-    version: int = Field(description="of this form")
-    question: str
-    context: str = Field(description="what is read, as it stands in a prompt")
-    tokens: int
-    budget: int | None = Field(description="null where a tier counts otherwise")
-    counter: str = Field(description="what counted the tokens")
-    parts: list[Part] = Field(description="in prompt order; what passages share is read once")
-    read: list[Read] = Field(description="the texts of `parts`, in the same order")
-    answerable: float | None = Field(
-        description="probability that the documents have an answer at all; null: unknown"
-    )
-    units: Literal["passages", "sentences"] = Field(description="what was selected")
-    method: str | None
-    status: Literal["optimal", "feasible", "infeasible", "no_solution", "ranked", "none"] = Field(
-        description="of the program; none: none was solved, since nothing was to be read"
-    )
-    gap: float | None = Field(description="proven: no selection is worth more than by this share")
-    seconds: float = Field(description="that the solver took")
-    left_out: int = Field(description="passages that were found and are not read")
-    notes: list[Note]
-    reasons: list[Reason] | None = Field(None, description="with `why`: every candidate, chosen ones first")
-    certificate: dict[str, Any] | None = Field(None, description="with `proof`: of the program")
-    more: More | None = Field(None, description="with more_tokens")
-    dollars: float | None = Field(None, description="in /select: price of the tokens that are read")
-    search: Search | None = Field(None, description="where strategies search")
-
-
-class Usage(Response):
-    """What the reader took."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    seconds: float
-    dollars: float | None = Field(None, description="where the reader has a price")
-
-
-class Answered(Selected):
-    """An answer and what it was read from."""
-
-    answer: str = Field(description="blank if it is refused")
-    citations: list[int] = Field(description="numbers of `parts` that the answer cites or repeats")
-    model: str = Field(description="reader that answered")
-    usage: Usage
-    refusal: Refused | None = Field(None, description="where a refusal model judges answers")
-    said: str | None = Field(None, description="the reply of the reader, if it is refused")
-    cached: Cached | None = Field(
-        None, description="where answers are stored: null for a new one; usage is that of its making"
-    )
-    policy: PolicyReport | None = Field(None, description="where a policy decides")
-
-
-class Rated(Response):
-    """Whether a rating counts: a question is rated once."""
-
-    noted: bool
-
-
-class Examples(Response):
-    """Questions to begin with."""
-
-    questions: list[str]
-
-
-class Limits(Response):
-    """Limits on requests."""
-
-    max_body_bytes: int
-    max_question: int = Field(description="characters")
-    max_pool: int
-    max_budget_tokens: int
-    max_answer_tokens: int
-    max_deadline_seconds: Seconds
-    concurrency: int = Field(description="requests worked on at the same time, by each process")
-    queue: int = Field(description="requests that may wait")
-    max_wait_seconds: Seconds
-
-
-class PolicyState(Response):
-    """The policy that serves now."""
-
-    name: str
-    sha256: str
-    problem: str | None = Field(description="why a change of its files is not in force")
-
-
-class Health(Response):
-    """What this service serves."""
-
-    status: Literal["ok"]
-    version: str
-    index: str
-    passages: int
-    problem: str | None = Field(None, description="why changed documents are not served")
-    unread: int = Field(0, description="files, or parts of them, that could not be read; the log names them")
-    embedder: str
-    sentences: bool = Field(description="whether the index has vectors of its sentences")
-    units: Literal["passages", "auto"] = Field(
-        description="default of `units`: auto; passages where a refusal model judges answers"
-    )
-    generator: str
-    limits: Limits
-    policy: PolicyState | None = Field(None, description="where a policy decides")
-
-
-class Problem(Response):
-    """What went wrong, in words."""
-
-    kind: str
-    message: str = Field(description="the problems as one text")
-    problems: list[str]
-    code: str | None = Field(None, description="budget_spent or model_not_found")
-    window: Literal["day", "week", "month"] | None = Field(None, description="that is spent")
-    resets_at: str | None = Field(None, description="when the window that blocks ends, in UTC")
-
-
-class Problems(Response):
-    """The body of every response that is no success."""
-
-    error: Problem
+Reason: Any = _response(
+    "Reason", "A candidate, selected or not, and why.",
+    id=str, title=str, source=str, selected=bool, tokens=(int, "what it costs in a prompt"),
+    relevance=float, value=(float, "what it adds to the others selected, or would add"),
+    reason=(str, "why it is selected or not, in a sentence"),
+    redundant_with=(str | None, "id of the selected passage that it repeats most"), text=str,
+)  # fmt: skip
+Part: Any = _response(
+    "Part", "A text that is read, and where it comes from.",
+    n=(int, "its number, from 1, in the order in which it is read"), source=str,
+    section=(list[str], "title and headings above it"), page=int | None,
+    ids=(list[str], "passages that it is made of"), tokens=(int, "its share of all tokens"),
+    probability=(float | None, "that it is needed; null: unknown"),
+)  # fmt: skip
+Place: Any = _response(
+    "Place", "Where a passage, or a sentence of one, stands in a text that is read: characters [start, end).",
+    id=str, start=int, end=int, page=(int | None, None, None), section=(list[str], None, []),
+)  # fmt: skip
+Read: Any = _response(
+    "Read", "A text that is read, and where in it each passage stands.",
+    title=str, source=str, text=str, parts=list[Place],
+)  # fmt: skip
+Note: Any = _response(
+    "Note", "Something that a user should know.",
+    code=str, text=str,
+)  # fmt: skip
+More: Any = _response(
+    "More", "What more tokens buy at the same prices: `gain`, proven to lie between `low` and `high`.",
+    more_tokens=int, tokens_used=int, gain=float | None, low=float | None, high=float | None,
+    added=(list[str], "ids as in `passages`"), removed=list[str],
+    unit_then=(Literal["passage", "sentence"], "what a request would select by itself"), certified=bool,
+)  # fmt: skip
+Search: Any = _response(
+    "Search", "The search strategies, and which of them found what.",
+    id=(str, "for /feedback; empty if nothing is learned"), strategies=list[str], why=(str, "why these"),
+    prompt_tokens=(int, "that the strategies took"), completion_tokens=int,
+    notes=(list[str], "strategies that were left out, and why"),
+    found_by=(
+        dict[str, dict[str, int]],
+        "passage -> strategy -> rank; 0: only a link leads there; of /ask under a policy, passages that "
+        "are read",
+    ),
+)  # fmt: skip
+PolicyStep: Any = _response(
+    "PolicyStep", "One step of a question under a policy.",
+    step=(str, "node of the workflow, or decision of the policy"),
+    why=(str, "what was done, and its value at the price"), tokens=(int, "into and out of models"),
+    seconds=float, complete=(float | None, "probability that the evidence is complete, after it"),
+)  # fmt: skip
+PolicyReport: Any = _response(
+    "PolicyReport", "The policy under which a question was answered, and its steps.",
+    name=str, sha256=(str, "of the policy, with everything in its files"),
+    token_price=(float, "minimum that a token had to add to the probability of evidence"),
+    complete=(float | None, "probability that the evidence is complete"), workflow=str,
+    steps=list[PolicyStep],
+)  # fmt: skip
+Refused: Any = _response(
+    "Refused", "Whether the passages answer the question.",
+    probability=(float, "that they do not"), threshold=(float, "above which an answer is refused"),
+    refused=bool,
+)  # fmt: skip
+Cached: Any = _response(
+    "Cached", "An answer that was given before.",
+    question=(str, "that it was given to"), age_seconds=(float, "since it was given"),
+)  # fmt: skip
+Selected: Any = _response(
+    "Selected", "What is read, and a proof that no other choice is worth more.",
+    version=(int, "of this form"), question=str, context=(str, "what is read, as it stands in a prompt"),
+    tokens=int, budget=(int | None, "null where a tier counts otherwise"),
+    counter=(str, "what counted the tokens"),
+    parts=(list[Part], "in prompt order; what passages share is read once"),
+    read=(list[Read], "the texts of `parts`, in the same order"),
+    answerable=(float | None, "probability that the documents have an answer at all; null: unknown"),
+    units=(Literal["passages", "sentences"], "what was selected"), method=str | None,
+    status=(
+        Literal["optimal", "feasible", "infeasible", "no_solution", "ranked", "none"],
+        "of the program; none: none was solved, since nothing was to be read",
+    ),
+    gap=(float | None, "proven: no selection is worth more than by this share"),
+    seconds=(float, "that the solver took"), left_out=(int, "passages that were found and are not read"),
+    notes=list[Note],
+    reasons=(list[Reason] | None, "with `why`: every candidate, chosen ones first", None),
+    certificate=(dict[str, Any] | None, "with `proof`: of the program", None),
+    more=(More | None, "with more_tokens", None),
+    dollars=(float | None, "in /select: price of the tokens that are read", None),
+    search=(Search | None, "where strategies search", None),
+)  # fmt: skip
+Usage: Any = _response(
+    "Usage", "What the reader took.",
+    prompt_tokens=int, completion_tokens=int, seconds=float,
+    dollars=(float | None, "where the reader has a price", None),
+)  # fmt: skip
+Answered: Any = _response(
+    "Answered", "An answer and what it was read from.", base=Selected,
+    answer=(str, "blank if it is refused"),
+    citations=(list[int], "numbers of `parts` that the answer cites or repeats"),
+    model=(str, "reader that answered"), usage=Usage,
+    refusal=(Refused | None, "where a refusal model judges answers", None),
+    said=(str | None, "the reply of the reader, if it is refused", None),
+    cached=(Cached | None, "where answers are stored: null for a new one; usage is that of its making", None),
+    policy=(PolicyReport | None, "where a policy decides", None),
+)  # fmt: skip
+Rated: Any = _response(
+    "Rated", "Whether a rating counts: a question is rated once.",
+    noted=bool,
+)  # fmt: skip
+Examples: Any = _response(
+    "Examples", "Questions to begin with.",
+    questions=list[str],
+)  # fmt: skip
+Limits: Any = _response(
+    "Limits", "Limits on requests.",
+    max_body_bytes=int, max_question=(int, "characters"), max_pool=int, max_budget_tokens=int,
+    max_answer_tokens=int, max_deadline_seconds=Seconds,
+    concurrency=(int, "requests worked on at the same time, by each process"),
+    queue=(int, "requests that may wait"), max_wait_seconds=Seconds,
+)  # fmt: skip
+PolicyState: Any = _response(
+    "PolicyState", "The policy that serves now.",
+    name=str, sha256=str, problem=(str | None, "why a change of its files is not in force"),
+)  # fmt: skip
+Health: Any = _response(
+    "Health", "What this service serves.",
+    status=Literal["ok"], version=str, index=str, passages=int,
+    problem=(str | None, "why changed documents are not served", None),
+    unread=(int, "files, or parts of them, that could not be read; the log names them", 0), embedder=str,
+    sentences=(bool, "whether the index has vectors of its sentences"),
+    units=(
+        Literal["passages", "auto"],
+        "default of `units`: auto; passages where a refusal model judges answers",
+    ),
+    generator=str, limits=Limits, policy=(PolicyState | None, "where a policy decides", None),
+)  # fmt: skip
+Problem: Any = _response(
+    "Problem", "What went wrong, in words.",
+    kind=str, message=(str, "the problems as one text"), problems=list[str],
+    code=(str | None, "budget_spent or model_not_found", None),
+    window=(Literal["day", "week", "month"] | None, "that is spent", None),
+    resets_at=(str | None, "when the window that blocks ends, in UTC", None),
+)  # fmt: skip
+Problems: Any = _response(
+    "Problems", "The body of every response that is no success.",
+    error=Problem,
+)  # fmt: skip
