@@ -15,7 +15,6 @@ from fastapi.testclient import TestClient
 from mio_rag import InputError
 from mio_rag.filters import Filter
 from mio_rag.generation import make_generator
-from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
 from mio_rag.service.documents import Documents
 from mio_rag.service.keys import Keys, new_key
@@ -174,11 +173,3 @@ def test_a_filter_of_the_service_holds_for_everything(folder: Path) -> None:
         assert client.post("/select", json={**ASKED, "where": "source=a.md"}).status_code == 400
     with pytest.raises(InputError, match="meets the filter"):
         Documents(str(folder), TFIDF, where=Filter("tenant=c"))
-
-
-def test_a_policy_answers_under_a_filter(demo_index: CorpusIndex) -> None:
-    with TestClient(create_app(demo_index, make_generator("extractive"), policy="thorough")) as client:
-        body = {**ASKED, "where": {"title": "Bell*"}}
-        for path in ("/ask", "/select"):
-            got = client.post(path, json=body).json()
-            assert {part["section"][0] for part in got["parts"]} == {"Bell Rock Lighthouse"}

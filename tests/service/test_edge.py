@@ -1,7 +1,7 @@
 """Requests at the same time, requests that cannot be read, and errors: all of them are JSON."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
 from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.generation.base import WrappedGenerator
 from mio_rag.generation.extractive import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
 from mio_rag.service.settings import ServiceLimits
 from mio_rag.types import Answer
-from tests.learning.files import planner_file, router_file
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 ASKED = {"question": QUESTION, "deadline_seconds": 25}
@@ -42,82 +42,49 @@ class Together:
         return "Skerryvore"
 
 
-def policy_named(name: str, index: CorpusIndex, folder: Path) -> str | None:
-    """The policy of a service."""
-    router_file(folder / "r.safetensors", index.embedder.fingerprint, index.dimensions)
-    planner_file(folder / "p.safetensors")
-    texts = {
-        "bandit": '[search]\nby = "bandit"\nstrategies = ["raw", "hyde"]\nstate = "b.sqlite"\n',
-        "router": '[depth]\nby = "router"\nfile = "r.safetensors"\n',
-        "planner": '[order]\nby = "planner"\nfile = "p.safetensors"\n',
-    }
-    if name not in texts:
-        return None
-    (folder / f"{name}.toml").write_text(texts[name])
-    return str(folder / f"{name}.toml")
-
-
-@pytest.mark.parametrize("name", ["alone", "bandit", "router", "planner"])
-def test_asks_run_at_the_same_time(demo_index: CorpusIndex, tmp_path: Path, name: str) -> None:
-    script = Together()
-    policy = policy_named(name, demo_index, tmp_path)
-    app = create_app(demo_index, ScriptedGenerator(script), policy=policy)
+@pytest.mark.parametrize(
+    "policy", ["", '[search]\nby = "bandit"\nstrategies = ["raw", "hyde"]\nstate = "b.sqlite"\n']
+)
+def test_asks_run_at_the_same_time(demo_index: CorpusIndex, tmp_path: Path, policy: str) -> None:
+    script, file = Together(), tmp_path / "mine.toml"
+    file.write_text(policy)
+    app = create_app(demo_index, ScriptedGenerator(script), policy=str(file) if policy else None)
     with TestClient(app) as client, ThreadPoolExecutor(2) as threads:
-        asked = [threads.submit(client.post, "/ask", json=ASKED) for _ in range(2)]
-        answers = [one.result() for one in asked]
+        answers = list(threads.map(lambda body: client.post("/ask", json=body), [ASKED, ASKED]))
     assert script.met.is_set()
-    assert [answer.status_code for answer in answers] == [200, 200]
-    assert {answer.json()["answer"] for answer in answers} == {"Skerryvore"}
+    assert {(answer.status_code, answer.json()["answer"]) for answer in answers} == {(200, "Skerryvore")}
 
 
-def test_a_selection_does_not_wait_for_a_model(demo_index: CorpusIndex) -> None:
-    inside, go_on = threading.Event(), threading.Event()
-
-    def slow(prompt: Prompt) -> str:
-        inside.set()
-        assert go_on.wait(20)
-        return "Skerryvore"
-
-    app = create_app(demo_index, ScriptedGenerator(slow), policy="balanced")
-    with TestClient(app) as client, ThreadPoolExecutor(1) as threads:
-        answer = threads.submit(client.post, "/ask", json=ASKED)
-        assert inside.wait(20)
-        assert client.post("/select", json=ASKED).status_code == 200
-        assert not answer.done()
-        go_on.set()
-        assert answer.result().status_code == 200
-
-
-class Foreign:
+class Foreign(WrappedGenerator):
     """A generator from elsewhere that does not state how many calls it takes at a time."""
 
     def __init__(self) -> None:
-        self._inner, self._lock = ExtractiveGenerator(), threading.Lock()
-        self.most = self._inside = 0
-        self.context_window = None
+        super().__init__(ExtractiveGenerator())
+        self.lock, self.most, self.inside = threading.Lock(), 0, 0
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "concurrency":
-            raise AttributeError(name)
-        found = getattr(self._inner, name)
-        return self._alone(found) if name in ("count", "generate", "prompt_tokens") else found
+    @property
+    def concurrency(self) -> int:
+        raise AttributeError
 
-    def _alone(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*given: Any, **named: Any) -> Any:
-            with self._lock:
-                self._inside += 1
-                self.most = max(self.most, self._inside)
-            try:
-                return call(*given, **named)
-            finally:
-                with self._lock:
-                    self._inside -= 1
+    def _counted(self, call: Any, *given: Any, **named: Any) -> Any:
+        with self.lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        try:
+            return call(*given, **named)
+        finally:
+            with self.lock:
+                self.inside -= 1
 
-        return counted
+    def count(self, texts: Any) -> Any:
+        return self._counted(self._inner.count, texts)
+
+    def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Any:
+        return self._counted(self._inner.generate, prompt, max_tokens=max_tokens)
 
 
 def test_a_foreign_generator_gets_one_call_at_a_time(demo_index: CorpusIndex) -> None:
-    generator: Any = Foreign()
+    generator = Foreign()
     app = create_app(demo_index, generator, ServiceLimits(concurrency=8))
     with TestClient(app) as client, ThreadPoolExecutor(8) as threads:
         bodies = [{**ASKED, "question": f"How tall is tower {k}?"} for k in range(24)]

@@ -42,7 +42,6 @@ from mio_rag.service.keys import (
 from mio_rag.service.run import check
 from mio_rag.service.settings import ServiceSettings
 from mio_rag.types import Answer, GenerationError
-from tests.cli.running import here
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 BODY = {"question": QUESTION, "budget_tokens": 256, "deadline_seconds": 20}
@@ -241,18 +240,10 @@ def test_a_file_of_keys_is_checked_as_a_whole(tmp_path: Path) -> None:
         check(ServiceSettings("index"), "short", without_key=False)
 
 
-def test_the_command_prints_a_key_that_its_table_recognises(tmp_path: Path) -> None:
-    key, _, table = here("serve", "--new-key", "support").stdout.partition("\n\n")
-    (tmp_path / "keys.toml").write_text(table)
-    keys = Keys(tmp_path / "keys.toml")
-    assert keys.caller(key) is not None
-    assert keys.caller(key[:-1]) is None
-
-
 def test_a_changed_file_is_taken_over_and_a_wrong_one_is_not(tmp_path: Path) -> None:
     file, key = key_file(tmp_path, "tokens = { day = 10 }\n")
     keys, (other, table) = Keys(file), new_key("other")
-    assert keys.caller(other) is None
+    assert keys.caller(other) is keys.caller(key[:-1]) is None
     file.write_text(table)
     assert keys.caller(other) is not None
     assert keys.caller(key) is None
