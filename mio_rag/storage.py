@@ -109,46 +109,37 @@ def replaced_folder(path: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _partial(target, Path.mkdir) as partial:
             yield partial
-            _put(partial, target)
+            if target.exists():
+                old = _beside(target, _OLD)
+                with _held(target):
+                    os.rename(target, old)
+                    try:
+                        os.rename(partial, target)
+                    except OSError:
+                        os.rename(old, target)
+                        raise
+                    _remove(old)
+            else:
+                os.rename(partial, target)
+            # Only now: where a run was killed between two renamings, its old folder was the only whole one.
+            _sweep(target.parent, _OLD, target.name)
     except OSError as error:
         raise InputError(f"'{path}' could not be written: {error}") from error
 
 
-def _put(partial: Path, target: Path) -> None:
-    if target.exists():
-        old = _beside(target, _OLD)
-        with _held(target):
-            os.rename(target, old)
-            try:
-                os.rename(partial, target)
-            except OSError:
-                os.rename(old, target)
-                raise
-            _remove(old)
-    else:
-        os.rename(partial, target)
-    # Only now: where a run was killed between the two renamings, its old folder was the only whole one.
-    _sweep(target, _OLD)
-
-
-def is_leftover(name: str) -> bool:
-    """Whether a file is called like something that a kill may leave: a lock, or what was being written."""
-    unfinished = _UNFINISHED.fullmatch(name)
-    return (name.startswith(".") and name.endswith(_LOCK)) or (
-        unfinished is not None and unfinished[2] == _PARTIAL
-    )
-
-
 def is_vacant(folder: Path) -> bool:
-    """Whether a folder is missing, or holds nothing but what a kill may leave."""
-    return not folder.exists() or all(is_leftover(path.name) for path in folder.iterdir())
+    """Whether a folder is missing, or holds nothing but what a kill may leave: locks, unfinished files."""
+    if not folder.exists():
+        return True
+    left = {path for path, ending, _ in _unfinished(folder) if ending == _PARTIAL}
+    return all(
+        path in left or (path.name.startswith(".") and path.name.endswith(_LOCK)) for path in folder.iterdir()
+    )
 
 
 def sweep(folder: Path) -> None:
     """Remove what killed writers left unfinished in a folder, and nothing that is being written."""
-    for path, ending, _ in _unfinished(folder):
-        if ending == _PARTIAL:
-            _remove_unless_held(path)
+    _sweep(folder, _PARTIAL)
 
 
 @contextmanager
@@ -224,8 +215,8 @@ def _beside(target: Path, ending: str) -> Path:
 
 @contextmanager
 def _partial(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
-    """Something new beside a target, held while the block runs; what killed writers left there goes first."""
-    _sweep(target, _PARTIAL)
+    """Make something new next to a target, held while the block runs; first remove what kills left there."""
+    _sweep(target.parent, _PARTIAL, target.name)
     while True:
         path = _beside(target, _PARTIAL)
         make(path)
@@ -267,34 +258,26 @@ def _opened(path: Path) -> int | None:
     return None
 
 
-def _unfinished(folder: Path) -> Iterator[tuple[Path, str, str]]:
+def _unfinished(folder: Path) -> list[tuple[Path, str, str]]:
     """What lies unfinished in a folder: path, ending, and name of what it was to become."""
     names: list[str] = []
     with suppress(PermissionError):  # a folder that may be written, and not listed
         names = os.listdir(folder)
-    for name in names:
-        found = _UNFINISHED.fullmatch(name) if name.startswith(".") else None
-        if found:
-            yield folder / name, found[2], found[1] + found[3]
+    found = ((folder / name, _UNFINISHED.fullmatch(name)) for name in names if name.startswith("."))
+    return [(path, match[2], match[1] + match[3]) for path, match in found if match]
 
 
-def _sweep(target: Path, ending: str) -> None:
-    """Remove what killed writers of a target left beside it."""
-    for path, its_ending, name in _unfinished(target.parent):
-        if (its_ending, name) == (ending, target.name):
-            _remove_unless_held(path)
-
-
-def _remove_unless_held(path: Path) -> None:
-    handle = _opened(path)
-    if handle is None:
-        return
-    try:
-        with suppress(OSError):  # without locks there is no way to know; a leftover does no harm
-            if _lock(handle):
-                _remove(path)
-    finally:
-        os.close(handle)
+def _sweep(folder: Path, ending: str, target: str | None = None) -> None:
+    """Remove what killed writers, of one target or all, left unfinished in a folder."""
+    for path, its_ending, name in _unfinished(folder):
+        if its_ending != ending or target not in (None, name) or (handle := _opened(path)) is None:
+            continue
+        try:
+            with suppress(OSError):  # without locks there is no way to know; a leftover does no harm
+                if _lock(handle):
+                    _remove(path)
+        finally:
+            os.close(handle)
 
 
 def _remove(path: Path) -> None:

@@ -135,8 +135,8 @@ def price_for(
         pools, selector or Selector(), ceilings=ceilings, counter=counter, workers=workers, told=progress
     )
     found = workload.bracket(math.floor(mean_tokens * len(pools)), _CLOSE)
-    at = found.high
-    if found.low is not None:
+    low, at = found
+    if low is not None:
         at = workload.at(_rounded_up(at.price))
         while at.tokens > mean_tokens * len(pools):  # where a limit stopped solves short of a proof
             at = workload.at(_rounded_up(_STEEPER * at.price))
@@ -275,7 +275,6 @@ class Allocation:
 
     choices: what was decided for each question; `selections` adds the reasons.
     tokens: of each question: the assembled block where a counter was given, else the sum over its passages.
-        Together never above `total_tokens`.
     token_price: mu: what one more token had to be worth; 0 where nothing had to be left out for its tokens.
     values: w_q V_q of each choice, recomputed from it. 0 where nothing is feasible.
     bound: no allocation of the total is worth more, where tokens are summed over passages and what they
@@ -383,25 +382,18 @@ def allocate(
         raise InputError(f"total_tokens={total_tokens} must be >= 1")
     total, chooser = int(total_tokens), selector or Selector()
     workload = workload_of(
-        pools,
-        chooser,
-        weights=weights,
-        floors=floors,
-        ceilings=ceilings,
-        counter=counter,
-        most=total,
-        workers=workers,
-        told=progress,
-    )
+        pools, chooser, weights=weights, floors=floors, ceilings=ceilings, counter=counter, most=total,
+        workers=workers, told=progress,
+    )  # fmt: skip
     shortest = min(int(pool.tokens.min()) for pool in pools)
     if total < shortest:
         raise InputError(
             f"total_tokens={total} is below the shortest passage of all questions, {shortest} tokens: "
             "raise it, or split passages"
         )
-    price = workload.bracket(total).high.price
+    price = workload.bracket(total)[1].price
     decided = filled(workload, chooser, price, total, workers)
-    pairs = list(zip(workload.questions, decided, strict=True))
+    pairs = zip(workload.questions, decided, strict=True)
     choices = tuple(question.choice(one) for question, one in pairs)
     tokens = tuple(choice.used for choice in choices)
     if sum(tokens) > total:  # by construction it cannot be
@@ -413,13 +405,5 @@ def allocate(
         named = ", ".join(map(str, without[:5])) + (", ..." if without[5:] else "")
         status = choices[without[0]].result.status.value.replace("_", " ")
         notes = (f"{plural(len(without), 'question')} without a selection ({named}): {status}",)
-    return Allocation(
-        choices,
-        tokens,
-        total,
-        price,
-        values,
-        max(bound, reached) if math.isfinite(bound) else None,
-        workload.programs,
-        notes,
-    )
+    certified = max(bound, reached) if math.isfinite(bound) else None
+    return Allocation(choices, tokens, total, price, values, certified, workload.programs, notes)

@@ -112,8 +112,8 @@ class PricedQuestion:
             base = replace(base, budget=self.ceiling)
         self._base = self._with_floor(base)
         self._built: tuple[tuple[float, int], SelectionProgram] | None = None
-        self._prices: list[float] = []
-        self._probes: list[Probe] = []
+        #: Everything that is known, by rising price.
+        self.probes: list[Probe] = []
 
     def _with_floor(self, program: SelectionProgram) -> SelectionProgram:
         if self.floor == 0:
@@ -125,11 +125,6 @@ class PricedQuestion:
             )
         row = LinearConstraint(program.costs, lower=self.floor, name=f"at least {self.floor} tokens")
         return replace(program, rows=(*program.rows, row))
-
-    @property
-    def probes(self) -> Sequence[Probe]:
-        """Everything that is known, by rising price."""
-        return self._probes
 
     def program(self, price: float, budget: int | None = None) -> SelectionProgram:
         """The program at a price of a token, in units of V."""
@@ -159,21 +154,21 @@ class PricedQuestion:
 
     def known(self, price: float) -> Probe | None:
         """What is known at a price, if it is proven there or follows from neighbours; kept from then on."""
-        place = bisect.bisect_left(self._prices, price)
-        if place < len(self._prices) and self._prices[place] == price:
-            return self._probes[place]
+        probes, place = self.probes, bisect.bisect_left(self.probes, price, key=_price)
+        if place < len(probes) and probes[place].price == price:
+            return probes[place]
         if place == 0:
             return None
-        below = self._probes[place - 1]
+        below = probes[place - 1]
         bound = below.bound  # phi falls
-        if place < len(self._probes):
-            above = self._probes[place]
+        if place < len(probes):
+            above = probes[place]
             share = (price - below.price) / (above.price - below.price)
             bound = min(bound, (1 - share) * below.bound + share * above.bound)
         if not math.isfinite(bound):
             return None
         best = max(
-            (probe.decided for probe in self._probes if probe.decided.x is not None),
+            (probe.decided for probe in probes if probe.decided.x is not None),
             key=lambda decided: (decided.value - price * decided.tokens, -decided.tokens),
             default=below.decided,  # infeasible at one price is infeasible at all
         )
@@ -184,15 +179,15 @@ class PricedQuestion:
         return self._keep(Probe(price, best, max(bound, reached)))
 
     def learn(self, price: float, result: SolveResult) -> Probe:
-        """What a solve of `program(price)` has shown.
-
-        Raises `SolverError` if the solver broke.
-        """
-        decided = self.decided(price, self.ceiling, result)
-        if result.status is Status.INFEASIBLE:
-            return self._keep(Probe(price, decided, 0.0))
+        """What a solve of `program(price)` has shown; `SolverError` if the solver broke."""
         bound = math.inf if result.bound is None else self.weight * result.bound
-        return self._keep(Probe(price, decided, bound))
+        if result.status is Status.INFEASIBLE:
+            bound = 0.0
+        return self._keep(Probe(price, self.decided(price, self.ceiling, result), bound))
+
+    def _keep(self, probe: Probe) -> Probe:
+        bisect.insort_left(self.probes, probe, key=_price)
+        return probe
 
     def decided(self, price: float, budget: int, result: SolveResult) -> Decided:
         """The decision of a result, with value and tokens recomputed from it.
@@ -205,12 +200,6 @@ class PricedQuestion:
             return Decided(None, 0, 0.0, price, budget, result)
         tokens = round(self._base.cost(result.x))
         return Decided(result.x, tokens, self.weight * self._base.objective(result.x), price, budget, result)
-
-    def _keep(self, probe: Probe) -> Probe:
-        place = bisect.bisect_left(self._prices, probe.price)
-        self._prices.insert(place, probe.price)
-        self._probes.insert(place, probe)
-        return probe
 
     def smallest_missing(self, decided: Decided) -> float:
         """Fewest tokens that one passage more would take; infinite where a decision leaves none out."""
@@ -231,18 +220,16 @@ class PricedQuestion:
         alone = shared.needs & np.where(x[:, None] > 0, readers == 1, readers == 0)
         return np.asarray(self._base.costs + alone @ shared.costs)
 
-    def neighbours(self, probe: Probe) -> tuple[Decided | None, Decided | None]:
+    def neighbours(self, probe: Probe) -> list[Decided]:
         """The decision of one passage less that loses least a token, and that of one more that gains most.
 
-        They cost no solve: beside an optimum, values of single passages follow from one product with the
-        matrix of pairs.
-
-        Returns each feasible, with its own value and tokens; its result holds the bound at the probe's price.
-        None where no passage can go, or come and add something.
+        They cost no solve: next to an optimum, values of single passages follow from one product with the
+        matrix of pairs. Each is feasible, with its own value and tokens, and the bound at the probe's price;
+        left out where no passage can go, or come and add something.
         """
         found = probe.decided
         if found.x is None:
-            return None, None
+            return []
         base, n = self._base, len(self.candidates)
         assert base.fixed is not None
         marginal = (base.linear - base.pairwise @ found.x)[:n]
@@ -250,18 +237,18 @@ class PricedQuestion:
         free = (base.fixed[:n] < 0) & (costs > 0)
         fewer = np.flatnonzero(free & chosen)
         more = np.flatnonzero(free & ~chosen & (marginal > 0) & (costs <= self.ceiling - found.tokens))
-        return (
+        made = (
             self._flipped(probe, fewer, -marginal[fewer], -costs[fewer]),
             self._flipped(probe, more, marginal[more], costs[more]),
         )
+        return [one for one in made if one is not None]
 
     def _flipped(
         self, probe: Probe, places: NDArray[np.int64], gains: NDArray[np.float64], costs: NDArray[np.float64]
     ) -> Decided | None:
         """The decision with one of these passages changed: the best of the first few that may be.
 
-        gains, costs: shape (places,); what each change adds to V and to the tokens; both below 0 where
-            passages go.
+        gains, costs: what each change adds to V and to the tokens; both below 0 where passages go.
         """
         found = probe.decided
         assert found.x is not None
@@ -313,9 +300,7 @@ class PricedQuestion:
                 version=result.version,
                 message=result.message,
             )
-        allowed = decided.budget
-        allotted = decided.tokens
-        merge = formulation.is_merged
+        allowed, allotted, merge = decided.budget, decided.tokens, formulation.is_merged
         while True:
             picked = [i for i in result.selected if i < len(self.candidates)]
             chosen = in_prompt_order(self.candidates, picked, selector.prompt_order)
@@ -349,6 +334,10 @@ class PricedQuestion:
         return 0.0 if x is None else self.weight * self._base.objective(x)
 
 
+def _price(probe: Probe) -> float:
+    return probe.price
+
+
 def selector_problems(selector: Selector) -> list[str]:
     """What of a selector's settings has no place in a workload under one price, in words."""
     problems = []
@@ -380,14 +369,6 @@ class Totals:
     def bound(self, total_tokens: int) -> float:
         """No allocation of so many tokens is worth more."""
         return self.relaxed + self.price * total_tokens
-
-
-@dataclass(frozen=True)
-class Bracket:
-    """Two prices: at `low` more is spent than wanted, at `high` no more. `low` is None where 0 suffices."""
-
-    low: Totals | None
-    high: Totals
 
 
 class Workload:
@@ -433,13 +414,12 @@ class Workload:
                 except SolverError as error:
                     raise SolverError(f"question {k}: {error}") from error
         probes = [probe for probe in found if probe is not None]
-        totals = Totals(
+        totals = self.tried[price] = Totals(
             price,
             sum(probe.decided.tokens for probe in probes),
             math.fsum(probe.decided.value for probe in probes),
             math.fsum(probe.bound for probe in probes),
         )
-        self.tried[price] = totals
         if self._told is not None:
             self._told(
                 f"price {price:.6g}: {plural(totals.tokens, 'token')}, value {totals.value:.6g} "
@@ -452,20 +432,21 @@ class Workload:
         found = [question.known(price) for question in self.questions]
         return [probe.decided for probe in found if probe is not None]
 
-    def bracket(self, total_tokens: int, closeness: float = 0.0, near: float | None = None) -> Bracket:
+    def bracket(
+        self, total_tokens: int, closeness: float = 0.0, near: float | None = None
+    ) -> tuple[Totals | None, Totals]:
         """The prices next to the one at which so many tokens are spent.
 
         closeness: stop where the prices differ by no more than this share.
         near: where to look first: `roughly` finds it with fewer solves.
 
+        Returns: where more is spent than that, None where 0 suffices; and where no more is.
         Raises `InputError` if even the fewest tokens that the constraints allow are too many.
         """
         low, high = self._ends(total_tokens, near)
-        if low is None:
-            return Bracket(None, high)
         slopes = True
         for _ in range(_ROUNDS):
-            if high.price <= low.price * (1 + max(closeness, _SAME_PRICE)):
+            if low is None or high.price <= low.price * (1 + max(closeness, _SAME_PRICE)):
                 break
             middle = self._between(low, high, slopes)
             if middle is None:
@@ -477,7 +458,7 @@ class Workload:
             if slopes and closeness == 0 and reached <= lines + 1e-12 * max(1.0, abs(lines)):
                 break  # nothing lies above the line through both ends: no price has a better bound
             slopes = not slopes
-        return Bracket(low, high)
+        return low, high
 
     def _ends(self, total_tokens: int, near: float | None) -> tuple[Totals | None, Totals]:
         """A price at which more is spent, None where not even 0 is, and one at which no more is."""
@@ -515,7 +496,7 @@ class Workload:
             return None
         finally:
             self.programs += few.programs
-        return found.high.price or None
+        return found[1].price or None
 
     def _between(self, low: Totals, high: Totals, slopes: bool) -> float | None:
         """The price where both ends are worth the same, or the geometric middle; None where they are one."""

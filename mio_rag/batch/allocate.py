@@ -85,8 +85,8 @@ def sampled_prices(
     workload = Workload(questions, job.selector, workers=workers, told=told)
     whole, total = size == rows, max(0, math.floor(total_tokens * size / rows))
     try:
-        found = workload.bracket(total, 0.0 if whole else _CLOSE, workload.roughly(total))
-        high, low = found.high.price, found.low.price if found.low else 0.0
+        below, above = workload.bracket(total, 0.0 if whole else _CLOSE, workload.roughly(total))
+        high, low = above.price, below.price if below else 0.0
     except InputError:  # what must be chosen takes more in this sample: the highest price; all rows decide
         high, low = workload.at(max(workload.tried)).price, 0.0
     return tuple(sorted({high, low}, reverse=True)) if whole else (high,)

@@ -299,7 +299,7 @@ def options(job: Job, row: Row) -> dict[str, Any]:
     probes = [probe for price in job.prices if (probe := question.known(price)) is not None]
     decisions = [probe.decided for probe in probes]
     if len(probes) == 1:
-        decisions += [one for one in question.neighbours(probes[0]) if one is not None]
+        decisions += question.neighbours(probes[0])
     distinct: dict[int, dict[str, Any]] = {}
     for decided in decisions:
         made = _option(question, decided, job.is_merged)

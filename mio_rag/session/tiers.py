@@ -29,82 +29,76 @@ from mio_rag.types import Passage
 #: How much texts take, one number each: characters, or tokens of the reader.
 Size = Callable[[Sequence[str]], Sequence[int]]
 
-#: Unit rows of texts, shape (n, d).
-Encode = Callable[[Sequence[str]], NDArray[np.float32]]
-
-
 #: (passages in the order in which they will be read, the embedded question, most that all of it may take,
-#: size, encode) -> the text that is kept of each passage, "" where nothing is.
-Compressor = Callable[[Sequence[Passage], NDArray[np.float32], int, Size, Encode], list[str]]
+#: size, encoder of texts to unit rows) -> the text that is kept of each passage, "" where nothing is.
+Compressor = Callable[
+    [Sequence[Passage], NDArray[np.float32], int, Size, Callable[[Sequence[str]], NDArray[np.float32]]],
+    list[str],
+]
 
 
-def keep_sentences(
-    passages: Sequence[Passage], query: NDArray[np.float32], room: int, size: Size, encode: Encode
+def _keep_sentences(
+    passages: Sequence[Passage], query: NDArray[np.float32], room: int, size: Size, encode: Any
 ) -> list[str]:
-    """The published rule; see `Compressor`."""
+    """The sentences nearest to the question, each passage's title paid once; the published rule."""
     parts = [(k, s) for k, passage in enumerate(passages) for s in sentences(passage.text)]
     texts = [text for _, text in parts]
     near = encode(texts) @ query if texts else np.zeros(0)
-    heads = size([_title_of(passage) for passage in passages])
+    heads = size([_head_of(passage) for passage in passages])
     takes = size([f"{text} " for text in texts])
     left, kept, opened = room, set[int](), set[int]()
-    for place in np.argsort(-near, kind="stable"):
+    for place in np.argsort(-near, kind="stable").tolist():
         passage = parts[place][0]
         needed = takes[place] + (0 if passage in opened else heads[passage])
         if needed <= left:
             left -= needed
-            kept.add(int(place))
+            kept.add(place)
             opened.add(passage)
     if not kept:
-        return cut_off(passages, room, size)
+        return _cut_off(passages, room, size)
     return [
         " ".join(text for place, (k, text) in enumerate(parts) if k == number and place in kept)
         for number in range(len(passages))
     ]
 
 
-def keep_whole(
-    passages: Sequence[Passage], query: NDArray[np.float32], room: int, size: Size, encode: Encode
+def _keep_whole(
+    passages: Sequence[Passage], query: NDArray[np.float32], room: int, size: Size, encode: Any
 ) -> list[str]:
-    """Whole passages; see `Compressor`."""
+    """Whole passages, as long as they fit."""
     left, kept = room, [""] * len(passages)
     for k, takes in enumerate(size([SEPARATOR + render_passage(passage) for passage in passages])):
         if takes <= left:
             left -= takes
             kept[k] = passages[k].text
-    return kept if any(kept) else cut_off(passages, room, size)
+    return kept if any(kept) else _cut_off(passages, room, size)
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    """A size as a counter of tokens."""
+def _keep_chosen(head: Candidates, room: int, size: Size, selector: Selector) -> list[str]:
+    """The sentences of passages that a program chooses, as `Compressor` returns them."""
 
-    size: Size
-    name: str = "size"
+    class Sizes:
+        """A size as a counter of tokens."""
 
-    def count(self, texts: Sequence[str]) -> list[int]:
-        return list(self.size(texts))
+        name = "size"
 
+        def count(self, texts: Sequence[str]) -> list[int]:
+            return list(size(texts))
 
-def keep_chosen(head: Candidates, room: int, size: Size, selector: Selector) -> list[str]:
-    """The sentences of passages that a program chooses, as `Compressor` returns them.
-
-    selector: of sentences.
-    """
     apart = replace(head, sources=None, spans=None, positions=None)  # a text for each passage
-    made = selector.choose(apart, room, _Sizes(size))
+    made = selector.choose(apart, room, Sizes())
     chosen = made.formulation.candidates
     passage = dict(zip(chosen.ids, chosen.passage_ids, strict=True))
     read = merged(chosen, made.chosen)
     kept = {passage[block.parts[0].id]: block.passage.text.replace(APART, " ") for block in read}
     if not kept:
-        return cut_off([head.passage(i) for i in range(len(head))], room, size)
+        return _cut_off([head.passage(i) for i in range(len(head))], room, size)
     return [kept.get(name, "") for name in head.ids]
 
 
-def cut_off(passages: Sequence[Passage], room: int, size: Size) -> list[str]:
+def _cut_off(passages: Sequence[Passage], room: int, size: Size) -> list[str]:
     """As much of the first passage's beginning as fits, at least one character; nothing of the others."""
-    text, head = passages[0].text.lstrip(), _title_of(passages[0])
+    text, head = passages[0].text.lstrip(), _head_of(passages[0])
     low, high = 1, len(text)
     while low < high:  # size grows with the text
         middle = (low + high + 1) // 2
@@ -112,14 +106,14 @@ def cut_off(passages: Sequence[Passage], room: int, size: Size) -> list[str]:
     return [text[:low], *[""] * (len(passages) - 1)]
 
 
-def _title_of(passage: Passage) -> str:
+def _head_of(passage: Passage) -> str:
     """What a passage takes beside its text."""
     title = passage.title.strip()
     return f"{SEPARATOR}{title}\n" if title else SEPARATOR
 
 
 #: By the name that tiers give.
-COMPRESSORS: Mapping[str, Compressor] = {"sentences": keep_sentences, "none": keep_whole}
+COMPRESSORS: Mapping[str, Compressor] = {"sentences": _keep_sentences, "none": _keep_whole}
 
 
 def _named(name: str) -> str:
@@ -189,27 +183,17 @@ def check_tiers(tiers: Sequence[Tier]) -> None:
     problems += [f"tier '{n}' is there twice" for n in dict.fromkeys(names) if names.count(n) > 1]
     for one, other in pairwise(tiers):
         here = f"tier '{other.name}' stands behind '{one.name}'"
+        changes = {n: getattr(other, n) - getattr(one, n) for n in ("depth", "context", "new_tokens")}
+        changes["token_price"] = (one.token_price or 0.0) - (other.token_price or 0.0)
         if one.unit != other.unit:
             problems.append(f"{here}, and counts in {other.unit}, not in {one.unit}: use one unit in all")
-            continue
-        before, after = _costs(one), _costs(other)
-        falls = [name for name, value in after.items() if value < before[name]]
-        if falls:
+        elif falls := [name for name, change in changes.items() if change < 0]:
             said = ", ".join(f"{n} ({getattr(other, n)} after {getattr(one, n)})" for n in falls)
             problems.append(f"{here} and is cheaper in {said}: order the tiers by cost, the cheapest first")
-        elif before == after:
+        elif not any(changes.values()):
             problems.append(f"{here} and costs the same: leave one of them out")
     if problems:
         raise InputError(problems)
-
-
-def _costs(tier: Tier) -> dict[str, float]:
-    # A price makes a tier cheaper: it is compared with its sign turned.
-    price = -(tier.token_price or 0.0)
-    return {
-        **{name: getattr(tier, name) for name in ("depth", "context", "new_tokens")},
-        "token_price": price,
-    }
 
 
 class _Tiers(Settings):
@@ -222,10 +206,7 @@ class _Tiers(Settings):
 
 
 def tiers_of(entries: Any, source: str) -> tuple[Tier, ...]:
-    """Tiers from plain data, checked one by one and in their order.
-
-    entries: one for each tier.
-    source: where it comes from, to begin messages.
+    """Tiers from plain data, checked one by one and in their order; `source` begins messages.
 
     Raises `InputError` with every problem of every tier.
     """
@@ -233,10 +214,7 @@ def tiers_of(entries: Any, source: str) -> tuple[Tier, ...]:
 
 
 def read_tiers(path: Path) -> tuple[Tier, ...]:
-    """The tiers of a TOML file.
-
-    Raises `InputError` if it cannot be read, holds anything but tiers, or they are not ordered by cost.
-    """
+    """The tiers of a TOML file; raises as `tiers_of`, and where it cannot be read."""
     return _Tiers.from_toml(path).tier
 
 
@@ -286,8 +264,15 @@ class TierReader:
         if len(pool) == 0:
             raise InputError("there are no candidates to read: the search found nothing")
         if self.tier.token_price is not None:
-            return self._programmed(pool, budget_tokens, counter, branch, more)
-        head = _head(pool, min(len(pool), self.retriever.pool, self.tier.depth + more))
+            with branch.timed("select"):  # candidates that links lead to take part
+                depth = self.tier.depth + more
+                size = len(pool) if depth >= self.retriever.pool else depth
+                priced = self.selector.replace(token_price=self.tier.token_price)
+                found = priced.select(_head(pool, size), min(budget_tokens, self.tier.context), counter)
+            if found.result.x is None:
+                raise InfeasibleError(found.explain())
+            return found
+        head = _head(pool, min(self.retriever.pool, self.tier.depth + more))
         if self.tier.rerank:
             with branch.timed("rerank"):
                 head = _reordered(head, self.tier.rerank, self.retriever)
@@ -302,19 +287,6 @@ class TierReader:
         with branch.timed("select"):
             return _IN_ORDER.replace(must_exclude=dropped).select(kept, budget_tokens, counter)
 
-    def _programmed(
-        self, pool: Candidates, budget_tokens: int, counter: TokenCounter, branch: Branch, more: int
-    ) -> Selection:
-        """What the program chooses at the tier's price; candidates that links lead to take part."""
-        with branch.timed("select"):
-            depth = self.tier.depth + more
-            size = len(pool) if depth >= self.retriever.pool else min(len(pool), depth)
-            priced = self.selector.replace(token_price=float(self.tier.token_price or 0.0))
-            found = priced.select(_head(pool, size), min(budget_tokens, self.tier.context), counter)
-        if found.result.x is None:
-            raise InfeasibleError(found.explain())
-        return found
-
     def _compressed(
         self, head: Candidates, room: int, counter: TokenCounter
     ) -> tuple[Candidates, tuple[str, ...]]:
@@ -322,12 +294,12 @@ class TierReader:
         passages = [head.passage(i) for i in range(len(head))]
         if head.query_embedding is None:
             raise InputError("the question is not embedded: search with a Retriever")
-        size, embedder = self._size(counter), self.retriever.index.embedder
+        size: Size = counter.count if self.tier.unit == "tokens" else lambda texts: list(map(len, texts))
         if self.tier.compress == "program":
-            texts = keep_chosen(head, room, size, self._by_sentences)
+            texts = _keep_chosen(head, room, size, self._by_sentences)
         else:
-            compress = COMPRESSORS[self.tier.compress]
-            texts = compress(passages, head.query_embedding, room, size, embedder.encode)
+            encode = self.retriever.index.embedder.encode
+            texts = COMPRESSORS[self.tier.compress](passages, head.query_embedding, room, size, encode)
         shorter = [
             replace(p, text=t, start=None, end=None) if t.strip() else p
             for p, t in zip(passages, texts, strict=True)
@@ -347,13 +319,10 @@ class TierReader:
     def _by_sentences(self) -> Selector:
         return self.selector.replace(units="sentences", token_price=0.0)
 
-    def _size(self, counter: TokenCounter) -> Size:
-        return counter.count if self.tier.unit == "tokens" else lambda texts: list(map(len, texts))
-
 
 def _head(pool: Candidates, size: int) -> Candidates:
     """The first passages of a pool."""
-    return pool if size == len(pool) else pool.take(range(size))
+    return pool if size >= len(pool) else pool.take(range(size))
 
 
 def _reordered(head: Candidates, spec: str, retriever: Retriever) -> Candidates:
