@@ -130,14 +130,6 @@ def test_the_gap_vanishes_as_questions_grow_in_number() -> None:
     assert gaps[2] < gaps[0] + 1e-9
 
 
-def test_neighbouring_prices_prove_each_other() -> None:
-    given = pools(80, 11, n=9)
-    found = allocate(given, 80 * 60, selector=SELECTOR)
-    said: list[str] = []
-    allocate(given, 80 * 60, selector=SELECTOR, progress=said.append)
-    assert found.programs < 80 * len(said) * 0.7
-
-
 def test_spending_falls_as_the_price_rises_and_the_bound_holds() -> None:
     given = pools(30, 2, n=8)
     points = at_prices(given, [0.0, 1e-4, 1e-3, 3e-3, 1e-2, 0.1, 1.0], selector=SELECTOR)

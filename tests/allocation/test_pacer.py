@@ -8,7 +8,6 @@ import random
 import signal
 import sqlite3
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -217,20 +216,6 @@ def test_a_day_has_the_hours_of_the_days_before() -> None:
     part = evenly(rng, COUNT)  # a first day that was watched in part does not make the next one quiet
     for first in (0.5, 0.99):
         assert value_of([part[part > first], evenly(rng, COUNT)]) > 0.8
-
-
-def test_a_day_that_ends_early_expects_as_many_questions_in_its_other_hours() -> None:
-    """Else the next day would expect few questions, and end early again."""
-    clock = Clock(0.0)
-    pacer, prices = Pacer(20_000, window="day", when_spent="refuse", most=500, clock=clock), []
-    for day in range(2):
-        for k in range(240):
-            clock.now = (day + (k + 0.5) / 240) * DAY
-            with suppress(SpentError):
-                pacer.spent(pacer.ask(), 500)
-                prices.append(pacer.account().price)
-    # 240 are expected on the second day: each question spends six shares, and the price rises by the most.
-    assert prices[45] / prices[44] == pytest.approx(math.exp(1.5 / math.sqrt(240) * 3), rel=0.02)
 
 
 # --- files --------------------------------------------------------------------------------------------------

@@ -63,15 +63,6 @@ def test_no_allocation_is_beyond_the_certified_gap(total: int) -> None:
     assert all(selection.is_merged for selection in found.selections)
 
 
-def test_what_is_shared_is_paid_once_so_that_more_is_read() -> None:
-    given = [windows(seed, 8) for seed in range(10)]
-    once = allocate(given, 800, selector=SELECTOR, counter=COUNTER)
-    apart = allocate(given, 800, selector=APART, counter=COUNTER)
-    assert once.value > 1.1 * apart.value
-    assert once.gap is not None
-    assert once.gap < 0.05
-
-
 def test_the_price_is_that_at_which_a_selector_spends_as_much() -> None:
     given = [windows(seed, 8) for seed in range(12)]
     found = price_for(given, 70, selector=SELECTOR, ceilings=400, counter=COUNTER)

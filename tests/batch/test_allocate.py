@@ -73,26 +73,6 @@ def test_a_sample_unlike_the_rest_costs_a_round_and_never_the_total(tmp_path: Pa
     assert done.tokens_used > 0.9 * 60 * 50
 
 
-def test_each_row_takes_one_solve_besides_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that read one passage more, or less, make up for what is left, or missing."""
-    import mio_rag.batch.job as job
-
-    solves, solve = [0], job.solve
-
-    def counting(*given: Any) -> Any:
-        solves[0] += 1
-        return solve(*given)
-
-    monkeypatch.setattr(job, "solve", counting)
-    done = run(tmp_path, rows(80), 80 * 60, sample=40)
-    assert (done.rounds, len(done.prices), solves[0]) == (1, 1, 80)
-    assert done.total_tokens - done.tokens_used < 20
-    assert set(done.statuses) == {"optimal", "feasible"}  # a neighbour of an optimum
-    for row in answered(tmp_path / "out"):
-        assert (row["status"] == "optimal") == (row["gap"] <= 1e-6)
-        assert row["bound"] >= row["objective"]
-
-
 def overlapping(seed: int, count: int = 8, size: int = 24) -> dict[str, Any]:
     """A row: windows of one document, each sharing half of its words with the next."""
     words = [f"w{k}" for k in range(size * (count + 1))]

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from mio_rag.batch.answering import Answered, Died, Retrying, Workers
+from mio_rag.batch.answering import Answered, Died, Workers
 from mio_rag.batch.ask import AskedSummary, ask_many, read_questions
 from mio_rag.batch.ledger import Claim, Ledger
 from mio_rag.cli.batch import _why_left
 from mio_rag.corpora.load import Dataset
 from mio_rag.errors import InputError, StateError
-from mio_rag.generation import Prompt, ScriptedGenerator, build_prompt, make_generator
+from mio_rag.generation import Prompt, ScriptedGenerator, make_generator
 from mio_rag.policy import Policy, policy_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
@@ -433,31 +433,6 @@ def test_a_batch_with_a_bandit_resumes(river_index: CorpusIndex, tmp_path: Path)
     assert 0 < first.answered < len(QUESTIONS)
     more = batch()  # the log exists by now
     assert (more.done_before, more.answered) == (first.answered, len(QUESTIONS))
-
-
-def test_retrying_repeats_calls_and_reports_lost_ones() -> None:
-    waits: list[float] = []
-    lost: list[tuple[int, int]] = []
-
-    def untold(into: int, out: int) -> bool:
-        lost.append((into, out))
-        return len(lost) < 2
-
-    def wrapped(says: Any, retries: int = 5) -> Retrying:
-        return Retrying(ScriptedGenerator(says), retries, untold, waits.append)
-
-    prompt = build_prompt(QUESTIONS[0])
-    assert wrapped(Shaky(fails=2)).generate(prompt).text == "241 kilometres"
-
-    def never(asked: Prompt) -> str:
-        raise GenerationError("HTTP 500")
-
-    with pytest.raises(GenerationError, match="HTTP 500"):
-        wrapped(never, 3).generate(prompt)
-    assert len(waits) == 3
-    with pytest.raises(GenerationError, match="no answer within"):
-        wrapped(Shaky(stalls=1)).generate(prompt, max_tokens=9)
-    assert lost == [(wrapped(never).prompt_tokens(prompt), 9)] * 2  # the second was the last one allowed
 
 
 # Problems, and the command

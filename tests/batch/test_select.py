@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mio_rag import Candidates, InputError, Selector
+from mio_rag import InputError, Selector
 from mio_rag.batch import select_batch as run_batch
-from mio_rag.batch.rows import read_rows
 from mio_rag.batch.run import DIED
 from mio_rag.cli.app import app
-from mio_rag.relevance.model import pool_signals, relevance_of
 from tests.batch.made import (
     SELECTOR,
     Deadly,
@@ -211,28 +209,6 @@ def test_a_lost_shard_is_made_again_with_the_same_bytes(tmp_path: Path) -> None:
     shard.write_bytes(before[:100])  # a disk that lost some of it
     assert select_batch(path, out, 90, SELECTOR, shard_rows=4).done_before == 8
     assert shard.read_bytes() == before
-
-
-def test_without_texts_ids_are_not_taken_for_words() -> None:
-    """A passage with the id "bridge" is not about bridges."""
-    row = {
-        "query_id": "q", "ids": ["bridge", "b", "c"], "relevance": [0.5, 0.4, 0.3], "tokens": [5, 5, 5],
-        "question": "How long is the bridge?", "score:dense": [0.5, 0.4, 0.3],
-        "score:bm25": [1.0, 2.0, 0.0], "score:fused": [3.0, 2.0, 1.0],
-    }  # fmt: skip
-
-    def pool(**more: Any) -> Candidates:
-        (batch,) = arrow.Table.from_pylist([{**row, **more}]).to_batches()
-        kinds = {name: "texts" if name in ("ids", "texts") else "numbers" for name in batch.schema.names}
-        (found,) = read_rows(batch, kinds | {"query_id": "text", "question": "text"}, {})
-        assert isinstance(found.pool, Candidates)
-        return found.pool
-
-    assert relevance_of("auto", pool())[1].kind == "scores"
-    assert pool_signals(pool()) is None
-    whole = pool(texts=["The bridge is long.", "It is old.", "Nothing."])
-    assert relevance_of("auto", whole)[1].kind == "ranks"
-    assert (pool_signals(whole) or {})["first_cover"] > 0
 
 
 def command(path: Path, out: Path, workers: int) -> list[str]:

@@ -8,11 +8,9 @@ import pytest
 
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.corpora.load import Dataset
-from mio_rag.deciders.planner import Planner
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, SpentError
 from mio_rag.generation import Prompt, ScriptedGenerator
-from mio_rag.learning.planner import Branch, Ran
 from mio_rag.learning.strategist import rate
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import ControlSettings, Setup
@@ -22,7 +20,7 @@ from mio_rag.session.budget import Limits
 from mio_rag.session.loop import Session
 from mio_rag.session.trace import Outcome, Trace, append_traces, read_traces, wrong_totals
 from mio_rag.types import Question
-from tests.learning.files import planner_file, router_file
+from tests.learning.files import router_file
 
 QUESTION = Question("c", "Which river is longer, the Arno or the Tiber?", ("Tiber",), ("r1", "r3"))
 
@@ -68,18 +66,6 @@ def test_a_higher_price_never_reads_nor_searches_more(river_index: CorpusIndex) 
     assert tokens[0] > 0 == tokens[-1]
     assert searches == sorted(searches, reverse=True)
     assert searches[-1] == 1
-
-
-@pytest.mark.parametrize("by", ["process", "fixed-2", "mdp"])
-@pytest.mark.parametrize("signal", ["complete", "tracked"])
-def test_rules_of_repetition(by: str, signal: str, river_index: CorpusIndex) -> None:
-    data = {"repeat": {"by": by, "signal": signal, "query": "model", "finds": 0.9}}
-    found = asked(composed(data, river_index))
-    repeated = [why for why in whys(found) if why.startswith(("retrieved again", "thought"))]
-    assert repeated
-    if by == "fixed-2":
-        assert len(repeated) == 1
-    assert found.costs.total().lm_calls >= 2
 
 
 def test_the_limit_on_evidence_and_the_budget_both_hold(river_index: CorpusIndex) -> None:
@@ -152,46 +138,6 @@ def test_strategies_search_and_a_bandit_learns_at_the_price(river_index: CorpusI
     again = compose(other, Setup(retriever=Retriever(river_index)))
     assert chooser_of(again).learned.questions == 2
     again.close()
-
-
-def test_a_planner_that_decides_after_every_executor_does_so_at_the_price(
-    river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    path = planner_file(tmp_path / "p.safetensors", "again")
-    names = []
-    for price in (0.0, 0.01):
-        data = {"price": {"token": price}, "order": {"by": "planner", "file": path.name}}
-        controller = composed(data, river_index, tmp_path)
-        found = asked(controller)
-        names.append(found.trace.workflow["name"])
-        steps = [(step.do, step.id) for step in found.trace.steps if "/" not in step.id]
-        assert len({node for _, node in steps}) == len(steps)  # costs are told by node
-        assert [action for action, _ in steps] == [
-            node["do"] for node in found.trace.workflow["nodes"].values()
-        ]
-        # By hand: every decision is the planner's own, on what the steps before it gave and took.
-        assert any(why.startswith("planned ") for why in whys(found))
-        assert any(name.startswith("0: ") for name in found.trace.scores)
-        replayed(controller, found, price)
-    assert names[-1] == "no-retrieval"  # nothing is worth its tokens
-    assert names[0] != "no-retrieval"
-
-
-def replayed(controller: Session, found: Outcome, price: float) -> None:
-    """Go down the planner's tree with what the trace holds, and come to the same workflow."""
-    chooser = controller.plan
-    assert isinstance(chooser, Planner)
-    planner = chooser.planner
-    waiting, cost = [step for step in found.trace.steps if "/" not in step.id], found.trace.by_step()
-
-    def ran(branch: Branch) -> Ran:
-        step = waiting.pop(0)
-        tokens = cost[step.id].prompt_tokens + cost[step.id].completion_tokens
-        return step.do, step.signals, step.dropped is not None, tokens
-
-    end, _ = planner.walk(planner.question(QUESTION.text, chooser.encoder), price * planner.unit, ran)
-    assert planner.tree.names(end.place) == [found.trace.workflow["name"]]
-    assert not waiting
 
 
 def test_a_total_is_never_exceeded_and_then_questions_are_refused(
