@@ -243,16 +243,12 @@ def ask_many(
                 left = total_tokens - account.spent - account.lost
                 price, asked = None, max(1, min(unread, left // mean))
                 ledger.reopen()
-        answered, failed, unread = (
-            account.states.get(state, 0) for state in ("answered", "failed", "unread")
-        )
+        counts = {state: account.states.get(state, 0) for state in ("answered", "failed", "unread")}
         summary = AskedSummary(
             folder,
             len(questions),
-            answered,
-            failed,
-            unread,
-            left=len(questions) - answered - failed - unread,
+            **counts,
+            left=len(questions) - sum(counts.values()),
             done_before=before,
             spent=unit.told(account.spent),
             lost=unit.told(account.lost),

@@ -128,33 +128,32 @@ def columns_of(
 
 def _needed(there: set[str], selector: Selector) -> set[str]:
     """Leave out what these settings do not use: embeddings are most of a file."""
-    needed, scored = set(there), {name for name in there if name.startswith(_SCORE)}
+    unused, scored = set[str](), {name for name in there if name.startswith(_SCORE)}
     model = selector.relevance_model != "given"
     if selector.relevance_model == "auto":  # without scores of a retriever it uses relevance alone
         model = {"question", "texts", *(f"{_SCORE}{name}" for name in ("dense", "bm25", "fused"))} <= there
-    robust = selector.radius > 0 or selector.uncertainty is not None
-    robust = robust or bool(selector.passage_radii) or "radius" in there
+    radii = selector.radius > 0 or bool(selector.passage_radii) or "radius" in there
+    robust = radii or selector.uncertainty is not None
     by_vectors = robust or selector.side.max_similarity is not None or selector.side.cover is not None
     similar = "similarity" in there or selector.redundancy_weight == 0
     if "relevance" in there and not by_vectors and similar:
-        needed -= {"embeddings"}
+        unused |= {"embeddings"}
     if selector.redundancy_weight == 0:
-        needed -= {"similarity"}
-    if "embeddings" not in needed or not (robust or "relevance" not in there):
-        needed -= {"query_embedding"}
+        unused |= {"similarity"}
+    if "embeddings" not in there - unused or not (robust or "relevance" not in there):
+        unused |= {"query_embedding"}
     if not model:
-        needed -= {"question", *scored}
-        needed -= {"texts", "titles"} if "tokens" in there else set()
+        unused |= {"question", *scored, *(("texts", "titles") if "tokens" in there else ())}
     links = selector.link_benefit
     if not model and (links == 0 or (links == "auto" and selector.relevance_model == "given")):
-        needed -= {"links"}
+        unused |= {"links"}
     if selector.prompt_order != "document":
-        needed -= {"positions"}
+        unused |= {"positions"}
     if selector.near_duplicates == "all" or "duplicates" not in there:
-        needed -= {"duplicates", "dates"}
+        unused |= {"duplicates", "dates"}
     if not (selector.merge and {"texts", "sources"} <= there) or "tokens" in there:
-        needed -= {"starts"}
-    return needed
+        unused |= {"starts"}
+    return there - unused
 
 
 class Row(NamedTuple):

@@ -175,7 +175,6 @@ class Session:
 
     @property
     def _notes(self) -> int:
-        """Tokens for notes and answers to sub-questions, next to the evidence."""
         return _NOTES if self.always_asks else 0
 
     def close(self) -> None:

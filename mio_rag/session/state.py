@@ -78,7 +78,7 @@ class Memory:
 
     def last_notes(self, most: int) -> list[str]:
         """The last notes, at most so many."""
-        return self.notes[max(0, len(self.notes) - most) :]
+        return self.notes[-most:] if most else []
 
     def passages(self, max_notes: int) -> tuple[Passage, ...]:
         """The evidence, then the last notes as one more passage."""

@@ -152,6 +152,7 @@ class Job:
         self.facts.setdefault("notes", []).append(text)
 
 
+#: What is wrong with the value of a setting, in words; None: nothing is.
 Check = Callable[[Any], str | None]
 
 
@@ -159,12 +160,10 @@ Check = Callable[[Any], str | None]
 class Tool:
     """A kind of step.
 
-    takes: type -> how many at least and at most; others are refused.
-    gives: a type.
+    takes: type -> how many at least and at most; others are refused. gives: a type.
     run: raises what prevents a result.
     asks: whether it asks a language model.
-    settings: name of a setting -> what is wrong with a value, in words; None: nothing is.
-    needs: settings that must be given.
+    settings: name of a setting -> its check; needs: settings that must be given.
     runs_others: whether it answers sub-questions, and waits for them.
     """
 
@@ -207,9 +206,9 @@ def _lines(facts: Sequence[Fact]) -> str:
     return "\n".join(f"- {clean(fact.question).strip()} {clean(fact.answer).strip()}" for fact in facts)
 
 
-def _fact_passage(facts: Sequence[Fact]) -> tuple[Passage, ...]:
-    """Facts as one more passage to read; none where there are none."""
-    return (Passage(NOTES_ID, _lines(facts), "Notes"),) if facts else ()
+def _with_facts(passages: Sequence[Passage], facts: Sequence[Fact]) -> tuple[Passage, ...]:
+    """Passages to read, and facts, if any, as one more."""
+    return (*passages, Passage(NOTES_ID, _lines(facts), "Notes")) if facts else tuple(passages)
 
 
 def _short_prompt(
@@ -235,7 +234,7 @@ def _short_prompt(
     return Prompt(asked, tuple(passages), filled(f"{name}_system", known), filled(f"{name}_user", known))
 
 
-def _loop_prompt(memory: Memory, name: str, max_notes: int, history: str, uncertainty: float) -> Prompt:
+def _loop_prompt(memory: Memory, name: str, max_notes: int, history: str, uncertainty: float = 1.0) -> Prompt:
     options = [f"{a}. {clean(c)}" for a, c in zip(LETTERS, memory.question.choices, strict=False)]
     fields = {
         "context": _context(memory.passages(0)),
@@ -243,10 +242,8 @@ def _loop_prompt(memory: Memory, name: str, max_notes: int, history: str, uncert
         "history": history,
         "uncertainty": f"{uncertainty:.2f}",
     }
-    asked = replace(memory.question, choices=())
-    return Prompt(
-        asked, memory.passages(max_notes), template(f"{name}_system"), filled(f"{name}_user", fields)
-    )
+    passages, user = memory.passages(max_notes), filled(f"{name}_user", fields)
+    return Prompt(replace(memory.question, choices=()), passages, template(f"{name}_system"), user)
 
 
 def _listed(title: str, items: Sequence[str]) -> str:
@@ -304,11 +301,11 @@ def _retrieve(job: Job) -> Value:
         )
     # A model names earlier answers as #1; nothing that the user wrote is changed.
     written = [text for value in job.every(Queries) for text in value.texts] + job.every(str)
-    queries = list(dict.fromkeys(_REFERENCE.sub("", text) for text in written)) or [job.question.text]
-    if "strategies" in settings:
-        return _joined([_searched(job, retriever, query) for query in queries])
     pools = []
-    for query in queries:
+    for query in dict.fromkeys(_REFERENCE.sub("", text) for text in written) or [job.question.text]:
+        if "strategies" in settings:
+            pools.append(_searched(job, retriever, query))
+            continue
         with job.branch.timed("retrieve", searches=1):
             pools.append(retriever.retrieve(query))
     return _joined(pools)
@@ -442,17 +439,17 @@ def memory_of(state: State, loop: str) -> Memory:
     return memory
 
 
-def _model_query(memory: Memory, uncertainty: float, max_notes: int, branch: Branch) -> str:
+def _model_query(job: Job, memory: Memory) -> str:
     """The model's next query; the first one is the question itself, which costs nothing.
 
     A reply that is empty or was searched for before is replaced by the question with the last note.
     """
     if not memory.queries:
         return memory.question.text
-    history = _listed("Earlier queries", memory.queries)
-    history += _listed("Notes", memory.last_notes(max_notes))
-    prompt = _loop_prompt(memory, "decompose", max_notes, history, uncertainty)
-    query = _line(branch.generate("decompose", prompt, _QUERY_TOKENS).text.strip().split("\n", 1)[0])
+    max_notes = job.settings["max_notes"]
+    history = _listed("Earlier queries", memory.queries) + _listed("Notes", memory.last_notes(max_notes))
+    prompt = _loop_prompt(memory, "decompose", max_notes, history, job.settings["uncertainty"])
+    query = _line(job.branch.generate("decompose", prompt, _QUERY_TOKENS).text.strip().split("\n", 1)[0])
     if not query or memory.has_query(query):
         query = " ".join([memory.question.text, *memory.notes[-1:]])
     return query
@@ -464,14 +461,13 @@ def _feedback_query(memory: Memory) -> str:
     Pseudo-relevance feedback; no model is asked. Without such a passage, the question itself.
     """
     question = memory.question.text
-    if not memory.queries or memory.selection is None:
-        return question
-    pool = memory.selection.candidates
-    for place in sorted(memory.selection.chosen, key=lambda i: -float(pool.relevance[i])):
-        passage = pool.passage(place)
-        words = " ".join([question, passage.title, *passage.text.split()[:_FEEDBACK_WORDS]])
-        if words not in set(memory.queries):
-            return words
+    if memory.queries and memory.selection is not None:
+        pool = memory.selection.candidates
+        for place in sorted(memory.selection.chosen, key=lambda i: -float(pool.relevance[i])):
+            passage = pool.passage(place)
+            words = " ".join([question, passage.title, *passage.text.split()[:_FEEDBACK_WORDS]])
+            if words not in memory.queries:
+                return words
     return question
 
 
@@ -479,11 +475,7 @@ def _search_again(job: Job) -> Value | None:
     """Word the next query, search for it, and choose from all that was found."""
     settings, retriever = job.settings, job.retriever
     memory, by_model = memory_of(job.state, settings["loop"]), settings["query"] == "model"
-    if by_model:
-        query = _model_query(memory, settings["uncertainty"], settings["max_notes"], job.branch)
-    else:
-        query = _feedback_query(memory)
-    job.facts["query"] = query
+    query = job.facts["query"] = _model_query(job, memory) if by_model else _feedback_query(memory)
     if memory.has_query(query):
         job.facts["repeated"] = True
         return None
@@ -509,7 +501,7 @@ def _reason(job: Job) -> Value:
     """One more sentence by the model; empty where it says nothing new."""
     memory, max_notes = memory_of(job.state, job.settings["loop"]), job.settings["max_notes"]
     history = _listed("Notes so far", memory.last_notes(max_notes))
-    prompt = _loop_prompt(memory, "reason", max_notes, history, 1.0)
+    prompt = _loop_prompt(memory, "reason", max_notes, history)
     said = " ".join(job.branch.generate("reason", prompt, job.settings["note_tokens"]).text.split())
     return "" if said in memory.notes else said
 
@@ -578,16 +570,16 @@ def _answer(job: Job) -> Value:
         if not job.action.final:
             raise Nothing("nothing was worth reading")
         return Reply(Answer("", 0, 0, 0.0, job.branch.generator.name))
-    return _reply("answer", job, build_prompt(job.question, (*passages, *_fact_passage(facts))))
+    return _reply("answer", job, build_prompt(job.question, _with_facts(passages, facts)))
 
 
 def _summarise(job: Job) -> Value:
     passages, facts = job.passages, job.known_facts
     if (guess := job.last(Reply)) is not None:
         facts = (*facts, Fact("A first answer to the whole question", guess.answer.text))
-    if job.question.choices:
-        return _reply("summarise", job, build_prompt(job.question, (*passages, *_fact_passage(facts))))
-    prompt = _short_prompt("summarise", job.question, job.question.text, facts, passages)
+    prompt = build_prompt(job.question, _with_facts(passages, facts))
+    if not job.question.choices:
+        prompt = _short_prompt("summarise", job.question, job.question.text, facts, passages)
     return _reply("summarise", job, prompt)
 
 
