@@ -361,7 +361,9 @@ class _Layout:
                 return False
             if at > k and self._row(lines, at):
                 ends = zip(line.cells[1:], columns, strict=False)
-                return len(line.cells) == 1 + len(columns) and all(abs(x[1] - y[1]) < 8 for x, y in ends)
+                return len(line.cells) == 1 + len(columns) and all(
+                    min(abs(x[0] - y[0]), abs(x[1] - y[1])) < 8 for x, y in ends
+                )
             if (
                 line.words > 14
                 or len(line.cells) > 1

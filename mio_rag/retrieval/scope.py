@@ -9,7 +9,7 @@ for less, and where one document alone is clearly named, the rest of the questio
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -34,6 +34,7 @@ _LEAST = 4  # words of a question that stand in the identity of a document which
 _LEAST_NAMES = 3  # ... and so many of them that name it, unless they are half of its title or before a colon
 _QUOTED = re.compile(r'["“„«]([^"”“»]{15,})["”“»]')
 _HEAD = re.compile(r"^[^?]{15,}?[:：]\s+(?=\S.{12,})")
+_CAPITALS = re.compile(r"\b[A-Z][\w&.]*(?:[ \t,-]+(?:[A-Z]|\d+[A-Z])[\w&.]*)*")
 _LEFT_OVER = re.compile(r"^\W*(?:in|for|according to|of|on)?\W+", re.IGNORECASE)
 
 
@@ -123,24 +124,12 @@ class Identities:
         n = len(self)
         if n < _FEWEST:
             return Scope(np.ones(n), None)
-        asked = list(dict.fromkeys(words(question)))
-        at = np.searchsorted(self.hashes, np.array([word_hash(w) for w in asked], dtype=np.uint64))
-        known = [
-            (word, int(k))
-            for word, k in zip(asked, at, strict=True)
-            if k < len(self.hashes) and self.hashes[k] == np.uint64(word_hash(word))
-        ]
+        known, inside, titled = self._known(dict.fromkeys(words(question)))
         if not known:
-            return Scope(np.ones(n), None)
-        inside = np.zeros((n, len(known)), dtype=bool)  # identities that have the words
-        titled = np.zeros((n, len(known)), dtype=bool)
-        for j, (_, k) in enumerate(known):
-            part = slice(int(self.first[k]), int(self.first[k + 1]))
-            inside[self.holders[part], j] = True
-            titled[self.holders[part], j] = self.titled[part]
+            return Scope(self._by_names(question, words, np.zeros(n)), None)
         rows = np.array([k for _, k in known])
         named = inside & self._names[rows]
-        weight = named @ np.log1p(n / np.maximum(1, self.spread[rows]))
+        weight = named @ self._rarity(rows)
         scope = np.ones(n)
         if weight.max() > 0:
             own = (titled & self._names[rows] & ~self.numbers[rows]).sum(axis=1)
@@ -163,11 +152,57 @@ class Identities:
                 own = {word for j, (word, _) in enumerate(known) if inside[best, j]} & before
                 clear = names <= before and len(own) >= _LEAST
         if not clear:
-            return Scope(scope, None)
+            return Scope(self._by_names(question, words, weight, scope), None)
         hit = {word for j, (word, _) in enumerate(known) if named[best, j] or titled[best, j]}
         rest = _without(question, hit, words)
         scope = np.where(np.arange(n) == best, 1.0, np.minimum(scope, 0.999))
         return Scope(scope, rest if rest != question and words(rest) else None)
+
+    def _known(
+        self, asked: Iterable[str]
+    ) -> tuple[list[tuple[str, int]], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Words that stand in identities, and their rows; which documents have each there, and in titles."""
+        listed = list(asked)
+        at = np.searchsorted(self.hashes, np.array([word_hash(w) for w in listed], dtype=np.uint64))
+        known = [
+            (word, int(k))
+            for word, k in zip(listed, at, strict=True)
+            if k < len(self.hashes) and self.hashes[k] == np.uint64(word_hash(word))
+        ]
+        inside = np.zeros((len(self), len(known)), dtype=bool)
+        titled = np.zeros((len(self), len(known)), dtype=bool)
+        for j, (_, k) in enumerate(known):
+            part = slice(int(self.first[k]), int(self.first[k + 1]))
+            inside[self.holders[part], j] = True
+            titled[self.holders[part], j] = self.titled[part]
+        return known, inside, titled
+
+    def _rarity(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.asarray(np.log1p(len(self) / np.maximum(1, self.spread[rows])))
+
+    def _by_names(
+        self,
+        question: str,
+        words: Words,
+        weight: NDArray[np.float64],
+        scope: NDArray[np.float64] | None = None,
+    ) -> NDArray[np.float64]:
+        """The scope by names that several documents share, too, as the filings of a company.
+
+        Such a name has capitals, stands in titles of at most half of the documents, and hardly in others.
+        """
+        known, _, titled = self._known(_proper_names(question, words))
+        rows = np.array([k for _, k in known], dtype=np.int64)
+        titles = self._in_titles[rows]
+        shared = ~self._names[rows] & ~self.numbers[rows] & (2 * titles <= len(self))
+        shared &= (titles > 0) & (self.spread[rows] <= titles + np.maximum(1, titles // 4))
+        # Names written as one word are new here; others that name documents are known already.
+        fresh = np.array([word not in words(question) for word, _ in known], dtype=bool)
+        used = shared | (fresh & self._names[rows])
+        weight = weight + (titled & used) @ self._rarity(rows)
+        if not used.any() or not weight.max() > 0:
+            return np.ones(len(self)) if scope is None else scope
+        return np.asarray(np.minimum(1.0, weight / (_ENOUGH * weight.max())))
 
     def __post_init__(self) -> None:
         n = len(self)
@@ -206,6 +241,24 @@ class Identities:
 
 
 _COLUMNS = ("documents", "hashes", "spread", "first", "holders", "titled", "numbers")
+
+
+def _proper_names(question: str, words: Words) -> dict[str, None]:
+    """Words of a question that begin with a capital, and rows of them as one word, as in names of files.
+
+    "Best Buy" is BESTBUY there. The first word of a sentence is one only as a part of a row.
+    """
+    found: dict[str, None] = {}
+    for run in _CAPITALS.finditer(question):
+        pieces = re.findall(r"[^\W_]+", run[0])
+        first = 1 if re.search(r"(?:^|[.?!:]\s+)$", question[: run.start()]) else 0
+        for piece in pieces[first:]:
+            found.update(dict.fromkeys(words(piece)))
+        for size in (2, 3, 4):
+            for k in range(len(pieces) - size + 1):
+                if len(made := words("".join(pieces[k : k + size]))) == 1:
+                    found[made[0]] = None
+    return found
 
 
 def _without(question: str, hit: set[str], words: Words) -> str:

@@ -723,8 +723,8 @@ def test_a_title_has_twelve_words_at_most_and_none_of_them_is_lost(tmp_path: Pat
 
 def test_labels_part_no_statement_of_a_pdf(tmp_path: Path) -> None:
     rows = [(700, "As of June 30,", "2023", "2022"), (685, "Total assets", "17,003", "17,426")]
-    rows += [(670, "Total debt", "12,913", "13,285"), (652, "Equity", "", ""), (634, "Shares:", "", "")]
-    rows += [(616, "Authorized and issued", "14", "15"), (601, "Retained earnings", "865", "534")]
+    rows += [(670, "Total debt", "12,913", "13,285"), (640, "Equity", "", ""), (618, "Shares:", "", "")]
+    rows += [(596, "Authorized and issued", "14", "15"), (581, "Retained earnings", "865", "534")]
     pieces = [
         Piece(x, y, said, 10, "B" if x == 60 and not first else "")
         for y, label, first, second in rows
@@ -732,7 +732,7 @@ def test_labels_part_no_statement_of_a_pdf(tmp_path: Path) -> None:
         if said
     ]
     body = [
-        Piece(60, 560 - 14 * k, "The notes are a part of these statements of the company.") for k in range(5)
+        Piece(60, 540 - 14 * k, "The notes are a part of these statements of the company.") for k in range(5)
     ]
     passages = read(
         tmp_path, "balance.pdf", pdf([Piece(60, 740, "The sums are in dollars."), *pieces, *body])

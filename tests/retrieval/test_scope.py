@@ -70,3 +70,22 @@ def test_two_documents_have_no_scope() -> None:
     found, terms = identities({name: CONTRACTS[name] for name in ("a.txt", "b.txt")})
     scope = found.of("In the lease agreement between Cedar Homes and Doric Limited: who pays?", terms.words)
     assert (scope.documents.tolist(), scope.rest) == ([1.0, 1.0], None)
+
+
+@pytest.mark.parametrize(
+    ("question", "documents"),
+    [
+        ("What was the revenue of Alder Tools in FY2023?", [0, 1, 2]),
+        ("How has the revenue of ALDER TOOLS grown?", [0, 1, 2]),
+        ("What is the revenue in Q2 of FY2023 at Alder Tools?", [1]),
+        ("What did Birch earn?", [3]),
+        ("How many tools did they sell?", [0, 1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_a_name_that_filings_of_a_company_share_is_in_scope(question: str, documents: list[int]) -> None:
+    names = ["ALDERTOOLS_2023_10K", "ALDERTOOLS_2023Q2_10Q", "ALDERTOOLS_2022_10K", "BIRCH_2023_10K"]
+    names += ["CEDAR_2022_10K", "DORIC_2021_10K", "ELM_2020_8K"]
+    told = "The revenue grew in the second quarter of the fiscal year, and more tools were sold."
+    found, terms = identities({f"{name}.pdf": told for name in names})
+    scope = found.of(question, terms.words)
+    assert np.flatnonzero(scope.documents >= 0.999).tolist() == documents
