@@ -429,9 +429,11 @@ def _passage(row: Mapping[str, Any]) -> Passage:
     return Passage(
         _string(row, "id", required=True),
         _string(row, "text", required=True),
-        **{name: _string(row, name) for name in ("title", "source", "date")},
-        start=row.get("start"),  # what is no place in a document is refused there
-        end=row.get("end"),
+        _string(row, "title"),
+        _string(row, "source"),
+        row.get("start"),  # what is no place in a document is refused there
+        row.get("end"),
+        _string(row, "date"),
         metadata=metadata or {},
     )
 

@@ -143,23 +143,17 @@ def calibrate_documents(
     Needed is a unit that is an answer word for word, else those of `needed_sentences`, else all of the gold
     passages. Raises `InputError` for too few questions.
     """
-    pools, needed, asked = (
-        [],
-        [],
-        [question for question in questions if question.answers or question.gold_ids],
-    )
-    found = retriever.retrieve_many([question.text for question in asked], progress)
-    for question, pool in zip(asked, found, strict=True):
+    asked = [question for question in questions if question.answers or question.gold_ids]
+    pools, needed = retriever.retrieve_many([question.text for question in asked], progress), []
+    for question, pool in zip(asked, pools, strict=True):
         units = pool.sentences
         assert units is not None
         owners, spans = units.owners.tolist(), units.spans.tolist()
         texts = [pool.texts[i][a:b].strip() for i, (a, b) in zip(owners, spans, strict=True)]
         gold = np.isin(np.array(pool.ids)[units.owners], question.gold_ids)
         exact = np.isin(texts, question.answers) & (gold if question.gold_ids else True)
-        pools.append(pool)
-        needed.append(
-            exact if exact.any() else needed_sentences(question, pool) if question.answers else gold
-        )
+        long = needed_sentences(question, pool) if question.answers else gold
+        needed.append(exact if exact.any() else long)
     kinds = {question.type == "synthetic" for question in asked}
     kind = "questions made from the documents" if kinds == {True} else "labelled questions"
     about = f"{len(asked)} {kind}"
@@ -380,17 +374,14 @@ def _measured(seen: FloatArray, done: FloatArray, name: str) -> Calibrated:
     """Fit on all questions and measure by folds; shapes (questions, prices, signals), (questions, prices)."""
     known = np.isfinite(seen).all(axis=2)
     asked = np.broadcast_to(np.arange(len(seen))[:, None], known.shape)
-    fold = asked % _FOLDS
     about = {"adapted": f"to {len(seen)} questions of {name}, at {len(PRICES)} prices"}
-    own, other, true, whose = [], [], [], []
+    parts = []
     for k in range(_FOLDS):
-        train, test = known & (fold != k), known & (fold == k)
-        own.append(adapt(shipped(), seen[train], done[train], about).of(seen[test]))
-        other.append(shipped().of(seen[test]))
-        true.append(done[test])
-        whose.append(asked[test])
-    p, before, y = np.concatenate(own), np.concatenate(other), np.concatenate(true)
-    errors = (calibration_error(p, y), calibration_error(before, y), by_chance(p, np.concatenate(whose)))
+        train, test = known & (asked % _FOLDS != k), known & (asked % _FOLDS == k)
+        own = adapt(shipped(), seen[train], done[train], about).of(seen[test])
+        parts.append((own, shipped().of(seen[test]), done[test], asked[test]))
+    p, before, y, whose = (np.concatenate(column) for column in zip(*parts, strict=True))
+    errors = (calibration_error(p, y), calibration_error(before, y), by_chance(p, whose))
     squares = (float(np.mean((p - y) ** 2)), float(np.mean((before - y) ** 2)))
     model = adapt(shipped(), seen[known], done[known], about)
     return Calibrated(model, len(seen), *errors, *squares, float(y.mean()))

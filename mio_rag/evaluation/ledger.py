@@ -50,15 +50,15 @@ _FIRST = (
     "question_id", "method", "budget_tokens", "selected_ids", "tokens_used", "prompt_tokens",
     "completion_tokens", "answer", "status", "objective", "bound", "gap", "solver", "solve_seconds", "error",
 )  # fmt: skip
-#: Column -> its type in ledger.parquet, besides whole measures; others by their values.
-_TYPES = {
-    **dict.fromkeys(
-        ("question_id", "dataset", "question", "question_type", "method", "answer", "status", "solver",
-         "error", "error_kind", "ended"), "string",
-    ),
-    **dict.fromkeys(("budget_tokens", "pool_size"), "int64"),
-    **dict.fromkeys(("selected_ids", "gold_ids", "answers"), "list"),
-    "decisions": "json",
+_TEXTS = (
+    "question_id", "dataset", "question", "question_type", "method", "answer", "status", "solver", "error",
+    "error_kind", "ended",
+)  # fmt: skip
+_LISTS = ("selected_ids", "gold_ids", "answers")
+#: Column -> its type in ledger.parquet; of other columns measure or values decide.
+_TYPES: dict[str, str] = {
+    **dict.fromkeys(_TEXTS, "string"), **dict.fromkeys(_LISTS, "list"),
+    "budget_tokens": "int64", "pool_size": "int64", "decisions": "json",
 }  # fmt: skip
 
 
