@@ -71,11 +71,11 @@ class Ledger:
     """The rows of a run, one for each question, method and budget.
 
     folder: an existing folder.
+    record: written to run.json before the first row is added; a run that fails earlier changes no file.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.path = folder / "rows.jsonl"
+    def __init__(self, folder: Path, record: Mapping[str, Any] | None = None) -> None:
+        self.folder, self.record, self.path = folder, record, folder / "rows.jsonl"
         self.rows: list[dict[str, Any]] = []
         self.appended = 0  # since it was opened
 
@@ -108,10 +108,12 @@ class Ledger:
     def recover(self) -> None:
         """Load the rows of an interrupted run, except failed ones."""
         self.rows = [row for row in self.read().values() if not row.get("error")]
-        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add rows; they are on disk when this returns."""
+        if not self.appended and self.record is not None:
+            write_atomically(self.folder / _RECORD, json.dumps(self.record, indent=1))
+            write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
         self.appended += len(rows)  # first: an interrupt may come as soon as they are written
         try:
             with self.path.open("a", encoding="utf-8") as file:
@@ -251,19 +253,20 @@ def opened_run(folder: Path, run: dict[str, Any], asked: Collection[Key], resume
     """
     check_folder(folder, resume)
     made = [place for place in (folder, *folder.parents) if not place.exists()]
+    ledger, traces = Ledger(folder, dict(run)), folder / TRACES
     try:
         with locked(folder):
             check_folder(folder, resume)  # another run may have started meanwhile
-            ledger = Ledger(folder)
-            files = (folder / _RECORD, ledger.path, folder / TRACES)
-            before = {path: path.read_bytes() if path.is_file() else None for path in files[:2]}
-            traced = files[2].stat().st_size if files[2].is_file() else 0
+            traced = traces.stat().st_size if traces.is_file() else 0
             try:
                 _begin(ledger, run, asked)
                 yield ledger
             except BaseException:
-                if not ledger.appended:
-                    _restore(before, files[2], traced)
+                with suppress(OSError):  # the error that stopped the run is reported
+                    if not ledger.appended and not traced:
+                        traces.unlink(missing_ok=True)
+                    elif not ledger.appended:
+                        os.truncate(traces, traced)
                 raise
     finally:
         with suppress(OSError):  # stops at the first folder that is not empty
@@ -271,24 +274,8 @@ def opened_run(folder: Path, run: dict[str, Any], asked: Collection[Key], resume
                 place.rmdir()
 
 
-def _restore(before: Mapping[Path, bytes | None], traces: Path, traced: int) -> None:
-    """Restore a folder; errors are ignored, so that the error that stopped the run is reported."""
-    with suppress(OSError, InputError):
-        for path, content in before.items():
-            if content is None:
-                path.unlink(missing_ok=True)
-            elif content != path.read_bytes():
-                with replaced(path) as partial:
-                    partial.write_bytes(content)
-    with suppress(OSError):
-        if not traced:
-            traces.unlink(missing_ok=True)
-        elif traces.stat().st_size != traced:
-            os.truncate(traces, traced)
-
-
 def _begin(ledger: Ledger, run: dict[str, Any], asked: Collection[Key]) -> None:
-    """Write the record of a run, and load the rows of an interrupted one."""
+    """Load the rows of an interrupted run, if these may join it."""
     folder, record = ledger.folder, ledger.folder / _RECORD
     if record.is_file():
         try:
@@ -311,7 +298,6 @@ def _begin(ledger: Ledger, run: dict[str, Any], asked: Collection[Key]) -> None:
             f"the run in '{folder}' also has {', '.join(more)}, which ledger and report would lose: ask for "
             "all of it (--limit, --methods, --budget), or choose a new folder"
         )
-    write_atomically(record, json.dumps(run, indent=1))
     ledger.recover()
 
 
