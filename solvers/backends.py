@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,40 +42,36 @@ from mio_rag.solvers.result import (
     upper_bound,
 )
 
-_Solve = TypeVar("_Solve", bound=Callable[..., SolveResult])
+_Claims = dict[str, Any]  # arguments of `conclude`
+_INFEASIBLE: _Claims = {"x": None, "bound": None, "proven_infeasible": True}
 
 
-def segments_by_rows(solve: _Solve) -> _Solve:
-    """Let a back end solve a program with segments as `precedence_program` writes it; the claim is
-    concluded for the given program, each segment paid once.
+def _back_end(solve: Callable[..., _Claims]) -> Callable[..., SolveResult]:
+    """Conclude what a function claims. A program with segments is solved in the form of `precedence_program`;
+    the claim is then concluded for the given program, each segment paid once.
     """
 
     @wraps(solve)
-    def solved(program: SelectionProgram, options: SolveOptions, *rest: Any, **more: Any) -> SolveResult:
+    def solved(program: SelectionProgram, options: SolveOptions, *rest: Any) -> SolveResult:
+        start = time.perf_counter()
         if program.segments is None:
-            return solve(program, options, *rest, **more)
-        assert program.fixed is not None
-        # What never fits says nothing about the scale of values either.
-        fits = (program.alone <= program.most_cost) | (program.fixed == 1)
-        fitting = replace(program, fixed=np.where(fits, program.fixed, np.int8(0)))
-        claim = solve(precedence_program(fitting), options, *rest, **more)
-        failed = claim.status is Status.ERROR
-        return conclude(
-            program,
-            options,
-            claim.solver,
-            x=None if failed or claim.x is None else claim.x[: program.n].astype(np.int8),
-            bound=claim.bound,
-            proven_infeasible=claim.status is Status.INFEASIBLE,
-            broken=failed,
-            limit=claim.limit,
-            wall_seconds=claim.wall_seconds,
-            nodes=claim.nodes,
-            version=claim.version,
-            message=claim.message,
-        )
+            claims = solve(program, options, *rest)
+        else:
+            # What never fits says nothing about the scale of values either.
+            assert program.fixed is not None
+            fits = (program.alone <= program.most_cost) | (program.fixed == 1)
+            fitting = replace(program, fixed=np.where(fits, program.fixed, np.int8(0)))
+            claim = solved(precedence_program(fitting), options, *rest)
+            failed = claim.status is Status.ERROR
+            claims = {
+                "x": None if failed or claim.x is None else claim.x[: program.n].astype(np.int8),
+                "proven_infeasible": claim.status is Status.INFEASIBLE,
+                "broken": failed,
+                **{k: getattr(claim, k) for k in ("solver", "bound", "limit", "nodes", "version", "message")},
+            }
+        return conclude(program, options, wall_seconds=time.perf_counter() - start, **claims)
 
-    return cast(_Solve, solved)
+    return solved
 
 
 FloatArray = NDArray[np.float64]
@@ -111,85 +107,58 @@ class Scaled:
     blur: float
     coarse: bool
 
-    def concluded(
-        self,
-        options: SolveOptions,
-        solver: str,
-        *,
-        x: NDArray[np.int8] | None,
-        bound: float | None,
-        proven_infeasible: bool,
-        limit: str | None,
-        message: str = "",
-        **common: Any,
-    ) -> SolveResult:
-        """Turn what a solver claims of `program` into a result for `given`, see `conclude`; `bound` is one
-        of `program`.
-        """
+    def claims(
+        self, options: SolveOptions, x: NDArray[np.int8] | None, bound: float | None, **more: Any
+    ) -> _Claims:
+        """Turn what a solver claims of `program` into claims for `given`; `bound` is one of `program`."""
         if bound is not None:
             bound = self.factor * (bound + self.blur) + self.offset + self.dropped
+        holds = x is not None and not self.given.violations(x)
         if self.coarse:
-            bound, limit = None, limit or "precision"
-            if x is None or self.given.violations(x):
-                x, message = None, "the numbers of this program differ too much in size for this solver"
-                proven_infeasible, common["broken"] = False, False
-        elif limit is None and x is not None and bound is not None and not self.given.violations(x):
+            bound, more["limit"] = None, more["limit"] or "precision"
+            if not holds:
+                x, more["proven_infeasible"], more["broken"] = None, False, False
+                more["message"] = "the numbers of this program differ too much in size for this solver"
+        elif more["limit"] is None and x is not None and bound is not None and holds:
             objective = self.given.objective(x)
             if bound - objective > options.tolerance(objective, self.given.value_scale):
-                limit = "precision"
-        return conclude(
-            self.given,
-            options,
-            solver,
-            x=x,
-            bound=bound,
-            proven_infeasible=proven_infeasible,
-            limit=limit,
-            message=message,
-            **common,
-        )
+                more["limit"] = "precision"
+        return {"x": x, "bound": bound, **more}
 
 
 def scaled(program: SelectionProgram) -> Scaled:
     """Scale a program without segments to numbers of about 1."""
-    if program.segments is not None:
-        raise InputError("a program with segments is scaled in the form of rows: use precedence_program")
-    linear, pairwise, offset = within_reach(program)
+    linear, pairwise, offset = _within_reach(program)
     tolerance = absolute_tolerance(program.value_scale)
-    linear, pairwise, dropped = _without_dust(linear, pairwise, tolerance / 10)
+    # What a solver would not see is left out, where all of it is within the tolerance.
+    seen = _SEEN * max(_largest(linear), _largest(pairwise))
+    values, pairs = np.abs(linear) >= seen, np.abs(pairwise) >= seen
+    dropped = float(np.abs(linear[~values]).sum() + np.abs(np.triu(pairwise)[~pairs]).sum())
+    if 0 < dropped <= tolerance / 10:
+        linear, pairwise = np.where(values, linear, 0.0), np.where(pairs, pairwise, 0.0)
+    else:
+        dropped = 0.0
     largest = max(_largest(linear), _largest(pairwise))
     factor = max(_power_of_two(largest) / _OBJECTIVE, np.finfo(np.float64).tiny)
     spend = _row(LinearConstraint(program.costs, upper=program.budget))
     rows = [_row(row) for row in program.rows]
     kept = tuple(row for row in rows if row is not None)
     budget = LinearConstraint(np.zeros(program.n), upper=0.0) if spend is None else spend
+    sides = [np.append(r.coefficients, (r.lower, r.upper)) for r in (budget, *kept)]
+    given = linear / factor, pairwise / factor, budget.coefficients, budget.upper, kept, program.fixed
+    is_small = program.value_scale < _SMALL_SHARE * _OBJECTIVE * factor
     return Scaled(
         program,
-        SelectionProgram(
-            linear / factor, pairwise / factor, budget.coefficients, budget.upper, kept, program.fixed
-        ),
+        SelectionProgram(*given),
         factor,
         offset,
         dropped,
-        tolerance / factor,
-        spend is None or len(kept) < len(rows),
-        min(1e-7, max(1e-10, tolerance / factor / 10)),
-        _RESOLVED * max(1, program.n) if program.value_scale < _SMALL_SHARE * _OBJECTIVE * factor else 0.0,
-        _far_apart(np.append(pairwise, linear))
-        or any(_far_apart(np.append(r.coefficients, (r.lower, r.upper))) for r in (budget, *kept)),
+        absolute_gap=tolerance / factor,
+        contradiction=spend is None or len(kept) < len(rows),
+        dual_tolerance=min(1e-7, max(1e-10, tolerance / factor / 10)),
+        blur=_RESOLVED * max(1, program.n) if is_small else 0.0,
+        coarse=any(map(_far_apart, (np.append(pairwise, linear), *sides))),
     )
-
-
-def _without_dust(
-    linear: FloatArray, pairwise: FloatArray, most: float
-) -> tuple[FloatArray, FloatArray, float]:
-    """The objective without what a solver would not see, and the sum of that, where it is at most `most`."""
-    seen = _SEEN * max(_largest(linear), _largest(pairwise))
-    values, pairs = np.abs(linear) >= seen, np.abs(pairwise) >= seen
-    dropped = float(np.abs(linear[~values]).sum() + np.abs(np.triu(pairwise)[~pairs]).sum())
-    if not 0 < dropped <= most:
-        return linear, pairwise, 0.0
-    return np.where(values, linear, 0.0), np.where(pairs, pairwise, 0.0), dropped
 
 
 def _far_apart(values: FloatArray) -> bool:
@@ -197,8 +166,8 @@ def _far_apart(values: FloatArray) -> bool:
     return bool(sizes.size and float(sizes.min()) < _SEEN * float(sizes.max()))
 
 
-def within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray, float]:
-    """Return values and pairs of what is free, and the objective of what is fixed to be in.
+def _within_reach(program: SelectionProgram) -> tuple[FloatArray, FloatArray, float]:
+    """Values and pairs of what is free, and the objective of what is fixed to be in.
 
     Gains that do not fit the budget are left out, and penalties cut down to a little more than all gains: a
     selection that pays one is then still below the fixed items alone or, where these break a row, below what
@@ -231,7 +200,7 @@ def _row(row: LinearConstraint) -> LinearConstraint | None:
     smallest, largest = np.minimum(row.coefficients, 0).sum(), np.maximum(row.coefficients, 0).sum()
     if row.most < smallest or row.least > largest:
         return None
-    row = without_giants(row)
+    row = _without_giants(row)
     if is_whole(row.coefficients):
         lower, upper = float(np.ceil(row.least)), float(np.floor(row.most))
         if lower > upper:
@@ -248,7 +217,7 @@ def _row(row: LinearConstraint) -> LinearConstraint | None:
     return LinearConstraint(row.coefficients / unit, lower / unit, upper / unit, row.name)
 
 
-def without_giants(row: LinearConstraint) -> LinearConstraint:
+def _without_giants(row: LinearConstraint) -> LinearConstraint:
     """Cut coefficients that alone exceed the upper bound down to what still does, where all have one sign."""
     a = row.coefficients
     if math.isinf(row.upper) or not a.size or a.min() < 0 or a.max() <= 0:
@@ -272,46 +241,39 @@ _CHUNK = 1 << 14
 def solve_exhaustive(program: SelectionProgram, options: SolveOptions) -> SolveResult:
     """Try all selections of the free items; ties go to the one that comes first in binary order."""
     start = time.perf_counter()
-    assert program.fixed is not None
-    free, shared = program.free, program.segments
-    fixed_in = (program.fixed == 1).astype(np.float64)
+    free, shared, limit = program.free, program.segments, options.time_limit_seconds
+    fixed_in = np.asarray(program.fixed == 1, dtype=np.float64)
     total = 1 << free.size
     best_value, best_x = -np.inf, None
-    seen = 0
-    stopped = False
-    for first in range(0, total, _CHUNK):
-        codes = np.arange(first, min(first + _CHUNK, total))
+    seen, stopped = 0, False
+    while seen < total and not stopped:
+        codes = np.arange(seen, min(seen + _CHUNK, total))
         x = np.broadcast_to(fixed_in, (codes.size, program.n)).copy()
         x[:, free] = (codes[:, None] >> np.arange(free.size)) & 1
-        paid = None if shared is None else (x @ shared.needs > 0).astype(np.float64)
         cost = x @ program.costs
-        if paid is not None and shared is not None:
+        if shared is not None:
+            paid = (x @ shared.needs > 0).astype(np.float64)
             cost = cost + paid @ shared.costs
         ok = cost <= program.most_cost
         for row in program.rows:
             activity = x @ row.coefficients
-            ok &= activity <= row.most
-            ok &= activity >= row.least
+            ok &= (activity <= row.most) & (activity >= row.least)
         x = x[ok]
         seen += codes.size
         if x.shape[0]:
             value = x @ program.linear - 0.5 * ((x @ program.pairwise) * x).sum(axis=1)
-            if paid is not None and shared is not None:
+            if shared is not None:
                 value = value - paid[ok] @ shared.prices
             k = int(np.argmax(value))
             if value[k] > best_value:
                 best_value, best_x = float(value[k]), x[k]
-        limit = options.time_limit_seconds
-        if limit is not None and time.perf_counter() - start > limit and seen < total:
-            stopped = True
-            break
-    bound = upper_bound(program) if stopped else (best_value if best_x is not None else None)
+        stopped = limit is not None and time.perf_counter() - start > limit and seen < total
     return conclude(
         program,
         options,
         "exhaustive",
         x=best_x,
-        bound=bound,
+        bound=upper_bound(program) if stopped else (best_value if best_x is not None else None),
         proven_infeasible=best_x is None and not stopped,
         limit="time" if stopped else None,
         wall_seconds=time.perf_counter() - start,
@@ -324,93 +286,79 @@ def _model(arrays: MilpArrays) -> Any:
     """The arrays for HiGHS."""
     import highspy
 
-    lp = highspy.HighsLp()
-    columns, rows = arrays.objective.size, arrays.row_lower.size
-    lp.num_col_, lp.num_row_ = columns, rows
+    lp, matrix = highspy.HighsLp(), arrays.matrix
+    lp.num_col_, lp.num_row_ = arrays.objective.size, arrays.row_lower.size
     lp.sense_ = highspy.ObjSense.kMaximize
     lp.col_cost_ = arrays.objective
     lp.col_lower_, lp.col_upper_ = arrays.col_lower, arrays.col_upper
     lp.row_lower_, lp.row_upper_ = arrays.row_lower, arrays.row_upper
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = arrays.matrix.indptr.astype(np.int32)
-    lp.a_matrix_.index_ = arrays.matrix.indices.astype(np.int32)
-    lp.a_matrix_.value_ = arrays.matrix.data.astype(np.float64)
+    lp.a_matrix_.start_, lp.a_matrix_.index_ = matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32)
+    lp.a_matrix_.value_ = matrix.data.astype(np.float64)
     kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
     lp.integrality_ = [kinds[int(flag)] for flag in arrays.integral]
     return lp
 
 
-@segments_by_rows
+def _highs_options(options: SolveOptions, given: Scaled) -> dict[str, Any]:
+    return {
+        "random_seed": options.seed,
+        "mip_abs_gap": given.absolute_gap / 2,
+        # By default every helper may be off by 1e-6, and thousands of them add up to a wrong objective.
+        "mip_feasibility_tolerance": 1e-9,
+        "dual_feasibility_tolerance": given.dual_tolerance,
+        "small_matrix_value": 1e-12,  # entries below it would be taken for zero
+    }
+
+
+def _without_items(program: SelectionProgram) -> _Claims:
+    return _INFEASIBLE if program.violations([]) else {"x": np.zeros(0, dtype=np.int8), "bound": 0.0}
+
+
+@_back_end
 def solve_highs(
     program: SelectionProgram, options: SolveOptions, form: Linearization = "mccormick"
-) -> SolveResult:
+) -> _Claims:
     """Solve a linearized program ("mccormick" or "glover") to the stated gap."""
     import highspy
 
     start = time.perf_counter()
-    name = "highs" if form == "mccormick" else f"highs-{form}"
     given = scaled(program)
     highs = highspy.Highs()
     version = str(highs.version())
+    about = {"solver": "highs" if form == "mccormick" else f"highs-{form}", "version": version, "nodes": 0}
     problem = refusal("highspy", version)
     if problem is not None:
         raise InputError(f"HiGHS cannot be used: {problem}")
-    highs.setOptionValue("output_flag", False)
-    # The defaults stop at a relative gap of 1e-4, which would be a wrong optimum called optimal.
-    highs.setOptionValue("mip_rel_gap", options.relative_gap)
-    highs.setOptionValue("mip_abs_gap", given.absolute_gap / 2)
-    # By default every helper may be off by 1e-6, and thousands of them add up to a wrong objective.
-    highs.setOptionValue("mip_feasibility_tolerance", 1e-9)
-    highs.setOptionValue("dual_feasibility_tolerance", given.dual_tolerance)
-    highs.setOptionValue("small_matrix_value", 1e-12)  # entries below it would be taken for zero
-    highs.setOptionValue("threads", options.threads)
-    highs.setOptionValue("random_seed", options.seed)
     if given.contradiction:
-        return conclude(
-            program, options, name, x=None, bound=None, proven_infeasible=True, version=version, nodes=0
-        )
+        return _INFEASIBLE | about
     arrays = linearize(given.program, form)
     if arrays.objective.size == 0:  # HiGHS calls a model without columns "empty" whatever its rows say
-        return _without_items(program, options, name, version)
+        return _without_items(program) | about
+    settings = _highs_options(options, given) | {"output_flag": False, "threads": options.threads}
+    # The default stops at a relative gap of 1e-4, which would be a wrong optimum called optimal.
+    settings["mip_rel_gap"] = options.relative_gap
     if options.time_limit_seconds is not None:
         spent = time.perf_counter() - start
-        highs.setOptionValue("time_limit", max(1e-3, options.time_limit_seconds - spent))
+        settings["time_limit"] = max(1e-3, options.time_limit_seconds - spent)
+    for key, value in settings.items():
+        highs.setOptionValue(key, value)
     # HiGHS keeps the workers of a thread's first run and refuses any other number of them later on.
     highspy.Highs.resetGlobalScheduler(True)
     passed = highs.passModel(_model(arrays))
     ran = highs.run() if passed != highspy.HighsStatus.kError else passed
-    status = highs.getModelStatus()
-    info = highs.getInfo()
-    kinds = highspy.HighsModelStatus
+    status, info, kinds = highs.getModelStatus(), highs.getInfo(), highspy.HighsModelStatus
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     x = arrays.recover(np.asarray(highs.getSolution().col_value)) if found else None
-    common: dict[str, Any] = {
-        "limit": "time" if status == kinds.kTimeLimit else None,
-        "wall_seconds": time.perf_counter() - start,
-        "nodes": max(0, int(info.mip_node_count)),
-        "version": version,
-    }
+    about["nodes"] = max(0, int(info.mip_node_count))
+    about["limit"] = "time" if status == kinds.kTimeLimit else None
     # With every column bounded, "unbounded or infeasible" means infeasible.
     infeasible = status in (kinds.kInfeasible, kinds.kUnboundedOrInfeasible)
     if ran == highspy.HighsStatus.kError or not (infeasible or status in (kinds.kOptimal, kinds.kTimeLimit)):
         message = f"HiGHS stopped with {highs.modelStatusToString(status)}"
-        return conclude(program, options, name, x=x, bound=None, broken=True, message=message, **common)
-    return given.concluded(
-        options,
-        name,
-        x=x,
-        bound=None if infeasible else float(info.mip_dual_bound),
-        proven_infeasible=infeasible,
-        **common,
-    )
-
-
-def _without_items(program: SelectionProgram, options: SolveOptions, name: str, version: str) -> SolveResult:
-    x = None if program.violations([]) else np.zeros(0, dtype=np.int8)
-    bound = None if x is None else 0.0
-    return conclude(
-        program, options, name, x=x, bound=bound, proven_infeasible=x is None, version=version, nodes=0
-    )
+        return {"x": x, "bound": None, "broken": True, "message": message, **about}
+    bound = None if infeasible else float(info.mip_dual_bound)
+    return given.claims(options, x, bound, proven_infeasible=infeasible, **about)
 
 
 # CP-SAT adds terms in 64-bit integers; leave it room.
@@ -425,9 +373,8 @@ def _decimal_scale(values: NDArray[np.float64], what: str) -> int:
         scaled = values * 10**places
         size = np.abs(scaled)
         # Relative below 1: nothing but zero may become zero.
-        if np.all(
-            np.abs(scaled - np.round(scaled)) <= np.maximum(1e-9 * np.minimum(1.0, size), 1e-15 * size)
-        ):
+        allowed = np.maximum(1e-9 * np.minimum(1.0, size), 1e-15 * size)
+        if np.all(np.abs(scaled - np.round(scaled)) <= allowed):
             if float(np.abs(scaled).sum()) > _LARGEST_ACTIVITY:
                 raise InputError(f"{what} are too large for the 64-bit integers of cpsat: use solver='highs'")
             return int(10**places)
@@ -441,7 +388,7 @@ def _add_row(model: Any, x: list[Any], row: LinearConstraint, what: str) -> None
     """lower <= coefficients . x <= upper, in whole numbers; a side that cannot bind is left out."""
     from ortools.sat.python import cp_model
 
-    row = without_giants(row)
+    row = _without_giants(row)
     scale = float(_decimal_scale(row.coefficients, what))
     whole = np.round(row.coefficients * scale)
     expression = cp_model.LinearExpr.weighted_sum(x, [int(v) for v in whole])
@@ -456,8 +403,8 @@ def _add_row(model: Any, x: list[Any], row: LinearConstraint, what: str) -> None
         model.add(expression >= math.ceil(min(lower, most + 1)))
 
 
-@segments_by_rows
-def solve_cpsat(program: SelectionProgram, options: SolveOptions) -> SolveResult:
+@_back_end
+def solve_cpsat(program: SelectionProgram, options: SolveOptions) -> _Claims:
     """Solve with `threads` workers; deterministic for a seed with one."""
     cp_model = require("ortools.sat.python.cp_model", "solvers", "solver='cpsat'")
     version = str(require("ortools", "solvers", "solver='cpsat'").__version__)
@@ -470,7 +417,7 @@ def solve_cpsat(program: SelectionProgram, options: SolveOptions) -> SolveResult
     _add_row(model, x, LinearConstraint(program.costs, upper=program.budget), "the costs")
     for row in program.rows:
         _add_row(model, x, row, f"the coefficients of row '{row.name}'")
-    linear, pairwise, offset = within_reach(program)
+    linear, pairwise, offset = _within_reach(program)
     terms, weights = list(x), [float(v) for v in linear]
     for i, j in zip(*np.nonzero(np.triu(pairwise, 1)), strict=True):
         weight = float(pairwise[i, j])
@@ -509,25 +456,11 @@ def solve_cpsat(program: SelectionProgram, options: SolveOptions) -> SolveResult
     limit = "time" if status in (cp_model.FEASIBLE, cp_model.UNKNOWN) else None
     if status == cp_model.OPTIMAL and rounding > absolute_tolerance(program.value_scale):
         limit = "precision"  # integers that are too coarse for the smaller values
-    common: dict[str, Any] = {
-        "limit": limit,
-        "wall_seconds": time.perf_counter() - start,
-        "nodes": int(solver.num_branches),
-        "version": version,
-    }
+    about = {"solver": "cpsat", "version": version, "limit": limit, "nodes": int(solver.num_branches)}
     if status == cp_model.MODEL_INVALID:
-        return conclude(
-            program, options, "cpsat", x=None, bound=None, broken=True, message=model.validate(), **common
-        )
-    return conclude(
-        program,
-        options,
-        "cpsat",
-        x=decision,
-        bound=bound,
-        proven_infeasible=status == cp_model.INFEASIBLE,
-        **common,
-    )
+        return {"x": None, "bound": None, "broken": True, "message": model.validate(), **about}
+    infeasible = status == cp_model.INFEASIBLE
+    return {"x": decision, "bound": bound, "proven_infeasible": infeasible, **about}
 
 
 # Names of the time, gap, thread and seed options of solvers behind Pyomo's classic interface.
@@ -541,13 +474,10 @@ _CLASSIC_OPTIONS: dict[str, tuple[str, str, str | None, str | None]] = {
 }
 
 
-def build_model(program: SelectionProgram) -> Any:
-    """Return the Fortet/McCormick model as a `pyomo.environ.ConcreteModel`, with named components.
-
-    ``x[i]`` binary, ``y[i, j]`` for every nonzero pair, ``value`` (objective), ``budget``, ``row[k]`` and
-    ``product[...]``. Segments are items behind the others, as in `precedence_program`.
+def _pyomo_model(program: SelectionProgram) -> Any:
+    """The Fortet/McCormick model with named components: ``x[i]`` binary, ``y[i, j]`` for every nonzero pair,
+    ``value`` (objective), ``budget``, ``row[k]`` and ``product[...]``.
     """
-    program = precedence_program(program)
     pyo = require("pyomo.environ", "solvers", "solver='pyomo'")
     assert program.fixed is not None
     n, p, c = program.n, program.linear, program.costs
@@ -587,59 +517,46 @@ def build_model(program: SelectionProgram) -> Any:
     return model
 
 
-@segments_by_rows
-def solve_pyomo(program: SelectionProgram, options: SolveOptions, backend: str = "highs") -> SolveResult:
+@_back_end
+def solve_pyomo(program: SelectionProgram, options: SolveOptions, backend: str = "highs") -> _Claims:
     """Solve through Pyomo with the named solver: `InputError` if it is unknown, missing or unusable,
     `SolverError` if it broke.
     """
-    name = "pyomo" if backend == "highs" else f"pyomo:{backend}"
     version = str(require("pyomo.version", "solvers", "solver='pyomo'").version)
     pyo = require("pyomo.environ", "solvers", "solver='pyomo'")
+    about = {"solver": "pyomo" if backend == "highs" else f"pyomo:{backend}", "version": version}
     start = time.perf_counter()
     if program.n == 0:
-        return _without_items(program, options, name, version)
+        return _without_items(program) | about | {"nodes": 0}
     given = scaled(program)
     if given.contradiction:
-        return conclude(program, options, name, x=None, bound=None, proven_infeasible=True, version=version)
+        return _INFEASIBLE | about
     try:
-        model = build_model(given.program)
+        model = _pyomo_model(given.program)
     except ValueError as error:  # Pyomo refuses trivially infeasible constraints while building
         if "infeasible" not in str(error).lower():
             raise
-        return conclude(program, options, name, x=None, bound=None, proven_infeasible=True, version=version)
-    limit_seconds = options.time_limit_seconds
-    if limit_seconds is not None:
-        left = max(1e-3, limit_seconds - (time.perf_counter() - start))
-        options = replace(options, time_limit_seconds=left)
+        return _INFEASIBLE | about
+    options = options.after(time.perf_counter() - start)
     if backend == "highs":
-        claims = _claims_of_highs(model, options, given)
+        x, bound, infeasible, limit, message = _claims_of_highs(model, options, given)
     else:
-        claims = _claims_of_classic(pyo, model, options, backend)
-    x, bound, infeasible, limit, message = claims
+        x, bound, infeasible, limit, message = _claims_of_classic(pyo, model, options, backend)
     if bound is None and not infeasible:  # not every interface passes the solver's own bound on
         bound = (upper_bound(program) - given.offset) / given.factor
-    return given.concluded(
-        options,
-        name,
-        x=x,
-        bound=bound,
-        proven_infeasible=infeasible,
-        broken=limit is None,
-        limit=limit,
-        message=message,
-        wall_seconds=time.perf_counter() - start,
-        version=version,
-    )
+    claimed = {"proven_infeasible": infeasible, "broken": limit is None, "limit": limit, "message": message}
+    return given.claims(options, x, bound, **claimed, **about)
 
 
-_Claims = tuple[Any, float | None, bool, str | None, str]
+# x, bound, whether that nothing is feasible is proven, limit, message
+_Found = tuple[Any, float | None, bool, str | None, str]
 
 
 def _values(model: Any, pyo: Any) -> Any:
     return np.array([pyo.value(model.x[i], exception=False) or 0.0 for i in range(len(model.x))])
 
 
-def _claims_of_highs(model: Any, options: SolveOptions, given: Scaled) -> _Claims:
+def _claims_of_highs(model: Any, options: SolveOptions, given: Scaled) -> _Found:
     # The classic appsi_highs interface silently drops the time limit; this one keeps it.
     import highspy
     import pyomo.environ as pyo
@@ -651,20 +568,13 @@ def _claims_of_highs(model: Any, options: SolveOptions, given: Scaled) -> _Claim
     problem = refusal("highspy", str(highspy.Highs().version()))
     if problem is not None:
         raise InputError(f"solver 'pyomo' cannot use HiGHS: {problem}")
-    # HiGHS keeps the workers of a thread's first run and refuses any other number of them later on.
-    highspy.Highs.resetGlobalScheduler(True)
+    highspy.Highs.resetGlobalScheduler(True)  # as above
     outcome = solver.solve(
         model,
         time_limit=options.time_limit_seconds,
         rel_gap=options.relative_gap,
         threads=options.threads,
-        solver_options={
-            "random_seed": options.seed,
-            "mip_abs_gap": given.absolute_gap / 2,
-            "mip_feasibility_tolerance": 1e-9,  # see `mio_rag.solvers.backends`
-            "dual_feasibility_tolerance": given.dual_tolerance,
-            "small_matrix_value": 1e-12,
-        },
+        solver_options=_highs_options(options, given),
         raise_exception_on_nonoptimal_result=False,
         load_solutions=False,
     )
@@ -684,7 +594,7 @@ def _claims_of_highs(model: Any, options: SolveOptions, given: Scaled) -> _Claim
     )
 
 
-def _claims_of_classic(pyo: Any, model: Any, options: SolveOptions, backend: str) -> _Claims:
+def _claims_of_classic(pyo: Any, model: Any, options: SolveOptions, backend: str) -> _Found:
     if backend.split("_")[0] not in _CLASSIC_OPTIONS:
         raise InputError(
             f"how to pass limits to Pyomo's solver '{backend}' is not known here: choose one of "

@@ -2,7 +2,7 @@
 
 General solvers linearize the products x_i x_j. For pairwise penalties this relaxation is very weak: at
 x = 1/2 every penalty vanishes. Here the relaxation stays quadratic and concave, and is cheap to bound from
-any point (`kernel`). Its tightness depends on a matrix (`reformulation`). The steps are
+any point (`bounds`). Its tightness depends on a matrix (`relaxation`). The steps are
 
 1. presolve: substitute fixed items, remove items that do not fit or cannot gain and rows that cannot bind;
    without interactions, a knapsack search finishes here;
@@ -12,10 +12,6 @@ any point (`kernel`). Its tightness depends on a matrix (`reformulation`). The s
 4. depth-first search, include branch first, with propagation of the rows and fixing at every node;
 5. if the rest of the tree, extrapolated from the finished share, is likely to take longer than computing a
    better matrix: compute it, drop items that it excludes, and search again from the better root.
-
-Where items share segments (`sharing`), every step works on costs and values with shares of them, which make a
-program without segments that bounds this one; greedy starts, local search and the search itself pay for what
-an item needs and no chosen item has paid for.
 
 The search can stop after any node: the bound is then the largest over the open nodes and everything that
 was pruned.
@@ -31,13 +27,14 @@ import math
 import time
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations.numbers import FEASIBILITY_TOLERANCE, row_size
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
-from mio_rag.solvers import kernel
+from mio_rag.solvers import bounds, incumbents, kernel
 from mio_rag.solvers.capabilities import one_blas_thread
 from mio_rag.solvers.compiled import VERSION
 from mio_rag.solvers.compiled import warm as warm_up
@@ -110,13 +107,7 @@ class Search:
     """The depth-first search as arrays that `kernel.search` works on, a slice of nodes at a time."""
 
     def __init__(
-        self,
-        program: SelectionProgram,
-        root: Root,
-        best: Incumbent,
-        tolerance: float,
-        relative_gap: float,
-        ceiling: float = math.inf,
+        self, program: SelectionProgram, root: Root, best: Incumbent, tolerance: float, gap: float
     ) -> None:
         problem = root.problem
         m, rows = problem.m, problem.w.size
@@ -125,7 +116,7 @@ class Search:
         #: Whether a selection met the rows only by the rounding of their sums; `bound` covers its value.
         self.doubtful = False
         # The root's bound is over the items that it left; what it dropped may be worth more.
-        self._ceiling = min(ceiling, max(root.bound, root.dropped))
+        self.ceiling = max(root.bound, root.dropped)
         data, shared = problem.data, problem.sharing
         shift = problem.W.T @ root.lam if rows else np.zeros(m)
         zeros, whole = np.zeros, np.int64
@@ -134,36 +125,26 @@ class Search:
             P=zeros((depth, m)),
             X=zeros((depth, m)),
             GX=zeros((depth, m)),
-            size=zeros(depth, whole),
-            room=zeros(depth),
-            base=zeros(depth),
-            lag=zeros(depth),
             activity=zeros((depth, max(rows, 1))),
             chosen=zeros((depth, m), whole),
-            length=zeros(depth, whole),
-            bound=np.full(depth, np.inf),
-            delta=zeros(depth),
-            measured=np.full(depth, 2 * m, whole),
-            weight=np.ones(depth),
+            sizes=zeros((depth, 2), whole),
+            at=zeros((depth, 7)),
             paid=zeros((depth, 0 if shared is None else shared.cost.size), np.bool_),
             share=zeros((depth, 0 if shared is None else shared.users[0].size)),
         )
         tree.ids[0], tree.P[0] = np.arange(m), data.p - shift
         tree.X[0], tree.GX[0] = root.x, root.G @ root.x
-        tree.size[0], tree.room[0] = m, data.room
-        tree.lag[0], tree.bound[0] = root.lam @ problem.w, root.bound
+        tree.sizes[0] = m, 0
+        # as `kernel.ROOM` and so on say
+        tree.at[0] = data.room, 0.0, root.lam @ problem.w, root.bound, 0.0, 2 * m, 1.0
         if shared is not None:
             tree.share[0] = shared.share[shared.users]
         self._best = np.zeros(m, dtype=np.int8)
-        self.numbers = np.zeros(10)
-        self.numbers[kernel.INCUMBENT] = best.value
-        self.numbers[kernel.TOLERANCE] = tolerance
-        self.numbers[kernel.PRUNED] = root.dropped
-        self.numbers[kernel.STEPS] = _STEPS
-        self.numbers[kernel.RELATIVE_GAP] = relative_gap
-        self.numbers[kernel.OFFSET] = problem.base / problem.scale
-        given = (data.A, root.G, data.c, data.W, data.w, problem.harmless, shift)
-        self._arrays = (*given, problem.needs, tree, self._best, self.numbers)
+        # as `kernel.INCUMBENT` and so on say
+        offset = problem.base / problem.scale
+        self.numbers = np.array([best.value, tolerance, 0, 0, root.dropped, _STEPS, gap, offset, 0, 0])
+        given = kernel.Given(data.A, root.G, data.c, data.W, data.w, problem.harmless, shift)
+        self._arrays = given, problem.needs, tree, self._best, self.numbers
 
     @property
     def nodes(self) -> int:
@@ -176,8 +157,8 @@ class Search:
         depth = int(self.numbers[kernel.DEPTH])
         reach = float(max(self.numbers[kernel.PRUNED], self.numbers[kernel.INCUMBENT]))
         if depth >= 0:
-            reach = max(reach, float(self.tree.bound[: depth + 1].max()))
-        return max(min(reach, self._ceiling), float(self.numbers[kernel.INCUMBENT]))
+            reach = max(reach, float(self.tree.at[: depth + 1, kernel.BOUND].max()))
+        return max(min(reach, self.ceiling), float(self.numbers[kernel.INCUMBENT]))
 
     def run(self, deadline: float, allowed: float, work: float = math.inf) -> str | None:
         """Search until it is over (None) or a limit ("time", "nodes", "work"); improves the incumbent."""
@@ -221,9 +202,9 @@ def solve(
     """Solve to proven optimality, or to a certified gap at a limit.
 
     Deterministic, unless a time limit cuts it short: neither seed nor thread count changes the search, and
-    one BLAS thread is used. The first solve on a machine compiles for about 10 s, which neither the time
-    limit nor the reported seconds include. Where coefficients differ by more than about 12 orders of
-    magnitude, the search may end without a proof to 10^-6: the bound holds, and the message says so.
+    one BLAS thread is used. Neither the time limit nor the reported seconds include compilation. Where
+    coefficients differ by more than about 12 orders of magnitude, the search may end without a proof to
+    10^-6: the bound holds, and the message says so.
 
     max_nodes: stop after so many nodes, with ``limit="nodes"``.
     warm: what a program of the same pool left behind; updated. See `solve_path`.
@@ -248,33 +229,29 @@ def warmup() -> float:
 def _ready(shared: bool) -> None:
     """Load or compile the kernel, and look for BLAS libraries: neither is solving."""
     with one_blas_thread():
-        warm_up(kernel, "the exact kernel" + (" for shared text" if shared else ""), "8 to 12", shared)
+        name = "the exact kernel" + (" for shared text" if shared else "")
+        warm_up((incumbents, bounds, kernel), name, "8 to 12", shared)
 
 
 def _solve(
     program: SelectionProgram, options: SolveOptions, max_nodes: int | None, warm: WarmStart, start: float
 ) -> SolveResult:
-    closing = _CLOSING_SECONDS_PER_SQUARE * program.n**2
-    deadline = math.inf
-    if options.time_limit_seconds is not None:
-        deadline = start + options.time_limit_seconds - min(closing, 0.4 * options.time_limit_seconds)
+    closing, deadline, seconds = (
+        _CLOSING_SECONDS_PER_SQUARE * program.n**2,
+        math.inf,
+        options.time_limit_seconds,
+    )
+    if seconds is not None:
+        deadline = start + seconds - min(closing, 0.4 * seconds)
 
     def finish(
         best: Incumbent, bound: float, limit: str | None, nodes: int, infeasible: bool = False
     ) -> SolveResult:
         known = problem.base + max(bound, best.value) * problem.scale if problem is not None else math.inf
-        result = conclude(
-            program,
-            options,
-            "branch_and_bound",
-            x=best.x,
-            bound=known,
-            proven_infeasible=infeasible,
-            limit=limit,
-            wall_seconds=time.perf_counter() - start,
-            nodes=nodes,
-            version=VERSION,
-        )
+        about: dict[str, Any] = {"limit": limit, "nodes": nodes, "version": VERSION}
+        about |= {"x": best.x, "bound": known, "proven_infeasible": infeasible}
+        about["wall_seconds"] = time.perf_counter() - start
+        result = conclude(program, options, "branch_and_bound", **about)
         unresolved = result.status in (Status.FEASIBLE, Status.NO_SOLUTION) and limit is None
         return replace(result, message=_UNRESOLVED) if unresolved else result
 
@@ -335,7 +312,9 @@ def _solve(
             root, spent = better, spent + search.nodes
             if time.perf_counter() + 2 * start_took < deadline:  # it takes about as long, or twice
                 _round(program, root.problem, root.x, best, _PERTURBATIONS * effort, effort)
-            search = Search(program, root, best, tolerance, asked.relative_gap, ceiling=search.bound)
+            ceiling = search.bound
+            search = Search(program, root, best, tolerance, asked.relative_gap)
+            search.ceiling = min(ceiling, search.ceiling)
             look = _QUICK_WORK
     warm.x = best.x
     if root.made_for is not None and root.made is not None:
@@ -345,7 +324,7 @@ def _solve(
 
 
 def _start(
-    program: SelectionProgram, problem: Problem, point: NDArray[np.float64], deadline: float, rounds: int
+    program: SelectionProgram, problem: Problem, point: FloatArray, deadline: float, rounds: int
 ) -> Incumbent:
     """A good selection, if one is found quickly."""
     best = Incumbent(-math.inf, None)
@@ -367,18 +346,13 @@ def _without_interactions(program: SelectionProgram, options: SolveOptions, seco
     from mio_rag.solvers.backends import solve_highs
 
     def loosened(row: LinearConstraint) -> LinearConstraint:
-        by = [
-            2 * FEASIBILITY_TOLERANCE * min(1.0, row_size(row.coefficients, b))
-            for b in (row.lower, row.upper)
-        ]
-        return replace(row, lower=row.least - by[0], upper=row.most + by[1])
+        sizes = (min(1.0, row_size(row.coefficients, b)) for b in (row.lower, row.upper))
+        lower, upper = (2 * FEASIBILITY_TOLERANCE * size for size in sizes)
+        return replace(row, lower=row.least - lower, upper=row.most + upper)
 
-    linear = replace(
-        program,
-        pairwise=np.zeros_like(program.pairwise),
-        budget=loosened(LinearConstraint(program.all_costs, upper=program.budget)).upper,
-        rows=tuple(loosened(row) for row in program.rows),
-    )
+    budget = loosened(LinearConstraint(program.all_costs, upper=program.budget)).upper
+    rows, pairs = tuple(map(loosened, program.rows)), np.zeros_like(program.pairwise)
+    linear = replace(program, pairwise=pairs, budget=budget, rows=rows)
     return solve_highs(linear, replace(options, time_limit_seconds=seconds, relative_gap=0.1, threads=1))
 
 
@@ -389,12 +363,7 @@ def _of_plain_size(program: SelectionProgram) -> bool:
 
 
 def _round(
-    program: SelectionProgram,
-    problem: Problem,
-    point: NDArray[np.float64],
-    best: Incumbent,
-    rounds: int,
-    seed: int = 0,
+    program: SelectionProgram, problem: Problem, x: FloatArray, best: Incumbent, rounds: int, seed: int = 0
 ) -> None:
     """Improve the incumbent by local search: from greedy starts or from itself, and from a relaxed point."""
     known = np.zeros(0, dtype=np.int8)
@@ -403,9 +372,10 @@ def _round(
         if np.count_nonzero(known) + np.count_nonzero(fixed_in(program)) < np.count_nonzero(best.x):
             known = known[:0]  # some of its items were removed
     rounds = min(rounds, problem.m)
-    found, _, x = kernel.incumbent(problem.data, problem.needs, point, _FORCED_STARTS, rounds, known, seed)
+    given = problem.data, problem.needs, x, _FORCED_STARTS
+    found, _, better = incumbents.incumbent(*given, rounds, known, seed)
     if found:
-        _offer(program, problem, x, best)
+        _offer(program, problem, better, best)
 
 
 def _offer(program: SelectionProgram, problem: Problem, x: NDArray[np.int8], best: Incumbent) -> None:
@@ -426,10 +396,10 @@ def _linear_optimum(problem: Problem) -> NDArray[np.int8] | None:
     if problem.sharing is not None or problem.w.size or np.any(problem.A):
         return None
     x: NDArray[np.int8]
-    done, x = kernel.knapsack_search(problem.p, problem.c, problem.room, _KNAPSACK_NODES)
+    done, x = incumbents.knapsack_search(problem.p, problem.c, problem.room, _KNAPSACK_NODES)
     if done and problem.feasible(x):  # running sums of costs that are not whole may drift past the room
         return x
     if not np.all(problem.c == np.floor(problem.c)) or problem.m * problem.room > _LARGEST_TABLE:
         return None
-    x = kernel.knapsack_table(problem.p, problem.c.astype(np.int64), int(problem.room))
+    x = incumbents.knapsack_table(problem.p, problem.c.astype(np.int64), int(problem.room))
     return x

@@ -1,7 +1,6 @@
 """What back ends need of other packages: which versions, and one BLAS thread.
 
-A version outside of its range is refused before anything is built. An installer keeps to the same ranges, but
-another package, or a later upgrade, may put anything in its place.
+A version outside of its range is refused before anything is built: a later upgrade may install any.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,8 +16,8 @@ from mio_rag.errors import InputError, MissingExtraError
 
 
 class Package(NamedTuple):
-    """A package of back ends: its name, `versions` that may be used ("" for any), the `extra` of mio-rag
-    that brings it ("": mio-rag itself), and `why` others may not be used.
+    """A package: `versions` that may be used ("": any), the `extra` of mio-rag that installs it ("": none),
+    and `why` others may not be used.
     """
 
     module: str
@@ -27,20 +26,13 @@ class Package(NamedTuple):
     why: str = ""
 
 
+_HIGHS = "1.14.0 is wrong, later ones cannot be loaded with OR-Tools 9.15, older ones were never tried"
 #: By module; `pyproject.toml` has the same ranges.
 PACKAGES = {
-    package.module: package
-    for package in (
-        Package(
-            "highspy",
-            ">=1.12,<1.14",
-            why="1.14.0 returns wrong optima, later ones cannot be loaded together with OR-Tools 9.15, and "
-            "older ones were never tried",
-        ),
-        Package("ortools", ">=9.15", "solvers", "older ones were never tried"),
-        Package("pyomo", ">=6.9", "solvers", "older ones have another interface to HiGHS"),
-        Package("numba"),
-    )
+    "highspy": Package("highspy", ">=1.12,<1.14", "", _HIGHS),
+    "ortools": Package("ortools", ">=9.15", "solvers", "older ones were never tried"),
+    "pyomo": Package("pyomo", ">=6.9", "solvers", "older ones have another interface to HiGHS"),
+    "numba": Package("numba"),
 }
 
 
@@ -51,7 +43,7 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 @cache  # looking in every folder of the path takes a millisecond, and finds the same
 def _installed(module: str) -> str | None:
-    import importlib.metadata  # here, as below: a selection needs none of these, and starts sooner
+    import importlib.metadata  # here, as below: a selection needs neither, and starts sooner
 
     try:
         return importlib.metadata.version(module)
@@ -59,26 +51,18 @@ def _installed(module: str) -> str | None:
         return None
 
 
-def _is_within(version: str, versions: str) -> bool:
+def refusal(module: str, version: str | None = None) -> str | None:
+    """Why a version of a package (by default the installed one) cannot be used; None where it can."""
+    package = PACKAGES[module]
+    found = _installed(module) if version is None else version
+    if found is None or not package.versions:
+        return None
     from packaging.specifiers import SpecifierSet
     from packaging.version import InvalidVersion, Version
 
-    try:
-        return SpecifierSet(versions).contains(Version(version), prereleases=True)
-    except InvalidVersion:  # of a build of one's own
-        return False
-
-
-def refusal(module: str, version: str | None = None) -> str | None:
-    """Why a version of a package (by default the installed one) cannot be used, and what to install; None
-    where it can.
-    """
-    package = PACKAGES[module]
-    if not package.versions:
-        return None
-    found = _installed(module) if version is None else version
-    if found is None or _is_within(found, package.versions):
-        return None
+    with suppress(InvalidVersion):  # of a build of your own
+        if SpecifierSet(package.versions).contains(Version(found), prereleases=True):
+            return None
     return (
         f"{module} {found} is installed, and {package.versions} is needed ({package.why}): "
         f'pip install "{module}{package.versions}"'

@@ -1,10 +1,8 @@
 """Compiled functions: taken from the extension that `build` makes, or compiled by numba on first use.
 
 The extension is used if it was made from the kernels' sources as they are (MIO_RAG_KERNEL=numba: never).
-Arithmetic is strict (no sums in
-another order, no fused operations), so both ways, on any processor, give the same results bit for bit.
-
-Types come from the annotations: the names below, `int`, `float`, `bool`, and named tuples of them.
+Arithmetic is strict (no sums in another order, no fused operations), so both ways, on any processor, give the
+same results bit for bit. Types come from annotations: names below, `int`, `float`, `bool`, tuples of them.
 """
 
 from __future__ import annotations
@@ -15,18 +13,13 @@ import os
 import platform
 import sys
 import threading
-import time
-import warnings
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
-
-from mio_rag.errors import Notice
 
 Floats = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -48,7 +41,7 @@ ARRAYS = {
     "Bools": ("bool_", 1),
     "BoolMatrix": ("bool_", 2),
 }
-KERNELS = ("kernel", "mdp_kernel")
+KERNELS = ("kernel", "bounds", "incumbents", "mdp_kernel")
 
 FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
@@ -74,6 +67,7 @@ Shared = Needs  # of a function that is compiled for programs with segments alon
 SEGMENTS = ("Ints", "Ints", "Floats", "Floats")
 
 
+@cache
 def digest() -> int:
     """A number that identifies the sources of all that is compiled."""
     content = hashlib.sha256()
@@ -125,7 +119,7 @@ def _checked(function: Callable[..., object], name: str) -> Callable[..., object
     """The extension's function, which itself does not check what arrays it gets."""
     plain: Any = getattr(_ahead, name, None)
     shared: Any = getattr(_ahead, f"{name}_shared", None)
-    kinds = [kind for kind in function.__annotations__.items() if kind[0] != "return"]
+    kinds = [item for item in function.__annotations__.items() if item[0] != "return"]
     at = next((k for k, (_, kind) in enumerate(kinds) if kind in ("Needs", "Shared")), None)
     arrays = [(k, label, *ARRAYS[kind]) for k, (label, kind) in enumerate(kinds) if kind in ARRAYS]
     types = [(k, label, np.dtype(kind), dimensions) for k, label, kind, dimensions in arrays]
@@ -145,9 +139,7 @@ def _checked(function: Callable[..., object], name: str) -> Callable[..., object
 
 
 def _by_numba(function: Callable[..., object], inner: bool, **more: Any) -> Any:
-    """Compile on first use; entry points are cached on disk: next to the source, in the user's cache folder,
-    or in NUMBA_CACHE_DIR. Where numba can write nowhere, every process compiles.
-    """
+    """Compile on first use; entry points are cached on disk where numba finds a place for them."""
     import numba
 
     flags = {**FLAGS, "no_cpython_wrapper": inner, **more}
@@ -155,29 +147,11 @@ def _by_numba(function: Callable[..., object], inner: bool, **more: Any) -> Any:
         dispatcher = numba.njit(cache=not inner, **flags)(function)
     except RuntimeError:  # numba found no place for its cache
         dispatcher = numba.njit(**flags)(function)
-    cache = getattr(dispatcher, "_cache", None)
-    if cache is not None and hasattr(cache, "_load_overload"):
-        cache.load_overload = partial(_load, cache)
+    # A change of any of the kernels' files makes machine code on disk stale, not only one of its own file.
+    file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if file is not None:
+        file._source_stamp = (file._source_stamp, digest())
     return dispatcher
-
-
-def _load(cache: Any, signature: Any, context: Any) -> Any:
-    """Load machine code from disk; None where there is none, or the file is damaged.
-
-    numba's own version first loads its implementations of NumPy, which finished machine code does not call
-    (0.4 s), and fails once a crash has cut a file short.
-    """
-    from numba.core.runtime import rtsys
-
-    rtsys.initialize(context)  # memory for arrays
-    try:
-        return cache._load_overload(signature, context)
-    except Exception as error:  # a file that was cut short fails in any way there is
-        found = f"cached machine code in {cache.cache_path} is damaged ({type(error).__name__})"
-        warnings.warn(f"mio-rag: {found}: compiling again", Notice, stacklevel=3)
-        with suppress(OSError):  # in a read-only folder, the warning comes again
-            cache.flush()
-        return None
 
 
 def types_of(function: Callable[..., object], shared: bool) -> tuple[Any, ...] | None:
@@ -215,26 +189,21 @@ def entries(module: Any) -> dict[str, Any]:
     }
 
 
-def warm(module: Any, what: str, seconds: str, shared: bool = False) -> None:
-    """Load or compile what a module exports, with or without segments; print a message where that takes more
-    than a moment of CPU time (`seconds` is the usual time).
+def warm(modules: Iterable[Any], what: str, seconds: str, shared: bool = False) -> None:
+    """Load or compile what modules export, with or without segments; print a message where that takes more
+    than a moment (`seconds` is the usual time).
     """
     if IS_AHEAD:
         return
     text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag lab warmup` does it in advance)\n"
-    done, start = threading.Event(), time.process_time()
-
-    def watch() -> None:
-        while not done.wait(0.25):
-            if time.process_time() - start > 1.5:
-                sys.stderr.write(text)
-                return
-
-    threading.Thread(target=watch, daemon=True).start()
+    notice = threading.Timer(1.5, sys.stderr.write, [text])
+    notice.daemon = True
+    notice.start()
     try:
-        for dispatcher in entries(module).values():
-            types = types_of(dispatcher.py_func, shared)
-            if types is not None:
-                dispatcher.compile(types)
+        for module in modules:
+            for dispatcher in entries(module).values():
+                types = types_of(dispatcher.py_func, shared)
+                if types is not None:
+                    dispatcher.compile(types)
     finally:
-        done.set()
+        notice.cancel()

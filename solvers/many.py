@@ -1,8 +1,7 @@
 """Solve many programs: in order, in threads or processes; a program that fails does not stop the others.
 
-A dead worker breaks a whole pool of `concurrent.futures`. Every program that it had not finished is then
-solved again in a process of its own; one that crashes again is reported, and a new pool continues with the
-rest.
+A dead worker breaks a whole pool of processes. What it had not finished is then solved again, each program in
+a process of its own; one that crashes again is reported, and a new pool continues with the rest.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 
 Executor = Literal["threads", "processes"]
 _Task = tuple[int, SelectionProgram]
-#: The options for a program, by its number.
-_OptionsOf = Callable[[int], SolveOptions | None]
+_OptionsOf = Callable[[int], SolveOptions | None]  # for a program, by its number
 _AHEAD = 2  # programs queued for each worker: enough that none waits
 
 
@@ -57,8 +55,7 @@ def solve_many(
         while they search. Processes take a second each to start; a solver that takes its process down costs
         one program. They are spawned: a script that uses them needs the usual ``if __name__ == "__main__":``.
     progress: called with 1 as each program is finished.
-    Raises `InputError` for an unknown solver or executor, or fewer than one worker.
-    Raises `SolverError` if worker processes cannot be started at all.
+    Raises `InputError` for bad settings, `SolverError` if worker processes cannot be started at all.
     """
     found: dict[int, SolveResult] = {}
     tasks = enumerate(programs)
@@ -164,11 +161,8 @@ def _alone(program: SelectionProgram, solver: str, options: SolveOptions | None)
         try:
             return pool.submit(solve_reported, program, solver, options).result()
         except BrokenProcessPool:
-            return SolveResult(
-                Status.ERROR,
-                solver,
-                message="the process that solved this program died (out of memory, or a crash of the solver)",
-            )
+            died = "the process that solved this program died (out of memory, or a crash of the solver)"
+            return SolveResult(Status.ERROR, solver, message=died)
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:

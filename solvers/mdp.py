@@ -110,7 +110,7 @@ def warmup() -> float:
 @cache
 def _ready() -> None:
     """Load or compile the kernels: that is not solving."""
-    warm(import_module("mio_rag.solvers.mdp_kernel"), "the kernels of decision processes", "2 to 4")
+    warm((import_module("mio_rag.solvers.mdp_kernel"),), "the kernels of decision processes", "2 to 4")
 
 
 def _resolve(mdp: FiniteMDP, method: MDPMethod) -> str:

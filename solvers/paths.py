@@ -7,8 +7,7 @@ selection, and takes for w the weights that make the largest value of all select
 program). Mixtures can be safer than any one selection; that gap remains, and is reported.
 
 **Conflicts** are found by the deletion filter: budget, rows and fixed items are dropped one after another
-while what remains is still infeasible. The budget is dropped first; if it stays, the smallest sufficient
-budget is the cost of the cheapest selection that satisfies everything else.
+while what remains is still infeasible.
 
 Sources: Kelley (1960) and Bertsimas, Dunning and Lubin, Reformulation versus cutting-planes for robust
 optimization (2016), for the cuts; Chinneck and Dravnieks (1991) for the deletion filter.
@@ -74,8 +73,7 @@ def solve_path(
 
 def path_solver(solver: str, options: SolveOptions) -> Callable[..., SolveResult]:
     """Return `solve` with a memory: the kernel starts each program of a pool from what the one before left.
-
-    The function takes a program, and the seconds of the time limit that are spent (0).
+    It takes a program, and the seconds of the time limit that are spent (0).
     """
     check_name(solver)
     warm: WarmStart | None = None
@@ -184,12 +182,11 @@ def joint_steps(
 
 def _mixed(scenarios: list[SelectionProgram], weights: FloatArray) -> SelectionProgram:
     """The convex combination of scenarios."""
-    used = [k for k in range(len(scenarios)) if k < weights.size and weights[k] > 1e-9]
-    share = weights[used] / weights[used].sum()
+    used = np.flatnonzero(weights > 1e-9)
+    parts = [(w, scenarios[k]) for w, k in zip(weights[used] / weights[used].sum(), used, strict=True)]
+    linear = np.sum([w * one.linear for w, one in parts], axis=0)
     return replace(
-        scenarios[0],
-        linear=np.sum([w * scenarios[k].linear for w, k in zip(share, used, strict=True)], axis=0),
-        pairwise=np.sum([w * scenarios[k].pairwise for w, k in zip(share, used, strict=True)], axis=0),
+        scenarios[0], linear=linear, pairwise=np.sum([w * one.pairwise for w, one in parts], axis=0)
     )
 
 
@@ -241,16 +238,12 @@ def find_conflict(
     """
     names = [f"item {i}" for i in range(program.n)] if names is None else names
     assert program.fixed is not None
-    most = float(program.all_costs.sum()) + 1.0
-    shared = program.segments
-    free = SelectionProgram(
-        np.zeros(program.n),
-        np.zeros((program.n, program.n)),
-        program.costs,
-        program.budget,
-        segments=None if shared is None else replace(shared, prices=np.zeros(shared.m)),
-    )
-    # In the order in which they are given up.
+    most = max(float(program.all_costs.sum()) + 1.0, program.budget)
+    shared, nothing = program.segments, np.zeros(program.n)
+    unpriced = None if shared is None else replace(shared, prices=np.zeros(shared.m))
+    pairs = np.zeros((program.n, program.n))
+    free = SelectionProgram(nothing, pairs, program.costs, program.budget, segments=unpriced)
+    # In the order in which they are given up; if the budget stays, a larger one is looked for.
     parts: list[tuple[str, int]] = [("budget", 0)]
     parts += [("out", int(i)) for i in np.flatnonzero(program.fixed == 0)]
     parts += [("row", k) for k in range(len(program.rows))]
@@ -261,12 +254,8 @@ def find_conflict(
         for kind, k in kept:
             if kind in ("in", "out"):
                 fixed[k] = kind == "in"
-        return replace(
-            free,
-            rows=tuple(program.rows[k] for kind, k in kept if kind == "row"),
-            budget=program.budget if ("budget", 0) in kept else max(most, program.budget),
-            fixed=fixed,
-        )
+        rows = tuple(program.rows[k] for kind, k in kept if kind == "row")
+        return replace(free, rows=rows, budget=program.budget if ("budget", 0) in kept else most, fixed=fixed)
 
     options = SolveOptions(time_limit_seconds=_SECONDS)
     if solve(limited(parts), solver, options).status is not Status.INFEASIBLE:
@@ -286,11 +275,10 @@ def find_conflict(
         if cheapest.is_optimal and cheapest.objective is not None:
             smallest = 0.0 - cheapest.objective  # never -0
     words = {
+        "budget": lambda k: f"at most {plural(program.budget, 'token')}",
         "row": lambda k: program.rows[k].name,
         "in": lambda k: f"'{names[k]}' in",
         "out": lambda k: f"'{names[k]}' out",
-        "budget": lambda k: f"at most {plural(program.budget, 'token')}",
     }
-    order = ("budget", "row", "in", "out")
-    kept.sort(key=lambda part: (order.index(part[0]), part[1]))
+    kept.sort(key=lambda part: (list(words).index(part[0]), part[1]))
     return Conflict(tuple(words[kind](k) for kind, k in kept), minimal, smallest)

@@ -23,9 +23,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import SelectionProgram
+from mio_rag.formulations.program import Segments, SelectionProgram
 from mio_rag.solvers.compiled import Needs
-from mio_rag.solvers.kernel import Data
+from mio_rag.solvers.incumbents import Data
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -49,18 +49,10 @@ class Sharing:
     share: FloatArray
 
     @classmethod
-    def of(
-        cls,
-        p: FloatArray,
-        c: FloatArray,
-        needs: BoolArray,
-        cost: FloatArray,
-        price: FloatArray,
-        unpaid: BoolArray,
-    ) -> Sharing:
+    def of(cls, p: FloatArray, c: FloatArray, shared: Segments, paid: BoolArray) -> Sharing:
         """The segments that are shared; what one item alone needs becomes its own. Equal shares."""
-        matters = unpaid & ((cost > 0) | (price > 0))
-        needs, cost, price = needs[:, matters], cost[matters], price[matters]
+        matters = ~paid & ((shared.costs > 0) | (shared.prices > 0))
+        needs, cost, price = shared.needs[:, matters], shared.costs[matters], shared.prices[matters]
         single = needs & (needs.sum(axis=0) == 1)
         p, c = p - single @ price, c + single @ cost
         several = np.flatnonzero(needs.sum(axis=0) > 1)
@@ -69,8 +61,10 @@ class Sharing:
             group.setdefault(needs[:, s].tobytes(), []).append(int(s))
         first = [members[0] for members in group.values()]
         needs = np.ascontiguousarray(needs[:, first])
-        cost = np.array([cost[members].sum() for members in group.values()], dtype=np.float64)
-        price = np.array([price[members].sum() for members in group.values()], dtype=np.float64)
+        cost, price = (
+            np.array([values[members].sum() for members in group.values()], dtype=np.float64)
+            for values in (cost, price)
+        )
         return cls(p, c, needs, cost, price, _normalized(needs.astype(np.float64), needs))
 
     def scaled(self, values: float, costs: float) -> Sharing:
@@ -85,15 +79,7 @@ class Sharing:
         used = needs.any(axis=0)
         needs = np.ascontiguousarray(needs[:, used])
         share = _normalized(self.share[np.ix_(k, np.flatnonzero(used))], needs)
-        return replace(
-            self,
-            p=self.p[k],
-            c=self.c[k],
-            needs=needs,
-            cost=self.cost[used],
-            price=self.price[used],
-            share=share,
-        )
+        return Sharing(self.p[k], self.c[k], needs, self.cost[used], self.price[used], share)
 
     def with_shares(self, share: FloatArray) -> Sharing:
         """With other shares, one for each entry of `users`."""
@@ -106,11 +92,6 @@ class Sharing:
         """Items and segments of every need, by item."""
         i, s = np.nonzero(self.needs)
         return i, np.ascontiguousarray(s)
-
-    def for_kernel(self) -> Needs:
-        """Return the needs as the compiled code takes them."""
-        start = np.concatenate(([0], np.cumsum(self.needs.sum(axis=1)))).astype(np.int64)
-        return Needs(start, self.users[1], self.cost, self.price)
 
     def shared_out(self) -> tuple[FloatArray, FloatArray]:
         """Values and costs of the items with their shares."""
@@ -141,8 +122,7 @@ class Problem:
 
     `items` are their indices in the program; `cr` and `extra` are costs and additional room of the
     relaxation, in which no cost may be next to zero; the rows are W x <= w; a `harmless` item can be left out
-    without breaking a row. With segments (`sharing`), p and c hold shares of them: values that no selection
-    exceeds, and costs that none falls short of.
+    without breaking a row. With segments (`sharing`), p and c hold shares of them.
     """
 
     items: IntArray
@@ -181,7 +161,10 @@ class Problem:
     @cached_property
     def needs(self) -> Needs:
         """The segments as the compiled code takes them."""
-        return Needs() if self.sharing is None else self.sharing.for_kernel()
+        if (shared := self.sharing) is None:
+            return Needs()
+        start = np.concatenate(([0], np.cumsum(shared.needs.sum(axis=1)))).astype(np.int64)
+        return Needs(start, shared.users[1], shared.cost, shared.price)
 
     @cached_property
     def data(self) -> Data:
@@ -208,10 +191,7 @@ def shared_out(problem: Problem, sharing: Sharing) -> Problem:
 
 
 def presolve(program: SelectionProgram) -> Problem | None:
-    """Fold in what is fixed, drop what cannot be chosen.
-
-    None where the fixed items alone break the budget.
-    """
+    """Fold in what is fixed, drop what cannot be chosen; None where what is fixed breaks the budget."""
     assert program.fixed is not None
     inside, free = np.flatnonzero(program.fixed == 1), program.free
     room = _limit(program.all_costs, program.budget, program.most_cost) - float(program.costs[inside].sum())
@@ -250,7 +230,7 @@ def presolve(program: SelectionProgram) -> Problem | None:
     sharing = None
     if shared is not None:
         base -= float(shared.prices[paid].sum())
-        sharing = Sharing.of(p, c, shared.needs[free[k]], shared.costs, shared.prices, ~paid)
+        sharing = Sharing.of(p, c, shared.of_items(free[k]), paid)
         p, c = sharing.p, sharing.c
     total = c if sharing is None else np.append(c, sharing.cost)
     unit = _unit(total)

@@ -17,10 +17,8 @@ and the right side is concave. The bound depends on G. Ways to find one, by incr
       maximise  p.x - 1/2 <A, X>   subject to  X_ii = x_i,  X_ij >= 0,  c.x <= b,  [[1, x'], [x, X]] psd.
 
   With heavy penalties X >= 0 turns a gap of tens of percent into a few percent; with light ones it reduces
-  the gap of the best diagonal by a third. The alternating direction method of multipliers solves it roughly:
-  an eigendecomposition a step, or in later steps the eigenvectors of an earlier one to first order. It can
-  stop after any step, since a shift of the diagonal compensates for what is not semidefinite. The core is
-  about a quarter of the items, those that the relaxation uses; the others enter by their reduced costs.
+  the gap of the best diagonal by a third. The alternating direction method of multipliers solves it roughly,
+  and can stop after any step, since a shift of the diagonal compensates for what is not semidefinite.
 
 Sources: Billionnet, Elloumi and Plateau (2009) for the convex reformulation; Burer (2009) for the doubly
 non-negative relaxation; Povh, Rendl and Wiegele (2006) and Wen, Goldfarb and Yin (2010) for the method;
@@ -36,7 +34,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.solvers import kernel
+from mio_rag.solvers import bounds
 from mio_rag.solvers.presolve import FloatArray, Problem, part_of, shared_out
 from mio_rag.solvers.result import SolveOptions
 
@@ -88,9 +86,7 @@ def _least_by_lanczos(M: FloatArray) -> float:
 
 
 def verified(M: FloatArray) -> FloatArray:
-    """M, positive semidefinite but for rounding, with a small uniform shift that makes up for it (one
-    factorization).
-    """
+    """M, positive semidefinite but for rounding, with a small uniform shift that makes up for it."""
     margin = _margin(M) * np.eye(M.shape[0])
     return M + 2 * margin if _is_positive_definite(M + margin) else shifted(M)
 
@@ -143,14 +139,9 @@ def _is_positive_definite(M: FloatArray) -> bool:
     return True
 
 
-def diagonal_fits(m: int, deadline: float) -> bool:
-    """Whether `better_diagonal` of order m is over by the deadline, on the clock of `time.perf_counter`."""
-    return time.perf_counter() + 2.5 * expected_seconds(m) <= deadline
-
-
 def better_diagonal(G: FloatArray, x: FloatArray, scale: float) -> FloatArray | None:
-    """Return a matrix that differs from G in its diagonal and lowers the relaxation near its point x; None if
-    the arithmetic fails.
+    """A matrix that differs from G in its diagonal and lowers the relaxation near its point x; None if the
+    arithmetic fails.
 
     Maximises weights . delta with G - diag(delta) positive semidefinite, weights x (1 - x) plus a little for
     all, by Newton steps on the log-barrier. `scale` is the size of the entries off the diagonal.
@@ -208,7 +199,8 @@ class Splitting:
 
     `Z` is the primal matrix; `S` (positive semidefinite) and `N` (non-negative) share out the dual one, in
     units of the objective; the budget's primal slack is in units of the costs. Items are counted in units of
-    1/kappa, so that pairs weigh about as much as single items.
+    1/kappa, so that pairs weigh about as much as single items. `vectors` are those of the last
+    eigendecomposition, `age` steps ago.
     """
 
     Z: FloatArray
@@ -219,8 +211,8 @@ class Splitting:
     slack: float = 0.0
     slack_dual: float = 0.0
     steps: int = 0
-    vectors: FloatArray | None = None  # of the last eigendecomposition
-    age: int = 0  # steps since
+    vectors: FloatArray | None = None
+    age: int = 0
 
     @classmethod
     def of(cls, problem: Problem, x: FloatArray, G: FloatArray) -> Splitting:
@@ -250,13 +242,12 @@ class Splitting:
 def relaxation_matrix(
     problem: Problem, lam: FloatArray, steps: int, deadline: float, state: Splitting
 ) -> FloatArray | None:
-    """Return a positive semidefinite matrix that is at most A off the diagonal, from the doubly non-negative
-    dual.
+    """A positive semidefinite matrix that is at most A off the diagonal, from the doubly non-negative dual.
 
     There are two, equal if the method had converged: with heavy penalties the dual matrix cut to the
     penalties is the tighter one, with light ones the penalties less the multipliers of X >= 0. Goes on from
-    `state`, which is updated, for `steps` steps or until the deadline (on the clock of `time.perf_counter`);
-    None where not one step fits. `lam` are multipliers of the rows.
+    `state`, which is updated, for `steps` steps or until the deadline; None where not one step fits. `lam`
+    are multipliers of the rows.
     """
     m = problem.m
     kappa = state.kappa
@@ -348,8 +339,7 @@ def core_size(x: FloatArray) -> int:
 def core_matrix(
     problem: Problem, lam: FloatArray, G: FloatArray, x: FloatArray, steps: int, deadline: float
 ) -> FloatArray | None:
-    """Return what `relaxation_matrix` gives, but of the items that the relaxed point x of G uses and the
-    likeliest others.
+    """What `relaxation_matrix` gives, of the items that the relaxed point x of G uses and likely others.
 
     Every other item has a reduced cost h < 0 at x. Raised by 2 |h|, its diagonal entry leaves the bound at x
     as it is. What these entries outweigh of the entries between the core and the others (a Schur complement)
@@ -377,11 +367,8 @@ def core_matrix(
     outweighed = V @ V.T
     inside = np.ix_(core, core)
     part = problem.keep(core)
-    part = replace(
-        part,
-        p=part.p - outweighed @ x[core] + 0.5 * np.diagonal(outweighed),
-        A=part.A - outweighed + np.diag(np.diagonal(outweighed)),
-    )
+    own = np.diagonal(outweighed)
+    part = replace(part, p=part.p - outweighed @ x[core] + 0.5 * own, A=part.A - outweighed + np.diag(own))
     state = Splitting.of(part, x[core], G[inside] - outweighed)
     M = relaxation_matrix(part, lam, steps, deadline, state)
     if M is None:
@@ -439,9 +426,7 @@ def _nearly_split(target: FloatArray, vectors: FloatArray) -> tuple[FloatArray, 
     entries[:, own] *= 0.5
     part = basis @ (entries @ vectors.T)
     part = part + part.T
-    if few_positive:
-        return part, part - target
-    return target - part, -part
+    return (part, part - target) if few_positive else (target - part, -part)
 
 
 def _balance(Z: FloatArray, kappa: float, row: FloatArray, room: float, slack: float, dual: float) -> float:
@@ -483,7 +468,7 @@ class Incumbent:
 
 @dataclass(eq=False)
 class Root:
-    """What the root leaves: surviving items, matrix (see `reformulation`), multipliers, point and bounds."""
+    """What the root leaves: surviving items, matrix, multipliers, point and bounds."""
 
     problem: Problem
     G: FloatArray
@@ -512,7 +497,7 @@ def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOpti
         lam = _multipliers(problem, G, lam, x, best)
     if problem.sharing is not None:
         problem = _better_shares(problem, G, lam, x, stop, best)
-    bound, mu, q, g = _relaxed(problem, G, lam, x, stop)
+    bound, mu, q, g = _relaxed(problem, G, lam, x, stop, 4000, 1e-9)
     b = problem.room + problem.extra
     bound = min(bound, root.bound)
     h = q - g - mu * problem.cr
@@ -545,49 +530,26 @@ def probed(root: Root, stop: float, deadline: float, fewest: int | None = None) 
     out = np.zeros(problem.m, dtype=np.int8)
     dropped, stayed = root.dropped, 0
     at_once = max(1, min(_PATIENCE, int(_PROBE_SLICE / (_PROBE_STEPS * problem.m))))
+    costs = problem.c, problem.cr, problem.room, problem.extra
+    base = float(root.lam @ problem.w)
     for first in range(0, order.size, at_once):
         if stayed >= _PATIENCE or time.perf_counter() >= deadline:
             break
         some = order[first : first + at_once]
-        most, last = kernel.probe(
-            problem.A,
-            root.G,
-            q,
-            problem.c,
-            problem.cr,
-            problem.room,
-            problem.extra,
-            float(root.lam @ problem.w),
-            x,
-            g,
-            some,
-            _PROBE_STEPS,
-            stop,
-            out,
-        )
+        limits = _PROBE_STEPS, stop, out
+        most, last = bounds.probe(problem.A, root.G, q, *costs, base, x, g, some, *limits)
         dropped = max(dropped, most)
         stayed = last + (stayed if last == some.size else 0)
     k = np.flatnonzero(out == 0)
     if k.size == problem.m:
         return root
-    return replace(
-        root,
-        problem=problem.keep(k),
-        G=part_of(root.G, k),
-        x=x[k],
-        dropped=dropped,
-        splitting=root.splitting and root.splitting.keep(k),
-    )
+    splitting = root.splitting and root.splitting.keep(k)
+    root = replace(root, problem=problem.keep(k), G=part_of(root.G, k), x=x[k], dropped=dropped)
+    return replace(root, splitting=splitting)
 
 
 def _relaxed(
-    problem: Problem,
-    G: FloatArray,
-    lam: FloatArray,
-    x: FloatArray,
-    stop: float,
-    steps: int = 4000,
-    tolerance: float = 1e-9,
+    problem: Problem, G: FloatArray, lam: FloatArray, x: FloatArray, stop: float, steps: int, tolerance: float
 ) -> tuple[float, float, FloatArray, FloatArray]:
     """Bound and mu of the relaxation, its q and G x (see `kernel`); x is improved in place."""
     b = problem.room + problem.extra
@@ -595,10 +557,8 @@ def _relaxed(
     if used > b:
         x *= b / used
     q, g = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G), G @ x
-    every, base = np.arange(problem.m), float(lam @ problem.w)
-    bound, mu, _ = kernel.relax(
-        q, G, 0.0, every, problem.cr, b, x, g, problem.m, steps, stop, base, tolerance, 0.0
-    )
+    every, limits = np.arange(problem.m), (steps, stop, float(lam @ problem.w), tolerance, 0.0)
+    bound, mu, _ = bounds.relax(q, G, 0.0, every, problem.cr, b, x, g, problem.m, *limits)
     return bound, mu, q, g
 
 
@@ -628,21 +588,10 @@ def _better_shares(
     """The problem with shares of segments that make the relaxation's bound small; x is improved in place."""
     sharing = problem.sharing
     assert sharing is not None
-    share = sharing.share[sharing.users]
-    kernel.spread(
-        sharing.p - problem.W.T @ lam,
-        G,
-        sharing.c,
-        problem.room,
-        float(lam @ problem.w),
-        problem.needs,
-        share,
-        x,
-        stop,
-        best.value if best.x is not None else -1.0,
-        _SHARE_ROUNDS,
-        _SHARE_STEPS,
-    )
+    share, goal = sharing.share[sharing.users], best.value if best.x is not None else -1.0
+    p, base = sharing.p - problem.W.T @ lam, float(lam @ problem.w)
+    limits = stop, goal, _SHARE_ROUNDS, _SHARE_STEPS
+    bounds.spread(p, G, sharing.c, problem.room, base, problem.needs, share, x, *limits)
     return shared_out(problem, sharing.with_shares(share))
 
 
@@ -670,9 +619,8 @@ def worthwhile(root: Root, effort: int, bound: float, best: Incumbent, work: flo
     """Whether the search is likely to go on for longer than a better matrix takes to find.
 
     `work` is what it has cost, `done` the share of its tree that is over. If every branching halved what is
-    to be done, work / done would be the whole: twice too high in the median, and up to 60 times; the exponent
-    tempers it, and was set by the times of whole solves. The dearer matrices also wait until the search has
-    cost a part of their price.
+    to be done, work / done would be the whole: twice too high in the median, so an exponent tempers it. The
+    dearer matrices also wait until the search has cost a part of their price.
     """
     kind, effort, steps = _next(root, effort, _gap(bound, best, root.problem))
     if kind == "none":
@@ -686,9 +634,7 @@ def worthwhile(root: Root, effort: int, bound: float, best: Incumbent, work: flo
 def improved(
     root: Root, best: Incumbent, tolerance: float, options: SolveOptions, effort: int, deadline: float
 ) -> tuple[Root | None, int]:
-    """The root with a better matrix or fewer items, None where neither can be had by the deadline; and the
-    next effort.
-    """
+    """The root with a better matrix or fewer items, None where neither is found in time; the next effort."""
     stop, before = target(root.problem, best, tolerance, options), root.problem.m
     if effort == 0:
         root = probed(root, stop, deadline)
@@ -696,11 +642,11 @@ def improved(
     kind, effort, steps = _next(root, effort, _gap(root.bound, best, problem))
     scale = float(np.abs(problem.A).max(initial=0.0))
     fewer = root if problem.m < before else None
-    if problem.m < 3 or scale <= _NO_PENALTY:
-        return fewer, effort + 1
     matrix: FloatArray | None = None
+    if problem.m < 3 or scale <= _NO_PENALTY:
+        kind = "none"
     if kind == "diagonal":
-        if diagonal_fits(problem.m, deadline):
+        if time.perf_counter() + 2.5 * expected_seconds(problem.m) <= deadline:
             matrix = better_diagonal(root.G, root.x, scale)
     elif kind == "core":
         root.splitting = None

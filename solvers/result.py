@@ -28,24 +28,27 @@ from mio_rag.formulations.linearize import knapsack_bound
 from mio_rag.formulations.numbers import number
 from mio_rag.formulations.program import SelectionProgram
 
-FloatArray = NDArray[np.float64]
+_ROUNDING = 1.0 - 1e-12  # shares of a segment add up to no more than 1
 
 
 def upper_bound(program: SelectionProgram) -> float:
-    """Return a proven upper bound on the objective; -inf when the fixed items alone break the budget.
-    O(n^2 log n).
-    """
+    """Return a proven upper bound on the objective; -inf if no selection can keep budget and counts."""
     assert program.fixed is not None
     inside = np.flatnonzero(program.fixed == 1)
     free = program.free
     room = program.most_cost - float(program.costs[inside].sum())
     base = float(program.linear[inside].sum() - 0.5 * program.pairwise[np.ix_(inside, inside)].sum())
     cost, price = program.costs, np.zeros(program.n)
-    if program.segments is not None:
-        room -= program.segments.cost(program.fixed == 1)
-        base -= program.segments.price(program.fixed == 1)
-        cost, price, alone = _shared_out(program, room)
+    if (shared := program.segments) is not None:  # equal shares of what is still to be paid
+        held = program.fixed == 1
+        room -= shared.cost(held)
+        base -= shared.price(held)
+        needs = shared.needs * ~shared.paid(held)
+        alone = program.costs + needs @ shared.costs
         free = free[alone[free] <= room]
+        share = needs / np.maximum(needs[free].sum(axis=0), 1)
+        cost = program.costs + _ROUNDING * (share @ shared.costs)
+        price = _ROUNDING * (share @ shared.prices)
     if room < 0:
         return -math.inf
     free = free[cost[free] <= room]
@@ -73,26 +76,12 @@ def upper_bound(program: SelectionProgram) -> float:
     return base + best
 
 
-def _shared_out(program: SelectionProgram, room: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Cost and price of each item with equal shares of what is still to be paid, and its cost alone."""
-    shared = program.segments
-    assert shared is not None
-    assert program.fixed is not None
-    left = ~shared.paid(program.fixed == 1)
-    needs = shared.needs * left
-    alone = program.costs + needs @ shared.costs
-    open_items = (program.fixed < 0) & (alone <= room)
-    share = needs / np.maximum(needs[open_items].sum(axis=0), 1)
-    rounding = 1.0 - 1e-12
-    return program.costs + rounding * (share @ shared.costs), rounding * (share @ shared.prices), alone
-
-
 #: A bound - objective of that much is a proof: times `value_scale` where that is below 1.
 ABSOLUTE_TOLERANCE = 1e-6
 _SMALLEST_RELATIVE_GAP = 1e-9  # floating-point solvers cannot prove 10^9 to within 10^-6
 _SMALLEST_SHARE = 1e-11  # of the largest value: next to values of 10^10, a bound of 10^-2 is one of 0
 
-_Check = tuple[str, type[float] | type[int], Callable[[float], bool], str]
+_Check = tuple[str, type, Callable[[float], bool], str]
 _OPTIONS: tuple[_Check, ...] = (  # name, type, what holds, and that in words
     ("time_limit_seconds", float, lambda v: v > 0, "> 0, or None for no limit"),
     ("relative_gap", float, lambda v: 0 <= v < math.inf, ">= 0 and finite"),
@@ -118,8 +107,7 @@ class SolveOptions:
     time_limit_seconds: wall time, > 0; None for no limit. At the limit the best selection comes back with a
         certified gap.
     relative_gap: stop once bound - objective <= max(1e-6 * min(1, scale), relative_gap * |objective|), where
-        the scale is `SelectionProgram.value_scale`; from 1e5 on, 1e-11 * scale. 0 asks for the exact optimum
-        within that, or within 1e-9 of its size if that is more.
+        the scale is `SelectionProgram.value_scale`; from 1e5 on, 1e-11 * scale. 0: within 1e-9 of its size.
     threads: >= 1. One by default: many small programs are better solved side by side.
     seed: >= 0.
     """
@@ -132,14 +120,15 @@ class SolveOptions:
     def __post_init__(self) -> None:
         problems: list[str] = []
         for name, kind, holds, wanted in _OPTIONS:
-            given, before = getattr(self, name), len(problems)
+            given, found = getattr(self, name), list[str]()
             if given is None and name == "time_limit_seconds":
                 continue
-            value = number(name, given, problems)
-            if len(problems) == before and not holds(value):
-                problems.append(f"{name}={given!r} must be {wanted}")
-            elif len(problems) == before:
+            value = number(name, given, found)
+            if not found and not holds(value):
+                found.append(f"{name}={given!r} must be {wanted}")
+            if not found:
                 object.__setattr__(self, name, kind(value))
+            problems += found
         if problems:
             raise InputError(problems)
 
@@ -208,18 +197,8 @@ class SolveResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, without x."""
-        names = (
-            "objective",
-            "bound",
-            "gap",
-            "limit",
-            "solver",
-            "version",
-            "wall_seconds",
-            "nodes",
-            "message",
-        )
-        return {"status": self.status.value, **{name: getattr(self, name) for name in names}}
+        names = "objective bound gap limit solver version wall_seconds nodes message"
+        return {"status": self.status.value, **{name: getattr(self, name) for name in names.split()}}
 
 
 def absolute_tolerance(scale: float) -> float:
@@ -253,25 +232,16 @@ def conclude(
 ) -> SolveResult:
     """Turn a back end's claims into a result that holds: everything is recomputed from `x`.
 
-    x (n,) or None: The back end's decision, 0/1.
+    x (n,) or None: the back end's decision, 0/1.
     bound: its upper bound; None or infinite when it proved nothing. After a limit, `upper_bound` where it is
         lower.
-    proven_infeasible: whether the back end proved that nothing is feasible; with a feasible x, a
-        contradiction.
+    proven_infeasible: whether it proved that nothing is feasible; with a feasible x, a contradiction.
     broken: whether the back end failed rather than stopped: without a selection, that is an error.
     """
 
     def made(status: Status, text: str = message, stopped: str | None = limit, **found: Any) -> SolveResult:
-        return SolveResult(
-            status,
-            solver,
-            limit=stopped,
-            wall_seconds=wall_seconds,
-            nodes=nodes,
-            version=version,
-            message=text,
-            **found,
-        )
+        about: dict[str, Any] = {"wall_seconds": wall_seconds, "nodes": nodes, "version": version}
+        return SolveResult(status, solver, limit=stopped, message=text, **about, **found)
 
     known = None if bound is None or not math.isfinite(bound) else float(bound)
     if limit is not None:
@@ -300,6 +270,7 @@ def conclude(
         return made(Status.ERROR, text, x=x, objective=objective)
     known = max(known, objective)
     gap = relative_gap(objective, known, scale)
+    found: dict[str, Any] = {"x": x, "objective": objective, "bound": known, "gap": gap}
     if known - objective <= options.tolerance(objective, scale):
-        return made(Status.OPTIMAL, stopped=None, x=x, objective=objective, bound=known, gap=gap)
-    return made(Status.FEASIBLE, x=x, objective=objective, bound=known, gap=gap)
+        return made(Status.OPTIMAL, stopped=None, **found)
+    return made(Status.FEASIBLE, **found)

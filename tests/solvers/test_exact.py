@@ -20,7 +20,17 @@ from benchmarks.trust.checks import check_all, check_path, complaint, forced_sta
 from benchmarks.trust.command import check_program
 from benchmarks.trust.oracle import enumerate_all
 from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram
-from mio_rag.solvers import SolveOptions, Status, branch_and_bound, kernel, relaxation, solve, solve_many
+from mio_rag.solvers import (
+    SolveOptions,
+    Status,
+    bounds,
+    branch_and_bound,
+    incumbents,
+    kernel,
+    relaxation,
+    solve,
+    solve_many,
+)
 from mio_rag.solvers.backends import solve_exhaustive
 from mio_rag.solvers.branch_and_bound import Search, WarmStart
 from mio_rag.solvers.presolve import Problem, presolve
@@ -168,10 +178,10 @@ def test_incumbents_keep_the_rows_and_are_local_optima(
         return
     start = np.random.default_rng(seed).random(problem.m) if point else np.zeros(0)
     nobody = np.zeros(0, dtype=np.int8)
-    found, value, x = kernel.incumbent(problem.data, problem.needs, start, 8, rounds, nobody, seed)
+    found, value, x = incumbents.incumbent(problem.data, problem.needs, start, 8, rounds, nobody, seed)
     if not found:
         return
-    _, again, _ = kernel.incumbent(problem.data, problem.needs, start, 8, rounds, x, seed + 1)
+    _, again, _ = incumbents.incumbent(problem.data, problem.needs, start, 8, rounds, x, seed + 1)
     assert again >= value - 1e-12  # from a known selection on, never worse
     slack = 1e-9 * (1 + np.abs(problem.W).sum())
     assert problem.c @ x <= problem.room * (1 + 1e-12)
@@ -198,7 +208,7 @@ def test_knapsack_search_equals_enumeration(
 ) -> None:
     p, c = np.array(items, dtype=np.float64).T.copy()
     room = share * float(c.sum())
-    done, x = kernel.knapsack_search(p, c, room, limit)
+    done, x = incumbents.knapsack_search(p, c, room, limit)
     codes = (np.arange(1 << p.size)[:, None] >> np.arange(p.size)) & 1
     margin = 1e-9
     within = codes[codes @ c <= room - margin]
@@ -442,7 +452,7 @@ def test_the_bound_of_a_probe_holds_wherever_it_stops() -> None:
             reach = (best_with(program, int(problem.items[item])) - problem.base) / problem.scale
             for steps in (0, 1, 3, 200):
                 out = np.zeros(problem.m, dtype=np.int8)
-                bound, stayed = kernel.probe(
+                bound, stayed = bounds.probe(
                     problem.A,
                     root.G,
                     q,
@@ -481,7 +491,7 @@ def test_every_open_node_is_what_it_says(rows: bool, links: bool, shared: bool) 
             search.run(math.inf, limit)
             assert problem.base + search.bound * problem.scale >= optimum - 1e-9
             paid += _recompute(search, root)
-        lowered += int((search.tree.delta > 0).sum())
+        lowered += int((search.tree.at[:, kernel.DELTA] > 0).sum())
     assert rows or links or shared or lowered > 0  # somewhere, part of the diagonal was taken off
     assert (paid > 0) == shared
 
@@ -491,11 +501,13 @@ def _recompute(search: Search, root: Root) -> int:
     s, G, problem, sharing = search.tree, root.G, root.problem, root.problem.sharing
     shift, depth, seen = problem.W.T @ root.lam, int(search.numbers[kernel.DEPTH]), 0
     # The shares of the tree that are over and those that are open make the whole.
-    assert search.numbers[kernel.DONE] + s.weight[: depth + 1].sum() == pytest.approx(1, abs=1e-12)
+    left = s.at[: depth + 1, kernel.WEIGHT].sum()
+    assert search.numbers[kernel.DONE] + left == pytest.approx(1, abs=1e-12)
     for d in range(depth + 1):
-        m, taken = s.size[d], s.chosen[d, : s.length[d]]
+        m, taken = s.sizes[d, kernel.OPEN], s.chosen[d, : s.sizes[d, kernel.CHOSEN]]
+        room, base, lag, _, delta, *_ = s.at[d]
         ids, x = s.ids[d, :m], s.X[d, :m]
-        own = G[np.ix_(ids, ids)] - s.delta[d] * np.eye(m)
+        own = G[np.ix_(ids, ids)] - delta * np.eye(m)
         assert np.intersect1d(ids, taken).size == 0
         assert np.allclose(s.GX[d, :m], own @ x, atol=1e-10)
         if m:
@@ -503,10 +515,10 @@ def _recompute(search: Search, root: Root) -> int:
         chosen = np.zeros(problem.m, dtype=np.int8)
         chosen[taken] = 1
         cost = problem.c @ chosen if sharing is None else sharing.cost_of(chosen)
-        assert s.room[d] == pytest.approx(problem.room - cost, abs=1e-9)
+        assert room == pytest.approx(problem.room - cost, abs=1e-9)
         value = problem.value(chosen)
-        assert s.base[d] == pytest.approx(value, abs=1e-10)
-        assert s.lag[d] == pytest.approx(root.lam @ problem.w + value - shift[taken].sum(), abs=1e-10)
+        assert base == pytest.approx(value, abs=1e-10)
+        assert lag == pytest.approx(root.lam @ problem.w + value - shift[taken].sum(), abs=1e-10)
         gains = problem.data.p[ids] - shift[ids] - problem.A[np.ix_(ids, taken)].sum(axis=1)
         assert np.allclose(s.P[d, :m], gains, atol=1e-10)
         for r in range(problem.w.size):
@@ -532,7 +544,7 @@ def test_the_factorization_agrees_with_eigenvalues() -> None:
         ids = rng.permutation(n)[:m]
         delta = float(rng.choice([0.0, 0.5, 1.5]) * rng.random() * np.diag(G).min())
         least = np.linalg.eigvalsh(G[np.ix_(ids, ids)])[0] - delta
-        said = kernel.is_positive_definite(G, ids, m, delta, np.empty((n, n)), np.empty(n))
+        said = bounds.is_positive_definite(G, ids, m, delta, np.empty((n, n)), np.empty(n))
         assert said or least < 1e-8
         assert not said or least > -1e-13
         answers.add(said)

@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 
 from mio_rag.errors import InputError, MissingExtraError
 from mio_rag.formulations import SelectionProgram
-from mio_rag.solvers import SolveOptions, available_solvers, capabilities, registry, resolve, solve
+from mio_rag.solvers import SolveOptions, available_solvers, capabilities, resolve, solve
 from mio_rag.solvers.registry import check_name
 from mio_rag.testing.programs import hard_program
 
@@ -42,14 +42,6 @@ def program(n: int, pairs: float, free: int | None = None) -> SelectionProgram:
 def test_auto(given: SelectionProgram, expected: str) -> None:
     assert resolve(given) == expected
     assert resolve(given, "topk") == "topk"
-
-
-def test_a_solver_that_is_listed_without_a_function_is_not_solved_by_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(registry._BY_NAME, "mine", registry.SolverInfo("mine", True, "listed alone"))
-    with pytest.raises(NotImplementedError, match="'mine' has no function: add it to _load"):
-        solve(program(3, 0.0), "mine")
 
 
 @pytest.fixture

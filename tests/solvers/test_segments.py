@@ -17,7 +17,7 @@ from mio_rag.formulations import (
     with_token_price,
 )
 from mio_rag.frontier.paths import budget_path
-from mio_rag.solvers import SolveOptions, Status, branch_and_bound, kernel, solve
+from mio_rag.solvers import SolveOptions, Status, bounds, branch_and_bound, solve
 from mio_rag.solvers.paths import find_conflict
 from mio_rag.solvers.presolve import presolve
 from mio_rag.solvers.relaxation import Incumbent, Root, first_matrix, relax_root
@@ -174,7 +174,7 @@ def _bound_of_equal_shares(problem) -> float:
 
 def _spread(problem, G, share, x, rounds: int, goal: float = 0.0) -> float:
     sharing = problem.sharing
-    return kernel.spread(
+    return bounds.spread(
         sharing.p, G, sharing.c, problem.room, 0.0, problem.needs, share, x, -np.inf, goal, rounds, 300
     )
 
