@@ -476,6 +476,10 @@ class SharedFile:
                 self._connection.close()
                 self._connection = None
 
+    def __del__(self) -> None:
+        with suppress(Exception):  # as the interpreter ends, or where it was never made
+            self.close()
+
     @contextmanager
     def alone(self, what: str, *, only_reads: bool = False) -> Iterator[sqlite3.Connection]:
         """Make one transaction, whole or not at all: nothing else writes until it is done.

@@ -122,6 +122,11 @@ def test_damage_costs_no_answer(tmp_path: Path) -> None:
             connection.execute("UPDATE answers SET answer = ?", ("" if damage is None else damage,))
         assert cache.get("q", SCOPE) is None
     assert len(cache) == 0  # what is damaged is gone
+    cache.put("q", SCOPE, {"answer": "a"})
+    cache.path.unlink()  # while it is open
+    assert cache.get("q", SCOPE) is None
+    cache.put("q", SCOPE, {"answer": "b"})
+    assert opened(tmp_path).get("q", SCOPE) is not None
     cache.close()
     cache.path.write_bytes(b"x" * 5000)
     with pytest.warns(UserWarning, match="cannot be written"):

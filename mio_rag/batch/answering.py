@@ -102,10 +102,8 @@ class Rest:
 class Job:
     """Everything that a worker needs; sent to each.
 
-    folder: of the batch.
     states: content of the policy's files.
-    total: as `Unit` counts it.
-    rest: of a total of tokens; None: the policy's own price, or its own pacer.
+    total: as `Unit` counts it; rest: of a total of tokens; None: the policy's own price or pacer.
     """
 
     folder: Path
@@ -127,10 +125,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Answered:
-    """The result of a question, as plain data.
+    """The result of a question, as plain data: its cost in the unit of the batch, its line of the output.
 
-    cost: in the unit of the batch.
-    told: its line of the output.
     failed: whether it should be tried again.
     is_spent: whether it was refused since the total is spent.
     unread: whether nothing was read, so that no model was asked: nothing was worth it, or `short`.
@@ -344,14 +340,11 @@ class Answering:
         self._opened.close()
 
 
-def make_reader(spec: str, replies: Any = None) -> Generator:
-    """Make a generator for batches: it repeats nothing itself, and caches replies where it identifies itself.
-
-    replies: path or ReplyFile of the cache.
-    """
+def make_reader(spec: str, replies: Any) -> Generator:
+    """Make a generator that repeats nothing itself, and caches replies where it identifies its model."""
     options = {"retries": 0} if spec.strip().startswith("openai:") else {}
     made = make_generator(spec, **options)
-    if replies is None or made.identity is None or isinstance(made, RememberingGenerator):
+    if made.identity is None or isinstance(made, RememberingGenerator):
         return made
     return RememberingGenerator(made, replies)
 

@@ -103,12 +103,11 @@ class Job:
 class BatchSummary:
     """The result of a batch.
 
-    rows, rejected, done_before: of the input; not answered, with reasons in ``rejected.jsonl``; finished when
-        the run began.
+    rejected, done_before: not answered, with reasons in ``rejected.jsonl``; finished when the run began.
     statuses: answered rows by the status of their certificate.
     seconds, rows_per_second: wall time of this run; rows a second while it was selecting.
     worker_seconds: CPU time of the workers on row groups.
-    peak_worker_mb: largest resident size of a worker; None where the system does not report it (Windows).
+    peak_worker_mb: largest resident size of a worker; None where the system does not report it.
     """
 
     out: Path

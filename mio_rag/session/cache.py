@@ -160,6 +160,8 @@ class AnswerCache(SharedFile):
 
     def _tried(self, what: str, act: Callable[[sqlite3.Connection], T]) -> T | None:
         """Make one transaction; None, with a warning, where the file cannot be used."""
+        if not self.path.exists():  # new, or removed by somebody while it was open
+            self.close()
         try:
             with self.alone(f"'{self.path}'") as connection:
                 return act(connection)

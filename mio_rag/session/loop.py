@@ -72,15 +72,12 @@ class _Unanswered:
 class Session:
     """A policy, ready for questions: a row of deciders, and what their actions work with. Thread-safe.
 
-    name: as traces and ledgers show it.
     deciders: asked in this order after every result; plan: the one of them that decides the steps.
-    price: of a token. Not used where an account sets it.
+    price: of a token, where no `account`, a total over questions, sets it.
     priced: (selector, price) -> the selection program at a price.
-    limits: of one question.
+    limits: of one question; max_tokens: longest answer.
     budget: largest block of evidence that the policy allows; None: the caller's.
-    max_tokens: longest answer.
     models: generators that actions name, opened when they are first asked.
-    account: a total over questions; sets the price.
     learner: told of every question.
     threads: actions that run in parallel, at most.
     seconds: longest time of an action that sets none itself.

@@ -374,12 +374,7 @@ class SearchSettings(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """One strategy on one question.
-
-    found: what it found; of one that was left out, why.
-    failed: whether it failed or was late.
-    seconds: from its start to its end.
-    """
+    """One strategy on one question: what it found, or why it was left out since it failed or was late."""
 
     strategy: str
     found: Found

@@ -59,12 +59,7 @@ TYPES: Mapping[str, type[Any]] = {
 
 @dataclass
 class Memory:
-    """What is known of a question in a loop of searches and notes.
-
-    pool: what all queries so far have found.
-    selection: what is read of it.
-    queries, notes: what was searched for, and the model's notes.
-    """
+    """What is known of a question in a loop of searches and notes: what all queries found and is read."""
 
     question: Question
     pool: Candidates | None = None
@@ -96,8 +91,7 @@ class Action:
     model: which generator is asked; None: the reader.
     seconds: the action is abandoned after so long; None: the session's own limit, if any.
     final: whether its reply is the answer, which may use the reserved tokens.
-    why: the decision in a sentence.
-    about: what the decision rests on, as plain data for the trace.
+    why, about: the decision in a sentence; what it rests on, as plain data for the trace.
     """
 
     id: str
@@ -117,10 +111,8 @@ class Result:
 
     value: None: there is none, and `dropped` may say why.
     facts: what the tool reports: pool, query, complete, tier, notes and others.
-    dropped: why nothing of it is used.
     failed: whether a model failed, so that the answer rests on less than it should.
-    error: what it raised.
-    children: of the sub-questions that it answered.
+    error: what it raised; children: of the sub-questions that it answered.
     """
 
     action: Action
@@ -148,9 +140,7 @@ class State:
 
     id: unique; learners use it as the id for ratings.
     price: of a token: what one more token must add to the probability that the evidence is complete.
-    budget: largest block of evidence, in tokens.
-    allowed: what the policy allows for that where a total does not say less.
-    max_tokens: longest answer.
+    budget: largest block of evidence, in tokens; allowed: the policy's, where a total does not say less.
     known: answers to earlier sub-questions.
     results: by id of the action, in the order in which they ended.
     is_closed: whether nobody waits for it any longer.

@@ -38,16 +38,13 @@ class Step:
     """One action.
 
     id: of the action; "facts/2/answer" is the action "answer" for the second sub-question of "facts".
-    why: the decision and its result in a sentence.
+    why: the decision and its result in a sentence; about: what the decision rests on.
     query, note: what was searched for; what the tool reports.
     new_ids, selected_ids: passages that are read since this action; all that are read.
-    output: what it gave, in a line.
-    model: which model was asked; None: the reader.
-    signals: what a planner sees of the output.
+    output, signals: what it gave, in a line; what a planner sees of that.
+    model: which model was asked; None: the reader. failed: whether a model failed.
     dropped: why nothing of it was used.
-    failed: whether a model failed.
     complete: probability that the evidence is complete, after it.
-    about: what the decision rests on.
     """
 
     id: str
@@ -77,14 +74,12 @@ class Step:
 class Trace:
     """All of one question.
 
-    budget: largest block of evidence, in tokens.
-    settings: what decisions depend on, as plain data.
+    budget: largest block of evidence, in tokens. settings: what decisions depend on, as plain data.
     ended: "stop", or the limit that came first, or "error" where there is no answer.
     passages: id, title, text and tokens of what was read in the end.
     opening, closing: what was spent outside the steps; parts: all calls, added up by part.
-    workflow: the steps that were planned; empty where none were.
+    workflow: the steps that were planned, if any. scores: what was chosen among -> its score.
     seconds: from beginning to end; parallel steps add up to more.
-    scores: what was chosen among -> its score.
     fallback: why the planned answer was not given, where another one was.
     complete: probability that the evidence is complete, in the end; None: unknown.
     search: where strategies search: id (for ratings), strategies, why, notes, queries: strategy -> what it
@@ -437,10 +432,7 @@ def asked_by_model(trace: Trace) -> dict[str, tuple[int, int]]:
 
 
 def append_traces(path: Path, traces: Iterable[Trace]) -> None:
-    """Add lines to a file; they are on disk when this returns. Several runs may write to one file.
-
-    Raises `InputError` if it cannot be written.
-    """
+    """Add lines to a file, which several runs may share; on disk when this returns, or `InputError`."""
     append_lines(path, (json.dumps(trace.to_dict()) for trace in traces))
 
 
