@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt, chat_prompt, disarmed
 from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, Generator
@@ -308,7 +309,7 @@ def one_by_one(answer: Callable[[Prompt], Answer], prompts: Sequence[Prompt]) ->
 class BaseGenerator(ABC):
     """Shared behaviour of the back ends. Safe to use from several threads.
 
-    A back end gives `_count` and `_generate`; it may refine `prompt_tokens`, `_generate_many`, `_choose` and
+    A back end gives `_generate`; it may refine `_count`, `prompt_tokens`, `_generate_many`, `_choose` and
     `_close`.
 
     name: goes into every `Answer`.
@@ -350,9 +351,9 @@ class BaseGenerator(ABC):
         """Calls that may run at the same time."""
         return self._concurrency
 
-    @abstractmethod
     def _count(self, texts: list[str]) -> list[int]:
         """Tokens of each text, without special tokens; called with texts that are not cached."""
+        return RegexCounter().count(texts)
 
     @abstractmethod
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:

@@ -35,7 +35,6 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from mio_rag.context import RegexCounter
 from mio_rag.generation.base import BaseGenerator, Chosen
 from mio_rag.generation.prompts import Prompt
 from mio_rag.sentences import sentence_spans
@@ -369,15 +368,11 @@ class ExtractiveGenerator(BaseGenerator):
 
     def __init__(self, *, context_window: int | None = None) -> None:
         super().__init__("extractive", context_window, concurrency=64)
-        self._counter = RegexCounter()
-
-    def _count(self, texts: list[str]) -> list[int]:
-        return self._counter.count(texts)
 
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
         start = time.perf_counter()
         words = self._answer(prompt).split(" ")
-        while len(words) > 1 and self._counter.count([" ".join(words)])[0] > max_tokens:
+        while len(words) > 1 and self.count([" ".join(words)])[0] > max_tokens:
             words.pop()
         return self._said(" ".join(words), prompt, start)
 

@@ -9,30 +9,22 @@ from contextlib import suppress
 from typing import Any
 
 from mio_rag.errors import InputError, require
+from mio_rag.types import GenerationError
 
 _LOCAL_SECONDS = 600.0  # for one reply of a server in this process, or for the turn on its connection
 _LARGEST_REPLY = 64 << 20  # bytes
 
 
-class HttpFailure(Exception):
+class HttpFailure(GenerationError):
     """A request without a usable reply.
 
     status: HTTP status; None: there was no response.
     sent: whether the server may have worked on the request, and charged for it.
-    repeat: whether the same request may succeed later, after `retry_after` seconds if the server says so.
     """
 
-    def __init__(
-        self,
-        message: str,
-        status: int | None = None,
-        *,
-        sent: bool = True,
-        repeat: bool = True,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.sent, self.repeat, self.retry_after = status, sent, repeat, retry_after
+    def __init__(self, message: str, status: int | None = None, *, sent: bool = True, **more: Any) -> None:
+        super().__init__(message, untold=sent, **more)
+        self.status = status
 
 
 class JsonClient:

@@ -166,18 +166,7 @@ class OpenAIGenerator(BaseGenerator):
 
     def _post(self, path: str, body: Any, once: bool = False) -> Any:
         """Ask for a count, which is not charged."""
-
-        def ask() -> Any:
-            try:
-                return self._client.request("POST", path, body)
-            except HttpFailure as failure:
-                repeat, wait = failure.repeat, failure.retry_after
-                raise GenerationError(str(failure), repeat=repeat, retry_after=wait) from failure
-
-        try:
-            return repeated(ask, 0 if once else self._retries)
-        except GenerationError as error:
-            raise error.__cause__ or error from None
+        return repeated(lambda: self._client.request("POST", path, body), 0 if once else self._retries)
 
     # -- replies
 
@@ -246,11 +235,11 @@ class OpenAIGenerator(BaseGenerator):
         try:
             reply = self._asked(prompt, max_tokens)
             return self._answer(reply, prompt, max_tokens, time.perf_counter() - start)
-        except HttpFailure as failure:
-            error = self._failure(failure)
-            error.__cause__ = failure
         except GenerationError as failure:
             error = failure
+            if isinstance(failure, HttpFailure):
+                error = self._failure(failure)
+                error.__cause__ = failure
         if error.untold:
             seconds = time.perf_counter() - start
             error.spent = Answer("", most_tokens(self, prompt), max_tokens, seconds, self.name)
@@ -311,7 +300,7 @@ class OpenAIGenerator(BaseGenerator):
         else:
             why = f"{self._url} failed for model '{self._model}': {failure}"
         return GenerationError(
-            why, untold=failure.sent, repeat=failure.repeat, retry_after=failure.retry_after
+            why, untold=failure.untold, repeat=failure.repeat, retry_after=failure.retry_after
         )
 
     def _close(self) -> None:

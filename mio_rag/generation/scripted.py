@@ -77,10 +77,7 @@ class FunctionGenerator(BaseGenerator):
 
     def __init__(self, function: Callable[[str, int], str]) -> None:
         super().__init__(getattr(function, "__name__", "function"), concurrency=64)
-        self._function, self._counter = function, RegexCounter()
-
-    def _count(self, texts: list[str]) -> list[int]:
-        return self._counter.count(texts)
+        self._function = function
 
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
         start = time.perf_counter()
