@@ -56,27 +56,11 @@ _Tokens = Annotated[int, Field(ge=1, le=10**15)]
 _Dollars = Annotated[float, Field(gt=0, le=1e9)]
 
 
-class TokenLimits(Settings):
-    """Tokens of each window."""
-
-    day: _Tokens | None = None
-    week: _Tokens | None = None
-    month: _Tokens | None = None
-
-
-class DollarLimits(Settings):
-    """Dollars of each window."""
-
-    day: _Dollars | None = None
-    week: _Dollars | None = None
-    month: _Dollars | None = None
-
-
 class Limited(Settings):
-    """What may be spent."""
+    """What may be spent in each window."""
 
-    tokens: TokenLimits = TokenLimits()
-    dollars: DollarLimits = DollarLimits()
+    tokens: dict[Window, _Tokens] = Field(default_factory=dict)
+    dollars: dict[Window, _Dollars] = Field(default_factory=dict)
 
 
 class Key(Limited):
@@ -95,7 +79,7 @@ class Key(Limited):
     @property
     def needs_rates(self) -> bool:
         """Whether dollars are limited."""
-        return any(one.dollars != DollarLimits() for one in (self, self.per_user or Limited()))
+        return any(one.dollars for one in (self, self.per_user or Limited()))
 
 
 class KeyFile(Settings):
@@ -224,7 +208,7 @@ class Accounts(SharedFile):
             scopes.append((key.per_user, user))
         for limited, of in scopes:
             for window in WINDOWS:
-                tokens, dollars = getattr(limited.tokens, window), getattr(limited.dollars, window)
+                tokens, dollars = limited.tokens.get(window), limited.dollars.get(window)
                 if tokens is None and dollars is None:
                     continue
                 given = [key.sha256, begins(window, today).isoformat(), *([] if of is None else [of])]

@@ -52,10 +52,8 @@ def moved(page: Any, slider: str, to: str | int) -> None:
         if isinstance(to, str):
             page.keyboard.press(to)
         else:
-            event = "new Event('input', {bubbles: true})"
-            page.eval_on_selector(
-                slider, f"(node, to) => {{ node.value = to; node.dispatchEvent({event}) }}", to
-            )
+            script = "(node, to) => { node.value = to; node.dispatchEvent(new Event('input')) }"
+            page.eval_on_selector(slider, script, to)
     page.wait_for_timeout(200)
     page.wait_for_selector("#selection[aria-busy=false]")
 
