@@ -25,13 +25,16 @@ from benchmarks.runner import Measured, figure, note, numbers, text_table
 from mio_rag.context import TokenCounter, render_passage
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, require
+from mio_rag.generation import build_prompt, make_generator
 from mio_rag.measures import coverage
+from mio_rag.measures.answers import normalize_answer, token_f1
 from mio_rag.pool import Pool
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
-from mio_rag.types import Passage
+from mio_rag.types import Passage, Question
 
 _SMALLER = (32, 64, 128)  # tokens
+_SHORT = 6  # words of an answer that a model is asked for
 RANKINGS = ("dense", "bm25", "rrf", "minmax")
 
 
@@ -256,6 +259,8 @@ def measure(given: argparse.Namespace) -> Measured:
         for budget in budgets:
             made = [_row(one, found, budget, counter) for one in contenders]
             ours, best = made[0], max(made[1:], key=lambda row: row.mean("coverage"))
+            if given.reader and budget == budgets[0]:
+                _add_answers(made, contenders, found, budget, given.reader)
             for row in made:
                 curves.setdefault(found.name, {}).setdefault(row.kind, []).append(
                     (row.mean("tokens"), row.mean("coverage"))
@@ -296,6 +301,38 @@ def _row(one: Contender, found: DocumentSet, budget: int, counter: TokenCounter)
         "precision": np.array([_precision(q, read) for q, read in zip(found.questions, texts, strict=True)]),
     }
     return Row(f"{one.name} at {budget}", one.name, columns)
+
+
+def _add_answers(
+    rows: Sequence[Row], contenders: Sequence[Contender], found: DocumentSet, budget: int, reader: str
+) -> None:
+    """Let a language model answer from what each contender reads, where the accepted answers are short."""
+    short = [k for k, q in enumerate(found.questions) if any(0 < len(a.split()) <= _SHORT for a in q.answers)]
+    rankings = [k for k, one in enumerate(contenders) if one.name.startswith("passages ")]
+    best = max(rankings, key=lambda k: rows[k].mean("coverage"))
+    with make_generator(reader) as generator:
+        for k, (row, one) in enumerate(zip(rows, contenders, strict=True)):
+            row.columns |= {name: np.full(len(found.questions), np.nan) for name in ("answered", "f1")}
+            if k in rankings and k != best:
+                continue
+            for q in short:
+                asked = found.questions[q]
+                texts = [Passage(f"{i + 1}", text) for i, text in enumerate(one.read(q, budget))]
+                said = generator.generate(
+                    build_prompt(Question(asked.id, asked.question), texts), max_tokens=48
+                )
+                row.columns["f1"][q] = token_f1(said.text, asked.answers)
+                row.columns["answered"][q] = _holds(said.text, asked.answers)
+            if short:
+                note(f"{found.name}: {row.name} answered {row.mean('answered'):.3f} f1 {row.mean('f1'):.3f}")
+
+
+def _holds(said: str, answers: Sequence[str]) -> float:
+    """Whether an accepted answer stands in what was said, word for word."""
+    words = f" {normalize_answer(said)} "
+    return float(
+        any(f" {normalize_answer(answer)} " in words for answer in answers if normalize_answer(answer))
+    )
 
 
 def _precision(asked: Asked, texts: Sequence[str]) -> float:
