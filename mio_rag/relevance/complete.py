@@ -1,13 +1,12 @@
 """The probability that the evidence is complete: that all passages which the answer needs are read.
 
-It is what the chosen passages' probabilities cover, and how many passages a question of such words tends to
-need. From the probabilities r of a pool, the passages that were chosen, and the question:
+A logistic regression on what the chosen passages' probabilities cover, and on how many passages such a
+question tends to need. From the probabilities r of a pool, the chosen passages, and the question:
 
-    missing    sum over the passages left out of log(1 - r): if passages were needed independently of each
-               other, the log-probability that none of them is
+    missing    sum over the passages left out of log(1 - r)
     best       the largest r that was chosen, as a logit
     covered    log of the share of the sum of r that was chosen
-    expected   log(1 + the sum of r over the pool): how many are expected to be needed
+    expected   log(1 + the sum of r over the pool)
     left       the largest r that was left out, as a logit
     second     the second largest r of the pool, as a logit
     spread     entropy of r as shares of their sum
@@ -15,10 +14,8 @@ need. From the probabilities r of a pool, the passages that were chosen, and the
     words, names, compared, nested, yes_no     of the question: its length, capitalised words, comparisons,
                relative clauses and genitives, and whether it begins like one of yes or no
 
-and a logistic regression on them, of questions whose evidence is known. ``complete.json`` holds its weights
-and says how far its probabilities were off: on questions of the sets that it knows, and on sets that it was
-not fitted on. What a question needs differs from set to set, so `adapt` moves it towards a few questions of
-one's own; `fit` makes one anew. `python -m benchmarks run complete` measures this one.
+``complete.json`` holds its weights and their measured errors. `adapt` moves them towards your own questions,
+`fit` makes new ones; `python -m benchmarks run complete` measures those that ship.
 """
 
 from __future__ import annotations
@@ -33,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy  # loads scipy.optimize where it is first used
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import DataError, InputError, require
@@ -42,19 +40,8 @@ __all__ = ["SIGNALS", "Completeness", "adapt", "complete", "fit", "read", "shipp
 FloatArray = NDArray[np.float64]
 #: Names of the numbers, in order.
 SIGNALS = (
-    "missing",
-    "best",
-    "covered",
-    "expected",
-    "left",
-    "second",
-    "spread",
-    "read",
-    "words",
-    "names",
-    "compared",
-    "nested",
-    "yes_no",
+    *("missing", "best", "covered", "expected", "left", "second", "spread", "read"),
+    *("words", "names", "compared", "nested", "yes_no"),
 )
 _FILE = Path(__file__).parent / "complete.json"
 _EDGE = 1e-3  # probabilities are held so far from 0 and 1, where logarithms are taken
@@ -168,7 +155,7 @@ def complete(relevance: ArrayLike, chosen: Sequence[int], question: str = "") ->
 
 
 def fit(seen: FloatArray, done: FloatArray, about: dict[str, Any] | None = None) -> Completeness:
-    """A regression of one's own.
+    """Fit a regression of your own.
 
     seen: shape (n, len(SIGNALS)); rows of `signals`, of selections of several sizes.
     done: shape (n,); 1 where all passages that were needed are among the chosen.
@@ -201,12 +188,10 @@ def adapt(
     firm: float = 30.0,
     loose: float = 0.3,
 ) -> Completeness:
-    """A regression that is moved towards questions of one's own, as far as these say something.
+    """Move a regression towards your own questions, as far as these say something.
 
-    The weights have a normal prior around those of the model, and the intercept a wide one, so that a few
-    questions settle how often evidence is complete, and many settle everything.
+    The weights have a normal prior around those of the model, and the intercept a wide one.
 
-    model: where it begins.
     seen, done, about: as in `fit`; all may have come out alike.
     firm, loose: precision of the prior of each weight, of signals with a variance of 1; of the intercept's.
 
@@ -222,28 +207,14 @@ def adapt(
     given = np.array(model.weights)
     prior = np.append(given * scale, model.intercept + float(given @ center))
     precision = np.append(np.full(len(SIGNALS), firm), loose)
-    found = _most_likely(x, np.asarray(done, dtype=np.float64), prior, precision)
+
+    def loss(w: FloatArray) -> tuple[float, FloatArray]:
+        z, away = x @ w, w - prior
+        value = float((np.logaddexp(0.0, z) - y * z).sum() + (precision * away**2).sum() / 2)
+        return value, x.T @ (1.0 / (1.0 + np.exp(-np.clip(z, -500, 500))) - y) + precision * away
+
+    y = np.asarray(done, dtype=np.float64)
+    found = scipy.optimize.minimize(loss, prior, jac=True, method="BFGS", options={"gtol": 1e-6}).x
     weights = found[:-1] / scale
     intercept = float(found[-1] - weights @ center)
     return Completeness(tuple(map(float, weights)), intercept, dict(about or {}))
-
-
-def _most_likely(x: FloatArray, y: FloatArray, prior: FloatArray, firm: FloatArray) -> FloatArray:
-    """Weights of a logistic regression under a normal prior, by Newton's method with halved steps."""
-
-    def loss(w: FloatArray) -> float:
-        z = x @ w
-        return float((np.logaddexp(0.0, z) - y * z).sum() + (firm * (w - prior) ** 2).sum() / 2)
-
-    w, best = prior.copy(), loss(prior)
-    for _ in range(100):
-        p = 1.0 / (1.0 + np.exp(-np.clip(x @ w, -500, 500)))
-        gradient = x.T @ (p - y) + firm * (w - prior)
-        step = np.linalg.solve((x * (p * (1 - p))[:, None]).T @ x + np.diag(firm), gradient)
-        size = 1.0
-        while (now := loss(w - size * step)) > best and size > 1e-6:
-            size /= 2
-        w, gained, best = w - size * step, best - now, min(best, now)
-        if gained < 1e-9:
-            break
-    return w

@@ -4,9 +4,7 @@
     cosine_gap         cosine minus the best cosine of the pool (<= 0)
     bm25               log(1 + BM25 score)
     bm25_share         BM25 score over the best of the pool
-    log_rank_dense     log of the rank in the pool by cosine, by BM25, by fused score (1 is the best)
-    log_rank_bm25
-    log_rank_fused
+    log_rank_dense, log_rank_bm25, log_rank_fused   log of the rank in the pool by each score (1 is the best)
     title_share        share of the title's words that the question holds; without a title, of the name that
                        the passage opens with
     title_named        1 where the question holds all of it, word after word
@@ -20,7 +18,8 @@
     score:NAME         `Candidates.scores[NAME]` as it is: a re-ranker's score, for instance
     gap:NAME           that score minus the best of the pool (<= 0)
 
-from the whole pool, the same for each of its passages (`mio_rag.relevance.features`), all >= 0:
+The same for all passages of a pool, all >= 0; in a product "a*b" with a feature of the passage they say how
+far to trust that feature on this question:
 
     pool_agreement     share of the ten best passages that cosine and BM25 have in common
     pool_correlation   of cosine and BM25; 0 where it is negative
@@ -29,8 +28,7 @@ from the whole pool, the same for each of its passages (`mio_rag.relevance.featu
     pool_question_words   words of the question that are not common ones, over 10, at most 2
     pool_question_names   capitalised words and numbers of the question, at most 5
 
-products of one of these and one of the pool, written "a*b"; and, from the probabilities p of the stage before
-and the evidence links of the pool, of weight w <= 1:
+From the probabilities p of the stage before and the evidence links of the pool, of weight w <= 1:
 
     best_mentioning    largest w p among the passages that mention this one
     best_mentioned     largest w p among the passages that this one mentions
@@ -38,21 +36,11 @@ and the evidence links of the pool, of weight w <= 1:
     is_mentioned       1 where another passage mentions it
     does_mention       1 where it mentions another passage
 
-Under embedding uncertainty the cosine of a passage may be lower by up to its loss h. Then `cosine` and
-`cosine_gap` both fall by h, and gaps in standard deviations by h over one of these: the best cosine and the
-spread are what the search observed, properties of the question. So are the ranks, and what is told of a whole
-pool. A model whose weights on these, on their products with what is told of the pool, on `best_mentioning`
-and on `best_mentioned` are not negative is monotone in every cosine, and its value at the lowered cosines is
-its exact worst case.
-
-What a whole pool tells: how far its rankings agree, how clearly they lead, what its question names.
-
-None of these numbers has the scale of an embedder. One holds for all passages of a pool, so alone it orders
-nothing; in a product with a passage's own feature it says how far to trust that feature on this question.
-
-The logistic function and its inverse.
-
-`scipy.special` has both, but takes as long to load as choosing passages takes.
+Under embedding uncertainty the cosine of a passage may be lower by up to its loss h. `cosine` and
+`cosine_gap` then fall by h, and gaps in standard deviations by h over one of these; the best cosine, the
+spread, ranks and numbers of the pool stay as the search observed them. A model whose weights on these
+features, their products, `best_mentioning` and `best_mentioned` are not negative is monotone in every cosine,
+so that its value at the lowered cosines is its exact worst case.
 """
 
 from __future__ import annotations
@@ -429,14 +417,11 @@ def feature_matrix(
     before: FloatArray | None = None,
     cosine_loss: FloatArray | float = 0.0,
 ) -> FloatArray:
-    """Features of a pool.
+    """Return the features of a pool, shape (n, k).
 
     names: length k
     before: shape (n,); probabilities of the stage before; needed by the link features.
-    cosine_loss: shape (n,); by how much each cosine may be lower than it looks, >= 0; negative values raise
-        it.
-
-    Returns shape (n, k).
+    cosine_loss: shape (n,); by how much each cosine may be lower than it looks; negative values raise it.
 
     Raises `InputError` naming every feature that cannot be made, and what it lacks.
     """

@@ -1,12 +1,9 @@
-"""Fit a relevance model on labelled questions, by cross-validation in which questions are never split.
+"""Fit relevance models on labelled questions, and measure how far probabilities can be believed.
 
-Every later stage is fitted on predictions that the stage before made for questions it had not seen, and so is
-the isotonic curve; all reported measures are of such predictions.
+Cross-validation never splits a question. Every later stage, and the isotonic curve, is fitted on predictions
+that the stage before made for questions it had not seen; all reported measures are of such predictions.
 
-Source: logistic calibration, Platt (1999); isotonic, Zadrozny and Elkan (2002); out-of-fold stacking, Wolpert
-(1992).
-
-How far probabilities can be believed: calibration error, reliability, and the plot of it.
+Source: logistic calibration, Platt (1999); isotonic, Zadrozny and Elkan (2002); stacking, Wolpert (1992).
 """
 
 from __future__ import annotations
@@ -73,25 +70,21 @@ def fit(
     """Fit a model.
 
     pools: one per question, at least 10 with a needed passage in the pool.
-    kind: one of logistic, isotonic; isotonic: the last stage's probability, bent by a monotone curve; wants
-        some thousand candidates.
+    kind: one of logistic, isotonic; isotonic bends the last stage's probability by a monotone curve, and
+        wants some thousand candidates.
     features: of the first stage; by default all that every pool can give.
-    link_stages: stages after the first, with the link features: as many links in a row carry evidence. Left
-        out where pools have no links.
+    link_stages: stages with link features after the first; left out where pools have no links.
     rank_prior: >= 0: taken off the log-odds of every stage per log of the fused rank, before they are
-        calibrated once more. It draws the order towards plain fused ranking, for questions unlike those that
-        are fitted on.
+        calibrated once more. It draws the order towards plain fused ranking.
     strengths: inverse regularisation on standardised features, > 0; the one with the smallest log loss on
         questions outside the fold is taken.
     name, provenance, embedder: kept with the model, see `RelevanceModel`.
     progress: called with 1 after each stage.
 
     Returns with out-of-fold `measures`: of the model, and of the cosine taken for a probability ("before").
-    How likely there is an answer at all is not fitted: that is what ships for the embedder.
 
     Raises `InputError` if there is too little to fit on, pools lack a feature, or no feature tells what is
-    needed from what is not: all candidates would then be equally relevant, and a selection by that would be
-    arbitrary.
+    needed from what is not.
     """
     labelled = [pool for pool in pools if len(pool.candidates)]
     usable = sum(bool(pool.labels.any()) for pool in labelled)
@@ -170,8 +163,8 @@ def fit_documents(
     needed: length m of each pool, which of its units hold evidence.
     start: where weights begin, and what they are drawn to; by default what ships.
     scaled: whether level and slope are fitted, too. Otherwise they are those of `start`, and weights are
-        scaled to spread log scores as far as its do: of questions that were made from the documents, where
-        nobody knows how likely units are to be needed by real ones.
+        scaled to spread log scores as far as its do (for made questions, which say nothing of how likely
+        units are).
     strengths: >= 0, of that pull; the one with the least loss on questions outside the fold is taken.
 
     The weights maximise the likelihood that a unit drawn with probability proportional to exp(z) is a needed

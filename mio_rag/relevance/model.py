@@ -1,35 +1,25 @@
-"""Relevance as a probability: that a passage holds evidence which the answer needs.
+"""Relevance as a probability: that a passage holds evidence which the answer needs; and where it comes from.
 
 A model is one or more logistic stages; each later stage also sees the probabilities of the stage before
 through the evidence links of the pool (`mio_rag.relevance.features`). An isotonic model bends the last
-stage's probability by a monotone curve. All of it is a handful of numbers in JSON, evaluated with numpy.
+stage's probability by a monotone curve. All of it is a handful of numbers in JSON.
 
-The probability that the collection holds an answer at all.
-
-Relevance is fitted on questions whose answers are in the collection, so it is the probability that a passage
-is needed *if* there is an answer. Whether there is one is told by how much of the question the pool holds:
+That is the probability that a passage is needed *if* the collection holds an answer. Whether it does is a
+logistic regression on how much of the question the pool holds, fitted on questions asked of their own
+collection and of others; `OUTSIDE` is the share of the second kind:
 
     cover          largest share of the question's words that one passage holds; rare words weigh more
     first_cover    the same of the best passage by fused score
     top_cover      the mean of the three best by fused score
     cosine         the best cosine, where the embedder is known
 
-and a logistic regression on them, fitted on questions of public sets: asked of their own collection, and of
-the collections of other sets, which hold no answer. Both count the same there; `OUTSIDE` says how many
-questions are thought to be of the second kind. They do not recognise a question whose passages are about the
-same thing, but do not answer it.
-
-Where relevance comes from: a model that is given, one that ships and fits the candidates, or neither.
-
-"auto" goes by what the candidates bring:
+"auto" chooses by what the candidates bring:
 
     fitted weights   scores of a `Retriever` by an embedder that shipped weights were fitted on, within the
                      range that was seen in fitting
     ranks            such scores by any other embedder: ranks, gaps and shares, which have no scale
-    scores           nothing but one score for each passage, or a relevance that somebody put in place of the
-                     Retriever's: its order and gaps
-
-Each gives probabilities that a passage is needed, so that prices mean the same whatever the scores were.
+    scores           one score for each passage, or a relevance put in place of the Retriever's: order and
+                     gaps
 """
 
 from __future__ import annotations
@@ -155,19 +145,12 @@ class RelevanceModel:
         if problems:
             raise InputError(problems)
 
-    @property
-    def uses_links(self) -> bool:
-        """Whether candidates need evidence links."""
-        return any(set(stage.features) & set(LINK_FEATURES) for stage in self.stages)
-
     def without_links(self) -> RelevanceModel:
-        """The model up to the stage before links come in, which is calibrated by itself."""
-        kept = [stage for stage in self.stages if not set(stage.features) & set(LINK_FEATURES)]
-        return (
-            self
-            if len(kept) == len(self.stages)
-            else replace(self, stages=tuple(kept), kind="logistic", knots=())
-        )
+        """Return the model up to the stage before links come in, which is calibrated by itself."""
+        kept = tuple(stage for stage in self.stages if not set(stage.features) & set(LINK_FEATURES))
+        if len(kept) == len(self.stages):
+            return self
+        return replace(self, stages=kept, kind="logistic", knots=())
 
     @functools.cached_property
     def features(self) -> tuple[str, ...]:
@@ -188,13 +171,10 @@ class RelevanceModel:
         )
 
     def probabilities(self, candidates: Candidates, cosine_loss: ArrayLike = 0.0) -> FloatArray:
-        """Probability that each candidate is needed.
+        """Return the probability that each candidate is needed, shape (n,).
 
-        cosine_loss: shape (n,); h_i(q) of an uncertainty set: every cosine is taken that much lower. The
-            result is then the exact worst case of each probability over the set, since the model rises with
-            every cosine.
-
-        Returns shape (n,).
+        cosine_loss: shape (n,); h_i(q) of an uncertainty set, by which every cosine is lowered. The result is
+            then the exact worst case over the set, since the model rises with every cosine.
 
         Raises `InputError` if candidates lack what a feature needs.
         """

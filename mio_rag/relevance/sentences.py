@@ -39,7 +39,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -56,17 +56,8 @@ from mio_rag.types import Question
 
 FloatArray = NDArray[np.float64]
 SENTENCE_FEATURES = (
-    "log_count",
-    "lead",
-    "pool_gap",
-    "cover",
-    "cover_lead",
-    "names",
-    "mentions",
-    "number",
-    "log_words",
-    "amount",
-    "no_amount",
+    *("log_count", "lead", "pool_gap", "cover", "cover_lead", "names", "mentions", "number", "log_words"),
+    *("amount", "no_amount"),
 )
 _WORDS = "words"  # the name of the weights for sentences that nobody embedded
 _SURE = 1e-6  # a probability that is not told from 0
@@ -123,30 +114,14 @@ class SentenceModel:
         return logistic(score + self.chance * log_odds(passage))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "name": self.name,
-            "provenance": self.provenance,
-            "embedder": self.embedder,
-            "intercept": self.intercept,
-            "weights": dict(self.weights),
-            "measures": dict(self.measures),
-            **({} if self.chance is None else {"chance": self.chance}),
-        }
+        """Return the model as plain data for JSON."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SentenceModel:
-        """The model that `to_dict` wrote; KeyError, TypeError or ValueError if it is not one."""
-        chance = data.get("chance")
-        return cls(
-            {str(name): float(weight) for name, weight in data["weights"].items()},
-            float(data["intercept"]),
-            str(data.get("name", "sentences")),
-            str(data.get("provenance", "")),
-            str(data.get("embedder", "")),
-            dict(data.get("measures", {})),
-            None if chance is None else float(chance),
-        )
+        """Return the model that `to_dict` wrote; KeyError, TypeError or ValueError if it is not one."""
+        weights = {str(name): float(weight) for name, weight in data["weights"].items()}
+        return cls(**{**data, "weights": weights, "intercept": float(data["intercept"])})
 
 
 def log_odds(probability: FloatArray) -> FloatArray:

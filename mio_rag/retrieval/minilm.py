@@ -121,15 +121,14 @@ def load_minilm(folder: Path) -> PackagedMiniLM | None:
 
 
 class PackagedMiniLM(CachedEmbedder):
-    """all-MiniLM-L6-v2 by ONNX Runtime.
+    """all-MiniLM-L6-v2: 384 dimensions; the first 256 tokens of a text are read.
 
     folder: of the model; `is_minilm` holds for it.
     cache: keep embeddings on disk by content, so that no text is embedded twice by the same model.
     batch_size: most texts that are embedded together.
 
-    Raises `ArithmeticError` if the known text has another vector here.
-    384 dimensions; the first 256 tokens of a text are read. As many threads as OMP_NUM_THREADS says, or as
-    there are cores.
+    As many threads as OMP_NUM_THREADS says, or as there are cores. Raises `ArithmeticError` if the known text
+    has another vector here.
     """
 
     def __init__(self, folder: Path, *, cache: bool = True, batch_size: int = 32) -> None:

@@ -95,13 +95,11 @@ class Repetition:
     def among(
         self, rows: Sequence[int], passages: Sequence[Passage], question: str = ""
     ) -> NDArray[np.float32] | None:
-        """Similarity of the near-duplicates and versions of a pool, shape (len(rows),) * 2; None without any.
+        """Return how alike the passages of a pool are, shape (len(rows),) * 2; None where none are.
 
-        Of near-duplicates that is their exact Jaccard similarity; of versions see `older_versions`.
-
-        Passages of one source that overlap are not duplicates: what they share is read once anyway. Nor are
-        those whose numbers or names differ, unless dates tell which of them holds; nor those of which the
-        question names one (of dated ones the older), as by a month or a version.
+        Near-duplicates by their exact Jaccard similarity, versions by `older_versions`. None are passages of
+        one source that overlap; those whose numbers or names differ, unless dates tell which holds; and those
+        of which the question names one (of dated ones the older).
 
         passages: those of the rows.
         """

@@ -178,14 +178,11 @@ class Retriever:
     def pools_of(
         self, question: str, rankings: Sequence[Sequence[int]], fused: Mapping[int, float]
     ) -> tuple[Candidates, Candidates, list[list[str]]]:
-        """The pool of the first of several rankings, and the pools that the others would have given.
+        """Return the pool of the first ranking, that pool with whatever the others' hold behind it, and ids
+        of each pool.
 
         rankings: as in `pool_of`.
         fused: what ranked the first.
-
-        Returns pool, all, ids.
-        pool, all: the pool of the first ranking; that pool and behind it whatever the others' hold besides.
-        ids: of each ranking's own pool.
         """
         index, place = self.index.among([row for ranking in rankings for row in ranking])
         if index is not self.index:

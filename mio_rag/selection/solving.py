@@ -18,7 +18,6 @@ from mio_rag.relevance.documents import surely_elsewhere
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Note, Selection, WorstCase
-from mio_rag.sentences import are_versions
 from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import moment
@@ -113,14 +112,12 @@ def _worst_case(choice: Choice) -> WorstCase | None:
 def _how_read(choice: Choice) -> list[str]:
     """That passages are read as one text, and what that saves; of documents that is what people expect."""
     candidates, chosen = choice.formulation.candidates, choice.chosen
-    if not choice.is_merged or candidates.lines is not None:
-        return []
-    texts = len(merged(candidates, chosen))
+    texts = len(merged(candidates, chosen)) if choice.is_merged and candidates.lines is None else len(chosen)
     if texts == len(chosen):
         return []
     saved = int(candidates.tokens[list(chosen)].sum()) - choice.used
-    said = f"read as {plural(texts, 'text')}"
-    return [f"{said}, what they share once: {plural(saved, 'token')} saved" if saved > 0 else said]
+    how = f"read as {plural(texts, 'text')}"
+    return [f"{how}, what they share once: {plural(saved, 'token')} saved" if saved > 0 else how]
 
 
 def _why_units(choice: Choice) -> list[str]:
@@ -139,148 +136,135 @@ def _why_units(choice: Choice) -> list[str]:
 
 def _replaced(choice: Choice) -> dict[str, list[str]]:
     """By code of the note, which passages have no sentence among the candidates, since another one has."""
-    passages = choice.formulation.passages
-    ids, dates = passages.ids, passages.dates
-    names = list(zip(passages.titles or [""] * len(ids), passages.sources or [""] * len(ids), strict=True))
-    said: dict[str, list[str]] = {"older_version": [], "near_duplicate": []}
+    ids, dates = choice.formulation.passages.ids, choice.formulation.passages.dates
+    gone: dict[str, list[str]] = {"older_version": [], "near_duplicate": []}
     for i, j in sorted(choice.formulation.not_cut.items()):
-        if dates and moment(dates[j]) > moment(dates[i]) != "" and are_versions(*names[i], *names[j]):
-            said["older_version"].append(f"'{ids[i]}', an older version of '{ids[j]}'")
+        if dates and moment(dates[j]) > moment(dates[i]) != "":
+            gone["older_version"].append(f"'{ids[i]}', an older version of '{ids[j]}'")
         else:
-            said["near_duplicate"].append(f"'{ids[i]}', nearly the same as '{ids[j]}'")
-    return {code: [f"left out: {'; '.join(each)}"] for code, each in said.items() if each}
+            gone["near_duplicate"].append(f"'{ids[i]}', nearly the same as '{ids[j]}'")
+    return {code: [f"left out: {'; '.join(each)}"] for code, each in gone.items() if each}
 
 
 def _why_nothing(choice: Choice) -> list[str]:
     """Why no passage is chosen, and what would change it, where that is a proven answer."""
-    if choice.chosen or choice.result.x is None:
-        return []
-    formulation, program = choice.formulation, choice.found.program
-    candidates, settings = formulation.candidates, formulation.settings
-    unit = "passage" if formulation.passages is candidates else "sentence"
+    is_answer = not choice.chosen and choice.result.x is not None
+    return [f"nothing is chosen: {_lacking(choice)}"] if is_answer else []
+
+
+def _lacking(choice: Choice) -> str:
+    formulation, program, allowed = choice.formulation, choice.found.program, choice.allowed
+    candidates, settings, source = formulation.candidates, formulation.settings, formulation.source
+    unit = candidates.unit
     assert program.fixed is not None
     open_ = np.flatnonzero(program.fixed[: len(candidates)] != 0)
     if not open_.size:
-        return [f"nothing is chosen: every {unit} of the pool is excluded (must_exclude, or near-duplicates)"]
+        return f"every {unit} of the pool is excluded (must_exclude, or near-duplicates)"
     shortest = int(candidates.tokens[open_].min())
-    if shortest > choice.allowed:
-        return [
-            f"nothing is chosen: the shortest {unit} has {plural(shortest, 'token')}, the budget is "
-            f"{choice.budget_tokens}: {_more_room(choice)}"
-        ]
+    if shortest > allowed:
+        return (
+            f"the shortest {unit} has {plural(shortest, 'token')}, the budget is {choice.budget_tokens}: "
+            f"{_more_room(choice)}"
+        )
     if blocked := _blocked(choice):
-        return [blocked]
-    fitting = open_[candidates.tokens[open_] <= choice.allowed]
+        return blocked
+    if source.kind == "documents":
+        return (
+            f"no {unit} is worth the tokens of its own and of the lines that it needs: "
+            "lower token_price or passage_penalty, or raise the budget"
+        )
+    fitting = open_[candidates.tokens[open_] <= allowed]
     best = int(fitting[candidates.relevance[fitting].argmax()])
     value, tokens = float(candidates.relevance[best]), int(candidates.tokens[best])
     all_fit = float(candidates.relevance[open_].max()) <= value  # what is too long is worth no more
     where = "" if all_fit else " of those that fit the budget"
-    said = f"nothing is chosen: no {unit} is worth its price (the highest relevance{where} is {value:.3g}"
-    if formulation.source.kind == "documents":
-        return [
-            f"nothing is chosen: no {unit} is worth the tokens of its own and of the lines that it needs: "
-            "lower token_price or passage_penalty, or raise the budget"
-        ]
+    why = f"no {unit} is worth its price (the highest relevance{where} is {value:.3g}"
     if unit == "sentence":
         nothing, alone = np.zeros(program.n, dtype=np.int8), np.eye(program.n, dtype=np.int8)[best]
-        charged_all = value - program.objective(alone) + program.objective(nothing)
-        return [f"{said}, its price {charged_all:.3g})" + ("" if all_fit else f": {_more_room(choice)}")]
+        price = value - program.objective(alone) + program.objective(nothing)
+        return f"{why}, its price {price:.3g})" + ("" if all_fit else f": {_more_room(choice)}")
     if value <= 0:
-        return [f"{said}): relevance must be above 0 for what is worth reading; larger is better"]
-    prices = {"passage_penalty": formulation.penalty(choice.allowed), "radius": settings.radius}
+        return f"{why}): relevance must be above 0 for what is worth reading; larger is better"
+    prices = {"passage_penalty": formulation.penalty(allowed), "radius": settings.radius}
     charged = [f"{name} {price:.3g}" for name, price in prices.items() if price > 0]
     if (price := settings.token_price) > 0:
         charged.append(f"{price * tokens:.3g} for its {tokens} tokens (token_price {price:.3g})")
     if not charged:
-        return [f"{said})"]
+        return f"{why})"
     room = "" if all_fit else ", raise the budget"
-    scale = ", or give relevance on the scale of a probability" if _is_given(choice) else ""
-    return [f"{said}; charged are {', '.join(charged)}): lower these prices{room}{scale}"]
+    scale = ", or give relevance on the scale of a probability" if source.kind == "given" else ""
+    return f"{why}; charged are {', '.join(charged)}): lower these prices{room}{scale}"
 
 
 def _more_room(choice: Choice) -> str:
     """What to do where passages, or sentences, are too long."""
     if choice.formulation.may_be_cut:
         return "raise the budget, or choose sentences (units='sentences')"
-    if choice.formulation.passages is not choice.formulation.candidates:
-        return "raise the budget"
-    return "raise the budget, or split passages"
+    is_cut = choice.formulation.passages is not choice.formulation.candidates
+    return "raise the budget" if is_cut else "raise the budget, or split passages"
 
 
 def _blocked(choice: Choice) -> str:
     """Which constraints keep out the passage that alone is worth most, if it is worth more than nothing."""
-    program, ids = choice.found.program, choice.formulation.candidates.ids
+    program = choice.found.program
+    assert program.fixed is not None
     alone = np.eye(program.n, dtype=np.int8)
     nothing = program.objective(np.zeros(program.n, dtype=np.int8))
     worth = np.array([program.objective(x) - nothing for x in alone])
     fits = np.array([program.cost(x) <= program.most_cost for x in alone])
-    assert program.fixed is not None
     worth[(program.fixed == 0) | ~fits] = -np.inf
     best = int(worth.argmax())
     broken = [row.name for row in program.rows if row.violation(float(row.coefficients[best])) > 0]
     if worth[best] <= 1e-9 or not broken:
         return ""
     return (
-        f"nothing is chosen: '{ids[best]}' is worth more than its price (by {worth[best]:.3g}), and a "
-        f"constraint keeps it out ({', '.join(broken)}): loosen it"
+        f"'{choice.formulation.candidates.ids[best]}' is worth more than its price (by {worth[best]:.3g}), "
+        f"and a constraint keeps it out ({', '.join(broken)}): loosen it"
     )
 
 
-def _is_given(choice: Choice) -> bool:
-    source = choice.formulation.source
-    return source is None or source.kind == "given"
-
-
-def _no_answer_here(choice: Choice, likely: float | None) -> list[str]:
+def _no_answer_here(choice: Choice) -> list[str]:
     """That the collection may not hold the answer: by the whole pool, or as no passage is likely needed."""
     formulation = choice.formulation
-    source, candidates = formulation.source, formulation.candidates
-    adaptive = formulation.settings.passage_penalty == "adaptive"
-    by_formula = source is not None and source.kind == "documents"
+    source, candidates, model = formulation.source, formulation.candidates, formulation.pool.model
+    likely, adaptive = formulation.pool.answerable, formulation.settings.passage_penalty == "adaptive"
     if likely is not None and likely < 0.5:
-        said = (
+        why = (
             f"the collection may not hold the answer (probability {likely:.2g}, by how much of the question "
             "its best passages hold)"
         )
-        model = formulation.pool.model
-        if adaptive and by_formula and surely_elsewhere(formulation.passages, likely):
-            said += ": only what stands out is read"
+        if adaptive and source.kind == "documents" and surely_elsewhere(formulation.passages, likely):
+            why += ": only what stands out is read"
         if adaptive and model is not None and model.answerable and model.answerable.by_cosine:
             price = formulation.penalty(choice.allowed)
-            said += (
+            why += (
                 f": passages are dearer for that (each must be worth {price:.2g}); a fixed passage_penalty "
                 "does not go by it"
             )
-        return [said]
-    if not choice.chosen or not (by_formula or (source and source.kind in ("fitted weights", "ranks"))):
+        return [why]
+    if source.kind not in ("fitted weights", "ranks") or not choice.chosen:
         return []
     are_sentences = formulation.passages is not candidates  # each of them is needed more seldom
     # What is read as a whole may count less than its parts, so what fits may be longer than the budget.
     allowed = ~np.isin(candidates.ids, list(formulation.settings.must_exclude))
     fitting = allowed & (candidates.tokens <= choice.allowed)
-    likeliest = int(np.where(allowed, candidates.relevance, -np.inf).argmax())
-    tokens, lines = int(candidates.tokens[likeliest]), ""
-    if by_formula:
-        program, own = choice.found.program, tokens
-        tokens = max(own, int(program.cost(np.arange(program.n) == likeliest)))
-        fitting[likeliest] &= tokens <= choice.allowed
-        lines = f" with the lines that it needs (its own {own})" if tokens > own else ""
     best = float(candidates.relevance[fitting].max(initial=0.0))
+    likeliest = int(np.where(allowed, candidates.relevance, -np.inf).argmax())
     most = float(candidates.relevance[likeliest])
     least = best if are_sentences else max(best, _UNLIKELY)
     if most >= least and not fitting[likeliest] and likeliest not in choice.chosen:
         return [
             f"'{candidates.ids[likeliest]}', the most likely to be needed (probability {most:.2g}), has "
-            f"{plural(tokens, 'token')}{lines}, more than the budget of "
+            f"{plural(int(candidates.tokens[likeliest]), 'token')}, more than the budget of "
             f"{choice.budget_tokens} (of those that fit it the best has {best:.2g}): {_more_room(choice)}"
         ]
-    if best >= _UNLIKELY or are_sentences or by_formula:
+    if best >= _UNLIKELY or are_sentences:
         return []
-    said = f"no passage stands out (the most likely one is needed with probability {best:.2g})"
+    why = f"no passage stands out (the most likely one is needed with probability {best:.2g})"
     if likely is not None:
-        return [said]
+        return [why]
     less = "; a higher passage_penalty, as in preset 'frugal', reads less then" if adaptive else ""
-    return [f"{said}: the collection may not hold the answer{less}"]
+    return [f"{why}: the collection may not hold the answer{less}"]
 
 
 def nothing_of(candidates: Candidates, budget_tokens: int) -> Selection:
@@ -295,10 +279,8 @@ def nothing_of(candidates: Candidates, budget_tokens: int) -> Selection:
 def concluded(choice: Choice) -> Selection:
     """The selection that people see: without the items that buy broken rows, with what is known about it."""
     formulation, program, result = choice.formulation, choice.found.program, choice.result
-    settings, candidates, side = formulation.settings, formulation.candidates, formulation.side
+    candidates, side = formulation.candidates, formulation.side
     bare, visible, priced = side.without(program), result, None
-    conflict = find_conflict(bare, candidates.ids) if result.status is Status.INFEASIBLE else None
-    likely = formulation.pool.answerable
     if result.x is not None and side.is_priced:
         visible = replace(result, x=result.x[: len(candidates)])
         priced = Priced(side.marginal(result.x), side.paid)
@@ -307,9 +289,29 @@ def concluded(choice: Choice) -> Selection:
         "units": _why_units(choice),
         "merged": _how_read(choice),
         **_replaced(choice),
-        "answerable": _no_answer_here(choice, likely),
+        "answerable": _no_answer_here(choice),
         "nothing_selected": _why_nothing(choice),
     }
+    reasons = functools.partial(
+        decisions,
+        candidates,
+        bare,
+        visible,
+        priced,
+        robust=formulation.uncertainty is not None,
+        is_merged=choice.is_merged,
+        by_length=formulation.source.kind == "documents",
+        outdated=formulation.outdated,
+    )
+    # From the settings, not from the formulation: a selection that is kept holds no matrices.
+    problem = functools.partial(
+        joint_problem,
+        formulation.settings,
+        formulation.pool,
+        choice.allowed,
+        penalty=formulation.penalty(choice.budget_tokens),
+        shared=formulation.shared,
+    )
     return Selection(
         candidates,
         choice.chosen,
@@ -317,31 +319,13 @@ def concluded(choice: Choice) -> Selection:
         choice.budget_tokens,
         result,
         program,
-        functools.partial(
-            decisions,
-            candidates,
-            bare,
-            visible,
-            priced,
-            robust=formulation.uncertainty is not None,
-            is_merged=choice.is_merged,
-            by_length=formulation.source.kind == "documents",
-            outdated=formulation.outdated,
-        ),
+        reasons,
         worst_case=_worst_case(choice),
         notes=tuple(Note(code, text) for code, texts in notes.items() for text in texts),
-        conflict=conflict,
-        # From the settings, not from the formulation: a selection that is kept holds no matrices.
-        problem=functools.partial(
-            joint_problem,
-            settings,
-            formulation.pool,
-            choice.allowed,
-            penalty=formulation.penalty(choice.budget_tokens),
-            shared=formulation.shared,
-        ),
-        relevance_source=choice.formulation.source,
-        answerable=likely,
+        conflict=find_conflict(bare, candidates.ids) if result.status is Status.INFEASIBLE else None,
+        problem=problem,
+        relevance_source=formulation.source,
+        answerable=formulation.pool.answerable,
         is_merged=choice.is_merged,
         retrieved=None if formulation.passages is candidates else formulation.passages,
         counter=choice.counter,

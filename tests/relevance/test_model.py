@@ -121,7 +121,6 @@ def test_probabilities_are_the_formula() -> None:
     matrix = feature_matrix(c, SECOND.features, before=first)
     second = 1 / (1 + np.exp(-(matrix @ SECOND.weights + SECOND.intercept)))
     np.testing.assert_allclose(MODEL.probabilities(c), second)
-    assert MODEL.uses_links
     assert MODEL.features == ("cosine", "cosine_gap", "log_words", "best_mentioning", "is_mentioned")
 
 
@@ -190,7 +189,6 @@ def test_the_shipped_weights_tell_where_they_come_from() -> None:
     assert model is not None
     assert model.name == "default"
     assert "Fitted on" in model.provenance
-    assert model.uses_links
     values = model.probabilities(pool())
     assert np.all((values >= 0) & (values <= 1))
     assert model.measures["after"]["ece"] < model.measures["before"]["ece"] / 10

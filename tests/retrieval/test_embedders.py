@@ -25,11 +25,8 @@ def minilm() -> CachedEmbedder:
     return embedder
 
 
-def test_minilm_embeds_meaning_deterministically(minilm: CachedEmbedder) -> None:
-    first, again = (
-        SentenceTransformerEmbedder(str(packaged_minilm()), cache=False).encode(TEXTS) for _ in "ab"
-    )
-    np.testing.assert_array_equal(first, again)
+def test_minilm_embeds_meaning(minilm: CachedEmbedder) -> None:
+    first = SentenceTransformerEmbedder(str(packaged_minilm()), cache=False).encode(TEXTS)
     assert first.shape == (3, 384)
     assert first.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1, atol=1e-6)

@@ -61,7 +61,7 @@ def text(kind: int) -> str:
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.none() | st.integers(0, 9)), min_size=1, max_size=12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_an_index_that_grew_step_by_step_is_that_of_the_end(steps: list[tuple[int, int | None]]) -> None:
     from mio_rag.documents.markdown import read_markdown
     from mio_rag.documents.passages import passages_of

@@ -26,7 +26,7 @@ ODD = [
     "", " ", "\n\t", "\0", "[SEP] [CLS] [MASK] x [PAD] y", "don't can't U.S.A. 3.14", "[unused1] foo",
     "日本語のテキスト。東京は日本の首都です。", "Ünïcödé ÇA Straße İstanbul e\u0301 é", "العربية", "हिन्दी",
     "한국어 텍스트", "emoji 🚀🔥👩‍👩‍👧", "\u200b\ufeff\u00ad", "a" * 3000,
-    *("word " * n for n in (1, 253, 254, 255, 256, 510, 511, 2000)),
+    *("word " * n for n in (1, 254, 255, 511)),
 ]  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_vectors_are_those_of_torch(onnx: PackagedMiniLM, torch: SentenceTransformerEmbedder) -> None:
-    texts = [p.text for p in load_dataset("demo").passages] + ODD
+    texts = [p.text for p in load_dataset("demo").passages[:12]] + ODD
     batches, one_by_one = onnx.encode(texts), np.concatenate([onnx.encode([t]) for t in texts])
     expected = torch.encode(texts)
     assert batches.dtype == np.float32
@@ -119,7 +119,7 @@ def test_a_graph_that_does_not_run_or_gives_other_vectors_is_never_used(
 
 
 def test_the_first_texts_of_a_process_get_the_same_vectors(onnx: PackagedMiniLM) -> None:
-    texts = ["Which bridge is longer?", *ODD]
+    texts = ["Which bridge is longer?", *ODD[:12:3]]
     wanted = onnx.encode(texts)
     for text, vector in zip(texts, wanted, strict=True):
         few = PackagedMiniLM(FOLDER, cache=False)

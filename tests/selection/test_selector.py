@@ -162,7 +162,7 @@ POOLS = st.builds(pool, st.integers(2, 9), st.integers(0, 10**6))
 
 
 @given(POOLS, st.integers(40, 120), st.integers(0, 60), st.sampled_from([0.0, 0.3, 1.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_value_grows_with_the_budget(candidates: Candidates, budget: int, more: int, weight: float) -> None:
     selector = Selector.raw(redundancy_weight=weight)
     small, large = selector.select(candidates, budget), selector.select(candidates, budget + more)
@@ -177,7 +177,7 @@ def test_value_grows_with_the_budget(candidates: Candidates, budget: int, more: 
     st.randoms(use_true_random=False),
     st.sampled_from(["exhaustive", "highs", "highs-glover", "cpsat"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_order_of_the_candidates_does_not_matter(candidates: Candidates, random, solver: str) -> None:
     order = list(range(len(candidates)))
     random.shuffle(order)
@@ -205,7 +205,7 @@ def test_robust_is_never_above_nominal(candidates: Candidates, radius: float, no
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=12, unique=True), st.integers(1, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_equal_costs_without_redundancy_are_top_k(scores: list[int], k: int) -> None:
     chosen = PLAIN.select(simple([s / 10**6 for s in scores], [7] * len(scores)), 7 * k)
     assert [scores[i] for i in chosen.chosen] == sorted(scores, reverse=True)[:k]
