@@ -120,11 +120,7 @@ class LinkIndex:
     names: int
 
     @classmethod
-    def build(
-        cls,
-        passages: Sequence[Passage],
-        name_of: Callable[[Passage], str] | None = None,
-    ) -> LinkIndex:
+    def build(cls, passages: Sequence[Passage], name_of: Callable[[Passage], str] | None = None) -> LinkIndex:
         """Find the links of a corpus; see `passage_names` for `name_of`."""
         n = len(passages)
         names, kind = passage_names(passages, name_of)

@@ -56,10 +56,7 @@ class Repetition:
 
     @classmethod
     def build(
-        cls,
-        passages: Sequence[Passage],
-        old: Repetition | None = None,
-        kept: NDArray[np.int64] | None = None,
+        cls, passages: Sequence[Passage], old: Repetition | None = None, kept: NDArray[np.int64] | None = None
     ) -> Repetition:
         """Find what a corpus repeats; see `find_spans` and `find_groups`.
 

@@ -22,14 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.context import (
-    SEPARATOR,
-    TokenCounter,
-    apart,
-    counted,
-    documents,
-    shared_characters,
-)
+from mio_rag.context import SEPARATOR, TokenCounter, apart, counted, documents, shared_characters
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import Segments, SelectionProgram
 from mio_rag.formulations.robust import (

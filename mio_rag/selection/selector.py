@@ -285,10 +285,7 @@ class Selector(Settings):
         return self.read(candidates).candidates
 
     def penalty(
-        self,
-        candidates: Candidates,
-        budget_tokens: int | None = None,
-        known: Read | None = None,
+        self, candidates: Candidates, budget_tokens: int | None = None, known: Read | None = None
     ) -> float:
         """Return lambda_2 for a pool: the number that was set, or what its relevance determines.
 

@@ -163,10 +163,7 @@ def test_a_lower_cosine_lowers_shipped_probabilities_by_exactly_what_slopes_say(
         (lambda: Selector.preset("x"), "choose default, frugal, thorough, raw"),
         (lambda: Selector.raw(relevance_model="auto"), "preset 'raw' excludes relevance_model"),
         (lambda: Selector(relevance_model="best"), "relevance_model must be auto, given"),
-        (
-            lambda: Selector(link_benefit="much"),
-            "link_benefit must be a number or auto",
-        ),
+        (lambda: Selector(link_benefit="much"), "link_benefit must be a number or auto"),
         (
             lambda: select("q", ["a"], scores=[1], budget_tokens=1, preset="raw", selector=Selector()),
             "selector and preset exclude each other",

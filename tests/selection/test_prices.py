@@ -158,10 +158,7 @@ def test_a_conversation_of_many_turns() -> None:
             lambda: query_frontier(pool(), Selector.raw(counterpart="joint", radius=0.1), 90),
             "only the termwise counterpart",
         ),
-        (
-            lambda: query_frontier(pool(), everything(pool()), 90),
-            "leave prices and change_price out",
-        ),
+        (lambda: query_frontier(pool(), everything(pool()), 90), "leave prices and change_price out"),
         (
             lambda: TuneSettings(Goal(90, None), everything(pool()), vary=["max_per_source"]),
             "cannot be varied with a price on it",
