@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,25 +232,6 @@ class Block:
     parts: tuple[Part, ...]
 
 
-class Run(NamedTuple):
-    """Text of a document without a gap.
-
-    start: place of its first character in the document.
-    rows: candidates that lie in it, by their start.
-    lines: lines in it that candidates need (`Candidates.lines`).
-    """
-
-    start: int
-    text: str
-    rows: tuple[int, ...]
-    lines: tuple[Line, ...] = ()
-
-    @property
-    def end(self) -> int:
-        """Place behind its last character."""
-        return self.start + len(self.text)
-
-
 _LEAST_OVERLAP = 20  # characters: fewer are the same by chance
 #: Where a pool keeps `documents`; pools do not change.
 _NUMBERS = "_document_numbers"
@@ -340,42 +321,6 @@ def overlap_at(first: str, second: str) -> int | None:
     return None
 
 
-def _by_place(line: Line) -> tuple[int, int]:
-    """By where texts begin, the longest first of those that begin together."""
-    return line.start, -len(line.text)
-
-
-def needed_lines(candidates: Candidates, rows: Sequence[int]) -> dict[Line, list[int]]:
-    """The lines that candidates of one document need, and which of them do."""
-    needed: dict[Line, list[int]] = {}
-    if (lines := candidates.lines) is not None:
-        for i in rows:
-            for line in lines[i]:
-                needed.setdefault(line, []).append(i)
-    return needed
-
-
-def runs(candidates: Candidates, rows: Sequence[int]) -> list[Run]:
-    """The texts without gaps that passages of one document make up, in document order.
-
-    rows: candidates of one number of `documents`.
-    """
-    spans = candidates.spans
-    assert spans is not None
-    placed = [(Line(int(spans[i, 0]), candidates.texts[i]), i) for i in rows]
-    placed += [(line, -1) for line in needed_lines(candidates, rows)]
-    found: list[tuple[int, list[str], int, list[int], list[Line]]] = []  # start, pieces, end, rows, lines
-    for line, i in sorted(placed, key=lambda each: (*_by_place(each[0]), each[1])):
-        at, own = line
-        if not found or at > found[-1][2]:
-            found.append((at, [], at, [], []))
-        start, pieces, end, inside, lines = found[-1]
-        pieces.append(own[end - at :])
-        (lines.append(line) if i < 0 else inside.append(i))
-        found[-1] = (start, pieces, max(end, at + len(own)), inside, lines)
-    return [Run(start, "".join(p), tuple(inside), tuple(lines)) for start, p, _, inside, lines in found]
-
-
 def merged(candidates: Candidates, chosen: Sequence[int]) -> tuple[Block, ...]:
     """The chosen passages as they are read.
 
@@ -385,17 +330,7 @@ def merged(candidates: Candidates, chosen: Sequence[int]) -> tuple[Block, ...]:
     together: dict[int, list[int]] = {}
     for i in chosen:
         together.setdefault(int(number[i]) if number[i] >= 0 else -1 - i, []).append(i)
-    return tuple(
-        _alone(candidates, rows[0]) if _is_alone(candidates, rows) else _block(candidates, rows)
-        for rows in together.values()
-    )
-
-
-def _is_alone(candidates: Candidates, rows: Sequence[int]) -> bool:
-    """Whether one candidate is read as it is: without lines, or where its place is unknown."""
-    i = rows[0]
-    placed = candidates.spans is not None and candidates.spans[i, 0] >= 0
-    return len(rows) == 1 and not (placed and candidates.lines is not None and candidates.lines[i])
+    return tuple(_read(candidates, rows) for rows in together.values())
 
 
 def block_tokens(candidates: Candidates, chosen: Sequence[int], counter: TokenCounter, merge: bool) -> int:
@@ -409,30 +344,28 @@ def block_tokens(candidates: Candidates, chosen: Sequence[int], counter: TokenCo
     return int(counted(counter, [render_context(read)])[0])
 
 
-def _alone(candidates: Candidates, i: int) -> Block:
-    passage = candidates.passage(i)
-    return Block(passage, (_part(candidates, i, 0),))
-
-
-def _block(candidates: Candidates, rows: Sequence[int]) -> Block:
-    assert candidates.spans is not None
-    pieces: list[str] = []
-    parts: list[Part] = []
-    length, before = 0, None
-    for run in runs(candidates, rows):
-        if before is not None:
-            pieces.append(_seam(candidates, before, run))
-            length += len(pieces[-1])
-        for i in run.rows:
-            start = length + int(candidates.spans[i, 0]) - run.start
-            parts.append(_part(candidates, i, start))
-        pieces.append(run.text)
-        length += len(run.text)
-        before = run
-    first = candidates.passage(rows[0])
-    text = "".join(pieces)
+def _read(candidates: Candidates, rows: Sequence[int]) -> Block:
+    """Return candidates of one document, and the lines that they need, as one text in document order."""
+    spans, lines, i = candidates.spans, candidates.lines, rows[0]
+    if spans is None or (len(rows) == 1 and (spans[i, 0] < 0 or lines is None or not lines[i])):
+        return Block(candidates.passage(i), (_part(candidates, i, 0),))
+    placed = [(int(spans[i, 0]), candidates.texts[i], i) for i in rows]
+    if lines is not None:
+        placed += [(*line, -1) for line in {line for i in rows for line in lines[i]}]
+    placed.sort(key=lambda one: (one[0], -len(one[1]), one[2]))
+    first = {start: i for start, _, i in reversed(placed) if i >= 0}
+    text, parts, end, shift = "", list[Part](), -1, 0
+    for start, own, i in placed:
+        if start > end:
+            text += _seam(candidates, text, own, first.get(start), start - end) if end >= 0 else ""
+            shift, end = len(text) - start, start
+        if i >= 0:
+            parts.append(_part(candidates, i, shift + start))
+        text += own[end - start :]
+        end = max(end, start + len(own))
+    about = candidates.passage(rows[0])
     name = "+".join(str(part.id) for part in parts)
-    return Block(Passage(name, text, first.title, first.source), tuple(parts))
+    return Block(Passage(name, text, about.title, about.source), tuple(parts))
 
 
 def apart(candidates: Candidates) -> str:
@@ -440,16 +373,17 @@ def apart(candidates: Candidates) -> str:
     return APART if candidates.lines is None else "\n"
 
 
-def _seam(candidates: Candidates, before: Run, after: Run) -> str:
-    """What stands between two texts: white space only where both ends are as a splitter leaves them."""
-    if before.text[-1].isspace() or after.text[0].isspace():
+def _seam(candidates: Candidates, before: str, after: str, first: int | None, gap: int) -> str:
+    """What stands between two texts: white space only where both ends are as a splitter leaves them.
+
+    first: candidate that the second text begins with. gap: characters between the two in the document.
+    """
+    if before[-1].isspace() or after[0].isspace():
         return apart(candidates)
     seams = _SEAMS if candidates.cut_from is None or candidates.lines is not None else _SENTENCE_SEAMS
-    if candidates.gaps is not None and after.rows and candidates.spans is not None:
-        first = after.rows[0]
-        if int(candidates.spans[first, 0]) == after.start:
-            seams = {**seams, len(candidates.gaps[first]): candidates.gaps[first]}
-    return seams.get(after.start - before.end, apart(candidates))
+    if candidates.gaps is not None and first is not None:
+        seams = {**seams, len(candidates.gaps[first]): candidates.gaps[first]}
+    return seams.get(gap, apart(candidates))
 
 
 def shared_characters(candidates: Candidates) -> NDArray[np.int64]:

@@ -17,7 +17,6 @@ from mio_rag.context import (
     merged,
     passage_tokens,
     render_context,
-    runs,
     shared_characters,
 )
 from mio_rag.pool import Candidates
@@ -182,13 +181,6 @@ class TestProperties:
         counter = RegexCounter()
         made = Selector.raw(redundancy_weight=0, passage_penalty=0).select(pool, budget, counter)
         assert made.tokens_used == counter.count([render_context(made.passages)])[0] <= budget
-
-    def test_runs_hold_the_document_without_gaps(self):
-        pool = _pool([(0, 23), (12, 47), (60, 70)])
-        assert [(run.start, run.text, run.rows) for run in runs(pool, [2, 1, 0])] == [
-            (0, _DOCUMENT[:47], (0, 1)),
-            (60, _DOCUMENT[60:70], (2,)),
-        ]
 
 
 class TestSelection:
