@@ -18,6 +18,7 @@ from mio_rag.relevance.documents import surely_elsewhere
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Note, Selection, WorstCase
+from mio_rag.sentences import are_versions
 from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import moment
@@ -136,10 +137,12 @@ def _why_units(choice: Choice) -> list[str]:
 
 def _replaced(choice: Choice) -> dict[str, list[str]]:
     """By code of the note, which passages have no sentence among the candidates, since another one has."""
-    ids, dates = choice.formulation.passages.ids, choice.formulation.passages.dates
+    passages = choice.formulation.passages
+    ids, dates = passages.ids, passages.dates
+    names = list(zip(passages.titles or [""] * len(ids), passages.sources or [""] * len(ids), strict=True))
     gone: dict[str, list[str]] = {"older_version": [], "near_duplicate": []}
     for i, j in sorted(choice.formulation.not_cut.items()):
-        if dates and moment(dates[j]) > moment(dates[i]) != "":
+        if dates and moment(dates[j]) > moment(dates[i]) != "" and are_versions(*names[i], *names[j]):
             gone["older_version"].append(f"'{ids[i]}', an older version of '{ids[j]}'")
         else:
             gone["near_duplicate"].append(f"'{ids[i]}', nearly the same as '{ids[j]}'")
@@ -228,12 +231,13 @@ def _no_answer_here(choice: Choice) -> list[str]:
     formulation = choice.formulation
     source, candidates, model = formulation.source, formulation.candidates, formulation.pool.model
     likely, adaptive = formulation.pool.answerable, formulation.settings.passage_penalty == "adaptive"
+    by_formula = source.kind == "documents"
     if likely is not None and likely < 0.5:
         why = (
             f"the collection may not hold the answer (probability {likely:.2g}, by how much of the question "
             "its best passages hold)"
         )
-        if adaptive and source.kind == "documents" and surely_elsewhere(formulation.passages, likely):
+        if adaptive and by_formula and surely_elsewhere(formulation.passages, likely):
             why += ": only what stands out is read"
         if adaptive and model is not None and model.answerable and model.answerable.by_cosine:
             price = formulation.penalty(choice.allowed)
@@ -242,23 +246,29 @@ def _no_answer_here(choice: Choice) -> list[str]:
                 "does not go by it"
             )
         return [why]
-    if source.kind not in ("fitted weights", "ranks") or not choice.chosen:
+    if source.kind not in ("documents", "fitted weights", "ranks") or not choice.chosen:
         return []
     are_sentences = formulation.passages is not candidates  # each of them is needed more seldom
     # What is read as a whole may count less than its parts, so what fits may be longer than the budget.
     allowed = ~np.isin(candidates.ids, list(formulation.settings.must_exclude))
     fitting = allowed & (candidates.tokens <= choice.allowed)
-    best = float(candidates.relevance[fitting].max(initial=0.0))
     likeliest = int(np.where(allowed, candidates.relevance, -np.inf).argmax())
+    tokens, lines = int(candidates.tokens[likeliest]), ""
+    if by_formula:
+        program, own = choice.found.program, tokens
+        tokens = max(own, int(program.cost(np.arange(program.n) == likeliest)))
+        fitting[likeliest] &= tokens <= choice.allowed
+        lines = f" with the lines that it needs (its own {own})" if tokens > own else ""
+    best = float(candidates.relevance[fitting].max(initial=0.0))
     most = float(candidates.relevance[likeliest])
     least = best if are_sentences else max(best, _UNLIKELY)
     if most >= least and not fitting[likeliest] and likeliest not in choice.chosen:
         return [
             f"'{candidates.ids[likeliest]}', the most likely to be needed (probability {most:.2g}), has "
-            f"{plural(int(candidates.tokens[likeliest]), 'token')}, more than the budget of "
+            f"{plural(tokens, 'token')}{lines}, more than the budget of "
             f"{choice.budget_tokens} (of those that fit it the best has {best:.2g}): {_more_room(choice)}"
         ]
-    if best >= _UNLIKELY or are_sentences:
+    if best >= _UNLIKELY or are_sentences or by_formula:
         return []
     why = f"no passage stands out (the most likely one is needed with probability {best:.2g})"
     if likely is not None:
