@@ -6,8 +6,7 @@ state j with probability P(j | s, a). With discount gamma the Bellman equation i
     Q(s, a) = r(s, a) + gamma^tau(s, a) * sum_j P(j | s, a) V(j),      V(s) = max over allowed a of Q(s, a),
 
 without a horizon a fixed point, for which gamma < 1 is needed; with a horizon of T decisions the recursion
-V_t from V_{t+1}, with V_T the terminal rewards. Durations other than 1 make it a semi-Markov process; they
-affect only the discount; a horizon counts decisions, not time.
+V_t from V_{t+1}, with V_T the terminal rewards. A horizon counts decisions, not time.
 
 `RetrievalMDP` is a process over the uncertainty level U in [0, 1]: at 1 nothing is known, 0 is certain.
 Retrieving costs c_r and lowers U by delta_r with probability p_s, otherwise U stays; reasoning costs c_p and
@@ -16,11 +15,9 @@ lowers U by delta_p; U never falls below 0. An answer given at U has the quality
     linear  1 - U        log  1 - log2(1 + U)        exp  1 - exp(-k (1 - U))
 
 *With stop* (a horizon of T decisions, the default), actions cost on the way and Q(U) is paid once, at the
-stop or after the last decision. *As published* (no horizon), Q(U) - C(a) is paid at every step for ever;
-there is no stop action, so it acts, and pays, even at U = 0. Values between the points of the grid are
-interpolated linearly. For constant parameters values fall as U rises, so rounding every successor to the next
-lower or next higher point gives an upper and a lower bound of the continuous process
-(`RetrievalMDP.rounded`).
+stop or after the last decision. *As published* (no horizon), Q(U) - C(a) is paid at every step for ever.
+Values between the points of the grid are interpolated linearly. For constant parameters values fall as U
+rises, so rounding every successor down or up bounds the continuous process (`RetrievalMDP.to_finite`).
 
 Source: Puterman, Markov Decision Processes (1994), chapters 4, 6 and 11.
 """
@@ -89,17 +86,26 @@ class FiniteMDP:
             f"rewards[{s}, {a}] is {rewards[s, a]}: must be finite, and at most {_LARGEST:g} in size"
             for s, a in broken[:_LISTED]
         ]
-        problems += self._time_problems()
+        gamma, horizon = self.discount, self.horizon
+        if not (isinstance(gamma, (int, float, np.number)) and 0 < gamma <= 1):
+            problems.append(f"discount={gamma!r} must be a number in (0, 1]")
+        elif gamma == 1 and horizon is None:
+            problems.append("discount=1 without a horizon has no finite value: lower it, or set a horizon")
+        whole = isinstance(horizon, (int, float, np.number)) and 1 <= horizon < np.inf
+        if horizon is not None and not (whole and horizon == int(horizon)):
+            problems.append(f"horizon={horizon!r} must be a whole number of decisions >= 1, or None")
+        if horizon is None and self.terminal is not None:
+            problems.append("terminal rewards need a horizon: without one nothing ends")
         terminal = _shaped("terminal", self.terminal, (n,), 0.0, problems)
         durations = _shaped("durations", self.durations, (n, m), 1.0, problems)
         if np.any(durations[allowed] <= 0):
             s, a = np.argwhere(allowed & (durations <= 0))[0]
             problems.append(f"durations[{s}, {a}] is {durations[s, a]}: every action must take some time")
-        elif self.horizon is None and not problems and np.any(self.discount ** durations[allowed] >= 1):
-            s, a = np.argwhere(allowed & (self.discount**durations >= 1))[0]
+        elif horizon is None and not problems and np.any(gamma ** durations[allowed] >= 1):
+            s, a = np.argwhere(allowed & (gamma**durations >= 1))[0]
             problems.append(
-                f"durations[{s}, {a}] is {durations[s, a]}: with discount {self.discount!r} so short an "
-                "action is not discounted at all, and values without a horizon are infinite"
+                f"durations[{s}, {a}] is {durations[s, a]}: with discount {gamma!r} so short an action is "
+                "not discounted at all, and values without a horizon are infinite"
             )
         names = tuple(self.actions) or tuple(map(str, range(m)))
         if len(names) != m or len(set(names)) != m:
@@ -112,20 +118,6 @@ class FiniteMDP:
             array.flags.writeable = False
         self.__dict__.update(rewards=rewards, terminal=terminal, allowed=allowed, durations=durations)
         self.__dict__.update(transitions=matrix, actions=names)
-
-    def _time_problems(self) -> list[str]:
-        problems = []
-        gamma, horizon = self.discount, self.horizon
-        if not (isinstance(gamma, (int, float, np.number)) and 0 < gamma <= 1):
-            problems.append(f"discount={gamma!r} must be a number in (0, 1]")
-        elif gamma == 1 and horizon is None:
-            problems.append("discount=1 without a horizon has no finite value: lower it, or set a horizon")
-        whole = isinstance(horizon, (int, float, np.number)) and 1 <= horizon < np.inf
-        if horizon is not None and not (whole and horizon == int(horizon)):
-            problems.append(f"horizon={horizon!r} must be a whole number of decisions >= 1, or None")
-        if horizon is None and self.terminal is not None:
-            problems.append("terminal rewards need a horizon: without one nothing ends")
-        return problems
 
     @property
     def n_states(self) -> int:
@@ -335,7 +327,7 @@ class RetrievalMDP:
         u = np.asarray(uncertainty, dtype=np.float64)
         return np.maximum(0.0, u - self.at(f"{action}_drop", u))
 
-    def rounded(self, rounding: Rounding) -> FiniteMDP:
+    def to_finite(self, rounding: Rounding = "interpolate") -> FiniteMDP:
         """Return the process on the grid; with a horizon its last state is "answered", which pays nothing.
 
         A successor between two points is both, weighted ("interpolate"); the lower one ("down"), an upper
@@ -370,10 +362,6 @@ class RetrievalMDP:
         terminal = None if not stops else np.append(self.quality_at(u), 0.0)
         rest = self.discount, self.horizon, terminal, allowed
         return FiniteMDP(matrix, rewards, *rest, actions=self.actions)
-
-    def to_finite(self) -> FiniteMDP:
-        """The process on the grid, interpolated."""
-        return self.rounded("interpolate")
 
     def _place(self, u: FloatArray, rounding: Rounding) -> tuple[NDArray[np.int64], FloatArray]:
         """The grid point below each U, and U's fraction of the way to the next one."""

@@ -56,16 +56,6 @@ from mio_rag.formulations.uncertainty import UncertaintySet
 FloatArray = NDArray[np.float64]
 
 
-def _nonnegative(**weights: float) -> None:
-    problems = [
-        f"{name}={value!r} must be a number from 0 to {LARGEST_SETTING:g}"
-        for name, value in weights.items()
-        if not is_setting(value)
-    ]
-    if problems:
-        raise InputError(problems)
-
-
 def nominal_program(
     relevance: ArrayLike,
     similarity: ArrayLike | None,
@@ -90,9 +80,14 @@ def nominal_program(
     token_price: lambda_3 >= 0, in units of relevance per token.
     benefit (n, n): symmetric, >= 0, in units of relevance: what two items gain when both are chosen.
     """
-    _nonnegative(
-        redundancy_weight=redundancy_weight, passage_penalty=passage_penalty, token_price=token_price
-    )
+    weights = {"redundancy_weight": redundancy_weight, "passage_penalty": passage_penalty}
+    problems = [
+        f"{name}={weight!r} must be a number from 0 to {LARGEST_SETTING:g}"
+        for name, weight in {**weights, "token_price": token_price}.items()
+        if not is_setting(weight)
+    ]
+    if problems:
+        raise InputError(problems)
     value = np.asarray(relevance, dtype=np.float64)
     cost = np.asarray(costs, dtype=np.float64)
     n = value.size
@@ -177,9 +172,7 @@ class InnerProductValue:
         """Value of every item, all losses at once."""
         return self.nominal - loss
 
-    def apart(self, loss: FloatArray) -> FloatArray:
-        """Value of every item, others at their worst: the same, since they do not matter."""
-        return self.nominal - loss
+    apart = at  # others at their worst: they do not matter
 
     def lines(self, reach: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(alpha, beta), shapes (1, n): the value itself."""
@@ -301,10 +294,11 @@ class JointProblem:
 
     def scenario(self, delta: FloatArray | None = None) -> SelectionProgram:
         """The program under given perturbations, shape (n, d); without them the nominal one."""
-        mu = self.embeddings if delta is None else self.embeddings + delta
-        loss = np.zeros(self.n) if delta is None else -(delta @ self.query)
-        value = self.value.at(loss)
-        product = self.similarity if delta is None else mu @ mu.T
+        if delta is None:
+            value, product = self.value.at(np.zeros(self.n)), self.similarity
+        else:
+            mu = self.embeddings + delta
+            value, product = self.value.at(-(delta @ self.query)), mu @ mu.T
         pairwise = self.redundancy_weight * product - self._gain(value)
         pairwise = (pairwise + pairwise.T) / 2
         np.fill_diagonal(pairwise, 0.0)

@@ -68,10 +68,6 @@ class WarmStart:
     penalties: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     matrix: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
 
-    def point(self, problem: Problem) -> FloatArray:
-        """The selection on the items of a problem, as a point to round; empty where there is none."""
-        return np.zeros(0) if self.x is None else self.x[problem.items].astype(np.float64)
-
     def matrix_for(self, problem: Problem) -> FloatArray | None:
         """The matrix, scaled by how much penalties have grown and cut to them; None where it does not fit."""
         known = {int(item): k for k, item in enumerate(self.items)}
@@ -86,9 +82,9 @@ class WarmStart:
             return None
         M = problem.A.copy()
         # Items that the matrix does not know stay apart: their penalties with the others are left out.
-        others = np.setdiff1d(np.arange(problem.m), here)
-        M[np.ix_(others, here)] = np.minimum(M[np.ix_(others, here)], 0.0)
-        M[np.ix_(here, others)] = M[np.ix_(others, here)].T
+        apart = np.ix_(np.setdiff1d(np.arange(problem.m), here), here)
+        M[apart] = np.minimum(M[apart], 0.0)
+        M[np.ix_(here, apart[0].ravel())] = M[apart].T
         block = np.minimum(growth * self.matrix[np.ix_(there, there)], now)
         np.fill_diagonal(block, growth * np.diagonal(self.matrix)[there])
         M[np.ix_(here, here)] = block
@@ -274,12 +270,16 @@ def _solve(
     in_haste = deadline - time.perf_counter() < _SECONDS_PER_SQUARE * problem.m**2
     begun = time.perf_counter()
     rounds = 0 if in_haste else _PERTURBATIONS + problem.m // _ITEMS_PER_PERTURBATION
-    best = _start(program, problem, warm.point(problem), deadline, rounds)
+    point = np.zeros(0) if warm.x is None else warm.x[problem.items].astype(np.float64)
+    best = _start(program, problem, point, deadline, rounds)
     start_took = time.perf_counter() - begun
     left = min(_ROWS_SECONDS, (deadline - time.perf_counter()) / 2)
     if best.x is None and problem.w.size and left > _ROWS_SECONDS / 100:
         rows_only = _without_interactions(program, options, left)
-        if rows_only.status is Status.INFEASIBLE and _of_plain_size(program):
+        sizes = np.abs(np.concatenate([program.all_costs, *(row.coefficients for row in program.rows)]))
+        # A solver with fixed tolerances may misjudge what is smaller or larger.
+        plain = np.all((sizes == 0) | ((sizes >= 1e-6) & (sizes <= 1e6)))
+        if rows_only.status is Status.INFEASIBLE and plain:
             return finish(best, math.inf, None, 0, infeasible=True)
         if rows_only.x is not None:
             _offer(program, problem, rows_only.x[problem.items].astype(np.int8), best)
@@ -356,12 +356,6 @@ def _without_interactions(program: SelectionProgram, options: SolveOptions, seco
     return solve_highs(linear, replace(options, time_limit_seconds=seconds, relative_gap=0.1, threads=1))
 
 
-def _of_plain_size(program: SelectionProgram) -> bool:
-    """Whether no coefficient is so small or large that a solver with fixed tolerances may misjudge it."""
-    sizes = np.abs(np.concatenate([program.all_costs, *(row.coefficients for row in program.rows)]))
-    return bool(np.all((sizes == 0) | ((sizes >= 1e-6) & (sizes <= 1e6))))
-
-
 def _round(
     program: SelectionProgram, problem: Problem, x: FloatArray, best: Incumbent, rounds: int, seed: int = 0
 ) -> None:
@@ -390,9 +384,7 @@ def _offer(program: SelectionProgram, problem: Problem, x: NDArray[np.int8], bes
 
 
 def _linear_optimum(problem: Problem) -> NDArray[np.int8] | None:
-    """Without interactions, segments and rows: depth first with Dantzig's bound, else a dynamic program
-    over tokens; None where neither is safe.
-    """
+    """Without pairs, segments and rows: depth first, else a dynamic program; None if neither is safe."""
     if problem.sharing is not None or problem.w.size or np.any(problem.A):
         return None
     x: NDArray[np.int8]

@@ -86,21 +86,23 @@ def check_installed(module: str, what: str) -> None:
 
 _lock = threading.Lock()
 _users = 0
-_controller: Any = None
 _limit: Any = None
+
+
+@cache
+def _controller() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Limit BLAS to one thread inside the block."""
-    global _controller, _limit, _users
+    global _limit, _users
     with _lock:
-        if _controller is None:
-            from threadpoolctl import ThreadpoolController
-
-            _controller = ThreadpoolController()
         if _users == 0:
-            _limit = _controller.limit(limits=1, user_api="blas")
+            _limit = _controller().limit(limits=1, user_api="blas")
         _users += 1
     try:
         yield
@@ -109,4 +111,3 @@ def one_blas_thread() -> Iterator[None]:
             _users -= 1
             if _users == 0:
                 _limit.restore_original_limits()
-                _limit = None

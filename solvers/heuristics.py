@@ -9,8 +9,7 @@
 `topk` and `mmr` fill the budget even with items that lower the objective, as the ranking baselines that they
 represent do (Carbonell and Goldstein, 1998, for MMR); the others stop when no item gains. All keep the
 budget, the rows and the fixed items. Where rows demand more (a minimum count), items that bring the selection
-closer to feasibility are added first, whatever they are worth. What chosen items share is paid once, so gains
-and costs are those of what is not paid yet.
+closer to feasibility are added first. Gains and costs are those of what is not paid yet.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,25 +132,12 @@ def _per_cost(state: _State, power: float, gain: FloatArray) -> FloatArray:
         return np.asarray(gain / np.maximum(state.rows[0], tiny) ** power)
 
 
-def _topk(program: SelectionProgram, deadline: float) -> BoolArray:
-    return _filled(program, lambda state: program.linear).chosen
-
-
 def _mmr(program: SelectionProgram, deadline: float) -> BoolArray:
     def score(state: _State) -> FloatArray:
         chosen = state.chosen
         return program.linear - (program.pairwise[:, chosen].max(axis=1) if chosen.any() else 0.0)
 
     return _filled(program, score).chosen
-
-
-def _density(program: SelectionProgram, deadline: float) -> BoolArray:
-    value = program.linear
-    return _filled(program, lambda s: _per_cost(s, 1.0, value), lambda s: value > 0).chosen
-
-
-def _greedy(program: SelectionProgram, deadline: float) -> BoolArray:
-    return max(_greedy_starts(program), key=_worth).chosen
 
 
 def _greedy_starts(program: SelectionProgram) -> list[_State]:
@@ -215,9 +202,9 @@ def _local_search(program: SelectionProgram, deadline: float) -> BoolArray:
 
 
 HEURISTICS: dict[str, Callable[[SelectionProgram, float], BoolArray]] = {
-    "topk": _topk,
-    "density": _density,
-    "greedy": _greedy,
+    "topk": lambda p, _: _filled(p, lambda s: p.linear).chosen,
+    "density": lambda p, _: _filled(p, lambda s: _per_cost(s, 1.0, p.linear), lambda s: p.linear > 0).chosen,
+    "greedy": lambda p, _: max(_greedy_starts(p), key=_worth).chosen,
     "mmr": _mmr,
     "local_search": _local_search,
 }
@@ -237,14 +224,8 @@ def solve(program: SelectionProgram, options: SolveOptions, method: str) -> Solv
     if not infeasible:
         chosen = HEURISTICS[method](program, deadline)
         x = None if program.violations(chosen) else chosen
-    return conclude(
-        program,
-        options,
-        method,
-        x=x,
-        bound=None if infeasible else bound,
-        proven_infeasible=infeasible,
-        limit="time" if not infeasible and time.perf_counter() >= deadline else None,
-        wall_seconds=time.perf_counter() - start,
-        version=f"numpy {np.__version__}",
-    )
+    now = time.perf_counter()
+    claims: dict[str, Any] = {"bound": None, "proven_infeasible": True} if infeasible else {"bound": bound}
+    stopped = "time" if not infeasible and now >= deadline else None
+    about: dict[str, Any] = {"limit": stopped, "version": f"numpy {np.__version__}"}
+    return conclude(program, options, method, x=x, wall_seconds=now - start, **claims, **about)

@@ -229,8 +229,8 @@ def incumbent(
     """Local optima from greedy starts, then from the best one with part of it taken out and banned.
 
     Starts are a `known` feasible selection, or, where that is empty, three scores and `starts` forced first
-    items in order of density; and, where `point` is not empty, a relaxed point rounded down in order of its
-    fractions. `seed` decides what is taken out. Returns (whether one is feasible, its value, the selection).
+    items in order of density; and a relaxed `point` (unless empty), rounded down in order of its fractions.
+    `seed` decides what is taken out. Returns (whether one is feasible, its value, the selection).
     """
     # Sorted here: numba's sorting alone would take seconds to compile.
     alone, worth = data.c, data.p

@@ -85,7 +85,7 @@ def solve_mdp(
     if problems:
         raise InputError(problems)
     chosen = _resolve(mdp, method)
-    _ready()
+    _kernel()
     start = time.perf_counter()
     if mdp.horizon is not None:
         return _backward(mdp, tie, start)
@@ -103,14 +103,16 @@ def solve_mdp(
 def warmup() -> float:
     """Compile the kernels ahead of their first use; returns the seconds that took, under one when cached."""
     start = time.perf_counter()
-    _ready()
+    _kernel()
     return time.perf_counter() - start
 
 
 @cache
-def _ready() -> None:
-    """Load or compile the kernels: that is not solving."""
-    warm((import_module("mio_rag.solvers.mdp_kernel"),), "the kernels of decision processes", "2 to 4")
+def _kernel() -> Any:
+    """The compiled functions, loaded or compiled: that is not solving."""
+    found = import_module("mio_rag.solvers.mdp_kernel")
+    warm((found,), "the kernels of decision processes", "2 to 4")
+    return found
 
 
 def _resolve(mdp: FiniteMDP, method: MDPMethod) -> str:
@@ -125,49 +127,35 @@ def _resolve(mdp: FiniteMDP, method: MDPMethod) -> str:
             "one_pass needs a process in which no action leads to a higher state: use policy_iteration, or "
             "number the states so that they never rise"
         )
-    if method != "auto":
-        return method
-    return "one_pass" if mdp.never_rises else "policy_iteration"
+    return method if method != "auto" else "one_pass" if mdp.never_rises else "policy_iteration"
 
 
 def _process(mdp: FiniteMDP) -> Any:
-    from mio_rag.solvers.mdp_kernel import Process
-
     matrix = mdp.transitions
     parts = (matrix.indptr, matrix.indices, matrix.data, mdp.rewards.ravel(), mdp.factors.ravel())
-    return Process(*parts, mdp.n_actions)
+    return _kernel().Process(*parts, mdp.n_actions)
 
 
 def _fixed_point(
     mdp: FiniteMDP, method: str, values: FloatArray, epsilon: float, max_sweeps: int
 ) -> tuple[FloatArray, int]:
     """Values near the fixed point, and the sweeps that it took."""
-    from mio_rag.solvers import mdp_kernel as kernel
-
     if method == "one_pass":
-        kernel.one_pass(_process(mdp), values)
+        _kernel().one_pass(_process(mdp), values)
         return values, 1
     numbers, policy = np.zeros(4), np.empty(mdp.n_states, dtype=np.int32)
     evaluations = _EVALUATIONS if method == "policy_iteration" else 0
     limits = (evaluations, *mdp.factor_range, epsilon, max_sweeps, numbers)
-    values = kernel.iterate(_process(mdp), values, policy, *limits)
-    return values, int(numbers[kernel.SWEEPS])
-
-
-def _beyond(mdp: FiniteMDP, low: float, high: float) -> tuple[float, float]:
-    from mio_rag.solvers import mdp_kernel as kernel
-
-    return kernel.beyond(low, high, *mdp.factor_range)
+    values = _kernel().iterate(_process(mdp), values, policy, *limits)
+    return values, int(numbers[_kernel().SWEEPS])
 
 
 def _backup(
     mdp: FiniteMDP, values: FloatArray, tie: float, q: FloatArray, policy: NDArray[np.int32]
 ) -> tuple[FloatArray, float, float, float]:
     """TV with the least and the greatest change, and what rounding can add."""
-    from mio_rag.solvers import mdp_kernel as kernel
-
     improved, numbers = np.empty(mdp.n_states), np.empty(4)
-    kernel.sweep(_process(mdp), values, improved, policy, False, q, tie, numbers)
+    _kernel().sweep(_process(mdp), values, improved, policy, False, q, tie, numbers)
     low, high, _, scale = numbers.tolist()
     return improved, low, high, 2 * (mdp.successors + 4) * _EPS * scale
 
@@ -176,32 +164,21 @@ def _checked(
     mdp: FiniteMDP, method: str, values: FloatArray, epsilon: float, sweeps: int, tie: float, start: float
 ) -> MDPSolution:
     """The solution with bounds that follow from the values alone, however they were found."""
-    n, m = mdp.rewards.shape
-    q, policy = np.empty((n, m)), np.empty(n, dtype=np.int32)
+    q, policy = np.empty(mdp.rewards.shape), np.empty(mdp.n_states, dtype=np.int32)
     improved, low, high, rounding = _backup(mdp, values, tie, q, policy)
-    below, above = _beyond(mdp, low, high)
-    worst, _ = _beyond(mdp, low - tie, high)
+    below, above = _kernel().beyond(low, high, *mdp.factor_range)
+    worst, _ = _kernel().beyond(low - tie, high, *mdp.factor_range)
     rounding /= 1 - mdp.factor_range[1]
     error = max(-below, above, 0.0) + rounding
-    return MDPSolution(
-        values=improved,
-        q=q,
-        policy=policy,
-        error=error,
-        policy_loss=max(0.0, above - worst) + tie + 2 * rounding,
-        converged=error <= epsilon,
-        method=method,
-        sweeps=sweeps,
-        wall_seconds=time.perf_counter() - start,
-    )
+    loss, took = max(0.0, above - worst) + tie + 2 * rounding, time.perf_counter() - start
+    return MDPSolution(improved, q, policy, error, loss, error <= epsilon, method, sweeps, took)
 
 
 def _backward(mdp: FiniteMDP, tie: float, start: float) -> MDPSolution:
     """Exact values of a process with a horizon, from the last decision to the first."""
     assert mdp.horizon is not None
     horizon, (n, m) = int(mdp.horizon), mdp.rewards.shape
-    values = np.empty((horizon + 1, n))
-    q = np.empty((horizon, n, m))
+    values, q = np.empty((horizon + 1, n)), np.empty((horizon, n, m))
     policy = np.empty((horizon, n), dtype=np.int32)
     values[horizon] = np.asarray(mdp.terminal)
     error = loss = 0.0
@@ -210,14 +187,5 @@ def _backward(mdp: FiniteMDP, tie: float, start: float) -> MDPSolution:
         values[t], _, _, rounding = _backup(mdp, values[t + 1], tie, q[t], policy[t])
         error = rounding + greatest * error
         loss = tie + greatest * loss
-    return MDPSolution(
-        values=values,
-        q=q,
-        policy=policy,
-        error=error,
-        policy_loss=loss + 2 * error,
-        converged=True,
-        method="backward_induction",
-        sweeps=horizon,
-        wall_seconds=time.perf_counter() - start,
-    )
+    loss, took = loss + 2 * error, time.perf_counter() - start
+    return MDPSolution(values, q, policy, error, loss, True, "backward_induction", horizon, took)

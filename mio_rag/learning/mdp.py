@@ -89,7 +89,7 @@ def solve_plan(model: RetrievalMDP, *, bounded: bool = True) -> Plan:
     if not bounded or not model.constant:
         return Plan(model, solution, None)
     # Rounding successors up and down brackets the continuous values, since these fall as U rises.
-    low, high = (solve_mdp(model.rounded(r), tie=TIE) for r in ("up", "down"))
+    low, high = (solve_mdp(model.to_finite(r), tie=TIE) for r in ("up", "down"))
     below, above = (s.values[..., : model.grid] for s in (low, high))
     slack = low.error + high.error
     at_points, between = (above - below).max(), (above[..., :-1] - below[..., 1:]).max()

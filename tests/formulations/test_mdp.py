@@ -102,7 +102,7 @@ def test_rounding_brackets_the_continuous_process(horizon: int | None, quality: 
     }
     exact = solve_mdp(RetrievalMDP(grid=1001, **settings).to_finite()).values
     model = RetrievalMDP(grid=101, **settings)
-    low, middle, high = (solve_mdp(model.rounded(r)).values for r in ("up", "interpolate", "down"))
+    low, middle, high = (solve_mdp(model.to_finite(r)).values for r in ("up", "interpolate", "down"))
     cut = (slice(None), slice(0, 101)) if horizon else (slice(0, 101),)
     points = (slice(None), slice(0, 1001, 10)) if horizon else (slice(0, 1001, 10),)
     slack = 1e-9

@@ -18,18 +18,17 @@ from hypothesis import strategies as st
 
 from benchmarks.trust.checks import check_all, check_path, complaint, forced_stages, weak_starts
 from benchmarks.trust.command import check_program
+from benchmarks.trust.draw import draw
 from benchmarks.trust.oracle import enumerate_all
 from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram
 from mio_rag.solvers import (
     SolveOptions,
     Status,
-    bounds,
     branch_and_bound,
     incumbents,
     kernel,
     relaxation,
     solve,
-    solve_many,
 )
 from mio_rag.solvers.backends import solve_exhaustive
 from mio_rag.solvers.branch_and_bound import Search, WarmStart
@@ -49,33 +48,16 @@ from mio_rag.solvers.relaxation import (
 
 EXACT = SolveOptions(time_limit_seconds=None)
 SEEDS = st.integers(0, 2**16)
-SIZES = st.sampled_from([1.0, 1e-6, 1e-3, 1e3, 1e6])
-NUMBERS = st.one_of(st.integers(-6, 6).map(float), st.floats(-3, 3, width=16), st.sampled_from([0.1, 0.3]))
-COSTS = st.one_of(st.integers(0, 9).map(float), st.sampled_from([0.1, 0.2, 0.3, 2.5, 1e-5, 1e5]))
 
 
-@st.composite
-def programs(draw: st.DrawFn, n_min: int = 0, n_max: int = 9, with_rows: bool = True) -> SelectionProgram:
-    """Small numbers of mixed signs and sizes; a budget that some items meet exactly, or any."""
-    n = draw(st.integers(n_min, n_max))
-    pairwise = np.zeros((n, n))
-    pairs = n * (n - 1) // 2
-    pairwise[np.triu_indices(n, 1)] = draw(st.lists(NUMBERS, min_size=pairs, max_size=pairs))
-    linear = np.array(draw(st.lists(NUMBERS, min_size=n, max_size=n)), dtype=np.float64)
-    costs = np.array(draw(st.lists(COSTS, min_size=n, max_size=n)), dtype=np.float64)
-    some = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=bool)
-    budget = float(costs[some].sum()) + draw(st.sampled_from([0.0, 1e-6, -1e-6, 0.5, 5.0, 50.0]))
-    rows = []
-    for _ in range(draw(st.integers(0, 2)) if with_rows else 0):
-        coefficients = np.array(draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n)), dtype=np.float64)
-        at = float(draw(st.integers(-2, 4)))
-        sides = draw(st.sampled_from([(-np.inf, at), (at, np.inf), (at, at), (at - 1, at)]))
-        rows.append(LinearConstraint(draw(SIZES) * coefficients, *sides))
-    fixed = draw(st.lists(st.sampled_from([-1, -1, -1, 0, 1]), min_size=n, max_size=n))
-    size = draw(SIZES)
-    return SelectionProgram(
-        size * linear, size * draw(SIZES) * (pairwise + pairwise.T), costs, budget, tuple(rows), fixed
-    )
+def programs(n_min: int = 0, with_rows: bool = True) -> st.SearchStrategy[SelectionProgram]:
+    """Programs of odd scales and edges, up to nine items; without segments and rows where asked."""
+
+    def drawn(seed: int) -> SelectionProgram:
+        program, _ = draw(np.random.default_rng(seed), 9, shared=with_rows and seed % 2 == 1)
+        return program if with_rows else replace(program, rows=())
+
+    return st.integers(0, 2**20).map(drawn).filter(lambda program: program.n >= n_min)
 
 
 def similar(
@@ -183,17 +165,14 @@ def test_incumbents_keep_the_rows_and_are_local_optima(
         return
     _, again, _ = incumbents.incumbent(problem.data, problem.needs, start, 8, rounds, x, seed + 1)
     assert again >= value - 1e-12  # from a known selection on, never worse
-    slack = 1e-9 * (1 + np.abs(problem.W).sum())
-    assert problem.c @ x <= problem.room * (1 + 1e-12)
-    assert np.all(problem.W @ x <= problem.w + slack)
+    assert problem.feasible(x)
     assert value == pytest.approx(problem.value(x), abs=1e-9)
     for i in range(problem.m):
         for j in range(problem.m):
             moved = x.copy()
             moved[i], moved[j] = 1 - moved[i], (moved[j] if i == j else 1 - moved[j])
             swap = i == j or moved.sum() == x.sum()
-            inside = np.all(problem.W @ moved <= problem.w - slack) and problem.c @ moved < problem.room
-            if swap and inside:
+            if swap and problem.feasible(moved):
                 assert problem.value(moved) <= value + 1e-9
 
 
@@ -318,21 +297,6 @@ def test_a_loose_gap_bounds_what_earlier_stages_dropped() -> None:
         assert complaint(program, enumerate_all(program), result, options, True) is None
 
 
-def test_threads_side_by_side_search_as_one_does() -> None:
-    rng = np.random.default_rng(8)
-    programs = []
-    for _ in range(24):
-        raw = np.triu(rng.normal(size=(16, 16)), 1)
-        programs.append(SelectionProgram(rng.random(16), raw + raw.T, rng.integers(1, 9, 16), 40))
-    options = SolveOptions(time_limit_seconds=None)
-    with forced_stages(0, 0.03, (2, 4, 8)):
-        alone = solve_many(programs, "branch_and_bound", options, workers=1)
-        together = solve_many(programs, "branch_and_bound", options, workers=4)
-    for one, other in zip(alone, together, strict=True):
-        assert (one.nodes, one.objective, one.bound) == (other.nodes, other.objective, other.bound)
-        assert one.selected == other.selected
-
-
 def test_sizes_that_float64_cannot_resolve_are_told_and_not_called_optimal() -> None:
     unresolved = 0
     for seed in range(6):
@@ -442,36 +406,6 @@ def test_items_that_are_dropped_are_hopeless(rows: bool, links: bool) -> None:
     assert found > 25  # beyond what reduced costs had dropped
 
 
-def test_the_bound_of_a_probe_holds_wherever_it_stops() -> None:
-    for seed in range(20):
-        program = short_passages(seed, rows=False, links=seed % 2 == 0)
-        root = root_of(presolve(program), nothing())
-        problem = root.problem
-        q = problem.p + 0.5 * np.diagonal(root.G)
-        for item in range(problem.m):
-            reach = (best_with(program, int(problem.items[item])) - problem.base) / problem.scale
-            for steps in (0, 1, 3, 200):
-                out = np.zeros(problem.m, dtype=np.int8)
-                bound, stayed = bounds.probe(
-                    problem.A,
-                    root.G,
-                    q,
-                    problem.c,
-                    problem.cr,
-                    problem.room,
-                    problem.extra,
-                    0.0,
-                    root.x,
-                    root.G @ root.x,
-                    np.array([item]),
-                    steps,
-                    math.inf,
-                    out,
-                )
-                assert bound >= reach - 1e-9
-                assert (stayed, int(out.sum())) == (0, 1)
-
-
 # The state of the search, recomputed from nothing.
 
 
@@ -531,38 +465,6 @@ def _recompute(search: Search, root: Root) -> int:
             np.add.at(borne, segments[still_open], s.share[d][still_open])
             assert borne[~s.paid[d]].max(initial=0.0) <= 1.0
     return seen
-
-
-def test_the_factorization_agrees_with_eigenvalues() -> None:
-    rng = np.random.default_rng(1)
-    answers = set()
-    for _ in range(400):
-        n = int(rng.integers(1, 30))
-        half = rng.normal(size=(n, int(rng.integers(1, 2 * n + 1))))
-        G = half @ half.T / n
-        m = int(rng.integers(1, n + 1))
-        ids = rng.permutation(n)[:m]
-        delta = float(rng.choice([0.0, 0.5, 1.5]) * rng.random() * np.diag(G).min())
-        least = np.linalg.eigvalsh(G[np.ix_(ids, ids)])[0] - delta
-        said = bounds.is_positive_definite(G, ids, m, delta, np.empty((n, n)), np.empty(n))
-        assert said or least < 1e-8
-        assert not said or least > -1e-13
-        answers.add(said)
-    assert answers == {True, False}
-
-
-@pytest.mark.parametrize(("n", "weight", "budget"), [(44, 0.3, 800), (40, 1.0, 600)])
-def test_searches_from_good_and_bad_incumbents_agree(n: int, weight: float, budget: int) -> None:
-    for seed in range(6):
-        program = similar(seed, n, weight, budget)
-        good = branch_and_bound.solve(program, EXACT)
-        with weak_starts():
-            bad = branch_and_bound.solve(program, EXACT)
-            stopped = [branch_and_bound.solve(program, EXACT, max_nodes=k).bound for k in (1, 10, 60)]
-        assert good.is_optimal
-        assert bad.is_optimal
-        assert good.objective == pytest.approx(bad.objective, abs=2e-6)
-        assert min(b for b in stopped if b is not None) >= max(good.objective, bad.objective) - 1e-9
 
 
 @pytest.mark.parametrize(("rows", "links"), [(False, False), (True, True)])

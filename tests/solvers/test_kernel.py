@@ -24,7 +24,7 @@ import sys, numpy as np
 from mio_rag.formulations import FiniteMDP, LinearConstraint, Segments, SelectionProgram
 from mio_rag.solvers import SolveOptions, branch_and_bound, solve_mdp
 branch_and_bound.warmup()
-for seed in range(240):
+for seed in range(120):
     draw = np.random.default_rng(seed)
     n = int(draw.integers(5, 40))
     A = np.triu(draw.normal(0.1, 0.2, (n, n)), 1)
@@ -55,7 +55,7 @@ def test_the_extension_gives_the_same_bits_as_numba_without_loading_it(tmp_path:
     assert ahead.pop() == "False"
     assert by_numba.pop() == "True"
     assert ahead == by_numba
-    assert len(ahead) == 480
+    assert len(ahead) == 240
 
 
 @pytest.mark.skipif(not compiled.IS_AHEAD, reason="the kernels are not compiled ahead (solvers/build.py)")
@@ -80,16 +80,6 @@ def test_machine_code_on_disk_is_of_the_sources_as_they_are(tmp_path: Path) -> N
     assert [run(tmp_path, other, **cache) for _ in range(2)] == ["2.0 0", "2.0 1"]
     (tmp_path / "tiny.py").write_text(TINY.replace("2.0", "3.25"))
     assert run(tmp_path, other, **cache) == "3.25 0"
-
-
-def test_without_compiling_the_kernel_is_plain_python(tmp_path: Path) -> None:
-    code = (
-        "import numpy as np; from mio_rag import SelectionProgram, solve;"
-        "P = np.full((3, 3), 0.5) - 0.5 * np.eye(3);"
-        "r = solve(SelectionProgram([3.0, 2.0, 1.0], P, [2, 2, 2], 4), 'branch_and_bound');"
-        "print(r.status.value, r.selected, r.objective)"
-    )
-    assert run(tmp_path, code, NUMBA_DISABLE_JIT="1") == "optimal (0, 1) 4.5"
 
 
 def test_warmup_compiles_all_that_a_solve_calls(tmp_path: Path) -> None:

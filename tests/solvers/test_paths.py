@@ -14,7 +14,6 @@ from mio_rag.formulations import LinearConstraint, SelectionProgram, nominal_pro
 from mio_rag.solvers import SolveOptions, Status, branch_and_bound, relaxation, solve, solve_path
 from mio_rag.solvers.branch_and_bound import WarmStart
 from mio_rag.solvers.paths import find_conflict
-from mio_rag.solvers.presolve import presolve
 from mio_rag.testing.programs import random_program
 
 EXACT = SolveOptions(time_limit_seconds=None)
@@ -60,20 +59,6 @@ def test_a_warm_start_from_any_other_program_is_harmless(seed: int) -> None:
                 assert result.objective == pytest.approx(truth.objective, abs=2e-6, rel=2e-9)
                 assert result.bound is not None
                 assert result.bound >= truth.objective - 1e-9 * max(1.0, abs(truth.objective))
-
-
-def test_a_remembered_matrix_is_cut_to_what_the_next_program_allows() -> None:
-    program = _pool(30)
-    warm = WarmStart()
-    first = presolve(program(0.5, 600))
-    assert first is not None
-    warm.keep(first, 2.0 * first.A + 3.0 * np.eye(first.m))  # too large for any program
-    after = presolve(program(0.3, 600))
-    assert after is not None
-    M = warm.matrix_for(after)
-    assert M is not None
-    assert np.linalg.eigvalsh(M)[0] >= -1e-14
-    assert np.all((after.A - M)[~np.eye(after.m, dtype=bool)] >= 0)
 
 
 def test_any_solver_walks_a_path_and_pools_are_not_mixed() -> None:

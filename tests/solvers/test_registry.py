@@ -97,24 +97,6 @@ def test_back_ends_ask_the_library_that_is_loaded(back_end: str, monkeypatch: py
         solve(program(3, 0.5), back_end)
 
 
-@pytest.mark.parametrize(
-    ("version", "usable"),
-    [
-        ("1.12.0", True),
-        ("1.13.1.post1", True),
-        ("1.13.1", True),
-        ("1.11.9", False),
-        ("1.14.0", False),
-        ("1.14.0rc1", False),
-        ("1.14.0+local", False),
-        ("2.0", False),
-        ("somebody's own", False),
-    ],
-)
-def test_versions_are_compared_as_pip_does(version: str, usable: bool) -> None:
-    assert (capabilities.refusal("highspy", version) is None) == usable
-
-
 def test_ranges_are_those_that_pip_is_told_and_hold_what_is_installed() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     told = [*project["dependencies"], *project["optional-dependencies"]["solvers"]]

@@ -200,22 +200,3 @@ def test_heuristics_know_that_a_neighbour_is_cheap(method: str) -> None:
     halves = Segments([30, 30, 30, 30, 30], [[0, 1], [1, 2], [3, 4]])
     given = SelectionProgram([9, 4, 5], np.zeros((3, 3)), np.zeros(3), 90, segments=halves)
     assert solve(given, method).selected == (0, 1)
-
-
-def test_local_search_swaps_at_what_the_swap_costs() -> None:
-    """Dropping window 0 alone frees 60 tokens; with window 1 in its place, 30 of them stay."""
-    halves = Segments([30, 30, 40], [[0, 1], [1, 2]])
-    given = SelectionProgram([4, 5], np.zeros((2, 2)), np.zeros(2), 69, segments=halves)
-    assert solve(given, "local_search").selected == (0,)
-    assert solve(replace(given, budget=70), "local_search").selected == (1,)
-    rng = np.random.default_rng(4)
-    for seed in range(60):
-        program = replace(shared(seed), rows=(), fixed=None)
-        found = solve(program, "local_search")
-        if found.x is None:
-            continue
-        for i in np.flatnonzero(rng.random(program.n) < 0.5):  # no flip improves what it found
-            x = found.x.copy()
-            x[i] ^= 1
-            if not program.violations(x):
-                assert program.objective(x) <= found.objective + 1e-9 * program.value_scale + 1e-9
