@@ -23,7 +23,6 @@ class Row:
     """A contender at one setting, on the same questions as all other rows.
 
     kind: rows of a kind differ in their setting: one line in the picture.
-    columns:
     about: more for the report.
     """
 
@@ -50,27 +49,19 @@ def summarized(rows: Sequence[Row], sets: Sequence[str] = ()) -> dict[str, Any]:
     sets: the set of each question.
     """
     names, of = list(dict.fromkeys(sets)), np.array(sets)
-    return {
-        row.name: {
-            "kind": row.kind,
-            **{measure: interval(values) for measure, values in row.columns.items()},
-            **row.about,
-            **(
-                {
-                    "sets": {
-                        name: {
-                            m: None if np.isnan(v[of == name]).all() else float(np.nanmean(v[of == name]))
-                            for m, v in row.columns.items()
-                        }
-                        for name in names
-                    }
-                }
-                if len(names) > 1
-                else {}
-            ),
-        }
-        for row in rows
-    }
+
+    def mean(values: FloatArray, name: str) -> float | None:
+        part = values[of == name]
+        return None if np.isnan(part).all() else float(np.nanmean(part))
+
+    found = {}
+    for row in rows:
+        means = {measure: interval(values) for measure, values in row.columns.items()}
+        found[row.name] = {"kind": row.kind, **means, **row.about}
+        if len(names) > 1:
+            of_sets = {name: {m: mean(v, name) for m, v in row.columns.items()} for name in names}
+            found[row.name]["sets"] = of_sets
+    return found
 
 
 def differences(ours: Columns, theirs: Columns, measures: Sequence[str]) -> dict[str, Any]:

@@ -39,7 +39,6 @@ class Rows:
     """One set with one embedder.
 
     signals: naN if nothing was read.
-    complete:
     """
 
     name: str

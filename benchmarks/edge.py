@@ -77,14 +77,8 @@ def measure(given: argparse.Namespace) -> Measured:
         note(f"{kind} vectors")
     tiers = []
     for tier in PUBLISHED:
-        task = {
-            **question,
-            "index": str(given.work / "index"),
-            "mapped": True,
-            "upto": "tier",
-            "tier": tier.to_dict(),
-        }
-        found = ask_process("benchmarks.edge", task)
+        task = {"index": str(given.work / "index"), "mapped": True, "upto": "tier", "tier": tier.to_dict()}
+        found = ask_process("benchmarks.edge", {**question, **task})
         tiers.append({"tier": tier.name, **found, "above_embedder_mb": found["peak_mb"] - before["peak_mb"]})
     whole = sum(len(one.dataset.passages) for one in sets)
     report = {

@@ -313,14 +313,9 @@ def numbers(option: str, text: str, kind: type[int] | type[float]) -> list[Any]:
 
 def at_least(given: argparse.Namespace, **least: float) -> None:
     """Raise `InputError` for settings below a number."""
-    below = {name: low for name, low in least.items() if getattr(given, name) < low}
-    if below:
-        raise InputError(
-            [
-                f"--{n.replace('_', '-')} must be >= {low:g}, got {getattr(given, n)}"
-                for n, low in below.items()
-            ]
-        )
+    below = [(name.replace("_", "-"), low, getattr(given, name)) for name, low in least.items()]
+    if problems := [f"--{name} must be >= {low:g}, got {got}" for name, low, got in below if got < low]:
+        raise InputError(problems)
 
 
 def interval_text(interval: Mapping[str, Any] | None, digits: int = 3, sign: str = "") -> str:
@@ -333,15 +328,12 @@ def interval_text(interval: Mapping[str, Any] | None, digits: int = 3, sign: str
 
 def text_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Lay out cells in columns, the first to the left and the others to the right."""
-    cells = [list(map(str, row)) for row in (heads, *rows)]
-    widths = [max(len(row[k]) for row in cells) for k in range(len(heads))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if k == 0 else cell.rjust(w)
-            for k, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    )
+    columns = []
+    for k, column in enumerate(zip(heads, *rows, strict=True)):
+        cells = list(map(str, column))
+        width = max(map(len, cells))
+        columns.append([cell.rjust(width) if k else cell.ljust(width) for cell in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def figure(panels: int, width: float = 5.2, height: float = 4.2) -> tuple[Any, list[Any]]:

@@ -36,11 +36,8 @@ _QUESTION = "How long is the bridge?"
 _ABOUT_PAGES = (
     *("How is a budget set?", "What does a key of the service limit?", "Which stores can be searched?"),
     *("How do I keep to some documents?", "What is lambda_2?", "How do I write a method of my own?"),
-    *(
-        "What happens when documents change?",
-        "Which formats of files are read?",
-        "What is a price of a token?",
-    ),
+    *("What happens when documents change?", "Which formats of files are read?"),
+    "What is a price of a token?",
     *("How is a selection proven?", "How do I use LangChain?", "How is a policy learned?"),
 )
 
@@ -158,12 +155,8 @@ class _Checkout:
     def command(self, *arguments: str, **files: Any) -> subprocess.Popen[str]:
         """Start Python."""
         left = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-        own = {
-            "PYTHONPATH": self.root,
-            "MIO_RAG_CACHE": self.folder,
-            "PYTHONHASHSEED": 0,
-            "OMP_NUM_THREADS": 1,
-        }
+        own: dict[str, Any] = {"PYTHONPATH": self.root, "MIO_RAG_CACHE": self.folder}
+        own |= {"PYTHONHASHSEED": 0, "OMP_NUM_THREADS": 1}
         environment = {**left, **{name: str(value) for name, value in own.items()}}
         return subprocess.Popen(
             [sys.executable, *arguments], cwd=self.folder, env=environment, text=True, **files

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,24 +131,6 @@ def _misshapen(rng: np.random.Generator, program: dict[str, Any]) -> Any:
         if not whole:
             break
     return whole
-
-
-def _without_an_item(program: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    n = len(program["linear"]) if isinstance(program.get("linear"), list) else 0
-    for i in range(n):
-        try:
-            yield {
-                **program,
-                **{name: program[name][:i] + program[name][i + 1 :] for name in ("linear", "costs", "fixed")},
-                "pairwise": [row[:i] + row[i + 1 :] for k, row in enumerate(program["pairwise"]) if k != i],
-                "rows": [
-                    {**row, "coefficients": row["coefficients"][:i] + row["coefficients"][i + 1 :]}
-                    for row in program["rows"]
-                ],
-                **_segments_without(program, i),
-            }
-        except (TypeError, KeyError):  # of wrong shapes: parts are left out one by one
-            return
 
 
 def _segments_without(program: dict[str, Any], i: int) -> dict[str, Any]:
