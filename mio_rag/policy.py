@@ -47,15 +47,8 @@ PRESETS: Mapping[str, str] = {
 }
 
 #: Settings that name a file. Relative names are relative to the folder of the policy's own file.
-FILES = (
-    ("order", "file"),
-    ("depth", "file"),
-    ("depth", "tiers"),
-    ("search", "state"),
-    ("price", "state"),
-    ("repeat", "calibration"),
-    ("repeat", "process"),
-)
+FILES = (("order", "file"), ("depth", "file"), ("depth", "tiers"), ("search", "state"), ("price", "state"),
+         ("repeat", "calibration"), ("repeat", "process"))  # fmt: skip
 #: Settings of the program that may be files, and of answers; named as in `FILES`.
 PROGRAM_FILES = ("relevance_model", "uncertainty", "passage_radii")
 LOCATED = (*FILES, ("order", "model"), ("answers", "refusal"), ("answers", "cache"))
@@ -113,14 +106,11 @@ class _Variant(Settings):
 
     @classmethod
     def _of_others(cls) -> set[str]:
-        root = next(c for c in cls.__mro__ if _Variant in c.__bases__)
-        assert issubclass(root, _Variant)
-        found, open_ = set[str](), [root]
-        while open_:
-            one = open_.pop()
-            found |= set(one.model_fields)
+        """Return the settings of all ways to take this decision."""
+        open_: list[Any] = [next(c for c in cls.__mro__ if _Variant in c.__bases__)]
+        for one in open_:
             open_ += one.__subclasses__()
-        return found
+        return {name for one in open_ for name in one.model_fields}
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in self._of_others():

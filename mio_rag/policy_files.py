@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from mio_rag.errors import InputError, choose
-from mio_rag.policy import FILES, READER, BanditSearch, Policy, StrategySearch, WorkflowOrder
+from mio_rag.policy import FILES, READER, Policy, StrategySearch, WorkflowOrder
 
 if TYPE_CHECKING:
     from mio_rag.learning.planner import Planner
@@ -97,7 +97,8 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
     def hashed(file: str | None, expected: str | None = None) -> None:
         if file is None or not Path(file).is_file():
             return  # reading it reports that
-        found = hashes[file] = _hash_of(Path(file))
+        with Path(file).open("rb") as content:
+            found = hashes[file] = hashlib.file_digest(content, "sha256").hexdigest()
         if expected is not None and found != expected:
             problems.append(f"'{file}' has the content {found[:12]}..., and {expected[:12]}... is wanted")
 
@@ -110,10 +111,8 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
 
     hashed(order.file, order.sha256)
     hashed(depth.file, depth.sha256)
-    hashed(depth.tiers)
-    hashed(calibration)
-    hashed(policy.repeat.process)
-    for file in policy.selection.files.values() if policy.selection.by == "program" else ():
+    program = policy.selection.files.values() if policy.selection.by == "program" else ()
+    for file in (depth.tiers, calibration, policy.repeat.process, *program):
         hashed(file)
     for model in policy.models.values():
         if model.sha256 is not None and (model.spec or "").startswith("gguf:"):
@@ -146,12 +145,18 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
             problems.append(f"depth: tier = {depth.tier!r} is unknown: {meant}")
     problems += _tier_problems(policy, tiers)
     completeness = None if calibration is None else opened(lambda: read(calibration), "repeat")
-    if search.by == "bandit":
-        about = opened(lambda: _bandit_about(Path(search.state)), "search") or {}
+    if search.by == "bandit" and Path(search.state).is_file():
+        about = opened(lambda: _bandit_about(Path(search.state)), "search")
         if about:
             embedders["bandit"] = about["embedder"]
             hashes[search.state] = sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-            problems += _bandit_problems(search, about)
+            learned = {*about["strategies"].split("+"), *filter(None, about["base"].split("+"))}
+            if learned != set(search.strategies):
+                problems.append(
+                    f"search: '{search.state}' was learned on the strategies {', '.join(sorted(learned))}, "
+                    f"and the policy names {', '.join(sorted(search.strategies))}: name the same, or another "
+                    "file"
+                )
     if closed_book and any(node.do == "retrieve" for w in workflows for node in w.nodes):
         problems.append("this policy searches, and a closed-book run has no corpus")
     if len(set(embedders.values())) > 1:
@@ -163,11 +168,6 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
     if index is not None:
         found.check(index.embedder.fingerprint)
     return replace(found, sha256=found.digest(policy))
-
-
-def _hash_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _planner_problems(policy: Policy, planner: Planner) -> list[str]:
@@ -259,27 +259,14 @@ def _tier_problems(policy: Policy, tiers: tuple[Tier, ...]) -> list[str]:
 
 
 def _bandit_about(path: Path) -> dict[str, str]:
-    """Return what the log of a bandit is about; nothing where there is none yet."""
+    """Return what the log of a bandit is about."""
     from mio_rag.learning.bandit_log import EventLog
 
-    if not path.is_file():
-        return {}
     log = EventLog(path)
     try:
         return dict(log.about)
     finally:
         log.close()
-
-
-def _bandit_problems(search: StrategySearch | BanditSearch, about: Mapping[str, str]) -> list[str]:
-    learned = {*about["strategies"].split("+"), *filter(None, about["base"].split("+"))}
-    wanted = set(search.strategies)
-    if learned == wanted:
-        return []
-    return [
-        f"search: '{search.state}' was learned on the strategies {', '.join(sorted(learned))}, and the "
-        f"policy names {', '.join(sorted(wanted))}: name the same, or another file"
-    ]
 
 
 # -- allocations ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -90,17 +90,13 @@ class Settings(BaseModel):
         """Return the settings as plain data for JSON; without `defaults` only what differs, and names of
         variants.
         """
-        data: dict[str, Any] = {}
-        for name, info in type(self).model_fields.items():
-            value = getattr(self, name)
-            if (
-                not defaults
-                and not _is_tag(info.annotation)
-                and value == info.get_default(call_default_factory=True)
-            ):
-                continue
-            data[name] = _to_data(value, defaults)
-        return data
+        return {
+            name: _to_data(getattr(self, name), defaults)
+            for name, info in type(self).model_fields.items()
+            if defaults
+            or _is_tag(info.annotation)
+            or getattr(self, name) != info.get_default(call_default_factory=True)
+        }
 
     def to_toml(self) -> str:
         """Return the settings as TOML, without those at their defaults."""
@@ -176,16 +172,10 @@ def _docstrings(module: str) -> Mapping[str, Mapping[str, str]]:
     for part in tree.body:
         if not isinstance(part, ast.ClassDef):
             continue
-        for field, below in pairwise(part.body):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(below, ast.Expr)
-                and isinstance(below.value, ast.Constant)
-                and isinstance(below.value.value, str)
-            ):
-                text = " ".join(below.value.value.split())
-                found.setdefault(part.name, {})[field.target.id] = text
+        for named, below in pairwise(part.body):
+            match named, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found.setdefault(part.name, {})[name] = " ".join(text.split())
     return found
 
 
@@ -202,11 +192,14 @@ def explain(
     of fields are shown.
     """
     errors: Iterable[Any] = error.errors(include_url=False) if isinstance(error, ValidationError) else error
-    problems: list[str] = []
+    problems: list[str | _Wrong] = []
     wrong: dict[str, _Wrong] = {}
     for each in errors:
         names, holder = _resolve(each["loc"], model)
-        path, kind, context = _path(names), each["type"], each.get("ctx") or {}
+        path, kind, context, got = _path(names), each["type"], each.get("ctx") or {}, each.get("input")
+        if kind.startswith("union_tag"):
+            path = _path((*names, _quoted(context["discriminator"])[0]))
+            got = context.get("tag")
         if kind in ("value_error", "assertion_error"):
             cause = context.get("error")
             texts = cause.problems if isinstance(cause, InputError) else [str(cause or "cannot be used")]
@@ -214,42 +207,33 @@ def explain(
         elif kind in ("extra_forbidden", "unexpected_keyword_argument"):
             advice = f": {choose(names[-1], holder.model_fields)}" if holder else ""
             problems.append(f"{path} is not a setting{advice}")
-        elif kind in ("missing", "missing_argument"):
+        elif kind in ("missing", "missing_argument", "union_tag_not_found"):
             problems.append(f"{path} is missing")
-        elif kind == "union_tag_not_found":
-            problems.append(f"{_path((*names, _quoted(context['discriminator'])[0]))} is missing")
         else:
-            got = each.get("input")
-            if kind == "union_tag_invalid":
-                path, got = _path((*names, _quoted(context["discriminator"])[0])), context["tag"]
             if path not in wrong:
-                wrong[path] = _Wrong(len(problems), path, got)
-                problems.append("")
-            wrong[path].add(kind, context)
-    for path, value in wrong.items():
-        inner = any(other != path and other.startswith((f"{path}.", f"{path}[")) for other in wrong)
-        problems[value.place] = "" if inner and isinstance(value.got, (Mapping, tuple)) else value.problem()
-    return list(dict.fromkeys(filter(None, problems)))
+                problems.append(wrong.setdefault(path, _Wrong(path, got)))
+            if kind in ("literal_error", "enum", "union_tag_invalid"):
+                expected = context.get("expected_tags" if kind == "union_tag_invalid" else "expected", "")
+                wrong[path].choices += _quoted(expected) or [expected]
+            else:
+                wrong[path].expected.append(_expected(kind, context))
+    for one in wrong.values():  # a part that is wrong stands for the whole
+        inner = any(other.startswith((f"{one.path}.", f"{one.path}[")) for other in wrong)
+        if inner and isinstance(one.got, (Mapping, tuple)):
+            problems.remove(one)
+    return list(dict.fromkeys(map(str, problems)))
 
 
+@dataclass(eq=False)
 class _Wrong:
     """A value that is none of the types that it may be."""
 
-    def __init__(self, place: int, path: str, got: Any) -> None:
-        self.place, self.path, self.got = place, path, got
-        self.expected: list[str] = []
-        self.choices: list[str] = []
+    path: str
+    got: Any
+    expected: list[str] = field(default_factory=list)
+    choices: list[str] = field(default_factory=list)
 
-    def add(self, kind: str, context: Mapping[str, Any]) -> None:
-        """Add one of the types."""
-        if kind in ("literal_error", "enum", "union_tag_invalid"):
-            expected = context.get("expected_tags" if kind == "union_tag_invalid" else "expected", "")
-            self.choices += _quoted(expected) or [expected]
-        else:
-            self.expected.append(_expected(kind, context))
-
-    def problem(self) -> str:
-        """Return what is wrong, in a sentence."""
+    def __str__(self) -> str:
         *some, last = dict.fromkeys([*self.expected, *self.choices])
         expected = f"{', '.join(some)} or {last}" if some else last
         advice = choose(self.got, self.choices) if isinstance(self.got, str) and self.choices else ""
@@ -259,59 +243,40 @@ class _Wrong:
         )
 
 
+#: What a value must be, by the kind of pydantic's error, without its ending.
 _TYPES = {
-    "int": "a whole number",
-    "float": "a number",
-    "decimal": "a number",
-    "finite_number": "a finite number",
-    "string": "a text",
-    "bytes": "bytes",
-    "bool": "True or False",
-    "none": "None",
-    "list": "a list",
-    "tuple": "a list",
-    "set": "a list",
-    "frozen_set": "a list",
-    "iterable": "a list",
-    "dict": "a table",
-    "mapping": "a table",
-    "model": "a table of settings",
-    "model_attributes": "a table of settings",
-    "dataclass": "a table of settings",
-    "path": "a path",
-    "callable": "callable",
-    "date": "a date (YYYY-MM-DD)",
-    "datetime": "a date and time (ISO 8601)",
-    "date_from_datetime": "a date (YYYY-MM-DD)",
-    "url": "a URL",
-    "uuid": "a UUID",
-    "json": "JSON",
-}
-_BOUNDS = {"greater_than": (">", "gt"), "greater_than_equal": (">=", "ge")}
-_BOUNDS |= {"less_than": ("<", "lt"), "less_than_equal": ("<=", "le")}
+    kind: text
+    for text, kinds in {
+        "a whole number": "int", "a smaller whole number": "int_parsing_size", "a number": "float decimal",
+        "a finite number": "finite_number", "a text": "string", "bytes": "bytes", "True or False": "bool",
+        "None": "none", "a list": "list tuple set frozen_set iterable", "a table": "dict mapping",
+        "a table of settings": "model model_attributes dataclass", "a path": "path", "callable": "callable",
+        "a date (YYYY-MM-DD)": "date date_from_datetime", "a date and time (ISO 8601)": "datetime",
+        "a URL": "url", "a UUID": "uuid", "valid JSON": "json",
+    }.items()
+    for kind in kinds.split()
+}  # fmt: skip
+_BOUNDS = {"greater_than": (">", "gt"), "greater_than_equal": (">=", "ge"),
+           "less_than": ("<", "lt"), "less_than_equal": ("<=", "le")}  # fmt: skip
 
 
 def _expected(kind: str, context: Mapping[str, Any]) -> str:
     """Return what a value must be, to follow "must be"."""
+    what = "characters" if kind.startswith("string") else "entries"
     if kind in _BOUNDS:
         sign, key = _BOUNDS[kind]
         return f"{sign} {_number(context[key])}"
+    if kind.endswith("too_short"):
+        least = context["min_length"]
+        return "not empty" if least == 1 else f"at least {least} {what} long"
+    if kind.endswith("too_long"):
+        return f"at most {context['max_length']} {what} long"
     if kind in ("is_instance_of", "is_subclass_of"):
         return f"of type {context['class']}"
-    if kind in ("too_short", "string_too_short", "bytes_too_short"):
-        least, what = context["min_length"], "characters" if kind.startswith("string") else "entries"
-        return "not empty" if least == 1 else f"at least {least} {what} long"
-    if kind in ("too_long", "string_too_long", "bytes_too_long"):
-        what = "characters" if kind.startswith("string") else "entries"
-        return f"at most {context['max_length']} {what} long"
     if kind == "string_pattern_mismatch":
         return f"of the form {context['pattern']}"
     if kind == "multiple_of":
         return f"a multiple of {_number(context['multiple_of'])}"
-    if kind == "int_parsing_size":
-        return "a smaller whole number"
-    if kind == "json_invalid":
-        return f"valid JSON ({context.get('error', 'it is not')})"
     stem = re.sub(r"_(type|parsing|from_float|exact|size|invalid|inclusion|key)$", "", kind)
     return _TYPES.get(kind, _TYPES.get(stem, f"another value ({kind.replace('_', ' ')})"))
 
@@ -357,29 +322,24 @@ def _resolve(
     holder: type[BaseModel] | None = None
     for part in location:
         options = _alternatives(here)
-        models = [each for each in options if isinstance(each, type) and issubclass(each, BaseModel)]
-        fields = [each for each in models if part in each.model_fields]
-        containers = [
-            each for each in options if get_origin(each) is not None and get_origin(each) is not Literal
-        ]
+        one = options[0]
         if len(options) > 1:  # the part names one of them
             here = _variant(options, part)
-        elif fields:
+        elif isinstance(one, type) and issubclass(one, BaseModel):
             names.append(part)
-            holder, here = fields[0], fields[0].model_fields[str(part)].annotation
-        elif models:  # a name that no field has
+            known = one.model_fields.get(str(part))
+            holder, here = one, known and known.annotation
+        elif get_origin(one) not in (None, Literal) and part != "[key]" and not _is_kind(part, one):
             names.append(part)
-            holder, here = models[0], None
-        elif containers and part != "[key]" and not (isinstance(part, str) and _is_kind(part, containers)):
-            names.append(part)
-            here = get_args(containers[0])[-1 if part.__class__ is str else 0]
+            here = get_args(one)[-1 if isinstance(part, str) else 0]
         # what remains names a type of a union, or a validator
     return tuple(names), holder
 
 
-def _is_kind(part: str, containers: Sequence[Any]) -> bool:
-    names = {get_origin(each).__name__.lower() for each in containers}
-    return part.partition("[")[0] in names | ({"dict"} if "mapping" in names else set())
+def _is_kind(part: str | int, container: Any) -> bool:
+    """Return whether a part of a location names the type of a container."""
+    name = get_origin(container).__name__.lower()
+    return str(part).partition("[")[0] in ({name, "dict"} if name == "mapping" else {name})
 
 
 def _alternatives(annotation: Any) -> list[Any]:
@@ -398,7 +358,7 @@ def _variant(options: Sequence[Any], part: str | int) -> Any:
             tags = (info.annotation for info in each.model_fields.values() if _is_tag(info.annotation))
             if part == each.__name__ or any(part in get_args(tag) for tag in tags):
                 return each
-        elif get_origin(each) not in (None, Literal) and _is_kind(str(part), [each]):
+        elif get_origin(each) not in (None, Literal) and _is_kind(part, each):
             return each
     return None
 

@@ -24,11 +24,7 @@ _COMMANDS = {
     "serve": ("serve", "serve", "Serve selections and answers over HTTP, with a page at /."),
     "mcp": ("serve", "mcp", "Let assistants search documents: tools of the Model Context Protocol."),
     "batch": ("batch", "batch_app", "Many questions: select, answer, or share a total."),
-    "policy": (
-        "policy",
-        "policy_app",
-        "Policies: how a question is searched, read and answered.",
-    ),
+    "policy": ("policy", "policy_app", "Policies: how a question is searched, read and answered."),
     "lab": ("lab", "lab_app", "The optimizer's bench: programs, other settings, errors of embeddings."),
     "demo": ("evaluate", "demo", "Compare methods on the bundled questions. Takes under a minute."),
 }

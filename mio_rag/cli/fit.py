@@ -270,8 +270,7 @@ def tuned_lines(found: TuneResult) -> list[str]:
 
 @o.command(f"{_DATA} budget policy set", app=fit_app, name="price", budget=2048)
 def fit_price(
-    call: o.Call,
-    mean_tokens: Annotated[float, "Tokens of context that a question may take on average."],
+    call: o.Call, mean_tokens: Annotated[float, "Tokens of context that a question may take on average."]
 ) -> None:
     """Find the price of a token for a mean length of contexts.
 

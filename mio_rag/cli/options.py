@@ -130,8 +130,7 @@ class Call:
     model: Annotated[str | None, _MODEL] = None
     answer: Annotated[int | None, f"Longest answer, in tokens. [default: {DEFAULTS.answer}]"] = None
     plugin: Annotated[
-        list[Path] | None,
-        opt("Python file that registers methods or measures. Repeatable.", metavar="FILE"),
+        list[Path] | None, opt("Python file that registers methods or measures. Repeatable.", metavar="FILE")
     ] = None
     policy: Annotated[str, "A policy file, a preset, or a name of `mio-rag policy list`."] = DEFAULTS.policy
     set: Annotated[Texts, opt("Change one setting of the policy. Repeatable.", metavar="KEY=VALUE")] = None

@@ -116,12 +116,13 @@ class FrontierSettings:
 
     def __post_init__(self) -> None:
         fixed = [p for p in self.penalties if not isinstance(p, str)]
-        problems = check_values("weights", self.weights) + check_values("radii", self.radii)
-        problems += check_selector(self.selector)
+        checked = {"weights": self.weights, "radii": self.radii, "passage penalties": fixed or [0.0],
+                   "reference_radius": [self.reference_radius]}  # fmt: skip
         if self.token_prices:
-            problems += check_values("token_prices", self.token_prices) + selector_problems(self.selector)
-        problems += check_values("reference_radius", [self.reference_radius])
-        problems += check_values("passage penalties", fixed or [0.0])
+            checked["token_prices"] = self.token_prices
+        problems = [problem for name, values in checked.items() for problem in check_values(name, values)]
+        problems += check_selector(self.selector)
+        problems += selector_problems(self.selector) if self.token_prices else []
         problems += [] if self.penalties else ["no passage penalty is given"]
         problems += [] if self.budgets else ["no token budget is given"]
         counts = [("budget_tokens", b, 1) for b in self.budgets] + [("draws", self.draws, 0)]
@@ -199,21 +200,15 @@ def _question_rows(
         )
         overlaps = [_jaccard(set(result.selected), set(other[k][1].selected)) for other in elsewhere]
         row = {
-            "question_id": question.id,
-            "method": setting.name,
-            "budget_tokens": setting.budget_tokens,
-            "status": result.status.value,
-            "gap": result.gap,
-            "tokens_used": used,
-            "passages_selected": len(chosen),
-            "selected_ids": list(selection.ids),
+            "question_id": question.id, "method": setting.name, "budget_tokens": setting.budget_tokens,
+            "status": result.status.value, "gap": result.gap, "tokens_used": used,
+            "passages_selected": len(chosen), "selected_ids": list(selection.ids),
             "relevance": [round(float(pool.relevance[i]), 4) for i in chosen],
             **quick_measures(question, selection),
             "guaranteed": reference.objective(np.zeros(len(pool)) if result.x is None else result.x),
             "stability": float(np.mean(overlaps)) if overlaps else None,
-            "solve_seconds": result.wall_seconds,
-            "error": None,
-        }
+            "solve_seconds": result.wall_seconds, "error": None,
+        }  # fmt: skip
         found.append((json.loads(json.dumps(row)), selection))
     return found
 
@@ -334,21 +329,14 @@ def summarize_grid(rows: Sequence[Row], settings: FrontierSettings) -> list[dict
         for name in names:
             if values := [float(row[name]) for row in group if row.get(name) is not None]:
                 found[name] = mean_interval(values, settings.seed) | {"n": len(values)}
-        points.append(
-            {
-                "name": setting.name,
-                **asdict(setting),
-                "n": len(group),
-                "failed": sum(bool(row["error"]) for row in group),
-                "over_budget": sum(bool(row.get("over_budget")) for row in group),
-                "infeasible": sum(row["status"] == "infeasible" for row in group),
-                "proven": float(np.mean(proven)),
-                "certified": all(proven),
-                "measures": found,
-                "front": [],
-                "dominated": None,
-            }
-        )
+        points.append({
+            "name": setting.name, **asdict(setting), "n": len(group),
+            "failed": sum(bool(row["error"]) for row in group),
+            "over_budget": sum(bool(row.get("over_budget")) for row in group),
+            "infeasible": sum(row["status"] == "infeasible" for row in group),
+            "proven": float(np.mean(proven)), "certified": all(proven),
+            "measures": found, "front": [], "dominated": None,
+        })  # fmt: skip
     _mark(points, [point for point in points if point["certified"]])
     return points
 

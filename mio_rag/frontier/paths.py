@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,31 +64,14 @@ def dominated(criteria: ArrayLike) -> NDArray[np.bool_]:
     return found
 
 
-def supported(tokens: Sequence[float], values: Sequence[float]) -> list[bool]:
-    """Return which points of a rising staircase lie on its concave hull."""
-    hull: list[int] = []
-    for k in range(len(tokens)):
-        while len(hull) >= 2:
-            i, j = hull[-2], hull[-1]
-            here = (values[j] - values[i]) * (tokens[k] - tokens[i])
-            if here > (values[k] - values[i]) * (tokens[j] - tokens[i]):
-                break
-            hull.pop()
-        hull.append(k)
-    return [k in set(hull) for k in range(len(tokens))]
-
-
-# Over the budget
-
-
 @dataclass(frozen=True)
 class BudgetStep:
-    """One step of the staircase, the best selection for budgets from `tokens` to `until`.
+    """The best selection for budgets from `tokens` to `until`.
 
     bound: what no selection within `until` tokens can exceed.
     certified: whether bound - value is within the solver's stated tolerance.
     supported: whether some price per token selects it.
-    next_price: shadow price of a token: value gained per token up to the next step; None for the last.
+    next_price: value gained per token up to the next step; None for the last.
     """
 
     tokens: int
@@ -136,10 +119,9 @@ def budget_path(
 ) -> BudgetPath:
     """Compute the staircase of a program over all budgets up to its own.
 
-    The best value V(B) only rises in the budget B, and is constant between the cost of an optimal selection
-    and the budget it was optimal for. So one solve at B settles every budget from cost(x) to B, and the next
-    one is at cost(x) - 1: as many solves as there are steps (and ties). For a solve that a limit stopped, its
-    value from below and its bound from above hold for all of these budgets.
+    A solve at B settles every budget from cost(x) to B, and the next one is at cost(x) - 1: as many solves as
+    there are steps (and ties). For a solve that a limit stopped, its value from below and its bound from
+    above hold for all of these budgets.
 
     program: with whole-number costs, else `InputError`. Its budget is the largest one of the path.
     progress: called with the number of tokens just settled; they add up to the budget + 1.
@@ -172,16 +154,19 @@ def budget_path(
         advance(budget + 1 - tokens)
         budget = tokens - 1
     steps = falling[::-1]
-    on_hull = supported([s.tokens for s in steps], [s.value for s in steps])
+    hull: list[int] = []  # concave
     for k, step in enumerate(steps):
-        price = None
-        if k + 1 < len(steps):
-            price = (steps[k + 1].value - step.value) / (steps[k + 1].tokens - step.tokens)
-        steps[k] = replace(step, supported=on_hull[k], next_price=price)
+        while len(hull) >= 2:
+            first, second = steps[hull[-2]], steps[hull[-1]]
+            here = (second.value - first.value) * (step.tokens - first.tokens)
+            if here > (step.value - first.value) * (second.tokens - first.tokens):
+                break
+            hull.pop()
+        hull.append(k)
+    for k, (step, after) in enumerate(zip(steps, [*steps[1:], None], strict=True)):
+        price = None if after is None else (after.value - step.value) / (after.tokens - step.tokens)
+        steps[k] = replace(step, supported=k in hull, next_price=price)
     return BudgetPath(tuple(steps), complete, chain.solves - before)
-
-
-# Over the passage penalty
 
 
 @dataclass(frozen=True)
@@ -241,13 +226,10 @@ def _envelope(lines: list[_Line]) -> list[tuple[float, _Line]]:
 def penalty_path(program: SelectionProgram, chain: Chain | None = None) -> PenaltyPath:
     """Compute the path of a program over the passage penalty lambda.
 
-    With f(x) the value without a penalty and k(x) the number of passages, the best value
-
-        V(lambda) = max over x of f(x) - lambda k(x)
-
-    is convex and piecewise linear, one line per selection. Its corners are found by solving where the known
-    lines cross, until no crossing yields a better one (Eisner and Severance, 1976). A proof at both ends of a
-    piece holds all along it, since V is convex. Numbers of passages that no price selects do not appear.
+    The best value, the maximum over x of f(x) - lambda k(x) with f the value without a penalty and k the
+    number of passages, is convex and piecewise linear in lambda. Its corners are found by solving where the
+    known lines cross, until no crossing yields a better one (Eisner and Severance, 1976). A proof at both
+    ends of a piece holds all along it. Numbers of passages that no price selects do not appear.
 
     program: without a passage penalty.
     """

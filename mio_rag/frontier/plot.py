@@ -83,25 +83,20 @@ def plot_data(data: Mapping[str, Any], path: Path) -> None:
         measured = [p for p in points if name in p["measures"]]
         for point in measured:
             value, tokens, front = point["measures"][name], point["measures"]["tokens_used"], point["front"]
+            best = name in front
             axis.errorbar(
-                tokens["mean"],
-                value["mean"],
-                xerr=_bars([tokens]),
-                yerr=_bars([value]),
-                fmt="o" if point["certified"] else "x",
-                color=_FRONT if name in front else _REST,
-                mfc=_FRONT if name in front else "none",
-                elinewidth=0.5,
-                zorder=3 if name in front else 2,
-            )
+                tokens["mean"], value["mean"], xerr=_bars([tokens]), yerr=_bars([value]),
+                fmt="o" if point["certified"] else "x", color=_FRONT if best else _REST,
+                mfc=_FRONT if best else "none", elinewidth=0.5, zorder=3 if best else 2,
+            )  # fmt: skip
         ends = [p["measures"][name][end] for p in measured for end in ("low", "high")]
         if min(ends) >= 0 and max(ends) <= 1 and max(ends) - min(ends) < 0.02:
             axis.set_ylim(-0.05, 1.05)  # equal shares: not a picture of their rounding
         # A registered measure may have any label.
         label = "\n".join(textwrap.wrap(measure.label, 30, max_lines=2, placeholder=" \u2026"))
         axis.set_ylabel(label, parse_math=False)
-        best = [p["measures"] for p in points if name in p["front"]]
-        line = sorted((found["tokens_used"]["mean"], found[name]["mean"]) for found in best)
+        fronts = [p["measures"] for p in points if name in p["front"]]
+        line = sorted((found["tokens_used"]["mean"], found[name]["mean"]) for found in fronts)
         axis.plot([x for x, _ in line], [y for _, y in line], color=_FRONT, lw=1)
     axes[-1].set_xlabel(
         "context tokens, mean per question; filled: best for its tokens, cross: not certified"

@@ -13,14 +13,7 @@ from mio_rag.context import TokenCounter, block_tokens
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
 from mio_rag.formulations.rows import count_problem
-from mio_rag.frontier.paths import (
-    BudgetPath,
-    Chain,
-    PenaltyPath,
-    budget_path,
-    dominated,
-    penalty_path,
-)
+from mio_rag.frontier.paths import BudgetPath, Chain, PenaltyPath, budget_path, dominated, penalty_path
 from mio_rag.pool import Candidates
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import Status
@@ -62,9 +55,6 @@ def tokens_read(
     return block_tokens(candidates, chosen, counter, True)
 
 
-# Redundancy weight and radius
-
-
 @dataclass(frozen=True)
 class GridPoint:
     """The selection at one (lambda_1, rho).
@@ -92,14 +82,6 @@ class GridPoint:
     def certified(self) -> bool:
         """Whether the selection is optimal within the stated gap."""
         return self.status == Status.OPTIMAL.value
-
-
-def _redundancy(candidates: Candidates, chosen: Sequence[int]) -> float:
-    """Sum of the cosines over the chosen pairs; 0 without embeddings."""
-    if candidates.embeddings is None or len(chosen) < 2:
-        return 0.0
-    vectors = candidates.embeddings[list(chosen)].astype(np.float64)
-    return float((np.square(vectors.sum(axis=0)).sum() - np.square(vectors).sum()) / 2)
 
 
 def weight_grid(
@@ -134,30 +116,21 @@ def weight_grid(
             at = selector.replace(redundancy_weight=weight, radius=radius)
             result = chain.solve(at.program(candidates, budget_tokens, counter))
             chosen = list(result.selected)
-            points.append(
-                GridPoint(
-                    redundancy_weight=float(weight),
-                    radius=float(radius),
-                    status=result.status.value,
-                    value=result.objective,
-                    bound=result.bound,
-                    selected=result.selected,
-                    tokens=tokens_read(candidates, chosen, selector, counter),
-                    relevance=float(candidates.relevance[chosen].sum()),
-                    redundancy=_redundancy(candidates, chosen),
-                    guaranteed=reference.objective(
-                        np.zeros(len(candidates)) if result.x is None else result.x
-                    ),
-                )
-            )
+            vectors = np.zeros((1, 1)) if candidates.embeddings is None else candidates.embeddings[chosen]
+            sums = np.square(vectors.sum(axis=0, dtype=np.float64)).sum()
+            points.append(GridPoint(
+                redundancy_weight=float(weight), radius=float(radius), status=result.status.value,
+                value=result.objective, bound=result.bound, selected=result.selected,
+                tokens=tokens_read(candidates, chosen, selector, counter),
+                relevance=float(candidates.relevance[chosen].sum()),
+                redundancy=float(sums - np.square(vectors.astype(np.float64)).sum()) / 2,
+                guaranteed=reference.objective(np.zeros(len(candidates)) if result.x is None else result.x),
+            ))  # fmt: skip
     points.sort(key=lambda p: (p.redundancy_weight, p.radius))
     proven = [p for p in points if p.certified]
     criteria = [(-p.tokens, p.relevance, -p.redundancy, p.guaranteed) for p in proven]
     beaten = dict(zip(map(id, proven), dominated(np.array(criteria).reshape(-1, 4)).tolist(), strict=True))
     return tuple(replace(p, dominated=beaten.get(id(p))) for p in points)
-
-
-# All three
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,25 +146,22 @@ class QueryFrontier:
 
     def to_dict(self, more_tokens: Sequence[int] = (50, 100, 200)) -> dict[str, Any]:
         """Return plain data for JSON; selections are positions in `passages`, infinity is null."""
-        pool, chosen = self.candidates, self.selector
+        pool, chosen, pieces, steps = self.candidates, self.selector, self.penalty.pieces, self.budget.steps
         gains = [self.budget.gain(self.budget_tokens, more) for more in more_tokens]
-        pieces = self.penalty.pieces
+        names = ("redundancy_weight", "token_price", "radius", "norm", "solver")
         return {
             "question": pool.question,
             "budget_tokens": self.budget_tokens,
             "settings": {
-                **{
-                    n: getattr(chosen, n)
-                    for n in ("redundancy_weight", "token_price", "radius", "norm", "solver")
-                },
+                **{name: getattr(chosen, name) for name in names},
                 "passage_penalty": chosen.penalty(pool, self.budget_tokens),
                 "link_benefit": chosen.resolved(pool).link_benefit,
                 "relative_gap": chosen.options.relative_gap,
             },
             "budget": {
-                "steps": [asdict(step) | {"bound": _finite(step.bound)} for step in self.budget.steps],
+                "steps": [asdict(step) | {"bound": _finite(step.bound)} for step in steps],
                 "complete": self.budget.complete,
-                "certified": self.budget.complete and all(step.certified for step in self.budget.steps),
+                "certified": self.budget.complete and all(step.certified for step in steps),
                 "solves": self.budget.solves,
                 "buys": [gain for gain in gains if gain is not None],
             },
@@ -204,21 +174,11 @@ class QueryFrontier:
                 asdict(p) | {"certified": p.certified, "frontier": p.dominated is False} for p in self.grid
             ],
             "passages": [
-                {
-                    "id": name,
-                    "title": one.title,
-                    "source": one.source,
-                    "tokens": int(pool.tokens[i]),
-                    "relevance": float(pool.relevance[i]),
-                    "text": one.text,
-                }
-                for i, (name, one) in enumerate((pool.ids[i], pool.passage(i)) for i in range(len(pool)))
+                {name: getattr(pool.passage(i), name) for name in ("title", "source", "text")}
+                | {"id": pool.ids[i], "tokens": int(pool.tokens[i]), "relevance": float(pool.relevance[i])}
+                for i in range(len(pool))
             ],
         }
-
-
-#: Settings of a selector that the file of a frontier names.
-_SHOWN = ("redundancy_weight", "token_price", "radius", "norm", "solver")
 
 
 def _finite(value: float) -> float | None:

@@ -2,8 +2,6 @@
 
 import json
 import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from mio_rag.ask import ask
 from mio_rag.cli.chosen import Chosen, changes_of, keys
 from mio_rag.collection import Collection
 from mio_rag.errors import InputError
-from mio_rag.generation import ExtractiveGenerator, reader_spec
+from mio_rag.generation import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.trace import read_traces
 from tests.cli.running import cli, here, ids, only_object, refused
@@ -83,16 +81,11 @@ def test_the_context_is_on_stdout_and_the_rest_on_stderr(index: Path) -> None:
 
 
 def test_a_ranking_proves_nothing(index: Path) -> None:
-    for method in ("topk", "fused", "mmr", "topk:2"):
-        asked = ("select", index, TOWERS, "--method", method)
-        told, shown = only_object(here(*asked, "--json")), here(*asked, "--proof")
-        assert (told["method"], told["status"], told["gap"]) == (method, "ranked", None)
-        assert f"ranked by {method}, which proves nothing." in shown.stderr
-        note = f"note: units 'sentences' is left out: the method '{method}' ranks whole passages"
-        assert note in here(*asked, "--units", "sentences").stderr
-        assert note not in shown.stderr
-        assert "optimal" not in shown.stderr
-    assert len(told["parts"]) == 2
+    asked = ("select", index, TOWERS, "--method", "topk:2", "--units", "sentences")
+    told, shown = only_object(here(*asked, "--json")), here(*asked, "--proof")
+    assert (told["method"], told["status"], told["gap"], len(told["parts"])) == ("topk:2", "ranked", None, 2)
+    assert "ranked by topk:2, which proves nothing." in shown.stderr
+    assert "note: units 'sentences' is left out: the method 'topk:2' ranks whole passages" in shown.stderr
 
 
 def test_nothing_selected_is_status_three(index: Path) -> None:
@@ -125,18 +118,11 @@ def test_documents_are_indexed_on_first_use(tmp_path: Path, monkeypatch: pytest.
     ("given", "check"),
     [
         (sets(selection__max_passages=1), lambda told: len(ids(told)) == 1),
-        (sets(selection__prompt_order="document"), lambda told: ids(told)),
-        (sets(search__pool=3, search__link_hops=0), lambda told: len(told["reasons"]) == 3),
-        (sets(selection__relevance_model="ranks"),
-         lambda told: told["certificate"]["relevance"]["kind"] == "model"),
-        (sets(selection__preset="raw"), lambda told: told["answerable"] is None),
         (sets(selection__must_include="demo-028"), lambda told: "demo-028" in ids(told)),
         (sets(selection__radius=0.05, selection__counterpart="joint"),
          lambda told: told["certificate"]["worst_case"]["counterpart"] == "joint"),
         (sets(selection__side__max_source_share=0.5, selection__side__prices__passages=0.1,
               selection__min_passages=30), lambda told: told["notes"][0]["code"] == "constraint"),
-        (["--model", "extract"], lambda told: told["tokens"] > 0),
-        (["--policy", "frugal"], lambda told: told["budget"] == 512),
     ],
 )  # fmt: skip
 def test_every_setting_is_a_key(index: Path, given: list[str], check: object) -> None:
@@ -156,12 +142,6 @@ def test_sentences_are_read_where_passages_do_not_fit(index: Path) -> None:
     for given in ("strategies:raw", "fixed-1", "workflow:plain"):
         told = only_object(here("ask", index, FORTH, "-b", 256, "--policy", given, "--json"))
         assert told["units"] == "passages", given
-    asked = ("select", index, FORTH, "-b", 60)
-    told = only_object(here(*asked, "--proof", "--json"))
-    assert told["tokens"] <= min(60, told["certificate"]["tokens"])
-    said = f"of at most {told['certificate']['budget']} tokens, counted part by part"
-    assert said in " ".join(here(*asked, "--proof").stderr.split())
-    assert "units" in {note["code"] for note in told["notes"]}
 
 
 def test_keys_are_read_and_proposed() -> None:
@@ -173,11 +153,6 @@ def test_keys_are_read_and_proposed() -> None:
     assert changes_of(["search.strategies=raw,hyde", "price.token=0.1", "models.big.spec=gguf:x"]) == {
         "search.strategies": ["raw", "hyde"], "price.token": 0.1, "models.big.spec": "gguf:x",
     }  # fmt: skip
-    with pytest.raises(InputError) as caught:
-        changes_of(["serch.pool=3", "price.token", "x=1"])
-    assert [problem.partition(": ")[2][:12] for problem in caught.value.problems] == [
-        "did you mean", "write KEY=VA", "`mio-rag pol",
-    ]  # fmt: skip
 
 
 def test_a_key_implies_who_decides(tmp_path: Path) -> None:
@@ -225,17 +200,10 @@ def test_ask_is_the_function(index: Path) -> None:
     assert told["tokens"] == selection.tokens_used <= 150
     assert told["usage"]["prompt_tokens"] == answer.prompt_tokens > told["tokens"]
     assert told["citations"]
-    assert all(answer.text in selection.texts[n - 1] for n in told["citations"])
-
-
-def test_the_answer_is_on_stdout_and_what_was_read_on_stderr(index: Path) -> None:
-    told, shown = only_object(here("ask", index, FORTH, "--json")), here("ask", index, FORTH)
-    assert shown.stdout == f"{told['answer']}\n"
-    assert "[1] " in shown.stderr
+    shown = here("ask", index, FORTH, "--budget", 150, "--show-context", *sets(search__pool=10))
+    assert shown.stdout.startswith(f"{answer.text}\n\n[1] ")
     assert "extractive: " in shown.stderr
-    assert "selected:" in here("ask", index, FORTH, "--why").stderr
-    context = here("ask", index, FORTH, "--show-context").stdout
-    assert context.startswith(f"{told['answer']}\n\n[1] ")
+    assert all(answer.text in selection.texts[n - 1] for n in told["citations"])
 
 
 def test_without_anything_to_read_no_model_is_asked(index: Path) -> None:
@@ -244,34 +212,6 @@ def test_without_anything_to_read_no_model_is_asked(index: Path) -> None:
     assert (told["answer"], told["parts"], told["usage"]["prompt_tokens"]) == ("", [], 0)
     shown = here(*asked)
     assert (shown.returncode, shown.stdout) == (3, "")
-    problems = refused(here("ask", index, FORTH, "-b", 60, "--json", *sets(selection__min_passages=4)), 3)
-    assert "at most 60 tokens; at least 4 passages" in problems[0]
-
-
-def test_models_that_are_not_there(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (
-        "no.gguf"
-        in refused(here("ask", index, "What?", "--model", f"gguf:{tmp_path / 'no.gguf'}", "--json"))[0]
-    )
-    endpoint = "openai:model@http://127.0.0.1:9/v1?retries=0&timeout_seconds=2"
-    assert len(refused(here("ask", index, "What?", "--model", endpoint, "--json"), 1)) == 1
-    monkeypatch.setenv("MIO_RAG_MODEL", "gguf:none.gguf")
-    assert "none.gguf" in refused(here("ask", index, "What?"))[0]
-
-
-@pytest.mark.parametrize(
-    ("model", "spec"),
-    [
-        (None, "extractive"),
-        ("extract", "extractive"),
-        ("gguf:x.gguf", "gguf:x.gguf"),
-        ("openai:gpt-5-mini", "openai:https://api.openai.com/v1#gpt-5-mini"),
-        ("openai:m@http://h/v1?retries=0", "openai:http://h/v1#m?retries=0"),
-        ("openai:http://h/v1#m", "openai:http://h/v1#m"),
-    ],
-)
-def test_names_of_models(model: str | None, spec: str) -> None:
-    assert reader_spec(model) == spec
 
 
 def test_policies_show_their_steps(index: Path, tmp_path: Path) -> None:
@@ -314,9 +254,6 @@ def test_a_refused_combination(index: Path, tmp_path: Path) -> None:
     for given, said in (
         (("--policy", "mdp", *cache), "answers.cache does not go with a policy of several steps"),
         (sets(answers__cache=tmp_path / "c", answers__cache_days=0), "answers.cache_days must be > 0"),
-        (("--policy", "balanced", "--trace", "no/such/t.jsonl"), "--trace must be"),
-        (sets(order__workflow="plane"), "did you mean 'plain'"),
-        (("--policy", "tier:huge"), "names no tier"),
     ):  # fmt: skip
         assert said in " ".join(refused(here("ask", index, FORTH, *given)))
 
@@ -347,14 +284,8 @@ def test_dollars_are_those_of_every_model(index: Path, tmp_path: Path) -> None:
     }
     own.write_text(json.dumps({"nodes": nodes}))
     script.write_text(json.dumps({TOWERS: "heights of Bell Rock and Skerryvore"}))
-    asked = (
-        "ask",
-        index,
-        TOWERS,
-        "--policy",
-        f"workflow:{own}",
-        *sets(models__cheap__spec=f"scripted:{script}"),
-    )
+    asked = ("ask", index, TOWERS, "--policy", f"workflow:{own}",
+             *sets(models__cheap__spec=f"scripted:{script}"))  # fmt: skip
     prices = {"models__cheap__input": 10, "models__cheap__output": 40}
     priced = (*asked, *sets(**prices, models__reader__input=1, models__reader__output=4))
     told = only_object(here(*priced, "--json"))
@@ -386,19 +317,3 @@ def test_an_answer_is_given_again(rivers_at: Path, tmp_path: Path) -> None:
         assert told["cached"] is None
     explained = here("ask", rivers_at, "Where does the Po end?", *cache, "--why").stderr
     assert "cached" not in explained  # what explains has to be solved again
-
-
-def test_a_cache_of_another_version_is_refused(rivers_at: Path, tmp_path: Path) -> None:
-    asked = (
-        "ask",
-        rivers_at,
-        "Where does the Po end?",
-        *sets(answers__cache=tmp_path / "a.sqlite"),
-        "--json",
-    )
-    assert cli(*asked).stderr == ""
-    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection:
-        connection.execute("PRAGMA user_version = 7")
-    done = cli(*asked)
-    assert done.returncode == 2
-    assert "it is no answer cache of this version" in done.stderr

@@ -27,11 +27,7 @@ def test_a_finished_batch_says_so_and_no_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "given", "said"),
     [
-        (
-            "select",
-            ("--set", "search.rerank=maxsim"),
-            "search.rerank: a batch takes its candidates as they are",
-        ),
+        ("select", ("--set", "search.rerank=maxsim"), "a batch takes its candidates as they are"),
         ("select", ("--set", "repeat.by=price"), "decides more than a selection"),
         ("select", ("--column", "score"), "--column score: write NAME=VALUE"),
         ("allocate", (), "an allocation needs a total"),

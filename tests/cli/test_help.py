@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import pytest
 import typer
 import typer.core
 from typer.testing import CliRunner
@@ -64,13 +63,6 @@ def test_examples_in_the_help_are_commands() -> None:
     assert seen > 10
 
 
-@pytest.mark.parametrize("arguments", [("select", "-h"), ("policy", "fit", "planner", "--help"), ("-h",)])
-def test_help_is_shown(arguments: tuple[str, ...]) -> None:
-    done = here(*arguments)
-    assert done.returncode == 0
-    assert "Usage: " in done.stdout
-
-
 def test_the_list_of_commands_says_what_the_commands_say() -> None:
     shown = " ".join(here("-h").stdout.split())
     every = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -98,11 +90,6 @@ def test_help_loads_none_of_the_heavy_packages() -> None:
     for arguments in (["--help"], ["select", "--help"], ["ask", "--help"], ["--version"]):
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
         assert done.stderr.strip().endswith("[]"), (arguments, done.stderr)
-
-
-def test_a_near_name_is_proposed() -> None:
-    assert "Did you mean 'select'?" in here("selekt", "i", "q").stderr
-    assert "--budget" in here("select", "i", "q", "--budgt", "3").stderr
 
 
 def test_usage_errors_and_version() -> None:

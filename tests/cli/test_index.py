@@ -1,14 +1,11 @@
 """``mio-rag index``: what it writes, what it reports, and what a full disk leaves."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.sources import Building, open_source
 from tests.cli.running import full_disk, here, only_object, refused
 
 
@@ -56,21 +53,6 @@ def test_an_index_is_refreshed_checked_listed_and_pruned(
     folder.rmdir()
     assert here("index", "--prune").stdout.startswith("removed ")
     assert here("index", "--list").stdout == "no cached indexes\n"
-
-
-def test_reading_files_is_part_of_the_progress(tmp_path: Path) -> None:
-    for name in ("a", "b", "c"):
-        (tmp_path / f"{name}.md").write_text(f"# {name}\n\nThe allowance of {name} is 75 EUR.\n")
-    told: list[tuple[str, int]] = []
-
-    @contextmanager
-    def shown(what: str, total: int) -> Iterator[Callable[..., None]]:
-        told.append((what, total))
-        yield lambda done, text="": told.append((what, -done))
-
-    open_source(tmp_path, Building("tfidf"), out=tmp_path / "index", progress=shown)
-    assert told[:4] == [("reading files", 3), *[("reading files", -1)] * 3]
-    assert told[4][0].startswith("embedding with")
 
 
 def test_a_full_disk_leaves_no_half_index(index: Path, tmp_path: Path) -> None:

@@ -33,33 +33,6 @@ def test_a_program_from_stdin_and_from_a_file(tmp_path: Path) -> None:
     assert "nosuchsolver" in refused(done, done.returncode)[0]
 
 
-def test_a_program_pays_once_for_what_items_share(tmp_path: Path) -> None:
-    shared = {"costs": [30, 30, 30], "needs": [[0, 1], [1, 2], []]}
-    program = {"linear": [5, 4, 1], "costs": [0, 0, 50], "budget": 90, "segments": shared}
-    path = tmp_path / "program.json"
-    path.write_text(json.dumps(program))
-    told = only_object(here("lab", "solve", path, "--json"))
-    assert (told["selected"], told["tokens_used"], told["objective"]) == ([0, 1], 90, 9)
-    path.write_text(json.dumps(program | {"segments": shared | {"needs": [[0, 3], [], []]}}))
-    assert "needs[0] holds 3, and there are segments 0 to 2" in refused(here("lab", "solve", path))[0]
-
-
-@pytest.mark.parametrize(
-    ("given", "threshold"),
-    [(["linear"], 0.158), (["log"], 0.141), (["exp", "k=1"], 0.196), (["exp", "k=3"], 0.257),
-     (["exp", "k=8"], 0.665)],
-)  # fmt: skip
-def test_the_published_thresholds_of_the_decision_process(given: list[str], threshold: float) -> None:
-    sets = [part for one in (f"quality={given[0]}", *given[1:]) for part in ("--set", one)]
-    told = only_object(
-        here("lab", "solve", "mdp", "--set", "horizon=inf", "--set", "grid=1001", *sets, "--json")
-    )
-    (segments,) = told["segments"]
-    assert [s["action"] for s in segments] == ["reason", "retrieve"]
-    assert segments[1]["from"] == pytest.approx(threshold, abs=1.0001e-3)
-    assert segments[1]["to"] == 1
-
-
 def test_a_process_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "model.toml"
     file.write_text("retrieve_cost = 0.1\ndiscount = 0.9\ngrid = 101\nhorizon = 3\n")

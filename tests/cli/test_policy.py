@@ -15,7 +15,7 @@ from tests.learning.bandits import lived, strategist
 QUESTION = "How long is the Tiber?"
 
 
-def test_what_there_is_is_listed_and_shown(tmp_path: Path) -> None:
+def test_what_there_is_is_listed_and_shown() -> None:
     listed = here("policy", "list").stdout
     assert {"default", "frugal", "balanced", "thorough", *NAMED} <= set(listed.replace(",", " ").split())
     assert "select (sentences, share 0.5)" in listed
@@ -32,13 +32,7 @@ def test_what_there_is_is_listed_and_shown(tmp_path: Path) -> None:
     changed = only_object(here("policy", "show", "balanced", "--set", "price.token=0.002", "--json"))
     assert changed["token_price"] == 0.002
     assert only_object(here("policy", "show", "plain", "--json")) == NAMED["plain"].to_dict()
-    assert (
-        "summarise: summarise [each -> answer] = the answer"
-        in here("policy", "show", "decompose-serial").stdout
-    )
-    path = tmp_path / "w.json"
-    path.write_text(json.dumps({"nodes": {"a": {"do": "fly"}, "answer": {"do": "select"}}}))
-    assert "is to do 'fly', which is unknown" in " ".join(refused(here("policy", "show", path)))
+    assert "summarise: summarise [each -> answer]" in here("policy", "show", "decompose-serial").stdout
 
 
 def test_keys_are_listed_with_their_defaults() -> None:
@@ -68,11 +62,7 @@ def test_check_reports_everything_at_once(tmp_path: Path, rivers_at: Path) -> No
     path = tmp_path / "wrong.toml"
     path.write_text('[price]\ntoken = 9\n[order]\nby = "nobody"\n[limits]\nmax_steps = -1\n')
     said = "\n".join(refused(here("policy", "check", path)))
-    for part in (
-        "price.token must be <= 1, got 9",
-        "order.by must be",
-        "limits.max_steps must be >= 0, got -1",
-    ):
+    for part in ("price.token must be <= 1, got 9", "order.by must be", "limits.max_steps must be >= 0"):
         assert part in said
 
 
@@ -105,14 +95,7 @@ def test_select_reports_which_strategy_found_what(rivers_at: Path, model: str) -
     assert [one["strategy"] for one in got["strategies"]] == ["raw", "hyde", "query2doc"]
     assert got["strategies"][1]["queries"] == ["The Tiber is 406 kilometres long."]
     assert set(got["found_by"]) == read
-    shown = here("select", rivers_at, QUESTION, *options, "--why")
-    assert "found by (rank):" in shown.stderr
-    for strategies, said in (("raw,hide", "'hide' is unknown"), ("raw,raw", "'raw' is given twice")):
-        wrong = here("select", rivers_at, QUESTION, "--set", f"search.strategies={strategies}")
-        assert said in refused(wrong)[0]
-    assert (
-        "give --model" in refused(here("select", rivers_at, QUESTION, "--set", "search.strategies=hyde"))[0]
-    )
+    assert "found by (rank):" in here("select", rivers_at, QUESTION, *options, "--why").stderr
 
 
 def test_a_bandit_learns_from_the_command_line(rivers_at: Path, model: str, tmp_path: Path) -> None:
@@ -157,13 +140,6 @@ def test_a_log_is_replayed_with_its_own_settings(tmp_path: Path) -> None:
     assert told["loss"] == pytest.approx(recalibrate(Path(copy), own).loss)
 
 
-def test_files_that_are_no_state_are_refused(tmp_path: Path) -> None:
-    for command in (("state", "show"), ("state", "rebuild"), ("replay",), ("state", "recalibrate")):
-        assert "does not exist" in refused(here("policy", *command, tmp_path / "none.sqlite"))[0]
-    (tmp_path / "text.sqlite").write_text("no database at all, but some text that is long enough" * 20)
-    assert "cannot be used" in refused(here("policy", "state", "show", tmp_path / "text.sqlite"))[0]
-
-
 # -- replay of traces -------------------------------------------------------------------------------------
 
 
@@ -172,11 +148,8 @@ def test_traces_are_replayed(rivers_at: Path, model: str, tmp_path: Path) -> Non
     for policy in ("mdp", "workflow:plain"):
         asked = ("ask", rivers_at, QUESTION, "--model", model, "--policy", policy, "--trace", trace, "-b", 60)
         assert here(*asked).returncode == 0
-    assert only_object(here("policy", "replay", trace, "--json")) == {
-        "traces": 2,
-        "differing": [],
-        "shown": [],
-    }
+    told = only_object(here("policy", "replay", trace, "--json"))
+    assert told == {"traces": 2, "differing": [], "shown": []}
     shown = here("policy", "replay", trace, "--question", QUESTION).stdout
     assert "2 traces replayed, 0 differ" in shown
     assert "The Tiber is 406 kilometres long." in shown

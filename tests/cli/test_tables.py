@@ -10,9 +10,7 @@ import pytest
 from mio_rag.cli.evaluate import summary_lines
 from mio_rag.cli.lab import frontier_lines
 from mio_rag.cli.learn import point_lines
-from mio_rag.cli.terminal import Table, Terminal, heading
-from mio_rag.evaluation.contenders import DEFAULT_METHODS
-from mio_rag.evaluation.harness import EvaluationSettings
+from mio_rag.cli.terminal import Terminal
 from mio_rag.learning.planner_training import Point
 from mio_rag.measures import Measure, register, unregister
 
@@ -67,11 +65,6 @@ def shown(width: int | None, *given: Any, **named: Any) -> str:
 
 def lines(text: str, first: str) -> list[str]:
     return [line for line in text.split("\n") if line.startswith(first)]
-
-
-def test_what_is_compared_by_default() -> None:
-    assert EvaluationSettings().methods == DEFAULT_METHODS
-    assert EvaluationSettings().reference == "fused"
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -145,24 +138,6 @@ def test_a_frontier_keeps_its_keys(width: int, own: list[str]) -> None:
     assert all(len(line.rstrip()) <= width for line in text.split("\n"))
     assert "1 on the frontier, 1 dominated" in text
     assert "as good in tokens, evidence found, diversity, stability" in " ".join(text.split())
-
-
-def test_a_long_name_is_folded_and_the_rest_stays() -> None:
-    file = io.StringIO()
-    columns = {
-        "method": "m" * 60,
-        "budget": "256",
-        heading("evidence found"): "72.5 %",
-        "a": 1,
-        "b": "x" * 15,
-    }
-    table = Table([(title, [cell]) for title, cell in columns.items()], keys=2)
-    Terminal(file=file, width=40).show(table)
-    text = file.getvalue()
-    assert text.count("m") == 60 * text.count("256") + text.count("method")
-    for whole in ("256", "72.5 %", "x" * 15, "evidence found"):
-        assert whole in text
-    assert all(len(line.rstrip()) <= 40 for line in text.split("\n"))
 
 
 def test_the_verdict_on_a_planner_goes_by_the_intervals() -> None:
