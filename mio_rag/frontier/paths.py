@@ -163,7 +163,7 @@ def budget_path(
                 break
             hull.pop()
         hull.append(k)
-    for k, (step, after) in enumerate(zip(steps, [*steps[1:], None], strict=True)):
+    for k, (step, after) in enumerate(zip(steps, [*steps[1:], None], strict=False)):
         price = None if after is None else (after.value - step.value) / (after.tokens - step.tokens)
         steps[k] = replace(step, supported=k in hull, next_price=price)
     return BudgetPath(tuple(steps), complete, chain.solves - before)
