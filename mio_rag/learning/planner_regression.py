@@ -79,46 +79,41 @@ def experience_of(
     cells = {(row["question_id"], row["action"]): row for row in rows}
     names = [workflow.name for workflow in tree.workflows]
     n, p = len(ids), len(tree.branches)
-    observed, step_cost = np.zeros((n, p, features.shape[1] + len(SEEN) + 2)), np.zeros((n, p))
+    observed, spent = np.zeros((n, p, features.shape[1] + len(SEEN) + 2)), np.zeros((n, p))
     quality, costs = np.zeros((2, n, len(names)))
-    paths: list[list[tuple[int, int]]] = []  # nodes on the way to each place; parents come first
-    for branch in tree.branches:
-        path = list(paths[branch.parent]) if branch.parent >= 0 else []
-        paths.append(path if branch.node is None else [*path, branch.node])
-
-    def step(row: Mapping[str, Any], leaf: int, depth: int) -> Ran:
-        found = row["steps"][depth]
-        if found["signature"] != tree.signatures[leaf][depth]:
-            raise ValueError(f"it was answered by another workflow named '{names[leaf]}'")
-        return found["do"], found["signals"], found["dropped"] is not None, _number(found[cost], cost)
-
     for i, name in enumerate(ids):
         try:
             each = [cells[name, action] for action in names]
-            quality[i] = [_number(row["token_f1"] or 0.0, "token_f1") for row in each]
-            costs[i] = [_number(row[cost], cost) / unit for row in each]
-            total = np.zeros(p)
-            for branch, path in zip(tree.branches, paths, strict=True):
-                ran = [step(each[leaf], leaf, depth) for leaf, depth in path]
-                observed[i, branch.place] = observation(features[i], ran, unit)
+            quality[i] = [row["token_f1"] or 0.0 for row in each]
+            costs[i] = [_priced(row, cost) / unit for row in each]
+            ways: list[list[Ran]] = []  # steps on the way to each place; parents come first
+            for branch in tree.branches:
+                ways.append(list(ways[branch.parent]) if branch.parent >= 0 else [])
+                if branch.node is not None:
+                    leaf, depth = branch.node
+                    found = each[leaf]["steps"][depth]
+                    if found["signature"] != tree.signatures[leaf][depth]:
+                        raise ValueError(f"it was answered by another workflow named '{names[leaf]}'")
+                    dropped = found["dropped"] is not None
+                    ways[-1].append((found["do"], found["signals"], dropped, _priced(found, cost)))
+                observed[i, branch.place] = observation(features[i], ways[-1], unit)
                 # The cost of a whole workflow includes a fallback, if there was one.
-                spent = sum(one[3] for one in ran) / unit
-                total[branch.place] = spent if branch.ends is None else costs[i, branch.ends]
-                above = total[branch.parent] if branch.parent >= 0 else 0.0
-                step_cost[i, branch.place] = total[branch.place] - above
+                so_far = sum(one[3] for one in ways[-1]) / unit
+                spent[i, branch.place] = so_far if branch.ends is None else costs[i, branch.ends]
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"the outcomes of question '{name}' are damaged or incomplete ({error}): run `mio-rag policy "
                 "fit planner` again, in a new folder"
             ) from error
     sets = tuple(str(cells[i, names[0]]["set"]) for i in ids)
+    step_cost = spent - spent[:, [max(branch.parent, 0) for branch in tree.branches]]
     return Experience(tree, observed, step_cost, quality, costs, sets)
 
 
-def _number(value: Any, name: str) -> float:
-    if value is None:
-        raise ValueError(f"there is no {name}: set the prices of models, or count tokens")
-    return float(value)
+def _priced(row: Mapping[str, Any], cost: str) -> float:
+    if row[cost] is None:
+        raise ValueError(f"there is no {cost}: set the prices of models, or count tokens")
+    return float(row[cost])
 
 
 # -- regression of quality and cost -------------------------------------------------------------------------
@@ -187,16 +182,13 @@ def _members(sets: Sequence[str], n: int) -> IntArray:
 
 def _gate(z: FloatArray, member: IntArray, fold: IntArray) -> tuple[FloatArray, float]:
     """Weights and constants, shape (d + 1, s); and the share of sets that are named rightly out of fold."""
-    belongs = np.eye(member.max() + 1)[member]
-    best = (-1.0, _PENALTIES[-1])
+    belongs, tried = np.eye(member.max() + 1)[member], list[tuple[float, float]]()
     for penalty in _PENALTIES:
-        found = np.zeros_like(belongs)
-        for k in np.unique(fold):
-            weights, offset = _ridge(z[fold != k], belongs[fold != k], penalty * len(z))
-            found[fold == k] = z[fold == k] @ weights + offset
-        best = max(best, (float((found.argmax(axis=1) == member).mean()), penalty))
-    fitted, offset = _ridge(z, belongs, best[1] * len(z))
-    return np.vstack([fitted, offset]), best[0]
+        found, _ = _out_of_fold(z, belongs, fold, penalty * len(z))
+        tried.append((float((found.argmax(axis=1) == member).mean()), penalty))
+    share, penalty = max(tried)
+    fitted, offset = _ridge(z, belongs, penalty * len(z))
+    return np.vstack([fitted, offset]), share
 
 
 def _by_set(quality: FloatArray, member: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -244,18 +236,21 @@ def _alike(apart: FloatArray, member: IntArray) -> bool:
 
 
 def _best_ridge(z: FloatArray, y: FloatArray, fold: IntArray) -> tuple[FloatArray, FloatArray, float]:
-    """Weights, already scaled, and means of the penalty that is best out of fold; and the slope.
+    """Weights, already scaled, and means of the penalty that is best out of fold; and the slope in [0, 1].
 
     The slope is 0 where the errors out of fold are not smaller than without weights by a standard error:
     among several penalties one does better by chance.
     """
     tried = []
     for penalty in _PENALTIES:
-        error, slope = _calibrated(_out_of_fold(z, y, fold, penalty * len(y)), y, fold)
-        tried.append((float(error.sum()), penalty, slope, error))
-    _, penalty, slope, error = min(tried, key=lambda one: one[:3])
-    saved = _calibrated(np.zeros_like(y), y, fold)[0] - error
-    fitted, offset = _ridge(z, y, penalty * len(y))
+        predicted, means = _out_of_fold(z, y, fold, penalty * len(z))
+        change, rest = predicted - means, y - means
+        power = float((change**2).sum())
+        slope = float(np.clip((change * rest).sum() / power, 0, 1)) if power > 1e-12 else 0.0
+        error = ((rest - slope * change) ** 2).sum(axis=1)
+        tried.append((float(error.sum()), penalty, slope, (rest**2).sum(axis=1) - error))
+    _, penalty, slope, saved = min(tried, key=lambda one: one[:3])
+    fitted, offset = _ridge(z, y, penalty * len(z))
     if slope == 0.0 or saved.mean() <= saved.std(ddof=1) / np.sqrt(len(saved)):
         return np.zeros_like(fitted), y.mean(axis=0), 0.0
     return slope * fitted, offset, slope
@@ -269,21 +264,13 @@ def _ridge(z: FloatArray, y: FloatArray, penalty: float) -> tuple[FloatArray, Fl
     return weights, offset - center @ weights
 
 
-def _out_of_fold(z: FloatArray, y: FloatArray, fold: IntArray, penalty: float) -> FloatArray:
-    """Predictions for the questions of each fold, less the mean of what they were fitted on."""
-    found = np.zeros_like(y)
+def _out_of_fold(
+    z: FloatArray, y: FloatArray, fold: IntArray, penalty: float
+) -> tuple[FloatArray, FloatArray]:
+    """Predictions for the questions of each fold, and the means of what they were fitted on."""
+    found, means = np.zeros((2, *y.shape))
     for k in np.unique(fold):
         train = fold != k
         weights, offset = _ridge(z[train], y[train], penalty)
-        found[~train] = z[~train] @ weights + offset - y[train].mean(axis=0)
-    return found
-
-
-def _calibrated(predicted: FloatArray, y: FloatArray, fold: IntArray) -> tuple[FloatArray, float]:
-    """Squared errors of questions out of fold after scaling; the slope in [0, 1] that makes them least."""
-    rest = np.zeros_like(y)
-    for k in np.unique(fold):
-        rest[fold == k] = y[fold == k] - y[fold != k].mean(axis=0)
-    power = float((predicted**2).sum())
-    slope = float(np.clip((predicted * rest).sum() / power, 0, 1)) if power > 1e-12 else 0.0
-    return ((rest - slope * predicted) ** 2).sum(axis=1), slope
+        found[~train], means[~train] = z[~train] @ weights + offset, y[train].mean(axis=0)
+    return found, means

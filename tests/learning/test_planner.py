@@ -160,9 +160,8 @@ def test_small_sets_count_as_one(sets: tuple[str, ...], told: int) -> None:
 def test_ppo_comes_close_to_the_regression(mode: str) -> None:
     train, test = outcomes(300, mode), outcomes(300, mode, seed=1)
     rival = earned(regressed(train), test)
-    for seed in range(2):
-        found = trained(train, updates=30, episodes=256, hidden=32, seed=seed)
-        assert earned(found, test) >= 0.98 * rival, seed
+    found = trained(train, updates=30, episodes=256, hidden=32)
+    assert earned(found, test) >= 0.98 * rival
 
 
 def test_one_network_may_serve_several_prices() -> None:
@@ -181,7 +180,7 @@ def test_one_network_may_serve_several_prices() -> None:
 def test_a_network_that_is_not_clearly_better_leaves_the_regression() -> None:
     train, test = outcomes(70, told=0.0, seed=4, noise=0.4), outcomes(300, told=0.0, seed=5)
     prices, rival = (0.0, 0.1, 0.5), regressed(train)
-    for seed in range(3):
+    for seed in range(2):
         found = trained(train, alphas=prices, updates=5, episodes=64, hidden=16, seed=seed)
         for alpha in prices:
             assert np.array_equal(found.choices(test.observed, alpha), rival.choices(test.observed, alpha))
@@ -201,8 +200,7 @@ def test_a_network_finds_what_the_regression_cannot_see() -> None:
 
     train, test = crossed(300, 1), crossed(300, 2)
     rival = earned(regressed(train), test)
-    for seed in range(2):
-        assert earned(trained(train, updates=20, held_out=0.3, seed=seed), test) > rival + 0.05
+    assert earned(trained(train, updates=20, held_out=0.3), test) > rival + 0.05
 
 
 # --- comparison with fixed workflows ---------------------------------------------------------------------

@@ -15,7 +15,7 @@ from mio_rag.context import RegexCounter
 from mio_rag.deciders.search import Search
 from mio_rag.errors import DataError, InputError, Notice
 from mio_rag.generation import Prompt, ScriptedGenerator
-from mio_rag.learning.strategist import contributions, rate, sets_to_compare
+from mio_rag.learning.strategist import contributions, sets_to_compare
 from mio_rag.policies.compose import compose
 from mio_rag.policies.make import check_controllers, make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
@@ -25,7 +25,7 @@ from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session import search as search_module
 from mio_rag.session.search import Found, SearchTask, Strategy, search
-from mio_rag.session.trace import Trace, append_traces, read_traces, wrong_totals
+from mio_rag.session.trace import Trace
 from mio_rag.types import GenerationError, Question
 from tests.session.scripted import said
 
@@ -152,40 +152,6 @@ def bandit_setup(index: CorpusIndex, path: Path, **bandit: Any) -> Setup:
 
 def chooser_of(session: Any) -> Any:
     return next(one.chooser for one in session.deciders if isinstance(one, Search))
-
-
-def test_a_session_answers_and_its_trace_tells_who_found_what(
-    river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    setup = Setup(retriever=Retriever(river_index, pool=4), selector=PLAIN)
-    session = make_controller("strategies:raw+hyde+query2doc+multi-query", setup)
-    outcome = session.attempt(QUESTION, ScriptedGenerator(spoken), 60).check()
-    trace = outcome.trace
-    assert trace.answer == "the Tiber"
-    assert [step.do for step in trace.steps] == ["retrieve", "select", "answer"]
-    assert outcome.selection is not None
-    assert set(trace.search["found_by"]) == set(outcome.selection.ids)
-    assert all(trace.search["found_by"].values())
-    assert any("no words" in note for note in trace.search["notes"])
-    assert wrong_totals(trace) == []
-    total = outcome.costs.total()
-    assert (total.lm_calls, total.retrieval_calls) == (3, 4)  # hyde, multi-query, the answer
-    append_traces(tmp_path / "t.jsonl", [trace])
-    assert list(read_traces(tmp_path / "t.jsonl")) == [trace]
-    assert trace.columns()["strategies"] == "raw+hyde+query2doc+multi-query"
-
-
-def test_a_bandit_answers_learns_and_can_be_rated(river_index: CorpusIndex, tmp_path: Path) -> None:
-    setup = bandit_setup(river_index, tmp_path / "s.sqlite", cold_start=1)
-    session = make_controller("strategies:bandit", setup)
-    traces = [session.attempt(QUESTION, ScriptedGenerator(spoken), 60).check().trace for _ in range(3)]
-    chooser = chooser_of(session)
-    assert chooser.learned.questions == 3
-    assert traces[0].search["mode"] == "cold"
-    assert rate(chooser.log, traces[0].search["id"], 1, 0.0)
-    chooser.refresh()
-    again = chooser_of(make_controller("strategies:bandit", setup))
-    assert again.learned.dump() == chooser.learned.dump()
 
 
 def test_nothing_is_learned_where_what_always_runs_has_failed(
