@@ -39,6 +39,7 @@ from mio_rag.learning.router import (
     joined,
     measured,
     out_of_fold,
+    seen_arrays,
 )
 from mio_rag.learning.router_model import TOKEN_PRICE, look
 from mio_rag.measures import Instruments, normalize_answer
@@ -172,7 +173,8 @@ def _labelled(
     found = {}
     for ladder, table in tables.items():
         kept = table.where([i in shared for i in table.outcomes.ids])
-        found[ladder] = dataclasses.replace(kept, seen=tuple(seen[i] for i in kept.outcomes.ids))
+        arrays = seen_arrays([seen[i] for i in kept.outcomes.ids])
+        found[ladder] = Table(dataclasses.replace(kept.outcomes, arrays=arrays))
     return found
 
 
@@ -187,22 +189,7 @@ def _can_be_judged(question: Question, by: By) -> bool:
 
 def _joined(tables: Sequence[Mapping[str, Table]]) -> dict[str, Table]:
     """Join the tables of sets, with the measures that all have."""
-    found = {}
-    for ladder in tables[0]:
-        mine = [of[ladder] for of in tables]
-        names = set.intersection(*(set(table.outcomes.values) for table in mine))
-        found[ladder] = joined(
-            [
-                dataclasses.replace(
-                    table,
-                    outcomes=dataclasses.replace(
-                        table.outcomes, values={m: v for m, v in table.outcomes.values.items() if m in names}
-                    ),
-                )
-                for table in mine
-            ]
-        )
-    return found
+    return {ladder: joined([of[ladder] for of in tables]) for ladder in tables[0]}
 
 
 # Rows ------------------------------------------------------------------------------------------------------

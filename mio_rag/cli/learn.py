@@ -27,7 +27,7 @@ from mio_rag.learning.planner import Encoder, write_planner
 from mio_rag.learning.planner_training import Point, fixed_points, frontier, split_of, train_planner
 from mio_rag.learning.planner_training import read_table as read_outcomes
 from mio_rag.learning.ppo import PPOSettings
-from mio_rag.learning.router import FOLDS, FitSettings, fit_and_validate, read_table, write_table
+from mio_rag.learning.router import FOLDS, FitSettings, fit_and_validate, read_table
 from mio_rag.learning.router_model import Router
 from mio_rag.learning.weights import write_weights
 from mio_rag.policies.make import workflow_session
@@ -131,7 +131,7 @@ def _labels(call: o.Call, tiers: Path | None, by: Any, unanswered: Any) -> tuple
         with o.progress("labelling", len(dataset.questions[: call.limit])) as advance:
             found = label_questions(dataset, index, reader, settings, call.out.with_suffix(".run"), advance)
     table = call.out.with_suffix(".parquet")
-    write_table(found.table, table)
+    found.table.outcomes.write(table)
     return table, found
 
 

@@ -21,8 +21,19 @@ from mio_rag.evaluation.ledger import environment
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
 from mio_rag.generation.prompts import LETTERS
 from mio_rag.learning.outcomes import Outcomes
-from mio_rag.learning.router import BY, LABEL, UNANSWERED, WORKED, By, Table, Unanswered, labels, row_worked
-from mio_rag.learning.router_model import KEY, RouterSettings, look
+from mio_rag.learning.router import (
+    BY,
+    LABEL,
+    UNANSWERED,
+    WORKED,
+    By,
+    Table,
+    Unanswered,
+    labels,
+    row_worked,
+    seen_arrays,
+)
+from mio_rag.learning.router_model import KEY, SEARCH, RouterSettings, look
 from mio_rag.measures import Instruments, measures
 from mio_rag.policies.setup import ControlSettings
 from mio_rag.retrieval.index import CorpusIndex
@@ -128,7 +139,8 @@ def label_questions(
         "tiers": [tier.to_dict() for tier in settings.tiers], "by": settings.by,
         "unanswered": settings.unanswered, "dataset": dataset.name, "data_sha256": dataset.content_hash(),
         "generator": None if generator is None else generator.name,
-        "embedder": index.embedder.fingerprint, "seed": settings.seed, **environment(),
+        "embedder": index.embedder.fingerprint, "search": list(SEARCH), "seed": settings.seed,
+        **environment(),
     }  # fmt: skip
     # Answers of a reader that says nothing are not judged.
     judged = [m.name for m in measures() if generator is not None or m.of not in ("answer", "choice")]
@@ -142,11 +154,10 @@ def label_questions(
     hops = {question.id: len(question.gold_ids) > 1 for question in dataset.questions}
     chosen = labels(outcomes.of(WORKED), [hops[i] for i in outcomes.ids], settings.unanswered)
     one_hot = np.eye(len(settings.tiers))[chosen]
-    outcomes = dataclasses.replace(outcomes, values={**outcomes.values, LABEL: one_hot})
     retriever = Retriever.of(index, settings.retrieval, reader)
-    seen = tuple(look(retriever.retrieve(text)) for text in outcomes.questions)
-    table = Table(outcomes, settings.tiers, seen, index.embedder.fingerprint)
-    return Labelled(table, unlabelled, failed)
+    seen = seen_arrays([look(retriever.retrieve(text)) for text in outcomes.questions])
+    values = {**outcomes.values, LABEL: one_hot}
+    return Labelled(Table(dataclasses.replace(outcomes, values=values, arrays=seen)), unlabelled, failed)
 
 
 def silent(prompt: Prompt) -> str:

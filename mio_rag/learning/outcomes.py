@@ -12,7 +12,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
@@ -66,6 +66,7 @@ class Outcomes:
     questions: length n; their texts.
     sets: length n; the data set that each question comes from.
     provenance: origin of the table: data, index, model, seed, versions. Plain data.
+    arrays: shapes (n, d); what is seen of each question before anything is done.
 
     Raises `InputError` for an id that is given twice, or values of another shape.
     """
@@ -76,6 +77,7 @@ class Outcomes:
     questions: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shape = (len(self.ids), len(self.actions))
@@ -161,8 +163,8 @@ class Outcomes:
         places = np.arange(len(self))[np.asarray(kept)]
         texts = (self.ids, self.questions, self.sets)
         ids, questions, sets = (tuple(each[i] for i in places) if each else () for each in texts)
-        values = {name: array[places] for name, array in self.values.items()}
-        return Outcomes(ids, self.actions, values, questions, sets, self.provenance)
+        values, arrays = ({k: a[places] for k, a in each.items()} for each in (self.values, self.arrays))
+        return Outcomes(ids, self.actions, values, questions, sets, self.provenance, arrays)
 
     def mean(self, measure: str, choice: IntArray) -> float:
         """Return the mean of a measure over the questions, by the place of an action for each, shape (n,)."""
@@ -178,6 +180,9 @@ class Outcomes:
         }
         columns |= {"action": list(self.actions) * len(self.ids)}
         columns |= {name: arrow.array(v.ravel(), from_pandas=True) for name, v in self.values.items()}
+        for name, array in self.arrays.items():
+            flat = np.repeat(array, m, axis=0).ravel()
+            columns[name] = arrow.FixedSizeListArray.from_arrays(flat, array.shape[1])
         about = {"format": FORMAT, "version": VERSION, "provenance": dict(self.provenance)}
         table = arrow.table(columns).replace_schema_metadata({FORMAT: json_text(about)})
         make_parent(path)
@@ -204,11 +209,17 @@ def read_outcomes(path: str | Path) -> Outcomes:
         raise DataError(f"'{path}' is not a table of outcomes: it lacks the mark '{FORMAT}'")
     if about.get("version") != VERSION:
         raise DataError(f"'{path}' has version {about.get('version')!r}: this release reads {VERSION}")
-    measures = [name for name in table.column_names if name not in _NAMES]
+    lists = [one.name for one in table.schema if arrow.types.is_fixed_size_list(one.type)]
+    measures = [name for name in table.column_names if name not in (*_NAMES, *lists)]
     try:
-        return Outcomes.from_rows(table.to_pylist(), measures, provenance=about.get("provenance"))
+        rows = table.drop_columns(lists).to_pylist()
+        found = Outcomes.from_rows(rows, measures, provenance=about.get("provenance"))
     except InputError as error:
         raise DataError([f"'{path}': {problem}" for problem in error.problems]) from error
+    first = {str(row["question_id"]): place for place, row in reversed(list(enumerate(rows)))}
+    places = [first[name] for name in found.ids]
+    flat = {name: table[name].combine_chunks().flatten().to_numpy() for name in lists}
+    return replace(found, arrays={name: a.reshape(len(rows), -1)[places] for name, a in flat.items()})
 
 
 def _number(row: Mapping[str, Any], measure: str) -> float:

@@ -1,8 +1,7 @@
 """Train a router on a table of outcomes, and measure it on questions that it has not seen.
 
 The table is Parquet (`mio_rag.learning.outcomes`) with the columns `worked` (1 where a tier answered) and
-`label` (1 for the tier that the question needs); next to it lies ``NAME.seen.safetensors``, what was seen of
-its questions before anything was read.
+`label` (1 for the tier that the question needs), and what was seen of its questions before anything was read.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -23,7 +23,6 @@ from mio_rag import __version__
 from mio_rag.errors import DataError, InputError, choose, require
 from mio_rag.learning.outcomes import Outcomes, gain_over_mixtures, read_outcomes
 from mio_rag.learning.router_model import SEARCH, TOKEN_PRICE, Correction, Router, Seen, row_of
-from mio_rag.learning.weights import Weights, read_weights, write_weights
 from mio_rag.measures.answers import chosen_right, exact_match, token_f1
 from mio_rag.session.tiers import Tier, tiers_of
 from mio_rag.settings import Settings
@@ -96,27 +95,39 @@ def labels(worked: ArrayLike, several_hops: Sequence[bool], unanswered: Unanswer
 # -- tables -------------------------------------------------------------------------------------------------
 
 WORKED, LABEL = "worked", "label"
-_KIND, _VERSION = "router-questions", 1
 #: Measures of a tier's cost: tokens, seconds and peak megabytes.
 _COSTS = (("prompt_tokens", "completion_tokens"), ("total_seconds",), ("peak_memory_mb",))
+_NEEDED = ("tiers", "embedder", "search"), (WORKED, LABEL, "prompt_tokens"), ("embedding", "search")
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """n questions at m tiers.
 
-    outcomes: with `worked`, `label`, and at least `prompt_tokens`; actions are the names of the tiers.
-    seen: length n.
-    embedder: fingerprint.
+    outcomes: with `worked`, `label`, and at least `prompt_tokens`; actions are the names of the tiers. Its
+        arrays are those of `seen_arrays`, its provenance has tiers, embedder and the names of `SEARCH`.
     """
 
     outcomes: Outcomes
-    tiers: tuple[Tier, ...]
-    seen: tuple[Seen, ...]
-    embedder: str
 
     def __len__(self) -> int:
         return len(self.outcomes)
+
+    @cached_property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The m tiers."""
+        return tiers_of(self.outcomes.provenance["tiers"], "tiers")
+
+    @property
+    def embedder(self) -> str:
+        """Fingerprint of the embedder of the questions."""
+        return str(self.outcomes.provenance["embedder"])
+
+    @cached_property
+    def seen(self) -> tuple[Seen, ...]:
+        """What was seen of each question."""
+        arrays = (self.outcomes.arrays[name].astype(np.float64) for name in ("embedding", "search"))
+        return tuple(map(Seen, self.outcomes.questions or self.outcomes.ids, *arrays))
 
     @property
     def labels(self) -> IntArray:
@@ -131,9 +142,11 @@ class Table:
     @property
     def by(self) -> tuple[str, ...]:
         """What labels go by: "answers" or "evidence"; joined tables may have both."""
-        return tuple(sorted({str(one.get("by")) for one in self._origins()}))
+        return tuple(sorted({str(one.get("by")) for one in self.origins}))
 
-    def _origins(self) -> Sequence[Mapping[str, Any]]:
+    @property
+    def origins(self) -> Sequence[Mapping[str, Any]]:
+        """The provenance of each table that was joined."""
         about = self.outcomes.provenance
         return list(about.get("tables", [about]))
 
@@ -147,8 +160,7 @@ class Table:
 
     def where(self, kept: ArrayLike) -> Table:
         """Return the table of some questions; as `Outcomes.where`."""
-        places = np.arange(len(self))[np.asarray(kept)]
-        return replace(self, outcomes=self.outcomes.where(places), seen=tuple(self.seen[i] for i in places))
+        return Table(self.outcomes.where(kept))
 
     @property
     def sha256(self) -> str:
@@ -159,20 +171,10 @@ class Table:
         return digest.hexdigest()
 
 
-def seen_path(path: Path) -> Path:
-    """Return where what was seen of a table's questions lies."""
-    return path.with_name(f"{path.stem}.seen.safetensors")
-
-
-def write_table(table: Table, path: Path) -> None:
-    """Write table and what was seen; `InputError` if they cannot be written."""
-    arrays = {
-        "embedding": np.array([one.embedding for one in table.seen], dtype=np.float32),
-        "search": np.array([one.search for one in table.seen]),
-    }
-    about = {"ids": table.outcomes.ids, "embedder": table.embedder, "search": SEARCH}
-    write_weights(Weights(_KIND, _VERSION, arrays, about), seen_path(path))
-    table.outcomes.write(path)
+def seen_arrays(seen: Sequence[Seen]) -> dict[str, NDArray[Any]]:
+    """Return what was seen of questions, as a table of outcomes holds it."""
+    embeddings = np.array([one.embedding for one in seen], dtype=np.float32)
+    return {"embedding": embeddings, "search": np.array([one.search for one in seen])}
 
 
 def read_table(paths: Sequence[Path]) -> Table:
@@ -183,8 +185,14 @@ def read_table(paths: Sequence[Path]) -> Table:
     """
     if not paths:
         raise DataError("there is no table of outcomes: give at least one")
-    tables, problems = [_read_one(path) for path in paths], []
+    tables, problems = [Table(read_outcomes(path)) for path in paths], list[str]()
     for path, table in zip(paths, tables, strict=True):
+        found = table.outcomes
+        parts = found.provenance, found.values, found.arrays
+        if not all(set(names) <= part.keys() for names, part in zip(_NEEDED, parts, strict=True)):
+            raise DataError(f"'{path}' is no table of tiers: make it with `mio-rag policy fit router`")
+        if found.provenance["search"] != list(SEARCH):
+            problems.append(f"'{path}' was made by another release: label the questions anew")
         if table.tiers != tables[0].tiers:
             problems.append(
                 f"'{path}' has other tiers than '{paths[0]}': label both with the same file of tiers"
@@ -199,44 +207,27 @@ def read_table(paths: Sequence[Path]) -> Table:
         raise DataError([f"these tables do not go together: {p}" for p in error.problems]) from error
 
 
-def _read_one(path: Path) -> Table:
-    outcomes = read_outcomes(path)
-    if "tiers" not in outcomes.provenance or not {WORKED, LABEL, "prompt_tokens"} <= set(outcomes.values):
-        raise DataError(f"'{path}' is no table of tiers: make it with `mio-rag policy fit router`")
-    stored = read_weights(seen_path(path), _KIND, _VERSION)
-    if tuple(stored.about["ids"]) != outcomes.ids:
-        raise DataError(f"'{seen_path(path)}' is of other questions than '{path}': label them anew")
-    if list(stored.about["search"]) != list(SEARCH):
-        raise DataError(f"'{seen_path(path)}' was made by another release: label the questions anew")
-    arrays = [np.asarray(stored.arrays[name], dtype=np.float64) for name in ("embedding", "search")]
-    seen = tuple(map(Seen, outcomes.questions or outcomes.ids, *arrays))
-    return Table(outcomes, tiers_of(outcomes.provenance["tiers"], "tiers"), seen, stored.about["embedder"])
-
-
 def joined(tables: Sequence[Table]) -> Table:
     """Return tables of the same tiers as one, with the columns that all of them have.
 
     Raises `InputError` if a question is in two of them.
     """
-    first, parts = tables[0], [table.outcomes for table in tables]
-    names = [name for name in first.outcomes.values if all(name in part.values for part in parts)]
+    parts = [table.outcomes for table in tables]
+    first = parts[0]
+
+    def stacked(name: str) -> dict[str, NDArray[Any]]:
+        each: list[Mapping[str, NDArray[Any]]] = [getattr(part, name) for part in parts]
+        names = [key for key in each[0] if all(key in one for one in each)]
+        return {key: np.concatenate([one[key] for one in each]) for key in names}
 
     def texts(name: str) -> tuple[str, ...]:
         each = [getattr(part, name) for part in parts]
         return tuple(text for one in each for text in one) if all(each) else ()
 
-    outcomes = Outcomes(
-        texts("ids"),
-        first.outcomes.actions,
-        {name: np.concatenate([part.values[name] for part in parts]) for name in names},
-        texts("questions"),
-        texts("sets"),
-        {
-            "tables": [dict(part.provenance) for part in parts],
-            "tiers": [tier.to_dict() for tier in first.tiers],
-        },
-    )
-    return Table(outcomes, first.tiers, tuple(s for table in tables for s in table.seen), first.embedder)
+    about = {name: first.provenance[name] for name in ("tiers", "embedder", "search")}
+    about["tables"] = [dict(part.provenance) for part in parts]
+    sides = texts("ids"), first.actions, stacked("values"), texts("questions"), texts("sets")
+    return Table(Outcomes(*sides, about, stacked("arrays")))
 
 
 # -- training -----------------------------------------------------------------------------------------------
@@ -422,7 +413,7 @@ def fit_once(table: Table, settings: FitSettings) -> Router:
         "questions": len(table),
         "sets": dict(Counter(table.outcomes.sets)),
         "by": list(table.by),
-        "generators": sorted({str(one.get("generator")) for one in table._origins()}),
+        "generators": sorted({str(one.get("generator")) for one in table.origins}),
         "settings": settings.to_dict(),
         "versions": {"mio-rag": __version__, **versions_of(("numpy", "torch", "scikit-learn"))},
     }

@@ -4,7 +4,7 @@ import numpy as np
 
 from mio_rag.learning.outcomes import Outcomes
 from mio_rag.learning.router import LABEL, WORKED, Table
-from mio_rag.learning.router_model import SEARCH, Seen
+from mio_rag.learning.router_model import SEARCH
 from mio_rag.session.tiers import Tier
 
 TIERS = (
@@ -38,7 +38,13 @@ def table(n: int = 90, noise: float = 0.3, seed: int = 0, embedder: str = "tfidf
         },
         tuple(texts),
         tuple("made" for _ in range(n)),
-        {"tiers": [tier.to_dict() for tier in TIERS], "by": "evidence", "generator": None},
+        {
+            "tiers": [tier.to_dict() for tier in TIERS],
+            "embedder": embedder,
+            "search": list(SEARCH),
+            "by": "evidence",
+            "generator": None,
+        },
+        {"embedding": vectors, "search": search},
     )
-    seen = tuple(Seen(t, v, s) for t, v, s in zip(texts, vectors, search, strict=True))
-    return Table(outcomes, TIERS, seen, embedder)
+    return Table(outcomes)
