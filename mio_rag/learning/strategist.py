@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError, SolverError, StateError
-from mio_rag.learning.bandit import BanditSettings, Context, Learned, StrategyOptions, context_of
+from mio_rag.learning.bandit import BanditSettings, Context, Learned, context_of
 from mio_rag.learning.bandit_log import EventLog, Events
 from mio_rag.pool import Candidates
-from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.result import Selection
@@ -291,7 +290,7 @@ class Strategist:
             "embedder": embedder,
             "dimensions": str(settings.dimensions),
         }
-        self.log = EventLog(path, about)
+        self.log = EventLog(path.expanduser(), about)
         self._others = tuple(self.log.about["strategies"].split("+"))
         self.settings, self._now = settings, now
         self.learned = Learned(settings, self._others)
@@ -403,14 +402,6 @@ class Strategist:
 
 
 Chooser = Fixed | Strategist
-
-
-def open_strategist(options: StrategyOptions, index: CorpusIndex) -> Strategist:
-    """Return the bandit that options describe, for an index; raises as `Strategist`, and without a file."""
-    if options.state is None:
-        raise InputError("the bandit needs a file for what it learns: set search.state")
-    path = Path(options.state).expanduser()
-    return Strategist(path, options.possible, options.bandit, index.embedder.fingerprint)
 
 
 # -- the log ------------------------------------------------------------------------------------------------

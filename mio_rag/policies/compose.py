@@ -13,11 +13,11 @@ from mio_rag.deciders.price import Price
 from mio_rag.deciders.repeat import Repeat, Rule, by_price, by_process, published
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError
-from mio_rag.learning.bandit import BanditSettings, StrategyOptions
+from mio_rag.learning.bandit import BanditSettings
 from mio_rag.learning.mdp import model_of
 from mio_rag.learning.router_model import Deciding
 from mio_rag.learning.rules import make_policy
-from mio_rag.learning.strategist import Chooser, Fixed, Strategist, StrategyLearner, open_strategist
+from mio_rag.learning.strategist import Chooser, Fixed, Strategist, StrategyLearner
 from mio_rag.policies.setup import ControlSettings, Kind, Setup
 from mio_rag.policy import READER, Policy
 from mio_rag.policy_files import Resolved, alpha_of, resolve
@@ -68,10 +68,8 @@ def compose(
         _check_links(policy, retriever)
         if policy.search.by == "bandit":
             learning = BanditSettings(token_price=FIRST_PRICE if fixed is None else fixed, seed=setup.seed)
-            options = StrategyOptions(
-                state=policy.search.state, possible=policy.search.strategies, bandit=learning
-            )
-            chooser = open_strategist(options, index)
+            path, names = Path(policy.search.state), policy.search.strategies
+            chooser = Strategist(path, names, learning, index.embedder.fingerprint)
         elif policy.search.strategies != ("raw",):
             chooser = Fixed(policy.search.strategies)
     program = policy.selector(fixed or 0.0, setup.selector)

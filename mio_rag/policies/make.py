@@ -38,7 +38,7 @@ from mio_rag.learning.planner import read_planner
 from mio_rag.learning.router import answer_worked, labels
 from mio_rag.learning.router_model import Correction, Deciding, Router, RouterSettings, read_router
 from mio_rag.learning.rules import POLICIES, Policy, make_policy, split_name
-from mio_rag.learning.strategist import Chooser, Fixed, Strategist, StrategyLearner, open_strategist
+from mio_rag.learning.strategist import Chooser, Fixed, Strategist, StrategyLearner
 from mio_rag.policies.compose import KIND as POLICY_KIND
 from mio_rag.policies.setup import Controller, ControlSettings, Kind, Setup
 from mio_rag.selection.selector import Selector
@@ -241,7 +241,12 @@ def _check_strategies(name: str, settings: ControlSettings, closed_book: bool) -
 def _make_strategies(name: str, setup: Setup) -> Session:
     assert setup.retriever is not None
     names, options = _strategies(name, setup.settings)
-    chooser: Chooser = open_strategist(options, setup.retriever.index) if names is None else Fixed(names)
+    chooser: Chooser
+    if names is None:
+        fingerprint = setup.retriever.index.embedder.fingerprint
+        chooser = Strategist(Path(str(options.state)), options.possible, options.bandit, fingerprint)
+    else:
+        chooser = Fixed(names)
     kit = Equipment(setup.retriever, setup.selector, search=options.search)
     learner = StrategyLearner(chooser, setup.selector) if isinstance(chooser, Strategist) else None
     settings = {"max_tokens": setup.max_tokens, **options.to_dict()}
