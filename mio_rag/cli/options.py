@@ -134,9 +134,9 @@ class Call:
     ] = None
     policy: Annotated[str, "A policy file, a preset, or a name of `mio-rag policy list`."] = DEFAULTS.policy
     set: Annotated[Texts, opt("Change one setting of the policy. Repeatable.", metavar="KEY=VALUE")] = None
-    embedder: Annotated[str, "For what is not indexed yet: minilm, tfidf, or a model's id or folder."] = (
-        DEFAULTS.embedder
-    )
+    embedder: Annotated[
+        str, "For what is not indexed yet: minilm, tfidf, openai:NAME[@URL], or a model's id or folder."
+    ] = DEFAULTS.embedder
     engine: Annotated[Literal["local", "ray"], "local, or ray."] = "local"
     workers: Annotated[int, "Worker processes. 0: one per core."] = 1
     column: Annotated[Texts, "OURS=THEIRS: a column has another name. Repeatable."] = None

@@ -260,21 +260,32 @@ def check_embedder(name: str) -> None:
     """Raise `InputError` where a name plainly names no embedder; nothing is loaded."""
     if not name.strip():
         raise InputError(
-            "embedder name is empty: give 'minilm', 'tfidf', or a sentence-transformers id or folder"
+            "embedder name is empty: give 'minilm', 'tfidf', openai:NAME@URL, or an id or folder of "
+            "sentence-transformers"
         )
-    if not Path(name).is_dir() and (name.startswith((".", "~", "/")) or name.count("/") > 1):
+    if name.startswith("openai:"):
+        _endpoint(name)
+    elif not Path(name).is_dir() and (name.startswith((".", "~", "/")) or name.count("/") > 1):
         raise InputError(f"embedder '{name}' is no folder: give the folder of a sentence-transformers model")
+
+
+def _endpoint(name: str) -> Embedder:
+    from mio_rag.retrieval.endpoint import EndpointEmbedder  # a client of HTTP, which few need
+
+    return EndpointEmbedder(name.removeprefix("openai:"))
 
 
 def make_embedder(name: str, folder: Path | None = None) -> Embedder:
     """The embedder of a name.
 
-    name: "minilm", "tfidf", or a sentence-transformers hub id or folder.
+    name: "minilm", "tfidf", ``openai:NAME[@URL]``, or a sentence-transformers hub id or folder.
     folder: folder of an index whose fitted embedder is wanted back.
     """
     check_embedder(name)
     if name == "tfidf":
         return TfidfEmbedder() if folder is None else TfidfEmbedder.load(folder)
+    if name.startswith("openai:"):
+        return _endpoint(name)
     if name == "minilm":
         folder = packaged_minilm()
         return load_minilm(folder) or SentenceTransformerEmbedder(str(folder), name="minilm")

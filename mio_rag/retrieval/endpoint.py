@@ -1,0 +1,91 @@
+"""Embeddings of a model behind an endpoint that speaks OpenAI's protocol: hosted, Ollama, vLLM, llama.cpp."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mio_rag.errors import InputError
+from mio_rag.generation.base import repeated
+from mio_rag.generation.http import HttpFailure, JsonClient
+from mio_rag.retrieval.cached import CachedEmbedder
+from mio_rag.types import GenerationError
+
+_BATCH, _AT_A_TIME = 64, 4  # texts of a request, requests
+_SECONDS, _RETRIES = 60.0, 3
+
+
+class EndpointEmbedder(CachedEmbedder):
+    """An embedding model behind an endpoint; vectors are kept on disk, so that no text is paid for twice.
+
+    spec: ``NAME[@URL]``; the URL, up to and with ``/v1``, is ``$OPENAI_BASE_URL`` or OpenAI's own by default.
+        The key is ``$OPENAI_API_KEY``.
+    cache: keep the vectors; what a server changes behind the same name cannot be seen.
+
+    Raises `InputError` for a specification of another form.
+    """
+
+    def __init__(self, spec: str, *, cache: bool = True) -> None:
+        self._model, _, url = spec.partition("@")
+        self._url = (url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1").rstrip("/")
+        if (
+            not self._model.strip()
+            or "://" in self._model
+            or not self._url.startswith(("http://", "https://"))
+        ):
+            raise InputError(
+                f"embedder 'openai:{spec}' names no model at an address: write openai:NAME@http://HOST:PORT/v1"
+            )
+        super().__init__(f"openai:{self._model}@{self._url}", cache=cache, batch_size=_BATCH)
+        key = os.environ.get("OPENAI_API_KEY") or "none"
+        self._client = JsonClient(self._url, key, _SECONDS)
+
+    @property
+    def fingerprint(self) -> str:
+        """Address and name of the model."""
+        return self.name
+
+    @cached_property
+    def dimensions(self) -> int:
+        """Length of a vector, as the server tells it."""
+        return len(self.encode(["length"])[0])
+
+    def _embed(self, texts: Sequence[str]) -> NDArray[Any]:
+        parts = [texts[at : at + _BATCH] for at in range(0, len(texts), _BATCH)]
+        with ThreadPoolExecutor(_AT_A_TIME) as pool:
+            rows = list(pool.map(lambda part: repeated(lambda: self._asked(part), _RETRIES), parts))
+        if len({part.shape[1] for part in rows}) > 1:
+            raise GenerationError(f"{self._url} gave vectors of different lengths for '{self._model}'")
+        return np.concatenate(rows)
+
+    def _asked(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        # No server embeds an empty text.
+        body = {"model": self._model, "input": [text or " " for text in texts], "encoding_format": "float"}
+        try:
+            reply = self._client.request("POST", "/embeddings", body)
+        except HttpFailure as failure:
+            why = "set OPENAI_API_KEY" if failure.status in (401, 403) else "is it running, with that model?"
+            raise GenerationError(
+                f"no embeddings of '{self._model}' from {self._url} ({failure}): {why}",
+                repeat=failure.repeat, retry_after=failure.retry_after,
+            ) from failure  # fmt: skip
+        try:
+            data = sorted(reply["data"], key=lambda row: row["index"])
+            rows = np.array([row["embedding"] for row in data], dtype=np.float32)
+        except (LookupError, TypeError, ValueError) as error:
+            raise GenerationError(
+                f"{self._url} sent no embeddings for '{self._model}': {str(reply)[:200]}", repeat=False
+            ) from error
+        if rows.ndim != 2 or len(rows) != len(texts) or not np.isfinite(rows).all():
+            raise GenerationError(
+                f"{self._url} sent an array of shape {rows.shape} for {len(texts)} texts: one vector of "
+                "finite numbers for each was expected",
+                repeat=False,
+            )
+        return rows
