@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mio_rag.documents.blocks import BOLD_LEVEL, Document, day_in, plain, short_title, tidy
-from mio_rag.documents.east_asian import count_words
+from mio_rag.documents.east_asian import ITEM_MARKS, count_words
 from mio_rag.documents.html import add_html
 from mio_rag.documents.plain import add_lines
 from mio_rag.errors import require
@@ -25,6 +25,7 @@ _KEY = re.compile(r"([\w][\w .-]*?)\s*:(?:\s+(.*))?")
 _RAISED = re.compile(r"<sup\b", re.IGNORECASE)
 _STRUCK = re.compile(r"<(/?)(?:del|s|strike)\b", re.IGNORECASE)
 _MEANING = re.compile(r":\s+(?=\S)")
+_WIDE_ITEM = re.compile(ITEM_MARKS)  # which Markdown does not know
 _DATES = (
     "updated",
     "last_updated",
@@ -191,6 +192,9 @@ def _add_paragraph(document: Document, token: Any) -> None:
         document.add("item", f"{said[0].rstrip(':')}: {said[1][1:].strip()}")
         for line in said[2:]:
             document.add("item", line[1:].strip(), 1)
+        return
+    if len(lines) > 1 and any(_WIDE_ITEM.match(line) for line in lines):
+        add_lines(document, _said(children, breaks="\n"), headings=False)
         return
     if any(
         line.strip().startswith("=") and line.strip().endswith("=") and len(line.split()) > 2

@@ -32,6 +32,8 @@ _SHARE = 0.03  # of the documents, and one more: a word that stands in more name
 _ENOUGH = 0.6  # of the best document's weight, or of a title's words: such a document is in scope, too
 _LEAST = 4  # words of a question that stand in the identity of a document which it names clearly ...
 _LEAST_NAMES = 3  # ... and so many of them that name it, unless they are half of its title or before a colon
+_OTHER_NUMBER = 0.5  # scope of what bears the name that is asked for, and another year or model
+_INSIDE = 0.999  # least scope of what is meant
 _QUOTED = re.compile(r'["“„«]([^"”“»]{15,})["”“»]')
 _HEAD = re.compile(r"^[^?]{15,}?[:：]\s+(?=\S.{12,})")
 _CAPITALS = re.compile(r"\b[A-Z][\w&.]*(?:[ \t,-]+(?:[A-Z]|\d+[A-Z])[\w&.]*)*")
@@ -135,6 +137,10 @@ class Identities:
             own = (titled & self._names[rows] & ~self.numbers[rows]).sum(axis=1)
             whole = (self._title_names > 0) & (own >= _ENOUGH * self._title_names)
             scope = np.where(whole, 1.0, np.minimum(1.0, weight / (_ENOUGH * weight.max())))
+            # Of models and years in titles, those that are asked for.
+            counts = (titled & self.numbers[rows]).sum(axis=1)
+            other = (scope >= _INSIDE) & (counts < counts[scope >= _INSIDE].max())
+            scope[other] = _OTHER_NUMBER
         by_title = titled @ np.log1p(n / np.maximum(1, self._in_titles[rows]))
         best = int(np.argmax(by_title))
         found = int(titled[best].sum())

@@ -59,6 +59,12 @@ def test_japanese_rules(tmp_path: Path) -> None:
     assert not [said for said in found if said.startswith(("第一章", "（目的", "■"))]
 
 
+def test_marks_that_markdown_does_not_know_are_items(tmp_path: Path) -> None:
+    text = "# 案内\n\n次のものは収集しません。\n・パソコン（本体、画面）\n・消火器\n\n以上です。\n"
+    found = [said for said, _ in _units(tmp_path, "guide.md", text)]
+    assert found[1:3] == ["・パソコン（本体、画面）", "・消火器"]
+
+
 def test_items_under_a_counted_line_stand_under_its_heading(tmp_path: Path) -> None:
     found = dict(_units(tmp_path, "regulation.txt", REGULATION))
     assert found["（二）病假：一年內合計不得超過三十日。"] == ("一、請假規定",)

@@ -89,3 +89,15 @@ def test_a_name_that_filings_of_a_company_share_is_in_scope(question: str, docum
     found, terms = identities({f"{name}.pdf": told for name in names})
     scope = found.of(question, terms.words)
     assert np.flatnonzero(scope.documents >= 0.999).tolist() == documents
+
+
+def test_of_models_and_years_in_titles_the_asked_ones_are_in_scope() -> None:
+    told = "The cooker keeps rice warm for a day. Wash the lid after each use. Rice is done in an hour."
+    found, terms = identities({f"Rice cooker KX-{k}.md": told for k in (100, 200, 300)} | CONTRACTS)
+    for question, documents in (
+        ("How long does the KX-100 keep rice warm?", [0]),
+        ("How do the rice cookers KX-100 and KX-300 differ?", [0, 2]),
+        ("How long does the rice cooker KX keep rice warm?", [0, 1, 2]),
+    ):
+        scope = found.of(question, terms.words)
+        assert np.flatnonzero(scope.documents >= 0.999).tolist() == documents
