@@ -137,10 +137,6 @@ class Identities:
             own = (titled & self._names[rows] & ~self.numbers[rows]).sum(axis=1)
             whole = (self._title_names > 0) & (own >= _ENOUGH * self._title_names)
             scope = np.where(whole, 1.0, np.minimum(1.0, weight / (_ENOUGH * weight.max())))
-            # Of models and years in titles, those that are asked for.
-            counts = (titled & self.numbers[rows]).sum(axis=1)
-            other = (scope >= _INSIDE) & (counts < counts[scope >= _INSIDE].max())
-            scope[other] = _OTHER_NUMBER
         by_title = titled @ np.log1p(n / np.maximum(1, self._in_titles[rows]))
         best = int(np.argmax(by_title))
         found = int(titled[best].sum())
@@ -158,7 +154,11 @@ class Identities:
                 own = {word for j, (word, _) in enumerate(known) if inside[best, j]} & before
                 clear = names <= before and len(own) >= _LEAST
         if not clear:
-            return Scope(self._by_names(question, words, weight, scope), None)
+            scope = self._by_names(question, words, weight, scope)
+            # Of models and years in titles, those that are asked for.
+            counts, meant = (titled & self.numbers[rows]).sum(axis=1), scope >= _INSIDE
+            other = meant & (counts < counts[meant].max(initial=0)) & ~meant.all()
+            return Scope(np.where(other, _OTHER_NUMBER, scope), None)
         hit = {word for j, (word, _) in enumerate(known) if named[best, j] or titled[best, j]}
         rest = _without(question, hit, words)
         scope = np.where(np.arange(n) == best, 1.0, np.minimum(scope, 0.999))
