@@ -252,8 +252,8 @@ class Session:
         action, tool = result.action, find_tool(result.action.do)
         if not tool.runs_others:  # one that waits for others takes no place among those that run in parallel
             budget.places.acquire()
-            places = [budget.places.release]
-            result.release = lambda: places.pop()() if places else None  # once: at the end, or abandoned
+            held = iter((budget.places.release,))
+            result.release = lambda: next(held, lambda: None)()  # once: at the end, or when abandoned
         try:
             if state.is_closed:
                 return  # abandoned before it began
