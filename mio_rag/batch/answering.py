@@ -6,7 +6,6 @@ import copy
 import math
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -39,7 +38,6 @@ _NANO = 1e9  # dollars are counted in whole billionths, rounded up
 _ABORT_AFTER = 20  # consecutive questions that the model failed: the cause is not the question
 _POLL_SECONDS = 0.05
 _LIVES = 3  # workers that may die with one question
-_CACHED = 256  # prompts whose tokens are known: those in progress
 
 #: Keys of every line of the output, besides those of the ledger.
 TOLD = (
@@ -161,8 +159,6 @@ class Retrying(WrappedGenerator):
         super().__init__(inner)
         self._retries, self._untold, self._wait = retries, untold, wait
         self._barred: Callable[[], bool] = lambda: False
-        self._counting = threading.Lock()  # fast tokenizers fail when two threads use them at once
-        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def telling(self, untold: Callable[[int, int], bool], barred: Callable[[], bool]) -> Retrying:
         """Return a copy for one question, with its own `untold`; `barred`: whether calls are forbidden."""
@@ -171,26 +167,12 @@ class Retrying(WrappedGenerator):
         return other
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Count tokens, one thread at a time."""
-        with self._counting:
-            return repeated(lambda: self._inner.count(texts), self._retries, wait=self._wait)
+        """Count tokens, which may ask a server."""
+        return repeated(lambda: self._inner.count(texts), self._retries, wait=self._wait)
 
     def prompt_tokens(self, prompt: Prompt) -> int:
-        """Count a prompt, one thread at a time; cached, since counting may ask a server."""
-        key = prompt.system, prompt.user
-        with self._counting:
-            if key not in self._counts:
-                self._counts[key] = repeated(
-                    lambda: self._inner.prompt_tokens(prompt), self._retries, wait=self._wait
-                )
-                while len(self._counts) > _CACHED:
-                    self._counts.popitem(last=False)
-            return self._counts[key]
-
-    def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
-        """As that of the inner generator, one thread at a time."""
-        with self._counting:
-            return self._inner.context_allowance(question, max_tokens=max_tokens)
+        """Count a prompt, which may ask a server."""
+        return repeated(lambda: self._inner.prompt_tokens(prompt), self._retries, wait=self._wait)
 
     def generate(self, prompt: Prompt, *, max_tokens: int = 64) -> Answer:
         """Answer; `GenerationError` if every attempt failed."""
@@ -214,21 +196,6 @@ class Retrying(WrappedGenerator):
         if self._barred():
             raise GenerationError("the total allows no further call: an earlier one never reported its cost")
         return repeated(ask, self._retries, allowed, self._wait)
-
-
-class _Locked:
-    """An embedder for threads, one at a time."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner, self._lock, self.name = inner, threading.Lock(), inner.name
-
-    def encode(self, texts: Sequence[str], progress: Any = None) -> Any:
-        """As the embedder."""
-        with self._lock:
-            return self._inner.encode(texts, progress)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
 
 class _QuestionModels(Models):
@@ -293,8 +260,7 @@ class Answering:
             generator = make(generator)
             self._opened.callback(generator.close)
         self._reader = tried(generator)
-        shared = replace(corpus, embedder=_Locked(corpus.embedder))
-        setup = Setup(retriever=Retriever(shared, counter=self._reader))
+        setup = Setup(retriever=Retriever(corpus, counter=self._reader))
         models = Models(specs_of(job.policy), lambda spec: tried(make(spec)))
         self._evidence = job.policy.limits.budget
         self._session = compose(job.policy, setup, states=job.states, pacer=pacer, models=models)
