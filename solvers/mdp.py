@@ -46,11 +46,6 @@ class MDPSolution:
     sweeps: int
     wall_seconds: float
 
-    def tied(self, tolerance: float = 1e-9) -> NDArray[np.bool_]:
-        """Which actions are worth as much as the best, within the tolerance: the shape of `q`."""
-        best = self.q.max(axis=-1, keepdims=True)
-        return np.asarray(self.q >= best - tolerance, dtype=np.bool_)
-
 
 def solve_mdp(
     mdp: FiniteMDP,

@@ -42,11 +42,7 @@ _SECONDS = 2.0  # for each of the small programs of a conflict
 
 
 def solve_path(
-    programs: Iterable[SelectionProgram],
-    solver: str = "auto",
-    options: SolveOptions | None = None,
-    *,
-    progress: Callable[[int], None] | None = None,
+    programs: Iterable[SelectionProgram], solver: str = "auto", options: SolveOptions | None = None
 ) -> Iterator[SolveResult]:
     """Solve programs of one pool one after another, for instance along lambda_1, the radius or the budget.
 
@@ -56,7 +52,6 @@ def solve_path(
     programs: all with the same number of items, which mean the same passages (else `InputError`). Built as
         needed.
     solver, options: as in `solve`; the time limit holds for each program.
-    progress: called with 1 after each program.
     """
     run = path_solver(solver, options or SolveOptions())
     n: int | None = None
@@ -67,8 +62,6 @@ def solve_path(
             )
         n = program.n
         yield run(program)
-        if progress is not None:
-            progress(1)
 
 
 def path_solver(solver: str, options: SolveOptions) -> Callable[..., SolveResult]:

@@ -1,10 +1,5 @@
 """Many programs at once."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
@@ -13,15 +8,14 @@ from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import Status, solve, solve_many
 from mio_rag.solvers.capabilities import one_blas_thread
-from mio_rag.solvers.many import Executor, solve_as_completed
+from mio_rag.solvers.many import solve_as_completed
 from mio_rag.testing.programs import random_program
 
 
-@pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_results_come_in_order_and_equal_single_solves(executor: Executor) -> None:
+def test_results_come_in_order_and_equal_single_solves() -> None:
     programs = [random_program(np.random.default_rng(seed), n_max=16) for seed in range(12)]
     seen: list[int] = []
-    results = solve_many(programs, workers=2, executor=executor, progress=seen.append)
+    results = solve_many(programs, workers=2, progress=seen.append)
     assert sum(seen) == len(programs)
     for program, result in zip(programs, results, strict=True):
         alone = solve(program)
@@ -46,8 +40,6 @@ def test_what_would_fail_for_all_is_raised_at_once() -> None:
         solve_many([], "no-such-solver")
     with pytest.raises(InputError, match="workers"):
         solve_many([], workers=0)
-    with pytest.raises(InputError, match="executor='fibres' is unknown"):
-        solve_many([], executor="fibres")
 
 
 def _blas_threads() -> list[int]:
@@ -63,46 +55,6 @@ def test_the_blas_limit_is_given_back_when_the_last_solver_leaves() -> None:
             assert set(_blas_threads()) <= {1}
         assert set(_blas_threads()) <= {1}  # the other one is still at work
     assert _blas_threads() == before
-
-
-class Deadly(SelectionProgram):
-    """Ends the process that unpickles it, as a crash of a native library would."""
-
-    def __reduce__(self):
-        return os._exit, (3,)
-
-
-def test_a_crash_costs_its_own_program_only() -> None:
-    programs = [SelectionProgram(np.full(3, k + 1.0), np.zeros((3, 3)), np.ones(3), 2) for k in range(9)]
-    programs[4] = Deadly(np.ones(3), np.zeros((3, 3)), np.ones(3), 2)
-    programs[6] = SelectionProgram(np.ones(25), np.zeros((25, 25)), np.ones(25), 2)
-    seen: list[int] = []
-    results = solve_many(programs, "exhaustive", workers=2, executor="processes", progress=seen.append)
-    assert sum(seen) == len(programs)
-    assert "process" in results[4].message
-    assert "died" in results[4].message
-    assert "25" in results[6].message
-    assert [k for k, r in enumerate(results) if r.status is Status.ERROR] == [4, 6]
-    assert [r.objective for k, r in enumerate(results) if k not in (4, 6)] == [2, 4, 6, 8, 12, 16, 18]
-
-
-def test_workers_that_cannot_start_are_an_error_at_once(tmp_path) -> None:
-    script = tmp_path / "unguarded.py"
-    script.write_text(
-        "from mio_rag.formulations import SelectionProgram\n"
-        "from mio_rag.solvers import solve_many\n"
-        "solve_many([SelectionProgram([1.0], [[0.0]], [1], 1)] * 3, 'exhaustive', executor='processes')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
-    assert done.returncode == 1
-    assert "SolverError: worker processes cannot be started" in done.stderr
 
 
 def test_programs_are_built_as_they_are_needed() -> None:

@@ -125,8 +125,6 @@ def test_of_equal_actions_the_first_is_taken() -> None:
     mdp = FiniteMDP(np.ones((1, 3, 1)), [[1.0, 1.0 + 5e-10, 1.0]], 0.5)
     assert solve_mdp(mdp).policy.tolist() == [0]
     assert solve_mdp(mdp, tie=0.0).policy.tolist() == [1]
-    assert solve_mdp(mdp).tied().tolist() == [[True, True, True]]
-    assert solve_mdp(mdp).tied(1e-12).tolist() == [[False, True, False]]
 
 
 @pytest.mark.parametrize(
