@@ -200,9 +200,11 @@ class Documents:
             return self
         data, sources = self.metadata or [{}] * n, self.sources or [""] * n
         kept = conditions.rows(Passage(str(k), "x", source=sources[k], metadata=data[k]) for k in range(n))
-        return Documents(
-            **{k: None if v is None else [v[i] for i in kept] for k, v in self.columns().items()}
-        )
+        columns: dict[str, Any] = {
+            name: None if column is None else [column[i] for i in kept]
+            for name, column in self.columns().items()
+        }
+        return Documents(**columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,7 +343,7 @@ def _scores(scores: Sequence[Any] | None, n: int) -> NDArray[np.float64] | None:
     missing = sum(one is None for one in scores)
     if 0 < missing < n:
         raise InputError(f"{missing} of {n} documents have no score: score all of them, or none")
-    return None if missing else checked_scores(scores, n)  # type: ignore[arg-type]
+    return None if missing else checked_scores(scores, n)
 
 
 def _needed(selector: Selector) -> tuple[bool, bool]:

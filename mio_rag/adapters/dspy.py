@@ -56,7 +56,7 @@ class SelectionModule(dspy.Module):
         self.budget, self.selector = checked_settings(budget, where, selector, counter, settings)
         self.retriever, self.where, self.counter = retriever, where, counter
         self._stored = embedder is None  # another model's question would not fit the retriever's vectors
-        given = getattr(retriever, "embedder", None) if embedder is None else embedder
+        given: Any = getattr(retriever, "embedder", None) if embedder is None else embedder
         if given is None:
             self._vectors = None
         elif callable(given) and not hasattr(given, "encode"):

@@ -157,7 +157,7 @@ class SelectionRanker:
             **{name: part and component_to_dict(part, name) for name, part in embedders.items()},
             use_scores=self.use_scores,
             source_key=self.source_key,
-            counter=self.counter and serialize_callable(self.counter),
+            counter=serialize_callable(self.counter) if inspect.isroutine(self.counter) else None,
         )
         return data
 

@@ -107,8 +107,8 @@ class SelectionRetriever(_Documents, BaseRetriever):
     retriever: RetrieverLike
 
     def _default_embedder(self) -> Any:
-        of_store = isinstance(self.retriever, VectorStoreRetriever)
-        return self.retriever.vectorstore.embeddings if of_store else None  # type: ignore[union-attr]
+        one = self.retriever
+        return one.vectorstore.embeddings if isinstance(one, VectorStoreRetriever) else None
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun

@@ -105,6 +105,7 @@ def _opened(
     questions: str | Path | Sequence[Question | Mapping[str, Any] | str] | None,
     embedder: str,
 ) -> tuple[CorpusIndex, Dataset]:
+    source: Any
     if isinstance(collection, (str, Path)):
         building = None if embedder == DEFAULTS.embedder else Building(embedder)
         source, index = collection, open_source(collection, building).index

@@ -64,7 +64,7 @@ def check_solver(
         problems.append(f"max_free={max_free} must be >= 12: the random programs have up to nine items")
     if problems:
         raise InputError(problems)
-    checked, failed = 0, []
+    checked, failed = 0, list[str]()
     for trial in _trials(exact, programs, seed, segments):
         if max_free is not None and trial.program.free.size > max_free:
             continue
