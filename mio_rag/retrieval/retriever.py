@@ -329,8 +329,11 @@ class Retriever:
         for name, of in (("sections", "section"), ("pages", "page"), ("metadata",) * 2, ("lines",) * 2):
             values = [getattr(p, of) for p in passages]
             optional[name] = values if any(values) else None
-        return Candidates(
-            ids=[p.id for p in passages],
+        ids = [p.id for p in passages]
+        # An index was checked when it was made or read; what may be wrong here is the question's embedding.
+        fits = bool(np.isfinite(cosine).all()) and len(set(ids)) == len(ids)
+        return (Candidates.unchecked if fits else Candidates)(
+            ids=ids,
             texts=[p.text for p in passages],
             relevance=cosine,
             tokens=passage_tokens(passages, self.counter),
