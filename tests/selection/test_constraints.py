@@ -183,51 +183,15 @@ def test_a_nominal_selection_can_be_attacked_too() -> None:
         ({"max_source_share": 0}, "max_source_share must be > 0, got 0"),
         ({"cover": "topics"}, "cover='topics' is unknown: give labels, kmeans:K"),
         ({"cover": "kmeans:2.5"}, "cover='kmeans:2.5'"),
-        ({"max_changes": -1}, "max_changes must be >= 0, got -1"),
         ({"previous": "p1"}, "previous must be a list"),
-        ({"max_similarity": 2}, "max_similarity must be <= 1"),
         ({"conflicts": [("a",)]}, "conflicts"),
         ({"needs": {"a": "b"}}, "needs.a must be a list"),
         ({"prices": {"budget": 1}}, "prices.budget must be passages"),
-        ({"prices": {"needs": -1}}, "prices.needs must be >= 0"),
-        ({"change_price": float("nan")}, "change_price must be a finite number"),
-        ({"per_cluster": 0}, "per_cluster must be >= 1"),
     ],
 )
 def test_malformed_constraints(arguments, message: str) -> None:
     with pytest.raises(InputError, match=message):
         SideConstraints(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("side", "lacking", "message"),
-    [
-        (SideConstraints(max_source_share=0.5), "sources", "max_source_share needs candidates with sources"),
-        (SideConstraints(cover="labels"), "clusters", "cover='labels' needs candidates with clusters"),
-        (
-            SideConstraints(max_similarity=0.9),
-            "embeddings",
-            "max_similarity needs candidates with embeddings",
-        ),
-        (
-            SideConstraints(cover="kmeans:2"),
-            "embeddings",
-            "cover='kmeans:2' needs candidates with embeddings",
-        ),
-    ],
-)
-def test_what_a_pool_lacks_is_named(side, lacking: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        made(side, redundancy_weight=0).select(pool(**{lacking: None}), 100)
-
-
-def test_selectors_that_contradict_themselves() -> None:
-    with pytest.raises(InputError, match="counterpart must be termwise or joint"):
-        Selector.raw(counterpart="cuts")
-    with pytest.raises(InputError, match="joint' has no redundancy_by_relevance"):
-        Selector.raw(counterpart="joint", redundancy_by_relevance=True)
-    with pytest.raises(InputError, match="uncertainty and radius exclude each other"):
-        Selector.raw(uncertainty=NormBall(0.1), radius=0.1)
 
 
 def test_radii_by_id_are_those_of_the_pool() -> None:

@@ -11,6 +11,7 @@ from mio_rag.context import render_context
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever
+from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import Status
 from tests.selection.pools import PLAIN, pool, simple
@@ -138,6 +139,8 @@ def test_what_the_pool_lacks_is_named() -> None:
         (Selector.raw(), "redundancy_weight=0.1 needs embeddings"),
         (Selector.raw(redundancy_weight=0, max_per_source=1), "max_per_source needs candidates with sources"),
         (Selector.raw(redundancy_weight=0, radius=0.1), "radius > 0 needs embeddings and query_embedding"),
+        (Selector.raw(redundancy_weight=0, side=SideConstraints(cover="labels")), "candidates with clusters"),
+        (Selector.raw(redundancy_weight=0, side=SideConstraints(cover="kmeans:2")), "with embeddings"),
         (Selector.raw(redundancy_weight=0, must_include=["x"]), "'x', which is not among the 1 candidates"),
         (Selector.raw(redundancy_weight=0, solver="best"), "solver 'best' is unknown"),
     ):

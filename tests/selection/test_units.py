@@ -90,11 +90,6 @@ class TestCut:
         assert set(found.cut_from) == {"p0"}
         assert (np.diff(found.relevance) <= 0).all()
 
-    def test_a_sentence_is_worth_no_more_than_its_passage(self):
-        found = cut(pool([DOCUMENT, "The Arno is long. Bread."], [0.8, 0.1])).candidates
-        limit = {"p0": 0.8, "p1": 0.1}
-        assert all(r <= limit[p] for r, p in zip(found.relevance, found.cut_from, strict=True))
-
     def test_overlapping_windows_give_every_sentence_once(self):
         found = cut(windows()).candidates
         whole = [text for text in found.texts if text == "The Arno is 241 kilometres long."]
