@@ -191,6 +191,8 @@ def _parts(document: Document, text: str, starts: Sequence[int]) -> Iterator[_Pa
             needs = [heading, *needs]
         end = start + len(block.text) + (2 * block.level if block.kind == "item" else 0)
         last: Line | None = None
+        if block.header and k + 1 < len(document.blocks) and document.blocks[k + 1].table == block.table:
+            continue  # its rows are read with it
         for a, b, outer in _units(block, text, start, end):
             said = text[a:b]
             more = outer

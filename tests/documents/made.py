@@ -113,8 +113,15 @@ def read(folder: Path, name: str, data: str | bytes, max_words: int = 100) -> li
 
 
 def units(passages: list[Passage]) -> list[str]:
-    """The texts of all units."""
-    return [p.text[unit.start : unit.end] for p in passages for unit in p.units]
+    """The texts of all units, and of the headers that their rows need."""
+    said: dict[tuple[str, int], str] = {}
+    for p in passages:
+        for unit in p.units:
+            for line in (p.lines[k] for k in unit.needs):
+                if " | " in line.text:
+                    said.setdefault((p.source, line.start), line.text)
+            said[p.source, (p.start or 0) + unit.start] = p.text[unit.start : unit.end]
+    return list(said.values())
 
 
 def needs(passages: list[Passage]) -> dict[str, list[str]]:

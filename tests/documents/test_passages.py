@@ -36,10 +36,10 @@ TEXTS = st.lists(
 def check(document: Document, max_words: int) -> None:
     passages = passages_of(document, "a", max_words)
     text, starts = document_text(document)
-    headings = [
+    headings = [  # and headers of tables
         (start, start + len(block.text))
-        for block, start in zip(document.blocks, starts, strict=True)
-        if block.kind == "heading"
+        for block, start, after in zip(document.blocks, starts, [*document.blocks[1:], None], strict=True)
+        if block.kind == "heading" or (block.header and after is not None and after.table == block.table)
     ]
     covered = [False] * len(text)
     last = 0
@@ -70,7 +70,7 @@ def check(document: Document, max_words: int) -> None:
 @pytest.mark.parametrize("reader", [read_text, read_markdown, read_code, read_csv])
 @given(TEXTS, st.sampled_from([1, 7, 30, 100]))
 @settings(max_examples=120, deadline=None)
-def test_passages_and_lines_are_spans_and_nothing_but_headings_lies_outside_units(
+def test_passages_and_lines_are_spans_and_nothing_but_what_heads_others_lies_outside_units(
     reader, text: str, max_words: int
 ) -> None:
     check(reader(text), max_words)
