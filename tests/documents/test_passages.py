@@ -38,7 +38,7 @@ def check(document: Document, max_words: int) -> None:
     text, starts = document_text(document)
     headings = [  # and headers of tables
         (start, start + len(block.text))
-        for block, start, after in zip(document.blocks, starts, [*document.blocks[1:], None], strict=True)
+        for block, start, after in zip(document.blocks, starts, [*document.blocks[1:], None], strict=False)
         if block.kind == "heading" or (block.header and after is not None and after.table == block.table)
     ]
     covered = [False] * len(text)
