@@ -45,16 +45,16 @@ class _Commands(dict[str, Any]):
 
 
 def _load(name: str) -> Any:
-    """What Typer makes of a command's function, or of a group of commands."""
+    """Return the command that Typer makes of a function, or of a group of them."""
     file, of_file, _ = _COMMANDS[name]
     found = getattr(importlib.import_module(f"mio_rag.cli.{file}"), of_file)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_HELP)
-    if isinstance(found, typer.Typer):
-        alone.add_typer(found, name=name)
-        group: Any = typer.main.get_command(alone)
-        return group.commands[name]
-    alone.command(name=name)(found)
-    return typer.main.get_command(alone)
+    if not isinstance(found, typer.Typer):
+        alone.command(name=name)(found)
+        return typer.main.get_command(alone)
+    alone.add_typer(found, name=name)
+    group: Any = typer.main.get_command(alone)
+    return group.commands[name]
 
 
 class _AllCommands(ReportingGroup):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from pydantic_core import PydanticUndefined
 
+from mio_rag.cli.options import refuse
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, choose, collect
 from mio_rag.policy import DECISIONS, PRESETS, READER, Model, Policy
@@ -420,16 +421,9 @@ def server_settings(policy: Policy) -> list[Any]:
     from mio_rag.service.settings import ConnectionLimits, ServiceLimits
 
     kinds: tuple[type[Settings], ...] = (ServiceLimits, ConnectionLimits)
-    own = [{key: policy.server[key] for key in policy.server if key in one.model_fields} for one in kinds]
+    known = {name: kind for kind in kinds for name in kind.model_fields}
     told = "is not a key: see `mio-rag policy show --keys`"
-    unknown = [f"server.{key} {told}" for key in policy.server if not any(key in one for one in own)]
-
-    def check() -> None:
-        if unknown:
-            raise InputError(unknown)
-
-    made = (
-        lambda one=one, given=given: one.from_dict(given, "server")
-        for one, given in zip(kinds, own, strict=True)
-    )
-    return collect(*made, check)[:-1]
+    unknown = [f"server.{key} {told}" for key in policy.server if key not in known]
+    given = [{k: v for k, v in policy.server.items() if known.get(k) is kind} for kind in kinds]
+    made = [lambda k=k, own=own: k.from_dict(own, "server") for k, own in zip(kinds, given, strict=True)]
+    return collect(*made, lambda: refuse(unknown))[:-1]

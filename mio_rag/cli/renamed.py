@@ -4,48 +4,22 @@ from __future__ import annotations
 
 import sys
 
-COMMANDS = {
-    "select-batch": ("batch", "select"),
-    "answer-batch": ("batch", "answer"),
-    "allocate": ("batch", "allocate"),
-    "solve": ("lab", "solve"),
-    "frontier": ("lab", "frontier"),
-    "radius": ("lab", "radius"),
-    "warmup": ("lab", "warmup"),
-    "measures": ("evaluate", "--list"),
-}
-#: Of select, ask, evaluate and serve.
-OPTIONS = {
-    "--budget-tokens": "--budget",
-    "--max-tokens": "--answer",
-    "--generator": "--model",
-    "--explain": "--why",
-    "--config": "--policy",
-    "--controller": "--policy",
-    "--controllers": "--methods",
+#: Commands; then options of select, ask, evaluate and serve: a name of today, or a key of the policy.
+NAMES = {
+    "select-batch": "batch select", "answer-batch": "batch answer", "allocate": "batch allocate",
+    "solve": "lab solve", "frontier": "lab frontier", "radius": "lab radius", "warmup": "lab warmup",
+    "measures": "evaluate --list",
+    "--budget-tokens": "--budget", "--max-tokens": "--answer", "--generator": "--model", "--explain": "--why",
+    "--config": "--policy", "--controller": "--policy", "--controllers": "--methods",
     "--policies": "--methods",
-}
-#: Of the same: options with a value that are keys of the policy.
-KEYS = {
-    "--pool": "search.pool",
-    "--retrieval": "search.ranking",
-    "--link-hops": "search.link_hops",
-    "--rerank": "search.rerank",
-    "--strategies": "search.strategies",
-    "--preset": "selection.preset",
-    "--redundancy": "selection.redundancy_weight",
-    "--passage-penalty": "selection.passage_penalty",
-    "--max-per-source": "selection.max_per_source",
-    "--max-passages": "selection.max_passages",
-    "--solver": "selection.solver",
-    "--relevance": "selection.relevance_model",
-    "--token-price": "price.token",
-    "--cache": "answers.cache",
-    "--refusal": "answers.refusal",
-    "--router": "depth.file",
-    "--planner": "order.file",
-}
-_MAIN = ("select", "ask", "evaluate", "serve")
+    "--pool": "search.pool", "--retrieval": "search.ranking", "--link-hops": "search.link_hops",
+    "--rerank": "search.rerank", "--strategies": "search.strategies", "--preset": "selection.preset",
+    "--redundancy": "selection.redundancy_weight", "--passage-penalty": "selection.passage_penalty",
+    "--max-per-source": "selection.max_per_source", "--max-passages": "selection.max_passages",
+    "--solver": "selection.solver", "--relevance": "selection.relevance_model",
+    "--token-price": "price.token", "--cache": "answers.cache", "--refusal": "answers.refusal",
+    "--router": "depth.file", "--planner": "order.file",
+}  # fmt: skip
 
 
 def renamed(words: list[str]) -> list[str]:
@@ -53,25 +27,25 @@ def renamed(words: list[str]) -> list[str]:
     if not words:
         return words
     said = []
-    if (found := COMMANDS.get(words[0])) is not None:
-        said.append((words[0], " ".join(found)))
-        words = [*found, *words[1:]]
-    if words[0] in _MAIN:
+    if not words[0].startswith("-") and words[0] in NAMES:
+        said.append((words[0], NAMES[words[0]]))
+        words = [*NAMES[words[0]].split(), *words[1:]]
+    if words[0] in ("select", "ask", "evaluate", "serve"):
         made, rest = [words[0]], iter(words[1:])
         for word in rest:
             name, mark, value = word.partition("=")
-            if (key := KEYS.get(name)) is not None:
-                made += ["--set", f"{key}={value if mark else next(rest, '')}"]
-                said.append((name, f"--set {key}=..."))
-            elif (now := OPTIONS.get(name)) is not None:
-                said.append((name, now))
-                given = (value if mark else next(rest, "")) if name == "--generator" else None
-                if given is None:
-                    made.append(now + mark + value)
-                elif given != "none":  # that evaluate answers nothing is now the default
-                    made += [now, given]
-            else:
+            now = NAMES.get(name) if name.startswith("--") else None
+            if now is None:
                 made.append(word)
+            elif not now.startswith("--"):
+                made += ["--set", f"{now}={value if mark else next(rest, '')}"]
+                said.append((name, f"--set {now}=..."))
+            else:
+                said.append((name, now))
+                if name != "--generator":
+                    made.append(now + mark + value)
+                elif (given := value if mark else next(rest, "")) != "none":  # which is now the default
+                    made += [now, given]
         words = made
     for old, new in said:
         print(f"note: {old} is now {new}", file=sys.stderr)

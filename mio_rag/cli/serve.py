@@ -74,8 +74,8 @@ def serve(
         "max_budget_tokens": max_budget, "max_answer_tokens": max_answer, "concurrency": concurrency,
         "queue": queue, "max_deadline_seconds": timeout, "trusted_proxies": trusted_proxy,
     }  # fmt: skip
-    call.set = [*(call.set or ())]
-    call.set += [f"server.{name}={value}" for name, value in given.items() if value is not None]
+    sets = [f"server.{name}={value}" for name, value in given.items() if value is not None]
+    call.set = [*(call.set or ()), *sets]
     output, spec, key = call.output, reader_spec(call.model), single_key()
     place: dict[str, Any] = {
         "host": host, "port": port, "workers": workers, "examples": tuple(example or ()),
@@ -119,16 +119,15 @@ def serve(
 
 
 def _readers(chosen: Chosen, spec: str) -> dict[str, Any]:
-    """The reader of --model and the models of the policy, with their prices."""
+    """Return the reader of --model and the models of the policy, with their prices."""
     from mio_rag.allocation.money import Rate
     from mio_rag.generation import model_name
     from mio_rag.policy import READER
 
-    name = model_name(spec)
-    models = chosen.policy.models
+    name, models, worth = model_name(spec), chosen.policy.models, chosen.policy.price.worth
     readers = {name: spec, **{key: str(one.spec) for key, one in models.items() if key != READER}}
     rates = {
-        name if key == READER else key: Rate(key, one.input, one.output, chosen.policy.price.worth)
+        name if key == READER else key: Rate(key, one.input, one.output, worth)
         for key, one in models.items()
         if one.input is not None and one.output is not None
     }
