@@ -71,7 +71,8 @@ def test_problems_are_listed_before_anything_is_written(index: Path, tmp_path: P
             "--model", "gguf:absent.gguf", "--set", "search.pool=0", "--measure", "judge=nobody",
         )
     )  # fmt: skip
-    for part in ("does not exist", "holds no run", "'oracle'", "'a,b'", "gguf", "search.pool", "nobody"):
+    parts = ("does not exist", "holds no run", "'oracle'", "'a,b'", "absent.gguf", "search.pool", "nobody")
+    for part in parts:
         assert sum(part in problem for problem in said) == 1, part
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
     assert "has no questions" in refused(here("evaluate", index, "--out", tmp_path / "run"))[0]

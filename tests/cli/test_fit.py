@@ -211,20 +211,13 @@ def table(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_outcomes_go_on_where_they_were_interrupted(index: Path, tmp_path: Path) -> None:
     out = tmp_path / "table"
-    fit = (
-        "policy",
-        "fit",
-        "planner",
-        index,
-        "--questions",
-        "demo",
-        "--workflows",
-        "no-retrieval,plain",
-        "--out",
-    )
+    names = ("--questions", "demo", "--workflows", "no-retrieval,plain")
+    fit = ("policy", "fit", "planner", index, *names, "--out")
     assert only_object(here(*fit, out, "--limit", 3, "--json"))["questions"] == 3
     rows = (out / "rows.jsonl").read_text().splitlines()
-    (out / "rows.jsonl").write_text("\n".join([*rows[:3], rows[0][:50]]))  # killed while it wrote
+    (out / "rows.jsonl").write_text("\n".join([*rows, rows[0][:50]]))  # killed while it wrote
+    assert here(*fit, out, "--limit", 3).returncode == 0
+    (out / "rows.jsonl").write_text("\n".join(rows[:4]) + "\n")  # killed between the rows of a question
     assert only_object(here(*fit, out, "--limit", 3, "--json"))["questions"] == 3
     again = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
     assert [(row["question_id"], row["action"]) for row in again] == [
