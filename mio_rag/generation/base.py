@@ -481,8 +481,8 @@ class BaseGenerator(ABC):
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    def _check_open(self) -> None:
-        if self._closed:
+    def _check_open(self, closed: bool = False) -> None:
+        if closed or self._closed:
             raise GenerationError(f"the generator {self.name} is closed: make a new one with make_generator")
 
     @staticmethod

@@ -184,9 +184,7 @@ class GGUFGenerator(BaseGenerator):
         body |= {"cache_prompt": self._reuse, **options}
         with self._ended:
             server = self._server
-            if server is None or self._ending:
-                self._closed = True
-                self._check_open()
+            self._check_open(server is None or self._ending)
             self._running += 1
         try:
             reply = server.handle_chat_completions(body, *([] if hear is None else [hear]))
