@@ -320,16 +320,10 @@ class BaseGenerator(ABC):
     def __init__(self, name: str, context_window: int | None = None, concurrency: int = 1) -> None:
         if context_window is not None and context_window < 1:
             raise InputError(f"context_window={context_window}: give at least 1 token, or None for no limit")
-        self._name, self._window = name, context_window
+        self.name, self.context_window, self.concurrency = name, context_window, concurrency
         self._counts: OrderedDict[str, int] = OrderedDict()
         self._lock, self._counting = Lock(), RLock()
-        self._concurrency, self._turns = concurrency, _Turns(concurrency)
-        self._closed = False
-
-    @property
-    def name(self) -> str:
-        """Which model answers, for ledgers and messages."""
-        return self._name
+        self._turns, self._closed = _Turns(concurrency), False
 
     @property
     def identity(self) -> str | None:
@@ -340,16 +334,6 @@ class BaseGenerator(ABC):
     def content(self) -> str | None:
         """What tells it from another generator of the same name; None: nothing is known but the name."""
         return self.identity
-
-    @property
-    def context_window(self) -> int | None:
-        """Tokens that prompt and completion share; None: unbounded or unknown."""
-        return self._window
-
-    @property
-    def concurrency(self) -> int:
-        """Calls that may run at the same time."""
-        return self._concurrency
 
     def _count(self, texts: list[str]) -> list[int]:
         """Tokens of each text, without special tokens; called with texts that are not cached."""
@@ -365,7 +349,9 @@ class BaseGenerator(ABC):
 
     def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
         """By default the reply is read as a letter, or as the text of an option."""
-        room = CHOICE_TOKENS if self._window is None else self._window - self.prompt_tokens(prompt)
+        room = (
+            CHOICE_TOKENS if self.context_window is None else self.context_window - self.prompt_tokens(prompt)
+        )
         said = self.generate(prompt, max_tokens=min(CHOICE_TOKENS, room))
         try:
             index = parse_choice(said.text, choices, self.name)
@@ -442,11 +428,11 @@ class BaseGenerator(ABC):
     def context_allowance(self, question: Question, *, max_tokens: int = 64) -> int | None:
         """Tokens that the window leaves for the context block of this question; None: unbounded."""
         self._check_max_tokens(max_tokens)
-        if self._window is None:
+        if self.context_window is None:
             return None
         probe = build_prompt(question, [_PROBE])
         self.count([*probe.texts, *build_prompt(question).texts, _PROBE.text])  # together: cached from now on
-        return max(0, self._window - max_tokens - tokens_around(self, question))
+        return max(0, self.context_window - max_tokens - tokens_around(self, question))
 
     def choose_scored(self, prompt: Prompt, choices: Sequence[str]) -> Choice:
         """The option that the generator holds to be right; a prompt without these choices is built again.
@@ -493,13 +479,13 @@ class BaseGenerator(ABC):
     def _check_fits(self, prompt: Prompt, max_tokens: int) -> None:
         self._check_max_tokens(max_tokens)
         self._check_open()
-        if self._window is None:
+        if self.context_window is None:
             return
         needed = self.prompt_tokens(prompt)
-        if needed + max_tokens > self._window:
+        if needed + max_tokens > self.context_window:
             raise GenerationError(
                 f"the prompt takes {needed} tokens and the answer up to {max_tokens}, together "
-                f"{needed + max_tokens}, but the window of {self.name} holds {self._window}: "
+                f"{needed + max_tokens}, but the window of {self.name} holds {self.context_window}: "
                 "lower the token budget or max_tokens, or use a model with a larger window"
             )
 

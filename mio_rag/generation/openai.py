@@ -246,7 +246,7 @@ class OpenAIGenerator(BaseGenerator):
         raise error
 
     def _generate_many(self, prompts: list[Prompt], max_tokens: int) -> Replies:
-        with ThreadPoolExecutor(max_workers=min(self._concurrency, len(prompts))) as pool:
+        with ThreadPoolExecutor(max_workers=min(self.concurrency, len(prompts))) as pool:
             done = pool.map(lambda one: one_by_one(lambda p: self._generate(p, max_tokens), [one]), prompts)
             return [reply for replies in done for reply in replies]
 
@@ -272,7 +272,7 @@ class OpenAIGenerator(BaseGenerator):
         into, out = told.get("prompt_tokens"), told.get("completion_tokens")
         with self._lock:
             least = max(1, sum(self._counts.get(one, 0) for one in prompt.texts))
-        most = self._window or len("".join(prompt.texts).encode("utf-8", "replace")) + _HIDDEN_TOKENS
+        most = self.context_window or len("".join(prompt.texts).encode("utf-8", "replace")) + _HIDDEN_TOKENS
         if not _is_count(into, least, most):
             into = most_tokens(self, prompt)
         if not _is_count(out, int(bool(text)), max_tokens):

@@ -121,9 +121,7 @@ def client(demo_index: CorpusIndex) -> Iterator[TestClient]:
         ),
         ("/select", {"content": b"x" * 20_000}, 413, "TooLarge", "larger than 16384 bytes"),
         ("/select", {"content": b'{"question": "Who?"}'}, 422, "InputError", "as Content-Type: application/"),
-        ("/nowhere", {"json": {}}, 404, "HTTPError", "Not Found"),
         ("/health", {"json": {}}, 405, "HTTPError", "Method Not Allowed"),
-        ("/feedback", {"json": {"id": "x", "helpful": True}}, 404, "HTTPError", "Not Found"),
     ],
 )  # fmt: skip
 def test_every_error_is_json(

@@ -47,7 +47,7 @@ class Watched(ScriptedGenerator):
 
     def __init__(self, answers: Callable[[Prompt], str] = said, name: str = "watched") -> None:
         super().__init__(answers)
-        self._name = name
+        self.name = name
         self.asked: list[Prompt] = []
         self.given: list[Answer] = []
 
