@@ -26,15 +26,10 @@ _VECTORS = {"query_embedding", "relevance", "tokens", "radius", "positions", "sc
 _TYPES: dict[str, tuple[Any, ...]] = {
     "text": (arrow.string(), arrow.large_string(), arrow.dictionary(arrow.int32(), arrow.string())),
     "number": (
-        arrow.float64(),
-        arrow.float32(),
-        arrow.float16(),
-        arrow.int64(),
-        arrow.int8(),
-        arrow.uint64(),
+        arrow.float64(), arrow.float32(), arrow.float16(), arrow.int64(), arrow.int8(), arrow.uint64(),
     ),
     "other": (arrow.bool_(), arrow.binary(), arrow.date32(), arrow.decimal128(9, 2), arrow.null()),
-}
+}  # fmt: skip
 _TEXTS = [text for text in TEXTS if text.encode("utf-8", "ignore").decode() == text]  # which Arrow can hold
 _INTERNAL = re.compile(r"\b(\w+(Error|Exception|Warning)): ")
 _SETTINGS: tuple[dict[str, Any], ...] = (
@@ -44,11 +39,9 @@ _SETTINGS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 #: Column without which a setting has no row answered.
 _NEEDS = {
-    "radius": "query_embedding",
-    "max_per_source": "sources",
-    "link_benefit": "links",
+    "radius": "query_embedding", "max_per_source": "sources", "link_benefit": "links",
     "prompt_order": "positions",
-}
+}  # fmt: skip
 
 
 class Parquet:
@@ -59,9 +52,8 @@ class Parquet:
 
     def draw(self, rng: np.random.Generator) -> Any:
         """Draw a file of valid rows, some of them mutated, in columns of types that may be odd."""
-        names = {"query_id", "ids"} | (
-            {"relevance"} if chance(rng, 0.7) else {"embeddings", "query_embedding"}
-        )
+        names = {"query_id", "ids"}
+        names |= {"relevance"} if chance(rng, 0.7) else {"embeddings", "query_embedding"}
         names |= {"tokens"} if chance(rng, 0.7) else {"texts"}
         names |= {"embeddings"} if chance(rng, 0.6) else {"similarity"}
         optional = [*_NAMES, "links", "radius", "positions", "question", "score:x", "budget_tokens"]
@@ -76,20 +68,13 @@ class Parquet:
                 _bend(rng, row, pick(rng, sorted(names)))
         types = {}
         if chance(rng, 0.3):
-            types[pick(rng, sorted(names))] = (
-                pick(rng, list(_TYPES)),
-                int(rng.integers(6)),
-                int(rng.integers(3)),
-            )
+            name = pick(rng, sorted(names))
+            types[name] = (pick(rng, list(_TYPES)), int(rng.integers(6)), int(rng.integers(3)))
         return {
-            "rows": rows,
-            "good": good,
-            "types": types,
-            "settings": pick(rng, _SETTINGS),
-            "group_rows": int(rng.integers(1, 9)),
-            "shard_rows": int(rng.integers(1, 9)),
+            "rows": rows, "good": good, "types": types, "settings": pick(rng, _SETTINGS),
+            "group_rows": int(rng.integers(1, 9)), "shard_rows": int(rng.integers(1, 9)),
             "damage": int(rng.integers(2**31)) if chance(rng, 0.1) else None,
-        }
+        }  # fmt: skip
 
     def run(self, given: Any) -> str:
         """Write the file, choose, and count where every row went."""

@@ -70,13 +70,9 @@ def measure_solvers(given: argparse.Namespace) -> Measured:
                     if peer and (query >= given.peer_queries or cell not in peer_cells):
                         continue
                     limit = given.peer_time_limit if peer else given.time_limit
-                    limits = (
-                        [limit]
-                        if entrant.role == "heuristic"
-                        else [*(s for s in _STAGES if s < limit), limit]
-                    )
+                    stages = [] if entrant.role == "heuristic" else [s for s in _STAGES if s < limit]
                     assert program is not None
-                    row = ledger.contest(entrant, program, limits)
+                    row = ledger.contest(entrant, program, [*stages, limit])
                     rows.append({**row, "cell": cell.name, "question": pool.question})
             advance(1, cell.name)
     report = _report(rows, GROUPS)
@@ -143,9 +139,7 @@ def _cell(rows: Sequence[Row]) -> dict[str, Any]:
     middle = median_ratio(ratios)
     return {
         "solvers": {name: statistics_of([r for r in rows if r["solver"] == name]) for name in exact},
-        "ratio": None
-        if middle is None
-        else {"median": middle.value, "at_least": middle.at_least, "shown": str(middle)},
+        "ratio": middle and {"median": middle.value, "at_least": middle.at_least, "shown": str(middle)},
     }
 
 
@@ -226,21 +220,14 @@ def measure_rows(given: argparse.Namespace) -> Measured:
                     start = time.process_time()
                     result = solve(program, OURS, options)
                     seconds = time.process_time() - start
-                    solves.append(
-                        {
-                            "kind": f"{budget} tokens, {kind}",
-                            "ms": 1e3 * seconds,
-                            "status": result.status.value,
-                        }
-                    )
+                    kind = f"{budget} tokens, {kind}"
+                    solves.append({"kind": kind, "ms": 1e3 * seconds, "status": result.status.value})
             advance(1)
     summary = {}
     for kind in sorted({one["kind"] for one in solves}):
         here = [one for one in solves if one["kind"] == kind]
-        times, done = (
-            [one["ms"] for one in here],
-            [one["status"] in ("optimal", "infeasible") for one in here],
-        )
+        times = [one["ms"] for one in here]
+        done = [one["status"] in ("optimal", "infeasible") for one in here]
         summary[kind] = {
             "programs": len(here), "proven": sum(done),
             "infeasible": sum(one["status"] == "infeasible" for one in here),

@@ -75,11 +75,9 @@ class Measure:
     """A number for one question, or None where it is undefined (no labels, no answer).
 
     name: column of the ledger and key of every JSON file: lower case, digits, underscores.
-    label: for people.
     meaning: one sentence, without capital and full stop.
     of: rows that have it: "selection" (something was selected), "answer" (answered), "choice" (an option was
         chosen), "cost" (any; recorded on the way), or "run": no row, but a method over all questions.
-    better: "higher", "lower" or "none".
     unit: "0 to 1" or another range, "tokens", "seconds", or another word.
     source: where it is defined: a citation, or how it is recorded.
     compute: (question, selection), (question, text of the answer) or (question, position of the chosen
@@ -161,20 +159,20 @@ class Measure:
 
 
 def has_gold(question: Question) -> bool:
-    """Whether gold passages are known."""
+    """Return whether gold passages are known."""
     return bool(question.gold_ids)
 
 
 def has_answer(question: Question) -> bool:
-    """Whether accepted answers are known."""
+    """Return whether accepted answers are known."""
     return bool(question.answers)
 
 
 def has_key(question: Question) -> bool:
-    """Whether accepted answers are known, or that there is none."""
+    """Return whether accepted answers are known, or that there is none."""
     return bool(question.answers) or question.type == "unanswerable"
 
 
 def always(question: Question) -> bool:
-    """Every question defines the measure, so that a failed row scores."""
+    """Return True: every question defines the measure, so that a failed row scores."""
     return True

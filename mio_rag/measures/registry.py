@@ -20,15 +20,12 @@ _OWN = (*SELECTIONS, *ANSWERS, *READINGS, *COSTS)
 _KNOWN: dict[str, Measure] = {measure.name: measure for measure in _OWN}
 
 #: Keys of a row, a summary or a point that are no measures: a measure of that name would overwrite them.
-RESERVED = frozenset(
-    {
-        *("question_id", "question", "question_type", "method", "budget_tokens", "answers", "gold_ids"),
-        *("selected_ids", "answer", "status", "objective", "bound", "solver", "error", "error_kind", "ended"),
-        *("pool_size", "decisions", "relevance", "over_budget", "note", "peak_memory_mb"),
-        *("said", "refused", "refusal_probability"),
-        *("n", "failed", "optimal_share"),
-    }
-)
+RESERVED = frozenset((
+    "question_id", "question", "question_type", "method", "budget_tokens", "answers", "gold_ids",
+    "selected_ids", "answer", "status", "objective", "bound", "solver", "error", "error_kind", "ended",
+    "pool_size", "decisions", "relevance", "over_budget", "note", "peak_memory_mb", "said", "refused",
+    "refusal_probability", "n", "failed", "optimal_share",
+))  # fmt: skip
 
 
 def measures(of: Literal["selection", "answer", "choice", "cost", "run"] | None = None) -> list[Measure]:
@@ -92,8 +89,7 @@ def unregister(name: str) -> None:
 
 def added_measures() -> list[Measure]:
     """Return the measures that were registered, without those of the package."""
-    own = {id(measure) for measure in _OWN}
-    return [measure for measure in measures() if id(measure) not in own]
+    return [measure for measure in measures() if not any(measure is own for own in _OWN)]
 
 
 def evidence_measure(records: Iterable[Collection[str]]) -> Measure | None:
@@ -114,8 +110,7 @@ def console_measures() -> list[Measure]:
 
 def page_measures() -> list[Measure]:
     """Return the measures that the report explains."""
-    placed = [(m.page.place, m) for m in measures() if m.page is not None]
-    return [m for _, m in sorted(placed, key=lambda pair: pair[0])]
+    return sorted((m for m in measures() if m.page), key=lambda m: m.page.place if m.page else 0)
 
 
 def frontier_measures(use: Use) -> list[Measure]:

@@ -162,14 +162,13 @@ def _ranked(ids: tuple[str, ...], gold: frozenset[str]) -> tuple[float, float]:
     library: Any = require("ir_measures", "evaluation", "the measures reciprocal_rank and ndcg")
     if not ids:
         return 0.0, 0.0
-    qrels = [library.Qrel("q", g, 1) for g in gold]
     run = [library.ScoredDoc("q", i, float(len(ids) - k)) for k, i in enumerate(ids)]
-    values = library.calc_aggregate([library.RR, library.nDCG], qrels, run)
-    return float(values[library.RR]), float(values[library.nDCG])
+    found = library.calc_aggregate([library.RR, library.nDCG], [library.Qrel("q", g, 1) for g in gold], run)
+    return float(found[library.RR]), float(found[library.nDCG])
 
 
-def _ranking_of(question: Question, selection: Selection) -> tuple[float, float]:
-    return _ranked(tuple(_read(question, selection)), frozenset(question.gold_ids))
+def _ranking(place: int, question: Question, selection: Selection) -> float:
+    return _ranked(tuple(_read(question, selection)), frozenset(question.gold_ids))[place]
 
 
 def _places(question: Question, ids: Sequence[str]) -> list[int]:
@@ -224,7 +223,7 @@ _ROW, _NONE = Frontier(Use.ROW), Frontier(Use.NONE)
 _measure = partial(Measure, of="selection", better="higher")
 _share = partial(_measure, unit="0 to 1")
 _gold = partial(_share, labelled=has_gold)
-_ranking = partial(_gold, compared=False, console=None, frontier=_NONE)
+_ranked_gold = partial(_gold, compared=False, console=None, frontier=_NONE)
 
 #: In the order of the ledger. All methods share the retrieved ranking: it is neither compared nor judged.
 SELECTIONS = (
@@ -259,19 +258,19 @@ SELECTIONS = (
         source=_BOOK, compute=_gold_precision, compared=False, console=None, page=Page(110, card=False),
         frontier=_ROW,
     ),
-    _ranking(
+    _ranked_gold(
         "reciprocal_rank", "Reciprocal rank", "one over the place of the first gold passage",
         source="Voorhees, TREC-8 Question Answering Track, 1999 (in prompt order, by ir-measures)",
-        compute=lambda question, selection: _ranking_of(question, selection)[0],
+        compute=partial(_ranking, 0),
         page=Page(120, card=False),
     ),
-    _ranking(
+    _ranked_gold(
         "ndcg", "nDCG", "ranking quality of the selected passages in prompt order",
         source="Järvelin and Kekäläinen, ACM TOIS 20(4), 2002 (binary gains, by ir-measures)",
-        compute=lambda question, selection: _ranking_of(question, selection)[1],
+        compute=partial(_ranking, 1),
         page=Page(130, card=False),
     ),
-    _ranking(
+    _ranked_gold(
         "context_precision", "Context precision",
         "mean precision of the prompt down to each gold passage in it",
         source="Es et al., RAGAS, as its package defines it (gold passages are the relevant ones)",
@@ -320,7 +319,7 @@ SELECTIONS = (
         frontier=Frontier(Use.PLOT, "Guaranteed value at the reference radius", place=60),
     ),
     *(
-        _ranking(
+        _ranked_gold(
             f"retrieved_precision_{k}", f"Retrieved precision at {k}",
             f"share of gold passages among the first {k} that were retrieved; fewer count as {k}",
             source=f"{_BOOK} (a short list divided by {k}, as by trec_eval)",
@@ -329,7 +328,7 @@ SELECTIONS = (
         for k in (5, 10)
     ),
     *(
-        _ranking(
+        _ranked_gold(
             f"retrieved_recall_{k}", f"Retrieved recall at {k}",
             f"share of the gold passages that are among the first {k} that were retrieved",
             source=_BOOK, compute=partial(_retrieved_recall, depth=k),
@@ -337,7 +336,7 @@ SELECTIONS = (
         )
         for k in (5, 10)
     ),
-    _ranking(
+    _ranked_gold(
         "retrieved_reciprocal_rank", "Retrieved reciprocal rank",
         "one over the place of the first gold passage in the pool; its mean is MRR",
         source="Voorhees, TREC-8 Question Answering Track, 1999 (in the order of retrieval)",

@@ -70,21 +70,12 @@ def squad_scores(
     def mean(values: Floats, rows: NDArray[np.bool_]) -> float | None:
         return float(values[rows].mean()) if rows.any() else None
 
-    best, at = best_threshold(accepted, answers, no_answer)
     return Scores(
-        questions=len(answers),
-        threshold=threshold,
-        exact=float(exact.mean()),
-        f1=float(f1.mean()),
-        has_answer=int(answerable.sum()),
-        has_answer_exact=mean(exact, answerable),
-        has_answer_f1=mean(f1, answerable),
-        no_answers=int((~answerable).sum()),
-        no_answer=mean(f1, ~answerable),
-        refused=float(refused.mean()),
-        best_f1=best,
-        best_threshold=at,
-    )
+        len(answers), threshold, float(exact.mean()), float(f1.mean()),
+        int(answerable.sum()), mean(exact, answerable), mean(f1, answerable),
+        int((~answerable).sum()), mean(f1, ~answerable), float(refused.mean()),
+        *best_threshold(accepted, answers, no_answer),
+    )  # fmt: skip
 
 
 def best_threshold(
