@@ -51,7 +51,6 @@ class MilpArrays:
     col_lower: FloatArray
     col_upper: FloatArray
     integral: NDArray[np.bool_]
-    form: Linearization
 
     def recover(self, values: NDArray[np.float64]) -> NDArray[np.int8]:
         """The 0/1 decision in a solution vector, rounded (solvers return 0.9999999 for 1)."""
@@ -109,7 +108,6 @@ def linearize(program: SelectionProgram, form: Linearization = "mccormick") -> M
         col_lower=np.concatenate([program.fixed == 1, helpers.least]).astype(np.float64),
         col_upper=np.concatenate([program.fixed != 0, helpers.most]).astype(np.float64),
         integral=np.arange(n + m) < n,
-        form=form,
     )
 
 

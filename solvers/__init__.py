@@ -3,7 +3,7 @@
 from mio_rag.solvers.many import solve_many
 from mio_rag.solvers.mdp import MDPSolution, solve_mdp
 from mio_rag.solvers.paths import Conflict, find_conflict, solve_path
-from mio_rag.solvers.registry import SolverInfo, available_solvers, resolve, solve, solvers
+from mio_rag.solvers.registry import SolverInfo, resolve, solve, solvers
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "SolveResult",
     "SolverInfo",
     "Status",
-    "available_solvers",
     "find_conflict",
     "resolve",
     "solve",

@@ -74,13 +74,6 @@ class _State:
         self.rows[0] = self.program.costs + moved @ self.shared.costs
         self.gain = self.own_gain - moved @ self.shared.prices
 
-    def swapped(self, inside: IntArray, outside: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Cost and price of segments that `inside` alone pays and `outside` needs: a swap keeps them."""
-        assert self.shared is not None
-        last = (self.shared.needs[inside] * (self.users == 1)).astype(np.float64)
-        needs = self.shared.needs[outside].T
-        return last @ (needs * self.shared.costs[:, None]), last @ (needs * self.shared.prices[:, None])
-
     def violation(self, activity: FloatArray) -> FloatArray:
         """Total violation of activities, shape (rows,) or (rows, k)."""
         upper, lower = (b if activity.ndim == 1 else b[:, None] for b in (self.upper, self.lower))
@@ -176,10 +169,11 @@ def _improve(state: _State, deadline: float) -> None:
             delta = state.gain[outside][None, :] - state.gain[inside][:, None]
             delta = delta + state.program.pairwise[np.ix_(inside, outside)]
             change = state.rows[:, None, outside] - state.rows[:, inside, None]
-            if state.shared is not None:
-                cost, price = state.swapped(inside, outside)
-                change[0] += cost
-                delta -= price
+            if (shared := state.shared) is not None:  # a swap keeps what one alone pays and the other needs
+                last = (shared.needs[inside] * (state.users == 1)).astype(np.float64)
+                needs = shared.needs[outside].T
+                change[0] += last @ (needs * shared.costs[:, None])
+                delta -= last @ (needs * shared.prices[:, None])
             after = state.activity[:, None, None] + change
             holds = (after <= state.upper[:, None, None]) & (after >= state.lower[:, None, None])
             delta = np.where(holds.all(axis=0), delta, -np.inf)

@@ -67,12 +67,6 @@ class Sharing:
         )
         return cls(p, c, needs, cost, price, _normalized(needs.astype(np.float64), needs))
 
-    def scaled(self, values: float, costs: float) -> Sharing:
-        """In other units."""
-        return replace(
-            self, p=self.p / values, price=self.price / values, c=self.c / costs, cost=self.cost / costs
-        )
-
     def keep(self, k: IntArray) -> Sharing:
         """The same for some of the items; what the others bore goes to them."""
         needs = self.needs[k]
@@ -244,7 +238,8 @@ def presolve(program: SelectionProgram) -> Problem | None:
     )
     if sharing is None or sharing.cost.size == 0:
         return problem
-    return shared_out(problem, sharing.scaled(scale, unit))
+    values, costs = (sharing.p / scale, sharing.c / unit), (sharing.cost / unit, sharing.price / scale)
+    return shared_out(problem, Sharing(*values, sharing.needs, *costs, sharing.share))
 
 
 def _relaxed_costs(c: FloatArray) -> FloatArray:

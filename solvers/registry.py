@@ -64,11 +64,6 @@ def solvers() -> tuple[SolverInfo, ...]:
     return _SOLVERS
 
 
-def available_solvers() -> tuple[str, ...]:
-    """Names of the solvers whose packages are installed, in versions that can be used."""
-    return tuple(info.name for info in _SOLVERS if info.available)
-
-
 def resolve(program: SelectionProgram, solver: str = "auto") -> str:
     """The solver that `solver` stands for: "auto" enumerates up to 12 free items, without compiled code, and
     takes the kernel above.
