@@ -349,10 +349,10 @@ class BaseGenerator(ABC):
 
     def _choose(self, prompt: Prompt, choices: Sequence[str]) -> Chosen:
         """By default the reply is read as a letter, or as the text of an option."""
-        room = (
-            CHOICE_TOKENS if self.context_window is None else self.context_window - self.prompt_tokens(prompt)
-        )
-        said = self.generate(prompt, max_tokens=min(CHOICE_TOKENS, room))
+        longest, window = CHOICE_TOKENS, self.context_window
+        if window is not None:
+            longest = min(longest, window - self.prompt_tokens(prompt))
+        said = self.generate(prompt, max_tokens=longest)
         try:
             index = parse_choice(said.text, choices, self.name)
         except GenerationError as error:

@@ -189,19 +189,14 @@ class ServiceSettings:
     refusal: str | None = None
 
 
-def example_problems(examples: Sequence[str], max_question: int) -> list[str]:
-    """Return what is wrong with an operator's questions."""
-    many = len(examples) > _MOST_EXAMPLES
-    problems = [f"{len(examples)} examples: give at most {_MOST_EXAMPLES}"] * many
-    for example in examples:
-        if not is_text(example) or not example.strip():
-            problems.append(f"the example {example!r} is empty or no valid text: give a question")
-        elif len(example) > max_question:
-            problems.append(
-                f"the example '{example[:40]} ...' has {len(example)} characters, and questions may have "
-                f"{max_question}: shorten it"
-            )
-    return problems
+def example_problems(examples: Sequence[str], most: int) -> list[str]:
+    """Return what is wrong with an operator's questions, which may have so many characters at most."""
+    problems = [f"{len(examples)} examples: give at most {_MOST_EXAMPLES}"] * (len(examples) > _MOST_EXAMPLES)
+    return problems + [
+        f"the example {one[:40]!r} must be a text of 1 to {most} characters, got {len(one)}: give a question"
+        for one in examples
+        if not is_text(one) or not one.strip() or len(one) > most
+    ]
 
 
 def single_key() -> str | None:
