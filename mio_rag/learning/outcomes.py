@@ -247,18 +247,11 @@ def mixtures(quality: FloatArray, cost: FloatArray, spent: FloatArray) -> FloatA
 
     Returns array, shape (k,).
     """
-    spent = np.maximum(spent, cost.min(axis=1))
-    best = np.full(len(spent), -np.inf)
-    for one in range(cost.shape[1]):
-        here = cost[:, one] <= spent
-        for other in range(cost.shape[1]):
-            more = cost[:, other] - cost[:, one]
-            share = np.zeros(len(spent))
-            np.divide(spent - cost[:, one], more, out=share, where=more > 0)
-            share = np.clip(share, 0, 1)
-            found = (1 - share) * quality[:, one] + share * quality[:, other]
-            best = np.where(here, np.maximum(best, found), best)
-    return best
+    spent = np.maximum(spent, cost.min(axis=1))[:, None, None]
+    one, more = cost[:, :, None], cost[:, None, :] - cost[:, :, None]
+    share = np.clip(np.divide(spent - one, more, out=np.zeros_like(more), where=more > 0), 0, 1)
+    found = (1 - share) * quality[:, :, None] + share * quality[:, None, :]
+    return np.asarray(np.where(one <= spent, found, -np.inf).max(axis=(1, 2)))
 
 
 def gain_over_mixtures(
