@@ -441,13 +441,6 @@ def router_json(router: Router) -> dict[str, Any]:
     }
 
 
-# -- workflows and planners ------------------------------------------------------------------------------
-
-_MEASURES = (
-    "token_f1", "exact_match", "evidence", "tokens", "lm_calls", "retrieval_calls", "dollars", "seconds",
-)  # fmt: skip
-
-
 def point_lines(points: Sequence[Point]) -> Iterator[Any]:
     """Planner and fixed workflows: quality, cost, and what a mixture of fixed ones has at that cost."""
     rows = (
@@ -481,7 +474,17 @@ def outcome_lines(table: Outcomes) -> Iterator[Any]:
             return f"{mean:.0f}"
         return f"{mean:.3g}" if 0 < mean < 1e-3 else f"{mean:.3f}"  # dollars of little are not none
 
-    shown = [measure for measure in _MEASURES if measure in table.values]
+    known = [
+        "token_f1",
+        "exact_match",
+        "evidence",
+        "tokens",
+        "lm_calls",
+        "retrieval_calls",
+        "dollars",
+        "seconds",
+    ]
+    shown = [measure for measure in known if measure in table.values]
     rows = (
         (name, *(figure(float(np.nanmean(table.values[measure][:, place]))) for measure in shown))
         for place, name in enumerate(table.actions)

@@ -166,10 +166,8 @@ def _process_table(trace: Trace) -> Iterator[Any]:
         step = one.step
         possible = open_actions([before.step for before in steps[:k]], closed_book, step.closed)
         new = len(step.new_ids) if step.action == "retrieve" else ""
-        what, spent = (
-            shortened(step.query or step.note or "(nothing new)", _WHAT),
-            sum(call.seconds for call in one.calls),
-        )
+        what = shortened(step.query or step.note or "(nothing new)", _WHAT)
+        spent = sum(call.seconds for call in one.calls)
         rows.append((k, step.action, what, new, f"{one.uncertainty:.3f}", f"{one.next_uncertainty:.3f}",
                      _values(one.q_values, possible), f"{spent:.2f}"))  # fmt: skip
     if rows:
