@@ -60,8 +60,7 @@ def to_plain(selector: Selector) -> dict[str, Any]:
 
 def from_plain(data: Mapping[str, Any]) -> Selector:
     """Make the selector of what `to_plain` wrote; `InputError` for a setting that cannot be read."""
-    model = data.get("relevance_model")
-    if isinstance(model, Mapping):
+    if isinstance(data, Mapping) and isinstance(model := data.get("relevance_model"), Mapping):
         data = {**data, "relevance_model": RelevanceModel.from_dict(model)}
     return Selector.from_dict(data, "selector")
 
