@@ -86,14 +86,9 @@ def query_data(spots: list[tuple[float, float]], question: str) -> dict[str, Any
         }
         for k in range(5)
     ]
+    more = {"radius": 0.05}
     grid = [
-        {
-            "redundancy": x,
-            "guaranteed": y,
-            "redundancy_weight": k / 10,
-            "radius": 0.05,
-            "frontier": k % 2 == 0,
-        }
+        {"redundancy": x, "guaranteed": y, "redundancy_weight": k / 10, "frontier": k % 2 == 0, **more}
         for k, (x, y) in enumerate(spots)
     ]
     return {
@@ -150,14 +145,12 @@ def test_a_data_frontier_of_a_measure_with_a_long_name(drawn: list[Any], tmp_pat
     try:
         same = {"mean": 1.0, "low": 1.0, "high": 1.0}
         points = [
-            {
-                "measures": {"tokens_used": {"mean": 100.0 * k, "low": 90.0 * k, "high": 120.0 * k}}
-                | {"gold_recall": same, "own_long": same},
-                "front": [],
-                "certified": True,
-            }
-            for k in range(1, 3)
-        ]
+            {"front": [], "certified": True, "measures": {
+                "tokens_used": {"mean": 100.0 * k, "low": 90.0 * k, "high": 120.0 * k},
+                "gold_recall": same, "own_long": same,
+            }}
+            for k in (1, 2)
+        ]  # fmt: skip
         plot_data({"run": {"dataset": "d", "questions": 20}, "points": points}, tmp_path / "d.png")
     finally:
         unregister("own_long")

@@ -103,20 +103,10 @@ def test_no_kind_of_error_is_explained_in_words_of_pydantic() -> None:
     from pydantic_core import core_schema
 
     context = {
-        "expected": "'a' or 'b'",
-        "expected_tags": "'a', 'b'",
-        "discriminator": "'by'",
-        "tag": "x",
-        "class": "C",
-        "gt": 1,
-        "ge": 1,
-        "lt": 1,
-        "le": 1,
-        "min_length": 2,
-        "max_length": 2,
-        "pattern": "x",
+        "expected": "'a' or 'b'", "expected_tags": "'a', 'b'", "discriminator": "'by'", "tag": "x",
+        "class": "C", "gt": 1, "ge": 1, "lt": 1, "le": 1, "min_length": 2, "max_length": 2, "pattern": "x",
         "multiple_of": 2,
-    }
+    }  # fmt: skip
     for kind in get_args(core_schema.ErrorType):
         (text,) = explain(
             [{"type": kind, "loc": ("x",), "input": 3, "ctx": context, "msg": "Input should be"}]
