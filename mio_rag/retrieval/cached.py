@@ -101,8 +101,11 @@ class CachedEmbedder(ABC):
     """An embedder that learns nothing from a corpus, with its vectors kept on disk by content.
 
     name: how the index names it.
-    cache: keep embeddings on disk by content, so that no text is embedded twice by the same model.
+    cache: keep embeddings on disk by content, so that no text is embedded twice by the same model. A question
+        alone is kept in memory only: writing it takes longer than to embed it again.
     """
+
+    is_paid = False  #: whether every text costs money, so that questions are kept on disk, too
 
     def __init__(self, name: str, *, cache: bool, batch_size: int) -> None:
         self.name = name
@@ -136,16 +139,17 @@ class CachedEmbedder(ABC):
         """Unit rows, shape (len(texts), d)."""
         if not texts:
             return np.zeros((0, self.dimensions), dtype=np.float32)
-        if len(texts) > _SINGLE:
+        if len(texts) > _SINGLE or self.is_paid:
             return self._encoded(texts, progress)
         recent = self._recent
         if not recent.keys() >= set(texts):
-            recent = dict(zip(texts, self._encoded(texts, progress), strict=True))
+            recent = dict(zip(texts, self._encoded(texts, progress, kept=False), strict=True))
             self._recent = {**dict(list(self._recent.items())[-_RECENT:]), **recent}
         return np.stack([recent[text] for text in texts])
 
-    def _encoded(self, texts: Sequence[str], progress: Progress | None) -> Vectors:
-        known = self._cache.get(self.fingerprint, texts) if self._cache else {}
+    def _encoded(self, texts: Sequence[str], progress: Progress | None, kept: bool = True) -> Vectors:
+        cache = self._cache if kept else None
+        known = cache.get(self.fingerprint, texts) if cache else {}
         if progress and known:
             progress(sum(t in known for t in texts))
         # Longest first keeps batches of like length together; slices bound what an interrupt can lose.
@@ -156,8 +160,8 @@ class CachedEmbedder(ABC):
             with self._lock:
                 fresh = dict(zip(part, unit(self._embed(part)), strict=True))
             known.update(fresh)
-            if self._cache:
-                self._cache.put(self.fingerprint, fresh)
+            if cache:
+                cache.put(self.fingerprint, fresh)
             if progress:
                 progress(len(part))
         return np.stack([known[t] for t in texts]).astype(np.float32)

@@ -31,6 +31,8 @@ class EndpointEmbedder(CachedEmbedder):
     Raises `InputError` for a specification of another form.
     """
 
+    is_paid = True
+
     def __init__(self, spec: str, *, cache: bool = True) -> None:
         self._model, _, url = spec.partition("@")
         self._url = (url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1").rstrip("/")

@@ -95,12 +95,15 @@ def test_cache_remembers_by_model_and_text(tmp_path: Path) -> None:
     assert cache.get("another model", list(vectors)) == {}
 
 
-def test_embedding_comes_from_the_cache(minilm: CachedEmbedder) -> None:
-    text = "a sentence that no other test embeds"
-    vector = minilm.encode([text])[0]
-    marked = np.roll(vector, 1)  # not what the model says: if it comes back, the cache was read
-    EmbeddingCache().put(minilm.fingerprint, {text: marked})
-    np.testing.assert_array_equal(minilm.encode(["a new one", text, text])[1:], [marked, marked])
+def test_embedding_comes_from_the_cache_but_for_a_question(minilm: CachedEmbedder) -> None:
+    texts = [f"sentence {k} that no other test embeds" for k in range(3)]
+    vectors = make_embedder("minilm").encode(texts)
+    marked = np.roll(vectors, 1, axis=1)  # not what the model says: if it comes back, the cache was read
+    EmbeddingCache().put(minilm.fingerprint, dict(zip(texts, marked, strict=True)))
+    np.testing.assert_array_equal(minilm.encode(texts), marked)
+    np.testing.assert_allclose(minilm.encode(texts[:1]), vectors[:1], atol=1e-6)
+    minilm.encode(["a question that no other test asks"])
+    assert not EmbeddingCache().get(minilm.fingerprint, ["a question that no other test asks"])
 
 
 @pytest.mark.parametrize("damage", ["not a database", "a folder", "blobs"])
