@@ -41,6 +41,15 @@ def test_round_trip_searches_alike(demo: Dataset, demo_index: CorpusIndex, saved
     assert {p.relative_to(saved).as_posix() for p in saved.rglob("*") if p.is_file()} == FILES
 
 
+def test_words_find_the_best_rows_first_and_no_row_without_one(river_index: CorpusIndex) -> None:
+    question = "Which river flows through Florence?"
+    rows, scores = river_index.search_bm25(question, 3)
+    every = river_index.scores_bm25(question)
+    assert scores.tolist() == sorted(every, reverse=True)[: len(rows)]
+    np.testing.assert_array_equal(every[rows], scores)
+    assert river_index.search_bm25("xylophone", 3)[0].size == 0
+
+
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_one_flipped_byte_is_noticed_anywhere(saved: Path, name: str) -> None:
     content = bytearray((saved / name).read_bytes())
