@@ -12,7 +12,8 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -258,9 +259,9 @@ def measure(given: argparse.Namespace) -> Measured:
         rows: dict[str, Any] = {}
         for budget in budgets:
             made = [_row(one, found, budget, counter) for one in contenders]
-            ours, best = made[0], max(made[1:], key=lambda row: row.mean("coverage"))
             if given.reader and budget == budgets[0]:
-                _add_answers(made, contenders, found, budget, given.reader)
+                made = _with_answers(made, contenders, found, budget, given.reader)
+            ours, best = made[0], max(made[1:], key=lambda row: row.mean("coverage"))
             for row in made:
                 curves.setdefault(found.name, {}).setdefault(row.kind, []).append(
                     (row.mean("tokens"), row.mean("coverage"))
@@ -303,28 +304,30 @@ def _row(one: Contender, found: DocumentSet, budget: int, counter: TokenCounter)
     return Row(f"{one.name} at {budget}", one.name, columns)
 
 
-def _add_answers(
+def _with_answers(
     rows: Sequence[Row], contenders: Sequence[Contender], found: DocumentSet, budget: int, reader: str
-) -> None:
-    """Let a language model answer from what each contender reads, where the accepted answers are short."""
+) -> list[Row]:
+    """Let a language model answer from what each contender reads, where the accepted answers are short.
+
+    Of the rankings only the best one is read.
+    """
     short = [k for k, q in enumerate(found.questions) if any(0 < len(a.split()) <= _SHORT for a in q.answers)]
     rankings = [k for k, one in enumerate(contenders) if one.name.startswith("passages ")]
     best = max(rankings, key=lambda k: rows[k].mean("coverage"))
-    with make_generator(reader) as generator:
+    made = []
+    with closing(make_generator(reader)) as generator:
         for k, (row, one) in enumerate(zip(rows, contenders, strict=True)):
-            row.columns |= {name: np.full(len(found.questions), np.nan) for name in ("answered", "f1")}
-            if k in rankings and k != best:
-                continue
-            for q in short:
+            answered, f1 = (np.full(len(found.questions), np.nan) for _ in range(2))
+            for q in short if k == best or k not in rankings else ():
                 asked = found.questions[q]
                 texts = [Passage(f"{i + 1}", text) for i, text in enumerate(one.read(q, budget))]
-                said = generator.generate(
-                    build_prompt(Question(asked.id, asked.question), texts), max_tokens=48
-                )
-                row.columns["f1"][q] = token_f1(said.text, asked.answers)
-                row.columns["answered"][q] = _holds(said.text, asked.answers)
-            if short:
-                note(f"{found.name}: {row.name} answered {row.mean('answered'):.3f} f1 {row.mean('f1'):.3f}")
+                prompt = build_prompt(Question(asked.id, asked.question), texts)
+                said = generator.generate(prompt, max_tokens=48).text
+                answered[q], f1[q] = _holds(said, asked.answers), token_f1(said, asked.answers)
+            made.append(replace(row, columns={**row.columns, "answered": answered, "f1": f1}))
+            if not np.isnan(f1).all():
+                note(f"{found.name}: {row.name} answered {np.nanmean(answered):.3f} f1 {np.nanmean(f1):.3f}")
+    return made
 
 
 def _holds(said: str, answers: Sequence[str]) -> float:
