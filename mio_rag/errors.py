@@ -95,6 +95,12 @@ def choose(name: object, known: Iterable[str], *, more: str = "") -> str:
     return f"did you mean '{near[0]}'?" if near else f"choose {', '.join(names)}{more}"
 
 
+def refuse(problems: Sequence[str]) -> None:
+    """Raise `InputError` if there are problems."""
+    if problems:
+        raise InputError(problems)
+
+
 def collect(*steps: Callable[[], Any]) -> list[Any]:
     """Run independent checks; raise the problems of all that failed on their input as one InputError."""
     results: list[Any] = []

@@ -280,8 +280,8 @@ def _candidates(label: str, row: dict[str, Any]) -> Candidates:
     if texts is not None and tokens is None:
         heads = titles if titles is not None and len(titles) == n else [""] * n
         # The check of the pool reports a wrong number of texts, and one that is blank or null.
-        known = ([one or "" for one in given] for given in (texts[:n], heads))
-        tokens = text_tokens(*known, _COUNTER)
+        known = [[one or "" for one in given] for given in (texts[:n], heads)]
+        tokens = text_tokens(known[0], known[1], _COUNTER)
     if tokens is None:
         raise InputError("tokens is null: give the cost of each passage, or texts to count")
     scores = {name: value for name, value in row.items() if name.startswith(_SCORE) and value is not None}

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from pydantic_core import PydanticUndefined
 
-from mio_rag.cli.options import refuse
 from mio_rag.defaults import DEFAULTS
-from mio_rag.errors import InputError, choose, collect
+from mio_rag.errors import InputError, choose, collect, refuse
 from mio_rag.policy import DECISIONS, PRESETS, READER, Model, Policy
 from mio_rag.settings import Settings, field_help
 

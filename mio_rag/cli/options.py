@@ -15,6 +15,7 @@ import typer
 from mio_rag.cli.output import Output, open_output
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import DataError, InputError, collect
+from mio_rag.errors import refuse as refuse
 
 if TYPE_CHECKING:
     from mio_rag.cli.chosen import Chosen
@@ -247,12 +248,6 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
     if low := [value for value in found if value < 1]:
         raise InputError(f"{option} must be >= 1, got {low[0]:g}")
     return tuple(int(value) for value in found)
-
-
-def refuse(problems: Sequence[str]) -> None:
-    """Raise `InputError` if there are problems."""
-    if problems:
-        raise InputError(problems)
 
 
 def at_least(**options: tuple[float | None, float]) -> None:
