@@ -101,9 +101,9 @@ class HuggingFaceCounter:
 class _Framed:
     """Frames messages as OpenAI does: three tokens and the role for each, and three that prime the reply."""
 
-    def prompt(self, messages: Sequence[Message], count: Count) -> int:
-        """Tokens of the messages."""
-        return sum(count([one["content"] for one in messages])) + _FRAME * len(messages) + 3
+    def prompt(self: PromptCounter, messages: Sequence[Message], count: Count) -> int:
+        """Tokens of the messages; counted here, since what `count` knows is held for exact."""
+        return sum(self.count([one["content"] for one in messages])) + _FRAME * len(messages) + 3
 
 
 class TiktokenCounter(_Framed):

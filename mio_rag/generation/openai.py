@@ -177,11 +177,12 @@ class OpenAIGenerator(BaseGenerator):
         if tell is not None:
             plain["stream_options"] = {"include_usage": True}
         while True:
+            limit = self._limit  # another thread may change it meanwhile
             request = {
                 "model": self._model,
                 "messages": prompt.messages,
                 **{name: value for name, value in plain.items() if name not in self._refused},
-                self._limit: max_tokens,
+                limit: max_tokens,
                 **({"logprobs": True} if self._logprobs else {}),
                 **({} if tell is None else {"stream": True}),
             }
@@ -198,7 +199,7 @@ class OpenAIGenerator(BaseGenerator):
                 said = str(failure)
                 if failure.status not in (400, 422) or not _UNSUPPORTED.search(said):
                     raise
-                limit, other = _LIMITS if self._limit == _LIMITS[0] else _LIMITS[::-1]
+                other = _LIMITS[limit == _LIMITS[0]]
                 refused = {name for name in plain if name in said and name in request}
                 if limit in said and other not in self._refused:
                     self._refused.add(limit)

@@ -299,10 +299,11 @@ class Answering:
             return self._answer(asked)
         governed, name = self._chosen(asked.model)
         rate, index = self.rates.get(name), self.documents.index()
-        if self._cache[0] is not index:
-            cache = self._cache[1]
-            self._cache = index, AnswerCache.of(cache.path, index, cache.settings)
-        cache, question = self._cache[1], asked.question.text
+        of, cache = self._cache  # requests run at the same time: each keeps the answers of its documents
+        if of is not index:
+            cache = AnswerCache.of(cache.path, index, cache.settings)
+            self._cache = index, cache
+        question = asked.question.text
         scope = digest_of(
             {
                 "program": asked.changes,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
@@ -111,6 +112,34 @@ def test_an_answer_that_thinking_left_no_room_for(serve: Serve, content: Any) ->
     assert caught.value.spent is not None
     assert (caught.value.spent.prompt_tokens, caught.value.spent.completion_tokens) == (11, 7)
     assert len(server.asked()) == 1  # the same would come again
+
+
+def test_requests_in_flight_learn_of_a_renamed_parameter_each_for_itself(serve: Serve) -> None:
+    both, renamed = Barrier(2), Event()
+
+    def respond(path: str, body: Any) -> Any:
+        if "chat" not in path:
+            return 404, {}
+        if "max_tokens" not in body:
+            renamed.set()
+            return "Paris"
+        if both.wait(10):
+            renamed.wait(10)  # until the other one has sent the new name
+        return 400, {"error": {"message": "'max_tokens' is not supported: use 'max_completion_tokens'"}}
+
+    with OpenAIGenerator(serve(respond).url, "m", concurrency=2, retries=0) as generator:
+        results = generator.generate_many([PROMPT, build_prompt(Question("q", "Where?"))])
+    assert [getattr(one, "text", one) for one in results] == ["Paris", "Paris"]
+
+
+def test_an_estimate_does_not_overrule_what_the_server_reports(serve: Serve) -> None:
+    replies = iter([(500, {"error": {"message": "busy"}}), completion("Paris", USAGE)])
+    server = serve(lambda path, body: next(replies) if "chat" in path else (404, {}))
+    with OpenAIGenerator(server.url, "m") as generator:
+        with pytest.warns(Notice, match="approximate"):
+            lost = generator.prompt_tokens(PROMPT)
+        assert lost > USAGE["prompt_tokens"]
+        assert generator.generate(PROMPT).prompt_tokens == lost + USAGE["prompt_tokens"]
 
 
 def test_many_are_bounded_in_number_and_keep_their_order(serve: Serve) -> None:
