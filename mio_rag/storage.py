@@ -515,7 +515,11 @@ class SharedFile:
 
     def _looked_at(self, connection: sqlite3.Connection) -> None:
         """Refuse a file of others before anything is changed: even its mode is theirs."""
-        application, version, tables = _marks(connection)
+        connection.execute("BEGIN")  # at one moment: another process may be making it
+        try:
+            application, version, tables = _marks(connection)
+        finally:
+            connection.execute("ROLLBACK")
         if application != self.application and (application or tables):
             raise InputError(f"'{self._file}' is a database of something else: {self.advice}")
         if application and version != self.version:

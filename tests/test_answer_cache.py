@@ -127,10 +127,30 @@ def test_damage_costs_no_answer(tmp_path: Path) -> None:
     assert cache.get("q", SCOPE) is None
     cache.put("q", SCOPE, {"answer": "b"})
     assert opened(tmp_path).get("q", SCOPE) is not None
+    other = opened(tmp_path)
+    assert other.get("q", SCOPE) is not None
+    for each in tmp_path.iterdir():
+        each.unlink()
+    cache.put("r", SCOPE, {"answer": "c"})  # a new file, which the other must see
+    assert other.get("q", SCOPE) is None
+    assert other.get("r", SCOPE) is not None
     cache.close()
+    other.close()
     cache.path.write_bytes(b"x" * 5000)
     with pytest.warns(UserWarning, match="cannot be written"):
         cache.put("q", SCOPE, {"answer": "a"})
+
+
+def test_a_file_that_cannot_be_written_costs_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(tmp_path).put("q", SCOPE, {"answer": "a"})
+    monkeypatch.setattr("mio_rag.storage._PATIENCE_SECONDS", 0.01)
+    with closing(sqlite3.connect(tmp_path / "a.sqlite", isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        with pytest.warns(UserWarning, match="cannot be opened .database is locked.: continuing without it"):
+            cache = opened(tmp_path)
+    assert cache.get("q", SCOPE) is not None
 
 
 def test_threads_share_a_cache(tmp_path: Path) -> None:

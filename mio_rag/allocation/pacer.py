@@ -246,7 +246,8 @@ class Pacer(SharedFile):
             mean_tokens=mean_tokens, most=most, expires_seconds=expires_seconds,
         )  # fmt: skip
         super().__init__(None if path is None else Path(path))
-        self.total_tokens, self._seconds, self._clock = total_tokens, self.settings.seconds, clock
+        self.total_tokens, self._seconds = self.settings.total_tokens, self.settings.seconds
+        self._clock = clock
         self._named = "the pacer in memory" if path is None else f"the pacer's file '{path}'"
         self._now()
         with self._lock:
@@ -400,7 +401,7 @@ class Pacer(SharedFile):
         super()._prepare(connection)
         about = self.settings.about
         known = dict(connection.execute("SELECT name, value FROM settings").fetchall())
-        if not known:
+        if not known and self._window(connection, None) is None:
             connection.executemany("INSERT INTO settings VALUES (?, ?)", about.items())
             number, began = self._place(now := self._now())
             price = self.settings.first_price

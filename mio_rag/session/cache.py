@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from mio_rag.errors import MioRagError, Notice
+from mio_rag.errors import InputError, MioRagError, Notice
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.settings import Settings
 from mio_rag.storage import SharedFile
@@ -94,9 +94,8 @@ class AnswerCache(SharedFile):
         self.path, self.settings = Path(path).expanduser(), settings or CacheSettings()
         super().__init__(self.path)
         self._corpus, self._clock = bytes.fromhex(corpus), clock
+        self._inode = 0
         if self.path.exists():
-            with self._lock:
-                self._connected()
             others = ("DELETE FROM answers WHERE corpus != ?", (self._corpus,))
             self._tried("opened", lambda connection: connection.execute(*others))
 
@@ -158,17 +157,34 @@ class AnswerCache(SharedFile):
         text = json.dumps([normal_question(question), scope, self._corpus.hex()])
         return hashlib.sha256(text.encode()).digest()
 
+    def _connected(self) -> sqlite3.Connection:
+        if self._inode != _inode_of(self.path):  # new, or removed or replaced while it was open
+            self.close()
+        connection = super()._connected()
+        self._inode = _inode_of(self.path)
+        return connection
+
     def _tried(self, what: str, act: Callable[[sqlite3.Connection], T]) -> T | None:
         """Make one transaction; None, with a warning, where the file cannot be used."""
-        if not self.path.exists():  # new, or removed by somebody while it was open
-            self.close()
         try:
             with self.alone(f"'{self.path}'") as connection:
                 return act(connection)
         except (MioRagError, ValueError, TypeError) as error:  # the last two: damaged rows
+            cause = error.__cause__
+            is_busy = isinstance(cause, sqlite3.OperationalError) and self.path.is_file()  # or read-only
+            if what == "opened" and isinstance(error, InputError) and not is_busy:
+                raise
             warnings.warn(
-                f"the answer cache '{self.path}' cannot be {what} ({error}): continuing without it",
+                f"the answer cache '{self.path}' cannot be {what} ({cause or error}): continuing without it",
                 Notice,
                 stacklevel=3,
             )
             return None
+
+
+def _inode_of(path: Path) -> int:
+    """Return what tells a file from another of the same name; 0: there is none."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -9,6 +10,7 @@ import signal
 import sqlite3
 import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -255,6 +257,35 @@ def test_files_of_something_else_are_refused_with_the_reason(tmp_path: Path) -> 
         Pacer(10_000, horizon=10, path=text)
     with pytest.raises(InputError, match="cannot be used"):
         Pacer(10_000, horizon=10, path=tmp_path)
+
+
+def test_a_file_that_another_makes_meanwhile_is_no_file_of_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made() -> Pacer:
+        return Pacer(1000, horizon=10, path=tmp_path / "pacer.sqlite")
+
+    class Slow(sqlite3.Connection):
+        """Lets another make the file between two looks at it."""
+
+        def execute(self, statement: str, *more: Any) -> sqlite3.Cursor:
+            if statement == "PRAGMA user_version" and other.ident is None:
+                monkeypatch.undo()
+                other.start()
+                other.join(0.3)
+            return super().execute(statement, *more)
+
+    other, connect = Thread(target=made), sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **more: connect(*given, factory=Slow, **more))
+    made().spent(made().ask(10), 10)
+    other.join()
+    assert made().account().spent == 10
+
+
+def test_a_total_of_numpy_is_a_whole_number() -> None:
+    pacer = Pacer(np.int64(100), horizon=1)  # type: ignore[arg-type]
+    pacer.spent(pacer.ask(), 30)
+    assert json.dumps([pacer.ask(90).allowed, pacer.account().left]) == "[70, 0]"
 
 
 # --- clocks, full disks, threads ----------------------------------------------------------------------------
