@@ -33,8 +33,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Any
 
+from mio_rag.documents.east_asian import NO_SPACES
 from mio_rag.generation.base import BaseGenerator, Chosen
 from mio_rag.generation.prompts import Prompt
 from mio_rag.sentences import sentence_spans
@@ -124,9 +126,16 @@ class Span:
     kind: str = ""
 
 
+_ALONE = re.compile(f"[{NO_SPACES}]{{2}}")
+_WORDS_OF = re.compile(rf"[{NO_SPACES}]+|(?:(?![{NO_SPACES}])[^\W_])+")
+
+
 def words(text: str) -> list[str]:
-    """Words in lower case, stop words left out."""
-    return [word for word in re.findall(r"[^\W_]+", text.lower()) if word not in _STOP and word != "s"]
+    """Words in lower case, stop words left out; of scripts without blanks, pairs of characters."""
+    found = [word for word in _WORDS_OF.findall(text.lower()) if word not in _STOP and word != "s"]
+    return [
+        part for word in found for part in (map("".join, pairwise(word)) if _ALONE.match(word) else [word])
+    ]
 
 
 @cache
@@ -288,11 +297,17 @@ class Reading:
         self.passages = passages
         found: list[tuple[str, int]] = []
         self.bags: list[tuple[set[str], set[str]]] = []  # stems of each sentence, and of what stands above it
+        self.headers: dict[int, list[str]] = {}  # cells of the first row of the table that a row is of
         for i, passage in enumerate(passages):
-            title, heading = stems(passage.title), set[str]()
+            title, heading, header = stems(passage.title), set[str](), list[str]()
             for text in sentences(passage.text):
+                cells = text.split(" | ") if " | " in text else []
+                if header and cells:
+                    self.headers[len(found)] = header
+                header = (header or cells) if cells else []
                 found.append((text, i))
-                self.bags.append((stems(text), title | heading))
+                above = stems(" ".join(header)) if len(found) - 1 in self.headers else set[str]()
+                self.bags.append((stems(text) | above, title | heading))
                 heading = stems(text) if _HEADING.fullmatch(text) else heading
         held: Counter[str] = Counter()
         for own, title in self.bags:
@@ -308,6 +323,19 @@ class Reading:
         own, title = self.bags[k]
         whole = math.fsum([self.idf[w] for w in asked & own])
         return whole + 0.5 * math.fsum([self.idf[w] for w in asked & (title - own)])
+
+    def cell(self, k: int) -> str:
+        """Of a row of a table, the cell below words of the question; the row where there is none."""
+        cells, header = self.sentences[k].text.split(" | "), self.headers.get(k, [])
+
+        def held(text: str) -> float:
+            return math.fsum([self.idf.get(w, 0.0) for w in stems(text) & self.asked])
+
+        open_ = [n for n, cell in enumerate(cells) if cell.strip() and not held(cell)]
+        asked = {n: held(header[n]) for n in open_ if n < len(header)}
+        best = max(asked.values(), default=0.0)
+        told = [n for n in open_ if asked.get(n) == best] if best else open_
+        return cells[told[0]].strip() if len(told) == 1 else self.sentences[k].text
 
     def covered(self, k: int, asked: set[str]) -> float:
         """Share of the idf of `asked` that sentence k and its title hold, in [0, 1]; 1 if none is asked."""
@@ -427,6 +455,8 @@ def _yes_no(question: str, reading: Reading) -> str:
 def _span(question: str, reading: Reading) -> str:
     """A span of the type that the question asks for."""
     ranked = reading.ranked()
+    if " | " in ranked[0].text:
+        return reading.cell(reading.sentences.index(ranked[0]))
 
     def first(find: Callable[[Evidence], list[Span]], among: Sequence[Evidence] = ranked) -> str | None:
         for evidence in among:

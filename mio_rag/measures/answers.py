@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from mio_rag.documents.east_asian import NO_SPACES
 from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use, has_answer, has_key
 from mio_rag.types import Question
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+#: Scripts without blanks between words, whose characters are words (as in MLQA), and forms of full width.
+_WIDE, _ALONE = re.compile(f"[{NO_SPACES}\uff01-\uff9f]"), re.compile(f"([{NO_SPACES}])")
+_WIDE_SIGNS = re.compile("[\u3001-\u3004\u3008-\u301f\u30fb]")
 _WORD = re.compile(r"[a-z0-9]+")
 
 
 def normalize_answer(text: str) -> str:
-    """Return lower case without punctuation, articles and extra blanks, as the SQuAD evaluation does."""
+    """Return lower case without punctuation, articles and extra blanks, as the SQuAD evaluation does.
+
+    Characters of scripts without blanks between words are words.
+    """
+    if _WIDE.search(text):
+        text = _ALONE.sub(r" \1 ", _WIDE_SIGNS.sub(" ", unicodedata.normalize("NFKC", text)))
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 

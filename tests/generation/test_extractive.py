@@ -49,6 +49,29 @@ def test_answer_types(question: str, expected: str) -> None:
     assert answer(question) == expected
 
 
+TABLE = (
+    "Rates\nLane | Latest pickup | Penalty per late parcel\nIberia | 17:30 | EUR 6.50\n"
+    "Nordics | 18:00 | EUR 6.00\nAlps | 18:00 | \nPayment is due in May."
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("What is the penalty per late parcel to the Nordics?", "EUR 6.00"),
+        ("What is the latest pickup for Iberia?", "17:30"),
+        ("What holds for the Nordics?", "Nordics | 18:00 | EUR 6.00"),
+    ],
+)
+def test_of_a_table_the_cell_below_the_words_that_are_asked_for(question: str, expected: str) -> None:
+    assert answer(question, [Passage("t", TABLE)]) == expected
+
+
+def test_words_of_scripts_without_blanks_are_found() -> None:
+    text = "国内の宿泊費は一万二千円です。海外の日当は七千円です。"
+    assert answer("海外の日当はいくらですか。", [Passage("j", text)]) == "海外の日当は七千円です。"
+
+
 def test_comparison_brings_units_together_and_refuses_unlike_ones() -> None:
     mixed = [Passage("a", "The Alpha is 900 m long."), Passage("b", "The Beta is 2 km long.")]
     assert answer("Which is longer, the Alpha or the Beta?", mixed) == "Beta"

@@ -51,6 +51,7 @@ def test_exact_match_takes_any_accepted_answer() -> None:
     for text, normal in (
         ("The  Eiffel-Tower!", "eiffeltower"), ("An apple a day", "apple day"), ("U.S.A.", "usa"),
         ("anthem theory", "anthem theory"), ("the", ""), ("It's 3.14", "its 314"),
+        ("手当は「１５円」です。", "手 当 は 15 円 で す"), ("a–b Café", "–b café"),
     ):  # fmt: skip
         assert normalize_answer(text) == normal
     assert exact_match("the Po.", ["Arno", "Po"]) == 1
