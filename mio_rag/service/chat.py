@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import time
 import uuid
@@ -17,14 +18,28 @@ from mio_rag.service.settings import ServiceLimits
 from mio_rag.settings import Settings, explain
 
 _NOTHING = "These documents probably do not answer the question."
-#: What a request may say, and has no effect: answers are decoded greedily.
-_IGNORED = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
+_DOUBT = "\n\nNote: these documents probably do not answer the question ({:.2g} %)."
+#: Fields of OpenAI that a request may have, and that have no effect -> why.
+_IGNORED = {
+    **dict.fromkeys(
+        ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "logit_bias"),
+        "answers are decoded greedily",
+    ),
+    **dict.fromkeys(("tools", "functions"), "no tool is called"),
+    **dict.fromkeys(("reasoning_effort", "verbosity"), "the model answers as it is set up"),
+    "web_search_options": "only the documents are searched",
+}
 #: What a request must not ask for -> values with which it does not.
 _REFUSED: Mapping[str, tuple[Any, ...]] = {
-    "n": (None, 1), "tools": (None, []), "functions": (None, []), "logprobs": (None, False),
+    "n": (None, 1), "logprobs": (None, False), "top_logprobs": (None, 0),
     "response_format": (None, {"type": "text"}), "stop": (None, []), "modalities": (None, ["text"]),
-    "audio": (None,),
+    "audio": (None,), "tool_choice": (None, "auto", "none"), "function_call": (None, "auto", "none"),
 }  # fmt: skip
+#: Fields of OpenAI that do not change an answer.
+_HARMLESS = (
+    *("metadata", "moderation", "parallel_tool_calls", "prediction", "prompt_cache_key"),
+    *("prompt_cache_options", "prompt_cache_retention", "safety_identifier", "service_tier", "store"),
+)
 
 
 class ChatPart(BaseModel):
@@ -60,7 +75,7 @@ class ChatOptions(Settings):
 
 
 class ChatRequest(BaseModel):
-    """As OpenAI's clients send it; further fields are ignored."""
+    """As OpenAI's clients send it, with its other fields; what is ours stands in `mio_rag`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -103,6 +118,7 @@ class Chat:
             for name, fine in _REFUSED.items()
             if name in extra and extra[name] not in fine
         ]
+        problems += [_unknown(name) for name in extra if name not in (*_IGNORED, *_REFUSED, *_HARMLESS)]
         parts = [p for m in request.messages if isinstance(m.content, list) for p in m.content]
         problems += [
             f"parts of the type '{p.type}' cannot be read: send text" for p in parts if p.type != "text"
@@ -121,9 +137,9 @@ class Chat:
         longest = limits.max_answer_tokens
         self._max_tokens = min(request.max_completion_tokens or request.max_tokens or longest, longest)
         self._notes = [
-            {"code": "no_effect", "text": f"{name} has no effect: answers are decoded greedily"}
-            for name in _IGNORED
-            if extra.get(name) not in (None, 0, 1)
+            {"code": "no_effect", "text": f"{name} has no effect: {why}"}
+            for name, why in _IGNORED.items()
+            if extra.get(name) not in (None, 0, 1, [], {})
         ]
         self._head = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
@@ -148,7 +164,7 @@ class Chat:
 
     def completion(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return the reply, from that of /ask."""
-        message = {"role": "assistant", "content": self.text(data)}
+        message = {"role": "assistant", "content": self.text(data) + _doubt(data)}
         choice = {"index": 0, "message": message, "finish_reason": self._reason(data)}
         head = {**self._head, "object": "chat.completion", "choices": [choice]}
         return {**head, "usage": _usage(data), "mio_rag": self._more(data)}
@@ -161,14 +177,16 @@ class Chat:
     def last(self, data: Mapping[str, Any]) -> str:
         """Return the events that end a stream."""
         end = [{"index": 0, "delta": {}, "finish_reason": self._reason(data)}]
-        events = self._event(end, mio_rag=self._more(data))
+        doubt = _doubt(data)
+        events = self.chunk(doubt, False) if doubt else ""
+        events += self._event(end, mio_rag=self._more(data))
         if (self.request.stream_options or {}).get("include_usage"):
             events += self._event([], usage=_usage(data))
         return f"{events}data: [DONE]\n\n"
 
     @staticmethod
     def text(data: Mapping[str, Any]) -> str:
-        """Return the whole answer."""
+        """Return the whole answer, or that there is none."""
         return data["answer"] or _NOTHING
 
     def _event(self, choices: Sequence[Any], **more: Any) -> str:
@@ -181,6 +199,26 @@ class Chat:
     def _more(self, data: Mapping[str, Any]) -> dict[str, Any]:
         more = {name: value for name, value in data.items() if name not in ("question", "answer", "usage")}
         return {**more, "notes": [*more.get("notes", ()), *self._notes]}
+
+
+def _unknown(name: str) -> str:
+    """What to do with a field that OpenAI's clients do not send."""
+    if name in ChatOptions.model_fields:
+        advice = f'write "mio_rag": {{"{name}": ...}}'
+        return (
+            f'{name} at the top level is not read: {advice} (OpenAI\'s client: extra_body={{"mio_rag": ...}})'
+        )
+    known = [*ChatRequest.model_fields, *_IGNORED, *_REFUSED, *_HARMLESS]
+    near = difflib.get_close_matches(name, known, 1)
+    advice = f"did you mean '{near[0]}'?" if near else "leave it out."
+    settings = ", ".join(ChatOptions.model_fields)
+    return f'{name} is no field of a chat request: {advice} Ours stand in "mio_rag": {{...}}: {settings}'
+
+
+def _doubt(data: Mapping[str, Any]) -> str:
+    """What an answer ends with where the documents probably have none: many clients show nothing else."""
+    likely = data["answerable"]
+    return _DOUBT.format(100 * likely) if data["answer"] and likely is not None and likely < 0.5 else ""
 
 
 def _usage(data: Mapping[str, Any]) -> dict[str, int]:

@@ -22,10 +22,12 @@ from mio_rag.generation.base import telling, told_pieces
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
 from mio_rag.service.keys import Keys, new_key
+from mio_rag.sources import Building, open_source
 from mio_rag.types import Answer, GenerationError, Question
 from tests.generation.faults import serving
 
 QUESTION = "How tall is Skerryvore?"
+TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
 PIECES = ["It is ", "48 ", "metres ", "tall."]
 
 
@@ -213,6 +215,12 @@ def test_a_model_is_a_reader_by_a_policy(demo_index: CorpusIndex, connected: Any
         ({"messages": [{"role": "assistant", "content": "x"}]}, "the last message must be the user's"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "'image_url' cannot be read"),
         ({"extra_body": {"mio_rag": {"budget_tokens": 0}}}, "budget_tokens must be from 1 to 8192, got 0"),
+        ({"extra_body": {"mio_rag": {"wher": "title=x"}}}, "mio_rag.wher is not a setting: did you mean"),
+        ({"extra_body": {"where": "title=x"}}, 'where at the top level is not read: write "mio_rag": {'),
+        ({"extra_body": {"budget_tokens": 99}}, "budget_tokens at the top level is not read"),
+        ({"extra_body": {"temprature": 0.1}}, "did you mean 'temperature'?"),
+        ({"extra_body": {"colour": "red"}}, "colour is no field of a chat request: leave it out."),
+        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice is not supported"),
     ],
 )
 def test_what_a_client_cannot_have_is_refused_in_words(
@@ -223,6 +231,48 @@ def test_what_a_client_cannot_have_is_refused_in_words(
     with pytest.raises(openai.UnprocessableEntityError) as refused:
         client.chat.completions.create(**body)
     assert words in str(refused.value)
+
+
+def test_every_field_that_openai_knows_is_accepted(demo_index: CorpusIndex, connected: Any) -> None:
+    client = connected(create_app(demo_index, ScriptedGenerator(lambda prompt: "48 metres")))
+    done = client.chat.completions.create(
+        model="scripted", messages=[{"role": "user", "content": QUESTION}], tools=[TOOL], tool_choice="auto",
+        temperature=1, top_p=0.9, user="me", metadata={"a": "b"}, store=False, seed=3, n=1, logprobs=False,
+        service_tier="auto", parallel_tool_calls=True, reasoning_effort="low", safety_identifier="me",
+        prompt_cache_key="k", verbosity="low", logit_bias={"1": 2}, response_format={"type": "text"},
+    )  # fmt: skip
+    assert done.choices[0].message.content == "48 metres"
+    notes = {note["text"].partition(" ")[0] for note in done.model_extra["mio_rag"]["notes"]}
+    assert {"top_p", "seed", "tools", "reasoning_effort", "verbosity", "logit_bias"} <= notes
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_the_documents_hardly_hold_says_so(
+    tmp_path: Path, connected: Any, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIO_RAG_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "leave.md").write_text("# Leave\n\nThere are thirty days of leave a year.\n")
+    (tmp_path / "docs" / "rail.md").write_text("# Rail\n\nBook the train early.\n")
+    index = open_source(tmp_path / "docs", Building("tfidf")).index
+    client = connected(create_app(index, ScriptedGenerator(lambda prompt: "With flour.")))
+
+    def asked(question: str) -> tuple[str, list[str]]:
+        given = {"model": "scripted", "messages": [{"role": "user", "content": question}]}
+        if not stream:
+            done = client.chat.completions.create(**given)
+            text, more = done.choices[0].message.content, done.model_extra["mio_rag"]
+        else:
+            chunks = list(client.chat.completions.create(**given, stream=True))
+            text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+            more = chunks[-1].model_extra["mio_rag"]
+        return text, [note["code"] for note in more["notes"]]
+
+    text, codes = asked("How do I bake bread without yeast at the train?")
+    assert text.startswith("With flour.\n\nNote: these documents probably do not answer the question (")
+    assert "answerable" in codes
+    text, codes = asked("How many days of leave are there?")
+    assert (text, "answerable" in codes) == ("With flour.", False)
 
 
 def test_nothing_to_read_is_said_and_no_model_is_asked(demo_index: CorpusIndex, connected: Any) -> None:
