@@ -40,6 +40,11 @@ _BLOCKS = frozenset((
 ))  # fmt: skip
 _HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
 _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
+#: Names of classes and ids of what stands beside the text, on every page of a site.
+_BESIDE = re.compile(
+    r"(?:^|[\s_-])(?:footer|nav|navbar|navigation|menu|sidebar|breadcrumbs?|toolbar)(?=\s|$)", re.IGNORECASE
+)
+_BESIDE_TAGS, _MOST_BESIDE = frozenset(("div", "ul", "ol", "section", "aside")), 40  # words
 #: What pages fold away.
 _FOLDED = frozenset(("div", "section", "article", "dd", "p"))
 _LONG_PROSE = 40  # words
@@ -172,7 +177,7 @@ class _Visibility:
         given = node.attributes
         if not given:
             return False
-        if given.get("role") in ("navigation", "menu", "menubar", "search", "dialog"):
+        if given.get("role") in ("navigation", "menu", "menubar", "search", "dialog") or _is_beside(node):
             return True
         closed = "hidden" in given or _HIDDEN.search(given.get("style") or "") is not None
         closed = closed or (
@@ -186,6 +191,18 @@ class _Visibility:
             return False
         text = node.text()
         return count_words(text) >= _LONG_PROSE and (". " in text or "\u3002" in text)
+
+
+def _is_beside(node: Any) -> bool:
+    """Whether a node is called a menu or a footer, and holds no more: few words, no sentence, no price."""
+    given = node.attributes
+    named = " ".join(given.get(k) or "" for k in ("class", "id"))
+    if node.tag not in _BESIDE_TAGS or not _BESIDE.search(named):
+        return False
+    words = node.text(separator=" ").split()
+    told = any(word[-1] in ".!?:" and word[:-1].isalpha() for word in words)
+    told = told or ("footer" not in named.lower() and any(word[0].isdigit() for word in words))
+    return len(words) <= _MOST_BESIDE and not told and node.css_first("table, h1, h2, dl, pre") is None
 
 
 def _walk(root: Any, enter: Callable[[Any], bool], leave: Callable[[Any], None]) -> None:

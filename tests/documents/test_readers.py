@@ -259,6 +259,10 @@ MATHML = (
     "<math><semantics><mrow><mi>E</mi><mo>=</mo><mfrac><mrow><mi>m</mi><msup><mi>v</mi><mn>2</mn></msup></mrow>"
     "<mn>2</mn></mfrac></mrow><annotation>E=\\frac{mv^2}{2}</annotation></semantics></math>"
 )
+MENUS = (
+    "<ul class='side menu'><li>Home</ul><ul class=menu><li>Soup 4.50</ul><p class=footer-note>Plus tax<p>Ten."
+    "</p><div class=page-footer>(c) 2026, print</div>"
+)
 FORM = (
     "<table><tr><th>Step<th>Done<th>By<tr><td>Paid<td><input type=checkbox checked><td><img alt=Ana></table>"
 )
@@ -272,6 +276,7 @@ FORM = (
         ("a.html", "<dl><dt>Fee<dd>Two<dt>Rent<dd><p>Ten</p></dl>", ["Fee: Two", "Rent: Ten"]),
         ("a.md", "3. Open it.\n4. Close it.\n", ["3. Open it.", "4. Close it."]),
         ("a.html", "<p>Ten.<p hidden>draft<p style='display: none'>draft<div aria-hidden=true>", ["Ten."]),
+        ("a.html", MENUS, ["- Soup 4.50", "Plus tax", "Ten."]),
         ("a.html", "<nav>Home</nav><script>x</script><p>Ten.<noscript>No</noscript>", ["Ten."]),
         ("a.html", "<p>First line.<br>Second line.", ["First line.", "Second line."]),
         ("a.html", "<p>An <b>in</b>separable word.", ["An inseparable word."]),
