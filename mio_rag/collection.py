@@ -236,9 +236,9 @@ class Collection:
             session = self._session(retriever, chooser, settings, allowed)
             outcome = session.select(Question("question", question), None, allowed).check()
             assert outcome.selection is not None
-            return outcome.selection.noted(retriever.index.lacking)
+            return outcome.selection.noted(retriever.index.lacking, retriever.index.unread)
         found = _by_method(method, chooser)(retriever.retrieve(question), allowed, retriever.counter)
-        return found.noted(retriever.index.lacking)
+        return found.noted(retriever.index.lacking, retriever.index.unread)
 
     def ask(
         self,
@@ -267,12 +267,12 @@ class Collection:
             selection, answer = answer_from(
                 retriever, question, reader, chooser, budget_tokens=allowed, max_tokens=answer_tokens
             )
-            return replace(answer, selection=selection.noted(retriever.index.lacking))
+            return replace(answer, selection=selection.noted(retriever.index.lacking, retriever.index.unread))
         session = replace(self._session(retriever, chooser, settings, allowed), max_tokens=answer_tokens)
         outcome = session.attempt(Question("question", question), reader, allowed).check()
         assert outcome.reply is not None
         selected = outcome.selection
-        noted = None if selected is None else selected.noted(retriever.index.lacking)
+        noted = None if selected is None else selected.noted(retriever.index.lacking, retriever.index.unread)
         return replace(outcome.reply.answer, selection=noted)
 
     async def aselect(self, question: str, **options: Any) -> Selection:

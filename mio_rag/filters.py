@@ -10,6 +10,7 @@ date<=2026 keeps what is from 2026.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
@@ -27,6 +28,7 @@ OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in")
 KEYS = ("source", "title", "date", "page", "section", "type")
 _EXPRESSION = re.compile(r"\s*([^=<>!]+?)\s*(=in=|!=|<=|>=|=|<|>)(.*)", re.DOTALL)
 _SHOWN = 12  # known keys in a message
+_NAMED = 5  # documents in a note
 
 
 class Condition(NamedTuple):
@@ -115,13 +117,13 @@ class Filter:
         """Return the same places, and the keys that some documents lack; errors as `rows`."""
         keys = dict.fromkeys(one.key for one in self.conditions)
         known: set[str] = set(KEYS)
-        documents: set[str] = set()
+        documents: dict[str, None] = {}  # in order
         having: dict[str, set[str]] = {key: set() for key in keys}
         kept = []
         for i, passage in enumerate(passages):
             known.update(passage.metadata)
             document = passage.source or passage.id
-            documents.add(document)
+            documents[document] = None
             values = {key: value_of(passage, key) for key in keys}
             for key, value in values.items():
                 if value is not None:
@@ -132,20 +134,43 @@ class Filter:
             hint = choose(strange[0], sorted(known)[:_SHOWN])
             raise InputError([f"no passage has '{key}' to filter by: {hint}" for key in strange])
         leave_out = {one.key: None for one in self.conditions if not one.holds(None)}
-        lacking = (Lacking(key, len(documents) - len(having[key]), len(documents)) for key in leave_out)
-        return np.array(kept, dtype=np.int64), tuple(one for one in lacking if one.documents)
+        without = {key: [name for name in documents if name not in having[key]] for key in leave_out}
+        lacking = tuple(
+            Lacking(key, len(names), len(documents), names=tuple(names[:_NAMED]))
+            for key, names in without.items()
+            if names
+        )
+        return np.array(kept, dtype=np.int64), lacking
+
+    def advice(self, sources: Iterable[str]) -> str:
+        """Return what to do where no passage of these sources meets the filter, for the end of a message."""
+        known = dict.fromkeys(sources)
+        folders = {name[:k] for name in known for k, letter in enumerate(name) if letter == "/"}
+        for key, operator, value in self.conditions:
+            if key != "source" or operator != "=" or not isinstance(value, str):
+                continue
+            if any(_equal(name, value) for name in known):
+                continue
+            name = value.removesuffix("*").strip("/")
+            if any(one.endswith(f"/{name}") for one in known):
+                return f"did you mean source=*/{name}?"
+            if near := difflib.get_close_matches(name, [*folders, *known], 1):
+                return f"did you mean source={near[0]}{'/*' if near[0] in folders else ''}?"
+        return "loosen it"
 
 
 class Lacking(NamedTuple):
     """Documents that a filter leaves out since they lack its key.
 
     documents, of: how many, among how many.
+    names: of the first of them.
     """
 
     key: str
     documents: int
     of: int
     code: str = "filter_key_missing"
+    names: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, str]:
         """Return it as notes of selections are, for JSON."""
@@ -153,10 +178,23 @@ class Lacking(NamedTuple):
 
     def __str__(self) -> str:
         have, them = ("has", "it") if self.documents == 1 else ("have", "them")
+        rest = self.documents - len(self.names)
+        named = ", ".join(self.names) + (f" and {rest} more" if rest else "")
         return (
             f"{self.documents} of {self.of} documents {have} no '{self.key}', so the filter leaves {them} "
-            f"out ({self.code})"
+            f"out{f': {named}' if self.names else ''} ({self.code})"
         )
+
+
+class Unread(NamedTuple):
+    """A file that could not be read, or a part of it.
+
+    source: as passages have it; path: with the part, for instance "reports/may.pdf, page 3".
+    """
+
+    source: str
+    path: str
+    reason: str
 
 
 def value_of(passage: Passage, key: str) -> Any:

@@ -34,6 +34,7 @@ from mio_rag.corpora.published import is_published
 from mio_rag.defaults import DEFAULTS
 from mio_rag.documents.files import KINDS, MAX_BYTES, TOOL_FOLDERS, LeftOut, Read, passed_over
 from mio_rag.errors import DataError, IndexFormatError, InputError
+from mio_rag.filters import Unread
 from mio_rag.retrieval.cached import cache_folder
 from mio_rag.retrieval.embedders import check_embedder, make_embedder
 from mio_rag.retrieval.index import CorpusIndex, check_index, check_target, is_index
@@ -118,6 +119,15 @@ class Opened:
     loaded: CorpusIndex | None = None
 
     @property
+    def unread(self) -> tuple[Unread, ...]:
+        """Files that could not be read, or parts of them; not those that no reader is for."""
+        found = []
+        for one in self.left_out:
+            source = one.path if one.path in self.files else one.path.rpartition(", ")[0]
+            found += [Unread(source, one.path, one.reason)] if source in self.files else []
+        return tuple(found)
+
+    @property
     def index(self) -> CorpusIndex:
         """The index."""
         assert self.loaded is not None
@@ -185,7 +195,8 @@ def open_source(
             raise InputError(f"{text} is an index, with an embedder of its own: leave out how to build one")
         found = _stored(text, Path(source))
         if load:
-            found = replace(found, loaded=CorpusIndex.load(source, mapped=mapped))
+            index = replace(CorpusIndex.load(source, mapped=mapped), unread=found.unread)
+            found = replace(found, loaded=index)
         return found
     how = building or Building()
     how.check()
@@ -204,6 +215,8 @@ def open_source(
             with _alone(folder):  # the cache is damaged
                 shutil.rmtree(folder, ignore_errors=True)
                 found = _indexed(text, kind, folder, how, refresh, progress)
+    if found.loaded is not None and found.unread:
+        found = replace(found, loaded=replace(found.loaded, unread=found.unread))
     return found
 
 

@@ -79,6 +79,7 @@ def select(
 
                 (selector,) = make_methods([method], selector)
             selection = selector.select(pool, budget, retriever.counter)
+    selection = selection.noted(unread=found.index.unread)
     rate = chosen.rate("" if reader is None else reader.name)
     if output.as_json:
         noted = selection.noted(found.index.lacking)  # as text it was reported already
@@ -215,6 +216,9 @@ def ask(
             # Some policies draw by question: each has an id of its own, the same in every run.
             asked = Question(f"question-{hashlib.sha256(question.encode()).hexdigest()[:12]}", question)
             outcome = chosen.session(retriever).attempt(asked, reader, allowed)
+            if outcome.selection is not None:
+                noted = outcome.selection.noted(unread=index.unread)
+                outcome = dataclasses.replace(outcome, selection=noted)
             if trace is not None:
                 append_traces(trace, [outcome.trace])
             told, selection = _outcome_json(call, outcome.check(), chosen, rate), outcome.selection
@@ -261,6 +265,7 @@ def _answered(
         retriever, call.question, reader, chosen.selector, budget_tokens=limits.budget,
         max_tokens=limits.max_tokens,
     )  # fmt: skip
+    selection = selection.noted(unread=retriever.index.unread)
     into, out = answer.prompt_tokens, answer.completion_tokens
     usage = {"prompt_tokens": into, "completion_tokens": out, "seconds": answer.latency_seconds}
     told = {

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import IndexFormatError, InputError, Notice, require
-from mio_rag.filters import Filter, Lacking
+from mio_rag.filters import Filter, Lacking, Unread
 from mio_rag.retrieval.cached import CachedEmbedder, Progress
 from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.lexical import LexicalIndex
@@ -77,6 +77,7 @@ class CorpusIndex:
     identities: Identities | None = None
     allowed: NDArray[np.bool_] | None = None
     lacking: tuple[Lacking, ...] = ()
+    unread: tuple[Unread, ...] = ()
 
     @classmethod
     def build(
@@ -215,7 +216,8 @@ class CorpusIndex:
         """Return the index for questions that may be answered from some passages alone.
 
         where: see `mio_rag.filters`. What an index was restricted to before stays so, and what lies outside
-            is not looked at. Documents that lack a key are counted in `lacking`, and in a `Notice`.
+            is not looked at. Documents that lack a key are counted in `lacking`, and in a `Notice`. Of unread
+            files only those stay whose names meet it.
 
         Raises `InputError` for a condition that is none, a key that no passage has, or if no passage meets
         all.
@@ -228,11 +230,15 @@ class CorpusIndex:
         allowed = np.zeros(len(self), dtype=bool)
         allowed[among[rows]] = True
         if not allowed.any():
-            raise InputError(f"no passage of '{self.name}' meets the filter: loosen it")
+            advice = conditions.advice(self.passages[k].source for k in among.tolist())
+            raise InputError(f"no passage of '{self.name}' meets the filter: {advice}")
         allowed.flags.writeable = False
         for one in lacking:
             warnings.warn(str(one), Notice, stacklevel=2)
-        return replace(self, allowed=allowed, lacking=(*self.lacking, *lacking))
+        unread = tuple(
+            one for one in self.unread if conditions.holds(Passage(one.path, one.path, source=one.source))
+        )
+        return replace(self, allowed=allowed, lacking=(*self.lacking, *lacking), unread=unread)
 
     def search_dense(
         self, query: NDArray[np.float32], k: int

@@ -12,7 +12,7 @@ import numpy as np
 
 from mio_rag.context import Block, documents, merged, render_context
 from mio_rag.errors import InputError
-from mio_rag.filters import Lacking
+from mio_rag.filters import Lacking, Unread
 from mio_rag.formulations.numbers import plural
 from mio_rag.pool import Candidates
 from mio_rag.relevance.complete import complete
@@ -330,9 +330,18 @@ class Selection:
             n for n, text in enumerate(self.texts, 1) if words and words in " ".join(text.casefold().split())
         ]
 
-    def noted(self, lacking: Iterable[Lacking]) -> Selection:
-        """Return the selection with notes on documents that a filter left out."""
+    def noted(self, lacking: Iterable[Lacking] = (), unread: Iterable[Unread] = ()) -> Selection:
+        """Return the selection with notes on documents that a filter left out, and, where the others probably
+        do not answer, on files that could not be read.
+        """
         found = tuple(Note(one.code, str(one)) for one in lacking)
+        files = len({one.source for one in unread})
+        if files and (not self.chosen or (self.answerable is not None and self.answerable < 0.5)):
+            text = (
+                f"{plural(files, 'file')} could not be read in full, and may hold the answer: "
+                "mio-rag index PATH --check lists them"
+            )
+            found += (Note("unread_files", text),)
         return replace(self, notes=(*self.notes, *found)) if found else self
 
     def to_dict(

@@ -398,7 +398,8 @@ def _cost(rate: Rate | None, total: Any) -> float:
 
 
 def _shown(asked: Asked, made: Selection, session: Session) -> dict[str, Any]:
-    noted = made.noted(_index(session).lacking)
+    index = _index(session)
+    noted = made.noted(index.lacking, index.unread)
     return noted.to_dict(question=asked.question.text, why=asked.why, proof=asked.proof)
 
 

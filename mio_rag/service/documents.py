@@ -130,11 +130,9 @@ class Documents:
         assert self.source is not None
         opened: Opened = open_source(self.source, self._building, mapped=self._mapped)
         self._folder = opened.folder
-        of = set(opened.files)
-        unread = [one for one in opened.left_out if {one.path, one.path.rpartition(", ")[0]} & of]
-        for one in unread:
+        for one in opened.unread:
             _LOG.warning("%s is not served: %s", one.path, one.reason)
-        self._unread = len(unread)
+        self._unread = len(opened.unread)
         if isinstance(opened.index.embedder, CachedEmbedder):
             opened.index.embedder.stop_caching()
         return opened.index

@@ -114,6 +114,32 @@ def test_documents_are_indexed_on_first_use(tmp_path: Path, monkeypatch: pytest.
     assert "77 EUR" in here("select", folder / "travel.md", *asked[2:]).stdout
 
 
+def test_files_that_could_not_be_read_are_named_where_the_others_do_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIO_RAG_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "handbook"
+    (folder / "hr").mkdir(parents=True)
+    (folder / "hr" / "leave.md").write_text("# Leave\n\nThere are thirty days of leave a year.\n")
+    (folder / "travel.md").write_text("# Travel\n\nBook the train early.\n")
+    (folder / "works.docx").write_bytes(b"no archive")
+    call = lambda door, question, *more: here(door, folder, question, "--embedder", "tfidf", *more)  # noqa: E731
+    bread = "How do I bake bread without yeast at the train?"
+    call("select", bread)  # indexes, and reports what was not read
+    assert "note: 1 file could not be read in full, and may hold the answer: " in call("select", bread).stderr
+    for door in ("select", "ask"):
+        notes = {one["code"]: one["text"] for one in only_object(call(door, bread, "--json"))["notes"]}
+        assert "1 file could not be read" in notes["unread_files"]
+        known = only_object(call(door, "How many days of leave are there?", "--json"))["notes"]
+        assert "unread_files" not in [one["code"] for one in known]
+    assert "could not be read" in call("ask", bread).stderr
+    assert "could not be read" not in call("ask", bread, "--where", "source=*.md").stderr
+    for wrong, meant in (("hr", "hr/*"), ("hrr/*", "hr/*"), ("leave.md", "*/leave.md")):
+        done = call("select", bread, "--where", f"source={wrong}")
+        assert done.returncode == 2
+        assert f"meets the filter: did you mean source={meant}?" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("given", "check"),
     [

@@ -75,7 +75,7 @@ def test_documents_that_lack_the_key_of_a_filter_are_counted(tmp_path: Path) -> 
     for name, head in (("a", "---\ntenant: x\n---\n"), ("b", ""), ("c", "---\ntenant: y\n---\n")):
         (tmp_path / f"{name}.md").write_text(f"{head}The rent of {name} is due on the first day.\n")
     whole = CorpusIndex.build(load_folder(tmp_path).passages, "tfidf")
-    with pytest.warns(Notice, match=r"1 of 3 documents has no 'tenant', .*\(filter_key_missing\)"):
+    with pytest.warns(Notice, match=r"1 of 3 documents has no 'tenant', .*: b\.md \(filter_key_missing\)"):
         index = whole.only("tenant=x")
     assert [(one.code, one.key, one.documents) for one in index.lacking] == [
         ("filter_key_missing", "tenant", 1)
