@@ -325,11 +325,101 @@ def bare_name(text: str) -> frozenset[str]:
 
 
 def are_versions(title: str, source: str, other_title: str, other_source: str) -> bool:
-    """Whether two documents are versions of one, by their names; also where they have none."""
+    """Whether two documents are versions of one, by their names; also where they have none.
+
+    Instances of a series (invoices, minutes, monthly reports) are none, unless a mark of a version tells two
+    of the same period apart.
+    """
     if not (title or source) or not (other_title or other_source):
         return True
     pairs = [(bare_name(title), bare_name(other_title)), (_file(source), _file(other_source))]
-    return any(a == b != frozenset() for a, b in pairs) and all(a <= b or b <= a for a, b in pairs)
+    if not any(a == b != frozenset() for a, b in pairs) or not all(a <= b or b <= a for a, b in pairs):
+        return False
+    names = [(title, source), (other_title, other_source)]
+    kinds = {_kind(*name) for name in names}
+    is_marked = any(map(is_marked_version, *zip(*names, strict=True)))
+    periods = [_periods(f"{one} {path}") for one, path in names]
+    if "series" in kinds:
+        return is_marked and (periods[0] == periods[1] or not all(periods))
+    months = [{n for n in period if n % 100} for period in periods]
+    if "version" in kinds or is_marked or not all(months):
+        return True
+    # Of no known kind: what comes out more than once a year is counted by its dates.
+    return all(
+        abs(a // 100 * 12 + a % 100 - b // 100 * 12 - b % 100) > 11 for a in months[0] for b in months[1]
+    )
+
+
+def is_marked_version(title: str, source: str) -> bool:
+    """Whether names say that this is a version: "v2", "old", or a kind that is replaced, such as a policy."""
+    found = _MARK.finditer(f"{title} {source}".casefold())
+    return any(not re.search(_YEAR + r"|\d{7}|^fy|^\(", mark[0]) for mark in found)
+
+
+def is_replaced_kind(title: str, source: str) -> bool:
+    """Whether names say that a newer document replaces it, as with policies, manuals and price lists."""
+    return _kind(title, source) == "version" or is_marked_version(title, source)
+
+
+@lru_cache(maxsize=4096)
+def _kind(title: str, source: str) -> str:
+    """ "series", "version" or "": of the head of the title, else of the file's name, else of its folders."""
+    *folders, name = re.sub(r"\.\w{1,5}$", "", source).replace("\\", "/").split("/")
+    for text in (title, name, *reversed(folders)):
+        text = re.sub(r"[_\W]+", " ", text.casefold())
+        for part in (_OF.split(text)[0], text):
+            last = [max((m.end() for m in kind.finditer(part)), default=0) for kind in (_SERIES, _REPLACED)]
+            if any(last):
+                return "series" if last[0] > last[1] else "version"
+    return ""
+
+
+def _periods(text: str) -> frozenset[int]:
+    """Years and months that the dates in a name state, as 202601; 202600 for a year alone."""
+    found = set()
+    for mark in (m[0] for m in _MARK.finditer(text.casefold())):
+        year = re.search(_YEAR, mark[-4:]) or re.search(_YEAR, mark)
+        if year is None:
+            continue
+        month = re.search(_MONTHS.casefold(), mark)
+        numbers = re.fullmatch(rf"{_YEAR}[-./_]?(\d\d)(?:[-./_]?\d\d)?|\d\d?([-./_])(\d\d?)\2{_YEAR}", mark)
+        k = 0
+        if month is not None:
+            k = [name.casefold()[:3] for name in calendar.month_abbr].index(month[0][:3])
+        elif numbers is not None:
+            k = int(numbers[1] or numbers[3])
+        found.add(int(year[0]) * 100 + (k if k <= 12 else 0))
+    return frozenset(found)
+
+
+#: Documents of which each is about its own case or period, and those that a newer one replaces.
+_SERIES = re.compile(
+    r"\b(?:invoices?|bills?|receipts?|statements?|minutes|reports?|results|accounts|payslips?|pay ?slips?"
+    r"|timesheets?|newsletters?|bulletins?|agendas?|transcripts?|orders?|delivery notes?|credit notes?"
+    r"|logs?|diary|diaries|journals?|incidents?|post ?mortems?|meetings?|budgets?|forecasts?|surveys?"
+    r"|quotes?|tickets?|letters?|e?mails?|reviews?|audits?|inspections?|notes"
+    r"|\w*(?:rechnung|gutschrift|auszug|bericht|protokoll|lieferschein|quittung|beleg|rundschreiben)(?:e|en|s)?"
+    r"|\w*(?:sitzung|abschluss)|factures?|relev\u00e9s?|comptes? rendus?|proc\u00e8s verba(?:l|ux)|rapports?"
+    r"|facturas?|extractos?|actas?|informes?|fatture?|fattura|verbal[ei]|faturas?|relat\u00f3rios?|notulen"
+    r"|facturen|factuur|verslag(?:en)?)\b"
+    "|請求書|議事録|報告書?|明細|領収書|納品書|日誌"
+    "|发票|發票|纪要|紀要|会议记录|會議紀錄|报告|账单|帳單|对账单"
+)
+_REPLACED = re.compile(
+    r"\b(?:polic(?:y|ies)|handbooks?|manuals?|guides?|guidelines?|(?:price|rate|fee) ?(?:list|sheet)s?|prices"
+    r"|tariffs?|rates|rules?|regulations?|terms|conditions|procedures?|standards?|specifications?|specs?|plans?"
+    r"|agreements?|contracts?|templates?|catalog(?:ue)?s?|faqs?|charters?|codes?|directives?|laws?|acts?|sops?"
+    r"|runbooks?|playbooks?|instructions?"
+    r"|\w*(?:richtlinie|ordnung|regelung|regeln|handbuch|leitfaden|preisliste|satzung|vertrag|vereinbarung"
+    r"|anleitung|anweisung|vorschrift|gesetz|merkblatt)(?:e|n|en)?|agb|politiques?|r\u00e8glements?|tarifs?|manuels?"
+    r"|pol\u00edticas?|reglamentos?|tarifas?|listino|regolament[oi]|manuale)\b"
+    "|規程|規定|規則|方針|手順書|マニュアル|価格表|料金表|手册|手冊"
+    "|政策|制度|条款|條款|价目表|價目表|规定|规程"
+)
+#: What stands before it says what a document is: "minutes of the policy committee", "guide for reports".
+_OF = re.compile(
+    r" (?:of|for|on|about|to|from|der|des|die|zu|zur|zum|f\u00fcr|von|de|du|des|del|d|di|da|van|voor) "
+)
 
 
 def _file(source: str) -> frozenset[str]:

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from mio_rag.context import numbered, overlap_at
 from mio_rag.retrieval.vectors import read_arrays, unfit
-from mio_rag.retrieval.versions import asks_for_change, older_versions, told_apart
+from mio_rag.retrieval.versions import is_replaced, older_versions, told_apart
 from mio_rag.retrieval.words import Words
-from mio_rag.sentences import are_versions
 from mio_rag.types import Passage, moment
 
 REPETITION_FILE = "repetition.npz"
@@ -112,7 +111,7 @@ class Repetition:
             for a, b in combinations(group, 2):
                 one, other = passages[a], passages[b]
                 if (
-                    _same_facts(one, other)
+                    _same_facts(one, other, question)
                     and not _told_apart(one, other, question, words)
                     and not self._overlap(chosen[a], chosen[b], one, other)
                 ):
@@ -253,10 +252,9 @@ def find_groups(
     return groups, jaccard
 
 
-def _same_facts(one: Passage, other: Passage) -> bool:
+def _same_facts(one: Passage, other: Passage, question: str) -> bool:
     """Whether two near-duplicates say the same, or one is of a newer version of the same document."""
-    dated = one.date and other.date and moment(one.date) != moment(other.date)
-    if dated and are_versions(one.title, one.source, other.title, other.source):
+    if _dated_apart(one, other) and is_replaced(one, other, question):
         return True
     return _facts(one.text) == _facts(other.text)
 
@@ -266,10 +264,11 @@ def _told_apart(one: Passage, other: Passage, question: str, words: Words) -> bo
     older, newer = sorted(([one], [other]), key=lambda side: moment(side[0].date))
     if told_apart(older, newer, question, words):
         return True
-    dated = one.date and other.date and moment(one.date) != moment(other.date)
-    if dated and asks_for_change(question):
-        return True
-    return not dated and told_apart(newer, older, question, words)
+    return not _dated_apart(one, other) and told_apart(newer, older, question, words)
+
+
+def _dated_apart(one: Passage, other: Passage) -> bool:
+    return bool(one.date and other.date and moment(one.date) != moment(other.date))
 
 
 def _facts(text: str) -> list[str]:

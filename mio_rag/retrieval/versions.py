@@ -1,8 +1,9 @@
 """Which passages of a pool are older versions of others: the same section of the same document, later.
 
 Two documents are versions of one another if they have different dates, and titles and file names that are
-equal but for dates and marks of a version. What is under the same headings in both is then compared by its
-words, numbers counting as equal: an amount is what changes.
+equal but for dates and marks of a version. Invoices, minutes and whatever else comes out for each case or
+period are none (`mio_rag.sentences.are_versions`). What is under the same headings in both is then compared
+by its words, numbers counting as equal: an amount is what changes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from mio_rag.retrieval.words import Words
-from mio_rag.sentences import are_versions, bare_name
+from mio_rag.sentences import are_versions, bare_name, is_replaced_kind
 from mio_rag.types import Passage, moment
 
 #: So much of the words of a passage must stand under the same headings of a newer document that replaces it.
@@ -25,11 +26,24 @@ _CHANGE = re.compile(
     r"\b(?:changed|changes (?:since|between|from|over)|used to|no longer|any ?more|over (?:time|the years)"
     r"|previous(?:ly)?|former(?:ly)?|earlier (?:version|edition)|(?:the|an?) old(?:er)?|before and after"
     r"|than before|trend|evolved|evolution of|history of"
+    r"|compar(?:e[ds]?|ing|ison)|(?:each|every|all|both|two|across|which) (?:of )?(?:the )?"
+    r"(?:versions?|editions?|years)|so far|vergleich\w*"
     r"|(?:has|have|did|was|were)\b.{3,80}\b(?:changed?|ris(?:en|e)|raised?|fall(?:en)?|grown?|increased?|decreased?"
     r"|reduced?|dropped?|gone (?:up|down))"
     r"|ge\u00e4ndert|\u00c4nderungen? seit|fr\u00fcher\w*|vorher|bisher\w*|gestiegen|gesunken"
     r"|a (?:chang\u00e9|\u00e9volu\u00e9)|auparavant|ancienne?|ha cambiado|anterior)\b"
-    "|変わっ|変わり|変更され|変更点|推移|以前|従来|改定前|變更為|有何變|改變了|变化|有何变|改变了|之前|原先|原本|以往",
+    "|比較|比较|変わっ|変わり|変更され|変更点|推移|以前|従来|改定前|變更為|有何變|改變了|变化|有何变|改变了|之前|原先|原本|以往",
+    re.IGNORECASE,
+)
+
+#: What compares or sums; it asks for every document that nothing but its name makes a version.
+_ALL = re.compile(
+    r"\b(?:(?:high|low|larg|small|great|bigg|long|short|cheap|old|earli)est|(?<!at )(?:most|least)|total|sum"
+    r"|overall|altogether|together|combined|each|every|all|how many|how often|average|median|maximum|minimum"
+    r"|differ(?:s|ed|ences?)?|rank(?:ing)?|insgesamt|gesamt\w*|summe|alle[nmrs]?|jede[nmrs]?|wie ?viele"
+    r"|wie oft|durchschnitt\w*|unterschied\w*|höchste\w*|niedrigste\w*|größte\w*|kleinste\w*|total[es]+"
+    r"|chaque|tou(?:s|tes)|combien de|moyenne|cada|todos|todas|cuánt[oa]s|promedio)\b"
+    "|違い|毎月|毎年|各月|各年|区别|差別|合計|総額|全て|すべて|平均|最も|最大|最小|最高|最低|いくつ|何回|总共|總共|總計|总计|合计|全部|所有|每|平均|多少",
     re.IGNORECASE,
 )
 
@@ -61,9 +75,9 @@ def older_versions(passages: Sequence[Passage], question: str) -> Iterator[tuple
         (a, b)
         for a, b in combinations(dated.values(), 2)
         if moment(passages[a[0]].date) != moment(passages[b[0]].date)
-        and _same_document(passages[a[0]], passages[b[0]])
+        and is_replaced(passages[a[0]], passages[b[0]], question)
     ]
-    if not pairs or asks_for_change(question):
+    if not pairs:
         return
     words = Words.of([passage.text for passage in passages])
     counts: dict[int, Counter[str]] = {}
@@ -83,20 +97,22 @@ def older_versions(passages: Sequence[Passage], question: str) -> Iterator[tuple
                 yield a, same[0], share
 
 
-def asks_for_change(question: str) -> bool:
-    """Whether a question asks how something was before, so that older versions are read, too."""
-    return _CHANGE.search(question) is not None
+def is_replaced(one: Passage, other: Passage, question: str) -> bool:
+    """Whether of two documents with different dates only the newer is read for a question.
+
+    Both are read where the question compares versions; also where it compares or sums anything, unless names
+    say that the newer replaces the older (a policy, a price list, "v2").
+    """
+    names = [(p.title, p.source) for p in (one, other)]
+    if _CHANGE.search(question) or not are_versions(*names[0], *names[1]):
+        return False
+    return not _ALL.search(question) or any(is_replaced_kind(*name) for name in names)
 
 
 def _said(date: str) -> str:
     """A date with the name of its month, as questions have it."""
     month = re.match(r"\d{4}-(\d\d)", date)
     return f"{date} {calendar.month_name[int(month[1])]}" if month else date
-
-
-def _same_document(one: Passage, other: Passage) -> bool:
-    """Whether titles or file names are equal but for marks of a version, and neither contradicts that."""
-    return are_versions(one.title, one.source, other.title, other.source)
 
 
 def _sections(passage: Passage) -> set[tuple[frozenset[str], ...]]:

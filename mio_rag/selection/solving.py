@@ -136,17 +136,26 @@ def _why_units(choice: Choice) -> list[str]:
 
 
 def _replaced(choice: Choice) -> dict[str, list[str]]:
-    """By code of the note, which passages have no sentence among the candidates, since another one has."""
-    passages = choice.formulation.passages
+    """By code of the note, which documents and passages have no sentence among the candidates, since another
+    that is read has."""
+    passages, cut_from = choice.formulation.passages, choice.formulation.candidates.cut_from
+    read = {cut_from[k] for k in choice.chosen} if cut_from else set()
     ids, dates = passages.ids, passages.dates
+    sources = [source or ids[k] for k, source in enumerate(passages.sources or [""] * len(ids))]
+    read |= {sources[k] for k, name in enumerate(ids) if name in read}
     names = list(zip(passages.titles or [""] * len(ids), passages.sources or [""] * len(ids), strict=True))
-    gone: dict[str, list[str]] = {"older_version": [], "near_duplicate": []}
+    gone: dict[str, dict[str, None]] = {"older_version": {}, "near_duplicate": {}}
     for i, j in sorted(choice.formulation.not_cut.items()):
         if dates and moment(dates[j]) > moment(dates[i]) != "" and are_versions(*names[i], *names[j]):
-            gone["older_version"].append(f"'{ids[i]}', an older version of '{ids[j]}'")
-        else:
-            gone["near_duplicate"].append(f"'{ids[i]}', nearly the same as '{ids[j]}'")
-    return {code: [f"left out: {'; '.join(each)}"] for code, each in gone.items() if each}
+            if sources[j] in read:
+                gone["older_version"][f"'{sources[i]}', an older version of '{sources[j]}'"] = None
+        elif ids[j] in read:
+            gone["near_duplicate"][f"'{ids[i]}', nearly the same as '{ids[j]}'"] = None
+    return {
+        code: [f"left out: {'; '.join(each)} (selection.near_duplicates=all reads both)"]
+        for code, each in gone.items()
+        if each
+    }
 
 
 def _why_nothing(choice: Choice) -> list[str]:

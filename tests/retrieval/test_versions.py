@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -154,12 +155,110 @@ NONE = {
     ),
 }
 
+_BILL = """# {title}
 
-def _selected(folder: Path, files: dict[str, str], question: str):
+Date: {date}
+
+For transport services in {month}.
+
+| Item | Quantity | Amount (EUR) |
+|---|---|---|
+| Domestic parcels | 410 | {amount} |
+| Fuel surcharge | 1 | 75.10 |
+
+Please pay within 30 days to the account of Alder Freight.
+"""
+_MONTHS = {
+    "2026-01-28": ("January", "1240.50"),
+    "2026-02-28": ("February", "1310.75"),
+    "2026-03-28": ("March", "980.20"),
+}
+
+
+def _bills(name: str, title: str, dates: Iterable[str] = _MONTHS) -> dict[str, str]:
+    found = {}
+    for k, (date, (month, amount)) in enumerate(zip(dates, _MONTHS.values(), strict=True), 1):
+        names = {"date": date, "year": date[:4], "period": date[:7], "k": k, "month": month}
+        found[name.format(**names)] = _BILL.format(
+            title=title.format(**names), date=date, month=month, amount=amount
+        )
+    return found
+
+
+AMOUNT = "What is the amount for domestic parcels?"
+YEARS = ("2023-12-31", "2024-12-31", "2025-12-31")
+SERIES = {
+    "invoices by month": (_bills("invoice-{period}.md", "Invoice Alder Freight"), AMOUNT),
+    "invoices without a period in the name": (_bills("{k}/alder.md", "Invoice Alder Freight"), AMOUNT),
+    "statements": (_bills("statement_{date}.md", "Account statement"), AMOUNT),
+    "reports by year": (_bills("annual-report-{year}.md", "Annual report {year}", YEARS), AMOUNT),
+    "in folders": (_bills("Rechnungen/{period}.md", "Alder Freight"), AMOUNT),
+    "numbered": (_bills("INV-00{k}.md", "Alder Freight"), AMOUNT),
+    "of an unknown kind, by month": (_bills("alder-{period}.md", "Alder Freight"), AMOUNT),
+    "months in titles": (_bills("a{k}.md", "Monatsbericht {month} {year}"), AMOUNT),
+    "of a policy committee": (_bills("{date}.md", "Minutes of the policy committee"), AMOUNT),
+    "finals": (_bills("report-{period}-final.md", "Report"), AMOUNT),
+    "summed, of an unknown kind": (
+        _bills("alder-{year}.md", "Alder Freight", YEARS),
+        "What is the total amount?",
+    ),
+    "policies compared": (
+        {"expenses-2024.md": _policy("2024-01-01", **OLD), "expenses-2026.md": _policy("2026-01-01", **NEW)},
+        "Compare the amounts that may be claimed for meals.",
+    ),
+}
+REPLACED = {
+    "price lists by month": (_bills("prices-{period}.md", "Price list"), "What is the highest amount?"),
+    "drafts of one report": (
+        {
+            "report-2026-01-draft.md": _BILL.format(
+                title="Report", date="2026-02-03", month="January", amount="1240"
+            ),
+            "report-2026-01-final.md": _BILL.format(
+                title="Report", date="2026-02-09", month="January", amount="1250"
+            ),
+        },
+        AMOUNT,
+    ),
+    "by year": (_bills("alder-{year}.md", "Alder Freight", YEARS), AMOUNT),
+    "a rule on reports": (_bills("reporting-{period}.md", "Guideline for monthly reports"), AMOUNT),
+    "days per year": (
+        {"expenses-2024.md": _policy("2024-01-01", **OLD), "expenses-2026.md": _policy("2026-01-01", **NEW)},
+        "How many days do I have to send all claims to the finance team?",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SERIES)
+def test_documents_of_a_series_replace_none(case: str, tmp_path: Path) -> None:
+    files, question = SERIES[case]
+    found = _selected(tmp_path, files, question)
+    assert {passage.source for passage in found.passages} == set(files)
+    assert not [note for note in found.notes if note.code == "older_version"]
+
+
+@pytest.mark.parametrize("case", REPLACED)
+def test_what_a_newer_document_replaces_is_not_read(case: str, tmp_path: Path) -> None:
+    files, question = REPLACED[case]
+    found = _selected(tmp_path, files, question)
+    assert {passage.source for passage in found.passages} == {list(files)[-1]}
+    (note,) = [note for note in found.notes if note.code == "older_version"]
+    assert "selection.near_duplicates=all" in note
+
+
+def test_a_version_whose_newer_one_is_not_read_is_not_noted(tmp_path: Path) -> None:
+    files, _, _ = VERSIONS["short sections"]
+    files |= {"lamp.md": "# Lighthouse\n\nThe lamp of the lighthouse burns colza oil at night.\n"}
+    found = _selected(tmp_path, files, "Which oil does the lamp of the lighthouse burn?", budget=20)
+    assert {passage.source for passage in found.passages} == {"lamp.md"}
+    assert not [note for note in found.notes if note.code == "older_version"]
+
+
+def _selected(folder: Path, files: dict[str, str], question: str, budget: int = 1024):
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    return Collection(folder, embedder="tfidf").select(question, budget=1024)
+    return Collection(folder, embedder="tfidf").select(question, budget=budget)
 
 
 @pytest.mark.parametrize("case", VERSIONS)

@@ -126,8 +126,9 @@ class TestCut:
         assert cut(undated).candidates.cut_from == ("p0",)
         assert cut(undated, fixed=[-1, 1]).candidates.cut_from == ("p1",)
         assert sorted(cut(undated, one=False).candidates.cut_from) == ["p0", "p1"]
-        newer = "left out: 'p0', an older version of 'p1'"
-        same = "left out: 'p1', nearly the same as 'p0'"
+        all_ = " (selection.near_duplicates=all reads both)"
+        newer = f"left out: 'p0', an older version of 'p1'{all_}"
+        same = f"left out: 'p1', nearly the same as 'p0'{all_}"
         assert newer in SENTENCES.select(dated, 50, COUNTER).notes
         assert same in SENTENCES.select(undated, 50, COUNTER).notes
 
