@@ -309,7 +309,13 @@ def choose(
         for k in range(n)
     ]
     tokens = RegexCounter() if counter is None else as_counter(counter)
-    pool = replace(pool_of(query, passages, tokens, query=query_embedding, scores=scores), **columns)
+    pool = pool_of(query, passages, tokens, query=query_embedding, scores=scores)
+    row_of = {name: k for k, name in enumerate(ids)}
+    rows_of = [row_of[one] for one in pool.ids]  # ranked anew where there are no scores
+    pool = replace(
+        pool,
+        **{name: None if given is None else [given[k] for k in rows_of] for name, given in columns.items()},
+    )
     selection = selector.select(pool, budget, tokens)
     if problems:
         _LOG.warning("%s", "; ".join(problems))
@@ -326,7 +332,6 @@ def choose(
         }
         for rank, i in enumerate(selection.chosen, start=1)
     )
-    row_of = {name: k for k, name in enumerate(ids)}
     chosen = [row_of[selection.candidates.passage_ids[i]] for i in selection.chosen]
     indices = tuple(documents.places[k] for k in chosen)
     kept = None if documents.metadata is None else [dict(data[k]) for k in chosen]

@@ -10,6 +10,7 @@ import pytest
 
 from mio_rag import select
 from mio_rag.context import RegexCounter
+from mio_rag.retrieval import TfidfEmbedder
 
 _WORDS = [f"w{k}" for k in range(60)]
 _STARTS = [sum(len(word) + 1 for word in _WORDS[:k]) for k in (0, 10, 40)]
@@ -118,6 +119,25 @@ def test_one_document_with_the_parts_in_its_notes(adapter: Callable[..., list[Fo
         assert part["reason"]
     assert found.notes["certificate"]["status"] == "optimal"
     assert [one.text for one in adapter("?", DOCUMENTS, budget=200, merge=False, **_GIVEN)] == _TEXTS
+
+
+def test_places_go_with_documents_that_are_ranked_here() -> None:
+    module = pytest.importorskip("mio_rag.adapters.langchain")
+    given = documents()
+    given[1].page_content += " It ends here."  # of lengths that tell places from each other
+    given[2].metadata["start_index"] = 10 * _STARTS[2]
+    for one in given:
+        del one.metadata["relevance_score"]
+    embedder = TfidfEmbedder()
+    embedder.fit([one.page_content for one in given])
+    wanted = None
+    for k in range(3):
+        order = given[k:] + given[:k]
+        compressor = module.SelectionCompressor(budget=200, embedder=embedder)
+        found = [one.page_content for one in compressor.compress_documents(order, given[2].page_content)]
+        assert all(sum(one.page_content in text for text in found) <= 1 for one in given)
+        wanted = wanted or found
+        assert found == wanted
 
 
 @pytest.mark.parametrize("wrong", [{0: None, 1: None, 2: None}, {0: "0"}, {1: -1}, {1: _STARTS[1] + 1}])
