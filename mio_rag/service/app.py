@@ -25,6 +25,7 @@ from mio_rag.allocation.money import Rate
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, SpentError
 from mio_rag.evaluation.markup import plain
+from mio_rag.filters import Filter
 from mio_rag.generation import Generator, as_generator
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
@@ -135,6 +136,9 @@ def create_app(
         named = {reader.name.partition(":")[2] or reader.name: reader}
     if api_key is not None:
         keys = Keys(single=api_key)
+    if keys is not None:
+        keys.check = partial(_check_keys, keys, documents)
+        keys.check()
     answering = Answering(documents, named, policy, rates, cache, refusing)
     metrics = Metrics()
 
@@ -173,6 +177,15 @@ def create_app(
     return app
 
 
+def _check_keys(keys: Keys, documents: Documents) -> None:
+    """Log which keys can read nothing: their filters are probably misspelt."""
+    for name, key in keys:
+        try:
+            documents.index(None, Filter(key.where))
+        except InputError as error:
+            _LOG.warning("keys.%s can read nothing, by its where = %r: %s", name, key.where, error)
+
+
 def _guard(app: FastAPI, metrics: Metrics, keys: Keys | None, loopback: bool) -> None:
     @app.middleware("http")
     async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -188,7 +201,10 @@ def _guard(app: FastAPI, metrics: Metrics, keys: Keys | None, loopback: bool) ->
                 problem = "the Host header names another machine: send localhost or 127.0.0.1"
                 response = refusal(400, "InvalidHost", problem)
             elif caller is None:
-                response = refusal(401, "Unauthorized", "send the key as 'Authorization: Bearer KEY'")
+                known_not = "this key is not known: " if key_of(request) else ""
+                response = refusal(
+                    401, "Unauthorized", f"{known_not}send the key as 'Authorization: Bearer KEY'"
+                )
             else:
                 response = await call_next(request)
         except Exception:  # becomes a 500 in an outer layer
@@ -378,7 +394,7 @@ def _add_chat(app: FastAPI, answering: Answering, bounds: ServiceLimits) -> None
     async def completions(request: Request) -> Response:
         """Answer the last message of a conversation, as OpenAI's chat completions do."""
         chat = Chat(await json_body(request), bounds)
-        caller = _caller(request, chat.request.user)
+        caller = replace(_caller(request, chat.request.user), smaller=chat.smaller)
         asked = Asked.of(chat.given(bounds), request.state.began, caller, wrapped=chat.wrapped)
         if not chat.request.stream:
             data = await app.state.gate.run(lambda: answering.ask(asked))

@@ -107,6 +107,8 @@ class Chat:
     Raises `UnusableBody` with everything that cannot be used.
     """
 
+    smaller = '"mio_rag": {"budget_tokens": ...}, max_tokens'
+
     def __init__(self, body: Any, limits: ServiceLimits) -> None:
         try:
             self.request = request = ChatRequest.model_validate(body)

@@ -224,11 +224,20 @@ class Accounts(SharedFile):
                     found.append(_Limit("dollars", window, of, round(dollars * _NANO), used[1]))
         return found
 
-    def reserve(self, key: Key, user: str, most: tuple[int, int], least: int, rate: Rate | None) -> Held:
+    def reserve(
+        self,
+        key: Key,
+        user: str,
+        most: tuple[int, int],
+        least: int,
+        rate: Rate | None,
+        smaller: str = "budget_tokens, max_tokens",
+    ) -> Held:
         """Reserve what a request may spend, in one transaction.
 
         most: tokens into models and out of them, at most.
         least: tokens without which the request is of no use.
+        smaller: fields by which a request asks for less.
 
         Raises `BudgetSpentError` if less is left; `StateError` if the file cannot be read or written.
         """
@@ -242,7 +251,7 @@ class Accounts(SharedFile):
             }
             if blocking := [one for one, tokens in fits.items() if tokens < least]:
                 one = max(blocking, key=lambda one: ends(one.window, today))
-                raise self._refusal(one, least, now, today)
+                raise self._refusal(one, least, smaller, now, today)
             allowed = min([wanted, *fits.values()])
             row = (key.sha256, user, today.isoformat(), allowed, _nanos(allowed, most, rate))
             identity = connection.execute(
@@ -264,7 +273,7 @@ class Accounts(SharedFile):
                     (*row, tokens, nanos),
                 )
 
-    def _refusal(self, one: _Limit, least: int, now: float, today: date) -> BudgetSpentError:
+    def _refusal(self, one: _Limit, least: int, smaller: str, now: float, today: date) -> BudgetSpentError:
         resets = midnight(ends(one.window, today), self.zone)
         whose = "of this key" if one.user is None else "of this user"
         amount, left = f"{one.most:,} tokens", f"{one.left:,} tokens are left"
@@ -273,7 +282,7 @@ class Accounts(SharedFile):
         at = datetime.fromtimestamp(resets, self.zone).isoformat()
         message = (
             f"the budget {whose} is {amount} a {one.window}: {left}, the request takes {least:,} or more; "
-            f"ask for less (budget_tokens, max_tokens), or again at {at}"
+            f"ask for less ({smaller}), or again at {at}"
         )
         return BudgetSpentError(message, one.window, resets, max(1.0, resets - now))
 
@@ -319,12 +328,16 @@ def _affordable(nanos: int, most: tuple[int, int], rate: Rate | None) -> int:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who sends a request."""
+    """Who sends a request.
+
+    smaller: fields by which the request asks for less.
+    """
 
     key: Key | None = None
     user: str = ""
     accounts: Accounts | None = None
     where: Filter = field(default_factory=Filter)
+    smaller: str = "budget_tokens, max_tokens"
 
     def of_user(self, user: str) -> Caller:
         """Return the same for a user; `InputError` where the key needs one, and none is named."""
@@ -345,7 +358,7 @@ class Caller:
         """Reserve tokens for a request; as `Accounts.reserve`."""
         if self.key is None or self.accounts is None:
             return Held()
-        return self.accounts.reserve(self.key, self.user, most, least, rate)
+        return self.accounts.reserve(self.key, self.user, most, least, rate, self.smaller)
 
 
 #: Where no key is asked for.
@@ -357,6 +370,8 @@ class Keys:
 
     file: TOML, see the module. Its accounts are next to it, with the ending ``.sqlite``.
     single: one more key, without limits.
+
+    `check` is called when another file is in force.
 
     Raises `InputError` with everything that is wrong with the file.
     """
@@ -370,6 +385,7 @@ class Keys:
         self._file = None if file is None else Path(file).expanduser()
         self._single = None if single is None else _digest(single)
         self._known: Mapping[str, Key] = {}
+        self.check: Callable[[], None] = lambda: None
         self.accounts: Accounts | None = None
         self._stamp = self._stamped()
         if self._file is not None:
@@ -411,6 +427,7 @@ class Keys:
         try:
             settings = read_keys(self._file)
             self._known, self.accounts.zone = settings.keys, ZoneInfo(settings.timezone)
+            self.check()
         except MioRagError as error:
             _LOG.warning("changed keys are not in force: %s", error)
 

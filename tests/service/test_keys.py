@@ -316,7 +316,47 @@ def test_near_its_end_a_key_that_refuses_reads_no_less_than_was_asked(asking: An
     assert {a.json()["budget"] for a in answers if a.status_code == 200} == {BODY["budget_tokens"]}
     assert answers[-1].status_code == 429
     assert "ask for less (budget_tokens, max_tokens)" in answers[-1].json()["error"]["message"]
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": QUESTION}]}
+    refused = client.post("/v1/chat/completions", json=chat)
+    assert refused.status_code == 429
+    assert (
+        'ask for less ("mio_rag": {"budget_tokens": ...}, max_tokens)' in refused.json()["error"]["message"]
+    )
+    chat |= {"mio_rag": {"budget_tokens": 20}, "max_tokens": 8}
+    assert client.post("/v1/chat/completions", json=chat).status_code == 200
     assert client.post("/ask", json={**BODY, "budget_tokens": 40, "max_tokens": 8}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "tokens"), [("/v1/chat/completions", 1650), ("/ask", 1200), ("/select", 1024)]
+)
+def test_the_guide_names_what_one_question_needs(asking: Any, path: str, tokens: int) -> None:
+    asked = (
+        {"messages": [{"role": "user", "content": QUESTION}]} if "chat" in path else {"question": QUESTION}
+    )
+    for day, status in ((tokens, 200), (tokens - 100, 429)):
+        client, _ = asking(f"tokens = {{ day = {day} }}\n", ScriptedGenerator(lambda prompt: "48"))
+        assert client.post(path, json=asked).status_code == status
+
+
+def test_a_wrong_key_is_told_from_none(asking: Any) -> None:
+    client, _ = asking("")
+    said = [
+        client.post("/ask", json=BODY, headers={"Authorization": given}).json()["error"]["message"]
+        for given in ("Bearer mio-wrong", "")
+    ]
+    assert ["this key is not known" in one for one in said] == [True, False]
+
+
+def test_a_key_that_can_read_nothing_is_logged(
+    asking: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, _ = asking("where = \"title = 'Skery'\"\n")
+    assert "keys.support can read nothing, by its where = \"title = 'Skery'\"" in caplog.text
+    caplog.clear()
+    _, key = key_file(tmp_path, "where = \"titel = 'Skerry*'\"\n")
+    assert client.post("/select", json=BODY, headers={"Authorization": f"Bearer {key}"}).status_code == 400
+    assert "did you mean 'title'?" in caplog.text
 
 
 def test_users_of_a_key_have_budgets_of_their_own(asking: Any) -> None:
