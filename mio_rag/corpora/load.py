@@ -267,9 +267,11 @@ def questions_of(given: Iterable[Question | Mapping[str, Any] | str]) -> tuple[Q
     for k, one in enumerate(given):
         row = {"question": one} if isinstance(one, str) else one
         try:
-            if not isinstance(row, Question | Mapping):
+            if isinstance(row, Mapping) and all(isinstance(key, str) for key in row):
+                row = _question(row)
+            if not isinstance(row, Question):
                 raise InputError("give a Question, a mapping or a text")
-            found.append(row if isinstance(row, Question) else _question(row))
+            found.append(row)
         except InputError as error:
             problems += [f"questions[{k}]: {problem}" for problem in error.problems]
     if problems:

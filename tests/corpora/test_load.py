@@ -372,3 +372,7 @@ def test_questions_without_ids_are_numbered(tmp_path: Path) -> None:
     assert [one.text for one in questions_of([rows[0], "What?"])] == ["Is the Po long?", "What?"]
     with pytest.raises(InputError, match=r"questions\[1\]: give a Question, a mapping or a text"):
         questions_of([rows[0], 3])
+    with pytest.raises(
+        InputError, match=r"questions\[0\]: give a Question"
+    ):  # as rows of a table without names
+        questions_of([{0: "Is the Po long?"}])
