@@ -196,14 +196,19 @@ def warm(modules: Iterable[Any], what: str, seconds: str, shared: bool = False) 
     if IS_AHEAD:
         return
     text = f"mio-rag: compiling {what}, once ({seconds} s; `mio-rag lab warmup` does it in advance)\n"
-    notice = threading.Timer(1.5, sys.stderr.write, [text])
+    functions = [one for module in modules for one in entries(module).values()]
+
+    def tell() -> None:
+        if any(one.stats.cache_misses for one in functions):  # on a busy machine loading takes as long
+            sys.stderr.write(text)
+
+    notice = threading.Timer(1.5, tell)
     notice.daemon = True
     notice.start()
     try:
-        for module in modules:
-            for dispatcher in entries(module).values():
-                types = types_of(dispatcher.py_func, shared)
-                if types is not None:
-                    dispatcher.compile(types)
+        for dispatcher in functions:
+            types = types_of(dispatcher.py_func, shared)
+            if types is not None:
+                dispatcher.compile(types)
     finally:
         notice.cancel()

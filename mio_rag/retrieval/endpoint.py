@@ -78,7 +78,7 @@ class EndpointEmbedder(CachedEmbedder):
                 repeat=failure.repeat, retry_after=failure.retry_after,
             ) from failure  # fmt: skip
         try:
-            data = sorted(reply["data"], key=lambda row: row["index"])
+            data = sorted(reply["data"], key=lambda row: int(row["index"]))
             rows = np.array([row["embedding"] for row in data], dtype=np.float32)
         except (LookupError, TypeError, ValueError) as error:
             raise GenerationError(
