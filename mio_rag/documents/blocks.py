@@ -221,7 +221,7 @@ def plain(text: str) -> str:
 
 
 ITEM = re.compile(
-    r"\s*(?:[-*+\u2022\u25cf\u25aa\u25e6\u2023\u00b7\uf0b7\u2013\u2014]\s+(?=\S)|\(?\d{1,3}[.)]\s+(?=\S)"
+    r"\s*(?:[-*+\u2022\u25cf\u25aa\u25e6\u2023\u00b7\uf0b7\u2013\u2014]\s+(?=\S)|[\u2610-\u2612]\s*(?=\S)|\(?\d{1,3}[.)]\s+(?=\S)"
     r"|\d{1,2}(?:\.\d{1,2}){1,4}\.?\s+(?=\S)|\([a-zA-Z]{1,4}\)\s*(?=\S)|[a-z]\)\s+(?=\S)"
     f"|{east_asian.ITEM_MARKS})"
 )
@@ -507,4 +507,4 @@ def stated_date(blocks: Sequence[Block]) -> str:
             behind = east_asian.is_wide(mark[0]) and count_words(block.text) <= 20
             if day := day_in(block.text, mark.end()) or (day_in(block.text, whole=True) if behind else ""):
                 return day
-    return ""
+    return next((day_in(block.text, whole=True) for block in blocks[:5] if east_asian.is_day(block.text)), "")

@@ -38,6 +38,7 @@ _SENTENCE = re.compile("[\u3002\uff0c\u3001\uff1b\uff1f\uff01;!?|]|[\uff1a:].")
 _CHAPTER = re.compile(
     rf"第\s?[{_COUNT}]{{1,4}}\s?(?P<kind>[章節节款編编篇部條条回課课講讲])(?:の[{_COUNT}]{{1,2}})?(?:\s|[(\uff08]|$)"
 )
+_RANGE = re.compile(f"[(\uff08]第[{_COUNT}]+[條条].{{0,3}}第[{_COUNT}]+[條条].{{0,3}}[)\uff09]$")
 _LEVELS = {**dict.fromkeys("編编篇部章", 1), **dict.fromkeys("條条", 3)}  # of others 2
 _ENDS = "\u3011\u3015\uff3d\u300b\u3009"
 _BRACKETS = re.compile(f"[\u3010\u3014\uff3b\u300a\u3008]([^{_ENDS}]+)[{_ENDS}]")
@@ -47,6 +48,7 @@ _LONGEST = 30  # characters of a heading, without its number
 #: Ends of what leads into a list.
 LEADS = (
     "(?:以下|次|下記|左)の(?:とおり|通り|もの|各号)[^\u3002]{0,12}[\u3002]?"
+    "|次(?:に掲げる|の各号)[^\u3002]{0,40}\u3002?"
     "|(?:如下|下列[^\u3002]{0,8})[\uff1a:\u3002]?"
 )
 #: A day with the signs for year, month and day; also of an era.
@@ -67,6 +69,14 @@ STATED = (
     "(?:年月)?(?:日期|日|時間|时间)?"
 )
 _DIGITS = {0xFF10 + k: str(k) for k in range(10)} | {0xFF0D: "-", 0xFF0F: "/", 0xFF0E: "."}
+
+
+_DAY_LINE = re.compile(f"[(\uff08]?{DAY}[)\uff09]?(?P<kind>[^\u3002\u3001\uff0c\u304b]{{0,16}})")
+
+
+def is_day(line: str) -> bool:
+    """Whether a line says a day, and at most of what, as "令和６年４月１日条例第８号"."""
+    return not line.isascii() and _DAY_LINE.fullmatch(narrow_digits(line)) is not None
 
 
 def is_wide(text: str) -> bool:
@@ -99,6 +109,10 @@ def heading_level(line: str, after: str = "", before: str = "") -> int:
     """
     if line.isascii() or len(line) > _LONGEST + 8 or not _ALONE.search(line):
         return 0
+    if _RANGE.search(line):
+        return 0  # of a list of contents
+    if re.fullmatch(r"附\s?[則则]", line):
+        return 1
     if found := _CHAPTER.match(line):
         level = _LEVELS.get(found["kind"], 2)
         article = level == 3 and len(line) - found.end() > 12 and line[-1] not in ")\uff09"  # its text

@@ -21,7 +21,7 @@ from mio_rag.documents.blocks import (
     tidy,
     words_of,
 )
-from mio_rag.documents.east_asian import is_wide
+from mio_rag.documents.east_asian import heading_level, is_wide
 from mio_rag.documents.pdf_lines import PageLine, drop_repeated, page_lines
 from mio_rag.errors import DataError, require
 
@@ -40,6 +40,8 @@ _COUNTS = re.compile(
     re.IGNORECASE,
 )
 _NO_HEADING = re.compile(r"[$\u20ac\u00a3=]|^\(.*\)$")
+#: Signs that begin an item wherever they begin a line, and boxes of a form.
+_MARKED = re.compile("[\u2022\u25cf\u25aa\u25e6\u2023\uf0b7\u2610\u2611\u2612](?=.)")
 _WITHIN = re.compile("[\u3001\uff0c\u3005-\u3007\u3040-\u9fff]")  # a sentence of Chinese or Japanese
 _UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff]")
 
@@ -61,11 +63,14 @@ def read_pdf(data: bytes) -> Document:
             raise DataError(f"cannot be read as a PDF ({error})") from error
         try:
             given = pdf.get_metadata_dict()
+            drawn = re.search("Skia|Qt|wkhtml|Quartz", given.get("Producer", "")) is not None  # by browsers
+            if pdf.get_formtype():
+                pdf.init_forms()
             for k in range(len(pdf)):
                 height, lines, problem = 0.0, list[PageLine](), ""
                 try:
                     page = pdf[k]
-                    height, lines = page_lines(library, page)
+                    height, lines = page_lines(library, page, drawn=drawn)
                     strange = sum(len(_UNREADABLE.findall(line.text)) for line in lines)
                     if not lines and library.raw.FPDFPage_CountObjects(page) > 0:
                         problem = "holds no text (a picture needs OCR)"
@@ -110,7 +115,7 @@ def _title(given: str, document: Document) -> str:
     if (
         len(words) < 2
         or said < 0.7 * len(words)
-        or re.search(r"\.(docx?|pdf|qxd|indd|pptx?|xlsx?)\b", title.lower())
+        or re.search(r"\.(docx?|html?|pdf|qxd|indd|pptx?|xlsx?)\b", title.lower())
     ):
         return ""
     return short_title(re.sub(r"^Microsoft Word - ", "", title))
@@ -161,6 +166,8 @@ class _Layout:
         cut = any(line.cut or line.text[-1] == "-" for _, lines in pages for line in lines)
         self.words = words_of(" ".join(line.text for _, lines in pages for line in lines)) if cut else set()
         self.waiting: list[PageLine] = []  # of the paragraph here
+        self.header: list[list[str]] = []  # of the last table
+        self.group = ""  # of the last of its rows
         self.rows: dict[int, bool] = {}  # of the page here: whether its lines are rows of tables
 
     def read(self) -> None:
@@ -228,6 +235,8 @@ class _Layout:
             return True
         ended = before.text[-1] in '.:;!?\u3002\uff01\uff1f\u201d"'
         item = ITEM.match(line.text)
+        if line.alone or before.alone or _MARKED.match(line.text):
+            return True
         if item and (ended or before.text.lower().endswith((" and", " or", ","))):
             return True
         right = self._right(lines, k)
@@ -268,7 +277,7 @@ class _Layout:
         capitals = text.isupper() and len(text) > 4 and line.words > 1
         if not (large or capitals or (line.bold and self.bold_matters)) or line.words > 16 or line.cut:
             return 0
-        numbered = _COUNTS.match(text)
+        numbered = _COUNTS.match(text) or heading_level(text)
         sentence = text[-1] in ".\u3002" and line.words > 4
         if (
             (text[0].islower() or text[-1] in ",;\u3001\uff0c" or not any(c.isalpha() for c in text))
@@ -387,7 +396,7 @@ class _Layout:
         for row in lines[k + 1 : k + 6]:
             if len(row.cells) >= len(cells) and sum(is_number(said) for *_, said in row.cells[1:]) >= 2:
                 return all(any(x[0] < y[1] + 9 and y[0] < x[1] + 9 for y in row.cells[1:]) for x in cells[1:])
-            if row.words > 30 or row.text[-1] == "." or len(row.cells) > 2:
+            if row.words > 30 or row.text[-1] == "." or (len(row.cells) > 2 and row is not lines[k + 1]):
                 break
         return False
 
@@ -451,7 +460,21 @@ class _Layout:
             if numbers or sum(map(bool, rows[count])) < (1 if not rows[count][0] else 2):
                 break
             count += 1
+        self._fill_down(rows, count)
         self.document.add_table(rows, count)
+
+    def _fill_down(self, rows: list[list[str]], count: int) -> None:
+        """Give the name of a group of rows, which stands in the first of them, to all of them."""
+        body = [row for row in rows[count:] if sum(map(bool, row)) > 1]
+        blank = [row for row in body if not row[0]]
+        known = self.group if rows[:count] and rows[:count] == self.header else ""
+        self.header, self.group = rows[:count], ""
+        named = all(any(c.isalpha() for c in row[1]) and any(map(is_number, row[2:])) for row in body)
+        if len(blank) < 2 or not named or not (body[0][0] or known):  # the names may stand at half the height
+            return
+        for row in body:
+            known = row[0] = row[0] or known
+        self.group = known
 
     def _carry_over(self, first: int) -> None:
         """Give the end of a sentence to the page on which it begins."""

@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
 from statistics import median
@@ -21,13 +21,20 @@ _CUTS = "\ufffe\x02\u00ad"
 _GAP = 0.9  # of a letter's height: white space that parts two cells
 _EDGE = 0.12  # of a page: where headers and footers stand
 _PAGE_NUMBER = re.compile(
-    r"\W*(?:(?:page|seite|p\.)\s*)?(?:\d{1,4}|[ivxl]{1,6}|[A-Z]{1,2}-\d{1,3})(?:\s*(?:of|/|von)\s*\d{1,4})?\W*",
+    r"\W*(?:(?:page|seite|p\.|第)\s*)?(?:\d{1,4}|[ivxl]{1,6}|[A-Z]{1,2}-\d{1,3})\s*[頁页]?"
+    r"(?:\s*(?:of|[/\uff0f]|von|[,，、]?\s*共)\s*\d{1,4}\s*[頁页]?)?\W*",
     re.IGNORECASE,
+)
+#: What browsers print around a page.
+_PRINTED = re.compile(
+    r"(?:https?|file)://\S+(?:\s+\d{1,4}/\d{1,4})?"
+    r"|\d{1,4}[/.]\d\d?[/.]\d{1,4},? \d\d?:\d\d(?: [AP]M)?(?:\s.*)?"
 )
 #: Marks of notes and trade marks, and rulers, alone on a line.
 _MARKS = re.compile(r"(?:\([a-z]\)[\s,]*){2,}|(?:(?:[*\u2020\u2021\u00ae\u2122]|TM|SM)\s*)+|[\W_]{3,}")
 _DIGITS = re.compile(r"\d\S*")
 _WORD = re.compile(r"\S+")
+_Box = tuple[float, float, float, float, str]  # left, right, bottom, top and what stands there
 
 
 @dataclass(slots=True)
@@ -44,25 +51,91 @@ class PageLine:
     words: int
     cut: bool = False  # ends in a hyphen that may be of the line alone
     mono: bool = False  # all letters of one width
+    alone: bool = False  # a paragraph by itself
     cells: list[tuple[float, float, str]] = field(default_factory=list)
     spots: list[tuple[float, float, str]] = field(default_factory=list)  # of words
 
 
-def page_lines(library: Any, page: Any) -> tuple[float, list[PageLine]]:
-    """Height of a page, and its lines."""
+def page_lines(library: Any, page: Any, *, drawn: bool = False) -> tuple[float, list[PageLine]]:
+    """Height of a page, and its lines.
+
+    drawn: whether dots before items may be shapes, not letters; looking for them takes time.
+    """
     raw = library.raw
     text_page = page.get_textpage()
     count = text_page.count_chars()
-    if count > 0 and page.get_rotation() and abs(raw.FPDFText_GetCharAngle(text_page, count // 2)) < 0.1:
-        page.set_rotation(0)  # lines of upright text would come in the wrong order
+    turns = _turns(raw, text_page, count)
+    if turns or (count > 0 and page.get_rotation()):  # lines would come in the wrong order, or as columns
+        page.set_rotation(0)
         text_page.close()
+        _set_upright(raw, page, turns)
         text_page = page.get_textpage()
         count = text_page.count_chars()
-    height = float(page.get_height())
+    height = float(page.get_width() if turns % 2 else page.get_height())
     text = text_page.get_text_range(0, count) if count > 0 else ""
-    lines = list(_lines(raw, text_page, text)) if text.strip() else []
+    filled = _filled_in(raw, page) if page.formenv is not None and not turns else []
+    dots = _dots(raw, page) if drawn else []
+    lines = list(_lines(raw, text_page, text, filled, dots)) if text.strip() or filled else []
     text_page.close()
     return height, [line for line in lines if not _MARKS.fullmatch(line.text)] if len(lines) > 9 else lines
+
+
+def _turns(raw: Any, text_page: Any, count: int) -> int:
+    """Quarters of a turn by which most letters lean, against the clock."""
+    leans = Counter(
+        round(raw.FPDFText_GetCharAngle(text_page, count * k // 7) / (math.pi / 2)) % 4 for k in range(1, 7)
+    )
+    return leans.most_common(1)[0][0] if count > 6 else 0
+
+
+def _set_upright(raw: Any, page: Any, turns: int) -> None:
+    """Turn what a page shows, so that its letters stand upright."""
+    if not turns:
+        return
+    width, height = page.get_size()
+    turned = {1: (0, 1, -1, 0, height, 0), 2: (-1, 0, 0, -1, width, height), 3: (0, -1, 1, 0, 0, width)}[
+        turns
+    ]
+    for k in range(raw.FPDFPage_CountObjects(page)):
+        raw.FPDFPageObj_Transform(raw.FPDFPage_GetObject(page, k), *turned)
+
+
+def _filled_in(raw: Any, page: Any) -> list[_Box]:
+    """What is written into the fields of a form, and whether each box is ticked."""
+    made = []
+    for k in range(raw.FPDFPage_GetAnnotCount(page)):
+        note = raw.FPDFPage_GetAnnot(page, k)
+        kind = raw.FPDFAnnot_GetFormFieldType(page.formenv, note)
+        said = ""
+        if raw.FPDFAnnot_GetFlags(note) & (raw.FPDF_ANNOT_FLAG_HIDDEN | raw.FPDF_ANNOT_FLAG_NOVIEW):
+            kind = raw.FPDF_FORMFIELD_UNKNOWN
+        if kind in (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON):
+            said = "\u2611" if raw.FPDFAnnot_IsChecked(page.formenv, note) else "\u2610"
+        elif kind in (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX):
+            size = raw.FPDFAnnot_GetFormFieldValue(page.formenv, note, None, 0)
+            letters = ctypes.create_string_buffer(max(size, 2))
+            wide = ctypes.cast(letters, ctypes.POINTER(raw.FPDF_WCHAR))
+            raw.FPDFAnnot_GetFormFieldValue(page.formenv, note, wide, size)
+            said = tidy(letters.raw.decode("utf-16-le", "replace").rstrip("\0"))
+        place = raw.FS_RECTF()
+        if said and raw.FPDFAnnot_GetRect(note, place):
+            made.append((place.left, place.right, place.bottom, place.top, said))
+        raw.FPDFPage_CloseAnnot(note)
+    return made
+
+
+def _dots(raw: Any, page: Any) -> list[_Box]:
+    """Small shapes about as high as wide: the dots before items, where they are drawn."""
+    made = []
+    sides = [ctypes.c_float() for _ in range(4)]
+    for k in range(raw.FPDFPage_CountObjects(page)):
+        thing = raw.FPDFPage_GetObject(page, k)
+        if raw.FPDFPageObj_GetType(thing) == raw.FPDF_PAGEOBJ_PATH:
+            raw.FPDFPageObj_GetBounds(thing, *sides)
+            left, low, right, high = (side.value for side in sides)
+            if 1.5 < right - left < 8 and 0.7 < (right - left) / max(high - low, 0.1) < 1.4:
+                made.append((left, right, low, high, "\u2022"))
+    return made
 
 
 @cache
@@ -136,7 +209,9 @@ class _Place:
         return self.fonts[key]
 
 
-def _lines(raw: Any, page: Any, text: str) -> Iterator[PageLine]:
+def _lines(
+    raw: Any, page: Any, text: str, filled: Sequence[_Box] = (), dots: Sequence[_Box] = ()
+) -> Iterator[PageLine]:
     place = _Place(raw, page)
     found: list[tuple[PageLine, int, int]] = []
     at = 0
@@ -168,7 +243,14 @@ def _lines(raw: Any, page: Any, text: str) -> Iterator[PageLine]:
         size = round(median(max(line.top - line.bottom, 3) for line in strange) / 0.8, 1)
         for line in strange:
             line.size = size
-    rows = _in_rows(found)
+    for box in filled:
+        _fill_in(found, box, place, text)
+    for left, right, low, high, sign in dots:
+        for line, *_ in found:
+            beside = right <= line.left < left + 3 * line.size and line.text[0].isalnum()
+            if beside and line.bottom < (low + high) / 2 < line.top:
+                line.text = f"{sign} {line.text}"
+    rows = _with_centred(_in_rows(_with_marks(found)))
     wide = median((x.right - x.left) / (len(x.text) * max(x.size, 1)) for x, *_ in found) if found else 1.0
     wanted = [
         _is_row(line.text)
@@ -177,14 +259,105 @@ def _lines(raw: Any, page: Any, text: str) -> Iterator[PageLine]:
         for line, _ in rows
     ]
     for k, (line, parts) in enumerate(rows):
-        if len(parts) > 1 or wanted[k] or (line.words <= 14 and any(wanted[max(0, k - 1) : k + 5])):
-            line.spots = [spot for _, first, end in parts for spot in place.words(text, first, end)]
-            line.cells = _cells(line, [len(text[first:end].split()) for _, first, end in parts])
+        if len(parts) == 2 and parts[1][1] < 0 <= parts[0][1]:
+            line.alone = True  # a field with its label
+        elif len(parts) > 1 or wanted[k] or (line.words <= 14 and any(wanted[max(0, k - 1) : k + 5])):
+            line.spots = [
+                spot
+                for part, first, end in parts
+                for spot in (
+                    place.words(text, first, end) if first >= 0 else [(part.left, part.right, part.text)]
+                )
+            ]
+            counts = [len(text[first:end].split()) if first >= 0 else 1 for _, first, end in parts]
+            line.cells = _cells(line, counts)
         if line.text:
             yield line
 
 
-_Found = tuple[PageLine, int, int]  # a line and where its characters are
+_Found = tuple[PageLine, int, int]  # a line and where its characters are; -1 for what a form is filled with
+
+
+def _with_marks(found: Sequence[_Found]) -> list[_Found]:
+    """Lines with the small marks of notes and exponents that stand beside them."""
+    made: list[_Found] = []
+    for one in found:
+        line, first, end = one
+        before, start, _ = made[-1] if made else one
+        near = made and min(first, start) >= 0 and -1 < line.left - before.right < 0.5 * line.size
+        over = min(line.top, before.top) - max(line.bottom, before.bottom)
+        if not near or over < 0.1 * min(line.top - line.bottom, before.top - before.bottom):
+            made.append(one)
+        elif len(line.text) <= 2 and line.size < 0.9 * before.size:
+            if before.text[-1] not in ".,;:!?)\u3002":  # behind these it is the mark of a note
+                before.text, before.right = before.text + line.text, line.right
+                made[-1] = before, start, end
+        elif len(before.text) <= 2 and before.size < 0.9 * line.size:
+            line.text, line.left = f"{before.text} {line.text}", before.left
+            made[-1] = line, start, end
+        else:
+            made.append(one)
+    return made
+
+
+def _with_centred(rows: list[tuple[PageLine, list[_Found]]]) -> list[tuple[PageLine, list[_Found]]]:
+    """Rows with the cells that stand before them at half the height of a few rows."""
+    made: list[tuple[PageLine, list[_Found]]] = []
+    for line, parts in rows:
+        cell = made[-1][0] if made else line
+        height = max(line.top - line.bottom, 4.0)
+        if (
+            0.5 * height < line.bottom - cell.bottom < 12 * height
+            and line.left > cell.right + 0.5 * line.size
+            and cell.words <= 12
+            and (len(made) < 2 or made[-2][0].bottom > line.bottom + 0.5 * height)
+        ):
+            line.text, line.left = f"{cell.text} {line.text}", cell.left
+            line.words += cell.words
+            parts = [*made.pop()[1], *parts]
+        made.append((line, parts))
+    return made
+
+
+def _fill_in(found: list[_Found], box: _Box, place: _Place, text: str) -> None:
+    """Put what is written into a field where it stands: behind its label, before it, or by itself."""
+    left, right, low, high, said = box
+    tick = said in "\u2610\u2611"
+    middle = (low + high) / 2 if tick or high - low < 30 else high - 8
+    beside = [k for k, (line, *_) in enumerate(found) if line.bottom - 2 <= middle <= line.top + 2]
+    across = [k for k in beside if found[k][0].left < left and found[k][0].right > right and found[k][1] >= 0]
+    for k in across[:1]:  # within a line, which it parts
+        line, first, end = found[k]
+        at = next((at for at in range(first, end) if place.of(at)[0] >= left and text[at].strip()), end)
+        if first < at < end:
+            before, after = tidy(text[first:at]), tidy(text[at:end])
+            split = (place.of(first + len(text[first:at].rstrip()) - 1)[1], place.of(at)[0])
+            parts = [
+                (replace(line, text=before, right=split[0], words=len(before.split())), first, at),
+                (replace(line, text=after, left=split[1], words=len(after.split())), at, end),
+            ]
+            found[k : k + 1] = parts
+            beside = [k, k + 1]
+    ahead = [k for k in beside if found[k][0].right <= left + 3]
+    behind = [k for k in beside if found[k][0].left >= right - 3]
+    if ahead:
+        near = max(ahead, key=lambda k: found[k][0].right)
+        at = near + 1
+    elif behind:
+        near = at = min(behind, key=lambda k: found[k][0].left)
+    else:
+        above = [k for k, (line, *_) in enumerate(found) if line.bottom > middle]
+        near = above[-1] if above else -1
+        at = near + 1
+    like = found[near][0] if found else None
+    size = like.size if like else 10.0
+    half = (like.top - like.bottom) / 2 if like else 0.35 * size
+    if like and (ahead or behind):
+        low, high = like.bottom, like.top
+    else:
+        low, high = middle - half, middle + half
+    right = min(right, left + 0.5 * size * len(said))
+    found.insert(at, (PageLine(said, left, right, low, high, size, False, said.count(" ") + 1), -1, -1))
 
 
 def _in_rows(found: Sequence[_Found]) -> list[tuple[PageLine, list[_Found]]]:
@@ -216,6 +389,12 @@ def _in_rows(found: Sequence[_Found]) -> list[tuple[PageLine, list[_Found]]]:
                 and abs(line.left - last.left) < 20
                 and line.bottom > min(x.bottom for x, *_ in group) - 0.4 * height
             ):
+                group.append(one)
+                continue
+            # Behind the first cells, which are of the lower of two rows.
+            begun = group[0][0]
+            level = abs(line.bottom - begun.bottom) < 0.2 * height
+            if len(group) > 1 and level and line.left > begun.right:
                 group.append(one)
                 continue
             back = 0
@@ -345,6 +524,7 @@ def drop_repeated(pages: list[tuple[float, list[PageLine]]]) -> None:
             again = texts[_unnumbered(text)] > 1 or text[-1].isdigit() or line.size < 0.95 * body
             if (
                 (outside and len(pages) > 1 and _PAGE_NUMBER.fullmatch(text))
+                or (outside and line.size < 0.95 * body and _PRINTED.fullmatch(text))
                 or (not own and (seen[key] >= often or (counts and again)))
                 or places[_spot(line)] > 1
             ):

@@ -150,7 +150,8 @@ def _add_paragraph(document: Document, lines: list[str], words: object, headings
             # So is a Chinese or Japanese one that is indented, or stands behind the end of a sentence.
             ended = lines[k - 1].rstrip()[-1:] in "\u3002\uff01\uff1f"
             early = ended or len(lines[k - 1]) < 0.7 * width
-            apart = east_asian.is_wide(said) and (line[0] == "\u3000" or early)
+            day = east_asian.is_day(said) or (current and east_asian.is_day(current[-1]))
+            apart = east_asian.is_wide(said) and (line[0] == "\u3000" or early or day)
             if current and ((short and not said[:1].islower()) or apart or len(lines[k - 1]) > 200):
                 flush()
             current.append(said)

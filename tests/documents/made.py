@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +25,25 @@ class Piece(NamedTuple):
     font: str = "F"  # "B" for bold, "M" for letters of one width
 
 
-def pdf(*pages: str | list[str] | list[Piece] | None, title: str = "") -> bytes:
-    """A PDF, written out by hand: each page a line, lines, pieces of text, or None for a picture."""
+class Field(NamedTuple):
+    """A field of a form: its lower left corner, what it holds, or "tick" or "no tick"."""
+
+    x: float
+    y: float
+    value: str
+
+
+def pdf(
+    *pages: str | list[str] | list[Piece] | None,
+    title: str = "",
+    producer: str = "",
+    drawn: bytes = b"",
+    fields: Sequence[Field] = (),
+) -> bytes:
+    """A PDF, written out by hand: each page a line, lines, pieces of text, or None for a picture.
+
+    drawn: what each page shows besides. fields: of the form on the first page.
+    """
     image = zlib.compress(bytes([200]) * 48)
     objects: list[bytes] = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -34,7 +52,7 @@ def pdf(*pages: str | list[str] | list[Piece] | None, title: str = "") -> bytes:
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica-Bold /Encoding /WinAnsiEncoding >>",
         b"<< /Type /XObject /Subtype /Image /Width 4 /Height 4 /ColorSpace /DeviceRGB /BitsPerComponent 8 "
         b"/Filter /FlateDecode /Length %d >>\nstream\n%s\nendstream" % (len(image), image),
-        b"<< /Title (%s) >>" % title.encode("cp1252"),
+        b"<< /Title (%s) /Producer (%s) >>" % (title.encode("cp1252"), producer.encode()),
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Courier /Encoding /WinAnsiEncoding >>",
     ]
     kids = []
@@ -46,13 +64,19 @@ def pdf(*pages: str | list[str] | list[Piece] | None, title: str = "") -> bytes:
             pieces = [
                 one if isinstance(one, Piece) else Piece(60, 760 - 14 * k, one) for k, one in enumerate(given)
             ]
-            stream = b"\n".join(_shown(piece) for piece in pieces)
+            stream = b"\n".join([*map(_shown, pieces), drawn])
         objects += [
             b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents %d 0 R /Resources << /Font << "
             b"/F 3 0 R /B 4 0 R /M 7 0 R >> /XObject << /I 5 0 R >> >> >>" % (len(objects) + 2),
             b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
         ]
         kids.append(b"%d 0 R" % (len(objects) - 1))
+    if fields:
+        first = len(objects) + 1
+        refs = b" ".join(b"%d 0 R" % (first + k) for k in range(len(fields)))
+        objects += map(_field, fields)
+        objects[0] = objects[0].replace(b" >>", b" /AcroForm << /Fields [%s] >> >>" % refs)
+        objects[7] = objects[7].replace(b"/Parent", b"/Annots [%s] /Parent" % refs)
     objects[1] = b"<< /Type /Pages /Kids [%s] /Count %d >>" % (b" ".join(kids), len(kids))
     out, offsets = b"%PDF-1.4\n", []
     for number, content in enumerate(objects, start=1):
@@ -62,6 +86,16 @@ def pdf(*pages: str | list[str] | list[Piece] | None, title: str = "") -> bytes:
     tail = b"trailer\n<< /Size %d /Root 1 0 R /Info 6 0 R >>\nstartxref\n%d\n%%%%EOF\n"
     head = b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
     return out + head + table + tail % (len(objects) + 1, len(out))
+
+
+def _field(field: Field) -> bytes:
+    ticked = {"tick": b"/Yes", "no tick": b"/Off"}.get(field.value)
+    kind = b"/FT /Tx /V (%s)" % field.value.encode("cp1252")
+    if ticked:
+        kind = b"/FT /Btn /V %s /AS %s /AP << /N << /Yes 5 0 R /Off 5 0 R >> >>" % (ticked, ticked)
+    end = field.x + (12 if ticked else 200)
+    box = b"/Rect [%g %g %g %g]" % (field.x, field.y, end, field.y + 12)
+    return b"<< /Type /Annot /Subtype /Widget /F 4 /T (f%g) %s %s >>" % (field.x + 1000 * field.y, box, kind)
 
 
 def _shown(piece: Piece) -> bytes:

@@ -123,3 +123,31 @@ def test_lists_and_tables_hold_no_headings(tmp_path: Path) -> None:
     said = "一、東京\n二、大阪\n当社は、東京と大阪に事務所を置き、平日の午前九時から午後五時まで受け付ける。"
     found = _units(tmp_path, "list.txt", f"連絡先\n\n{said}\n\n（単位：百万円）\n\n{rows}")
     assert {("一、東京", ()), ("二、大阪", ()), ("営業損失 | △120 | ▲98", ())} <= set(found)
+
+
+def test_a_japanese_ordinance(tmp_path: Path) -> None:
+    (tmp_path / "ordinance.txt").write_text(
+        """みなと市条例
+令和５年３月２４日
+条例第８号
+
+目次
+　第１章　総則（第１条―第３条）
+　第２章　開示（第４条―第６条）
+
+　　　第１章　総則
+　（登録簿）
+第１条　市長は、次に掲げる事項を登録簿に記載しなければならない。
+　（１）事務の名称
+　（２）保存期間
+　　　附　則
+　この条例は、令和５年４月１日から施行する。
+""",
+        encoding="utf-8",
+    )
+    passages = read_file(tmp_path / "ordinance.txt").passages
+    assert {p.date for p in passages} == {"2023-03-24"}
+    lead = "第１条 市長は、次に掲げる事項を登録簿に記載しなければならない。"
+    lines = {p.text[u.start : u.end]: [p.lines[n].text for n in u.needs] for p in passages for u in p.units}
+    assert lines["（２）保存期間"] == ["（登録簿）", lead]
+    assert lines["この条例は、令和５年４月１日から施行する。"] == ["附 則"]

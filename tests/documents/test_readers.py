@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pypdfium2
 import pytest
 
 from mio_rag.corpora.folder import load_folder
 from mio_rag.retrieval.words import Words
-from tests.documents.made import Piece, docx, needs, paragraph, pdf, read, run, units
+from tests.documents.made import Field, Piece, docx, needs, paragraph, pdf, read, run, units
 
 ROWS = [
     ["Ticket", "Summer", "Winter", "All year"],
@@ -750,3 +751,111 @@ def test_labels_part_no_statement_of_a_pdf(tmp_path: Path) -> None:
 
 def test_a_year_or_quarter_of_a_company_is_its_number() -> None:
     assert Words()("Q4 of FY2023, FY22, 2023Q4, Q22021") == ["q4", "2023", "2022", "2023", "q4", "q2", "2021"]
+
+
+@pytest.mark.parametrize(("turn", "rotation"), [((0, 1, -1, 0, 842, 0), 90), ((0, -1, 1, 0, 0, 842), 0)])
+def test_pages_of_a_pdf_that_lie_on_their_side_are_read_as_others(
+    tmp_path: Path, turn: tuple[float, ...], rotation: int
+) -> None:
+    pieces = [
+        Piece(x, 700 - 14 * k, text)
+        for k, row in enumerate(STOCK)
+        for x, text in zip((60, 160, 260), row, strict=True)
+    ]
+    made = pypdfium2.PdfDocument(pdf([Piece(60, 740, "What is in stock in May."), *pieces]))
+    page = made[0]
+    for thing in page.get_objects():
+        pypdfium2.raw.FPDFPageObj_Transform(thing, *turn)
+    page.gen_content()
+    page.set_rotation(rotation)
+    file = io.BytesIO()
+    made.save(file)
+    assert units(read(tmp_path, "stock.pdf", file.getvalue())) == [
+        "What is in stock in May.", *map(" | ".join, STOCK)
+    ]  # fmt: skip
+
+
+def test_what_a_form_of_a_pdf_is_filled_with_stands_at_its_labels(tmp_path: Path) -> None:
+    labels = [
+        Piece(60, 700, "Name:"),
+        Piece(60, 660, "Leave begins on:"),
+        Piece(60, 620, "Kind of leave:"),
+        Piece(80, 600, "full leave"),
+        Piece(80, 580, "part-time work"),
+        Piece(60, 540, "Allowance claimed?        yes           no"),
+    ]
+    fields = [
+        Field(200, 698, "Ann Field"),
+        Field(200, 658, "3 August 2026"),
+        Field(62, 598, "no tick"),
+        Field(62, 578, "tick"),
+        Field(166, 538, "tick"),
+        Field(212, 538, "no tick"),
+    ]
+    assert units(read(tmp_path, "form.pdf", pdf(labels, fields=fields))) == [
+        "Name: Ann Field",
+        "Leave begins on: 3 August 2026",
+        "Kind of leave:",
+        "\u2610 full leave",
+        "\u2611 part-time work",
+        "Allowance claimed? \u2611 yes \u2610 no",
+    ]
+
+
+def test_items_of_a_pdf_begin_at_their_dots_though_these_are_drawn(tmp_path: Path) -> None:
+    lines = [
+        "The warranty does not cover:",
+        "tyres, brake pads and other parts that wear",
+        "damage by cleaners",
+    ]
+    pieces = [Piece(60 + 20 * bool(k), 700 - 14 * k, line) for k, line in enumerate(lines)]
+    dots = b"68 688 4 4 re f 68 674 4 4 re f"
+    made = pdf(pieces, producer="Skia/PDF m140", drawn=dots)
+    wanted = [lines[0], *(f"\u2022 {line}" for line in lines[1:])]
+    assert units(read(tmp_path, "warranty.pdf", made)) == wanted
+    slides = pdf([f"\u2022 The share in the market of the north is {k} %" for k in (18, 23)])
+    assert len(units(read(tmp_path, "slides.pdf", slides))) == 2
+
+
+def test_names_of_groups_of_rows_and_cells_between_two_lines_of_heads(tmp_path: Path) -> None:
+    places = (60, 140, 200, 270, 400, 470)
+    heads = [
+        Piece(60, 693, "Zone"),
+        Piece(200, 700, "Standard service"),
+        Piece(400, 700, "Express service"),
+        *(
+            Piece(x, 686, text)
+            for x, text in zip(places[1:], ["Weight", *2 * ["Price", "Days"]], strict=True)
+        ),
+    ]
+
+    def page(part: int, rows: list[list[str]]) -> list[Piece]:
+        body = [
+            Piece(x, 668 - 18 * k, text)
+            for k, row in enumerate(rows)
+            for x, text in zip(places, row, strict=True)
+            if text
+        ]
+        return [Piece(60, 740, f"Prices of parcels in euros, part {part}"), *heads, *body]
+
+    one = [["Home", "1 kg", "4.20", "2", "9.90", "1"], ["", "2 kg", "5.90", "2", "12.80", "1"]]
+    one += [["", "5 kg", "9.30", "2", "18.60", "1"], ["North", "1 kg", "6.50", "3", "14.00", "1"]]
+    two = [["", "2 kg", "9.90", "3", "19.80", "1"], ["", "5 kg", "11.60", "3", "22.70", "1"]]
+    two += [["South", "1 kg", "8.80", "4", "18.10", "2"]]
+    found = units(read(tmp_path, "prices.pdf", pdf(page(1, one), page(2, two))))
+    assert "Home | 5 kg | 9.30 | 2 | 18.60 | 1" in found
+    assert "North | 2 kg | 9.90 | 3 | 19.80 | 1" in found
+    assert any(line.startswith("Zone | ") and "Standard service" in line for line in found)
+
+
+def test_what_a_browser_prints_around_a_page_is_not_read(tmp_path: Path) -> None:
+    body = [Piece(60, 700 - 14 * k, f"The pump number {k} is new and it was built in May.") for k in range(9)]
+    around = [Piece(25, 820, "11/27/26, 4:37 PM", 8), Piece(25, 15, "https://pumps.example/new 1/1", 8)]
+    assert "4:37" not in "".join(units(read(tmp_path, "pumps.pdf", pdf([*around, *body]))))
+    assert "pumps.example" not in "".join(units(read(tmp_path, "pumps.pdf", pdf([*around, *body]))))
+
+
+def test_the_small_mark_of_a_note_in_a_pdf_stands_before_it(tmp_path: Path) -> None:
+    lines = [Piece(60, 700 - 14 * k, f"In May it handled {k} calls of ships.") for k in range(3)]
+    note = [Piece(60, 600, "1", 6), Piece(66, 597, "Pilot boats are not counted.", 8)]
+    assert units(read(tmp_path, "calls.pdf", pdf([*lines, *note])))[-1] == "1 Pilot boats are not counted."
