@@ -455,17 +455,29 @@ def _pairs(given: Any, n: int, problems: list[str]) -> FloatArray:
             i, j = (int(k) for k in np.unravel_index(int(np.argmax(skew)), skew.shape))
             problems.append(
                 f"pairwise is not symmetric: entry ({i}, {j}) is {matrix[i, j]:g}, "
-                f"({j}, {i}) is {matrix[j, i]:g}; use (P + P.T) / 2"
+                f"({j}, {i}) is {matrix[j, i]:g}, and each must be the penalty of the pair: "
+                + _mirrored(matrix)
             )
     for i in np.flatnonzero(np.diagonal(matrix))[:1]:
         problems.append(
-            f"pairwise[{i}, {i}] is {matrix[i, i]:g}, expected 0: since x^2 = x, move it into `linear` "
-            "as minus one half of it"
+            f"pairwise[{i}, {i}] is {matrix[i, i]:g}, expected 0: where it is how similar an item is to "
+            "itself, set the diagonal to 0 (np.fill_diagonal(P, 0)); where it is a penalty for the item, "
+            "subtract one half of it from `linear`, since x^2 = x"
         )
     if not exact and len(problems) == before:
         matrix = (matrix + matrix.T) / 2
         matrix.flags.writeable = False
     return matrix
+
+
+def _mirrored(matrix: FloatArray) -> str:
+    """What makes an asymmetric matrix symmetric and keeps the penalties that were meant."""
+    if not (np.tril(matrix, -1).any() and np.triu(matrix, 1).any()):
+        return "P has each pair once, so use P + P.T"
+    return (
+        "use P + P.T where the entries of a pair add up to its penalty, (P + P.T) / 2 where each of them is "
+        "an estimate of it"
+    )
 
 
 def _fixed(given: Any, n: int, problems: list[str]) -> NDArray[np.int8]:

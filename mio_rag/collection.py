@@ -39,7 +39,7 @@ from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import Setup
 from mio_rag.policy import PRESETS, Policy
 from mio_rag.pool import Candidates
-from mio_rag.retrieval.embedders import Embedder, make_embedder
+from mio_rag.retrieval.embedders import Embedder, TfidfEmbedder, as_embedder, make_embedder
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
@@ -85,7 +85,8 @@ def select(
     embeddings, question_embedding: A row for each passage, and one vector. Without scores or distances,
         passages are ranked as those of an index: by vectors, words, and the names by which they mention each
         other.
-    embedder: makes the embeddings that are missing: "minilm", or a sentence-transformers id or folder.
+    embedder: makes the embeddings that are missing: "minilm", a sentence-transformers id or folder, an object
+        with ``encode(texts) -> array``, or a function of that kind.
     tokens: cost of each passage. Otherwise `counter` counts: your model's tokenizer, or a function from a
         text to its tokens; by default an approximation.
     where: only passages that meet it; see `mio_rag.filters`.
@@ -160,7 +161,8 @@ class Collection:
     source: A folder or file of documents, a JSONL file of passages, an index, a question set, the URL of a
         store such as "qdrant://HOST/COLLECTION", or an object with `search`. What is not indexed is indexed
         in the cache, and again when files changed; see `refresh`.
-    embedder: for what is not indexed yet, and of a store, the one that made its vectors.
+    embedder: for what is not indexed yet, and of a store or an index, the one that made its vectors: a name,
+        an object with ``encode(texts) -> array``, or a function of that kind.
     policy: what decides what is searched, read and answered.
     cache: folder of the index; by default one of the cache.
 
@@ -180,17 +182,18 @@ class Collection:
         self._cache = None if cache is None else Path(cache)
         self._models: dict[str, Generator] = {}
         self._building = Building(embedder) if isinstance(embedder, str) else None
+        self._embedder = None if isinstance(embedder, str) else as_embedder(embedder)
         self.opened: Opened | None = None
         if isinstance(source, CorpusIndex):
             self.source, self.index = source.name, source
         elif isinstance(source, (str, Path)):
-            if self._building is None:
-                raise InputError("an embedder object goes with a store: give the name of one for documents")
+            if isinstance(embedder, TfidfEmbedder):
+                raise InputError("a TfidfEmbedder learns from the documents: give embedder='tfidf'")
             self.source = str(source)
             self.opened = self._open()
             self.index = self.opened.index
         else:
-            model = make_embedder(embedder) if isinstance(embedder, str) else embedder
+            model = make_embedder(embedder) if isinstance(embedder, str) else as_embedder(embedder)
             self.source = type(source).__name__
             self.index = StoreIndex.of(source, model, self.source)
 
@@ -322,7 +325,7 @@ class Collection:
         if building == Building():
             building = None  # an index has its own embedder
         known = self._cache is not None and self._cache.exists()
-        return open_source(self.source, building, out=self._cache, overwrite=known)
+        return open_source(self.source, building, out=self._cache, overwrite=known, embedder=self._embedder)
 
     def _chooser(self, index: CorpusIndex, settings: Mapping[str, Any]) -> Selector:
         made = _selector(self.policy, None, settings)
@@ -386,7 +389,7 @@ def _selector(policy: Policy, selector: Selector | None, settings: Mapping[str, 
 
 def _model(embedder: Embedder | str | None, passages: Sequence[Passage]) -> Embedder | None:
     if not isinstance(embedder, str):
-        return embedder
+        return None if embedder is None else as_embedder(embedder)
     made = make_embedder(embedder)
     if embedder == "tfidf":
         made.fit([one.text for one in passages])

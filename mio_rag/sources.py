@@ -36,7 +36,7 @@ from mio_rag.documents.files import KINDS, MAX_BYTES, TOOL_FOLDERS, LeftOut, Rea
 from mio_rag.errors import DataError, IndexFormatError, InputError
 from mio_rag.filters import Unread
 from mio_rag.retrieval.cached import cache_folder
-from mio_rag.retrieval.embedders import check_embedder, make_embedder
+from mio_rag.retrieval.embedders import Embedder, check_embedder, make_embedder
 from mio_rag.retrieval.index import CorpusIndex, check_index, check_target, is_index
 from mio_rag.retrieval.links import entity_names
 from mio_rag.retrieval.vectors import check_vectors
@@ -169,6 +169,7 @@ def open_source(
     mapped: bool = False,
     load: bool = True,
     progress: Progress | None = None,
+    embedder: Embedder | None = None,
 ) -> Opened:
     """Open a source, and index it where that is needed.
 
@@ -178,6 +179,7 @@ def open_source(
     refresh: whether changed files are read again.
     mapped: as in `CorpusIndex.load`.
     load: whether the index is loaded, too.
+    embedder: in place of the one that `building` names.
 
     Raises `DataError` if there is nothing, or nothing of it can be read; `IndexFormatError` for an index that
     cannot be used; `InputError` for settings that are unknown or exclude each other, and where the index
@@ -187,7 +189,7 @@ def open_source(
     if kind == "store":
         if out is not None:
             raise InputError(f"{shown_url(text)} is a store, which is searched as it is: leave out --out")
-        model = make_embedder((building or Building()).embedder)
+        model = embedder or make_embedder((building or Building()).embedder)
         name = shown_url(text)
         return Opened(name, kind, Path(), loaded=StoreIndex.of(open_store(text), model, name))
     if kind == "index":
@@ -195,26 +197,28 @@ def open_source(
             raise InputError(f"{text} is an index, with an embedder of its own: leave out how to build one")
         found = _stored(text, Path(source))
         if load:
-            index = replace(CorpusIndex.load(source, mapped=mapped), unread=found.unread)
+            index = replace(CorpusIndex.load(source, embedder, mapped=mapped), unread=found.unread)
             found = replace(found, loaded=index)
         return found
     how = building or Building()
     how.check()
+    if embedder is not None:
+        how = replace(how, embedder=embedder.fingerprint)
     folder = out or index_folder(source, how)
     known = _record(folder)
     if out is not None and not (known and known["source"] == _named(source, kind)):
         check_target(out, overwrite)
     with _alone(folder):
-        found = _indexed(text, kind, folder, how, refresh, progress)
+        found = _indexed(text, kind, folder, how, refresh, progress, embedder)
     if load and found.loaded is None:
         try:
-            found = replace(found, loaded=CorpusIndex.load(folder, mapped=mapped))
+            found = replace(found, loaded=CorpusIndex.load(folder, embedder, mapped=mapped))
         except IndexFormatError:
             if out is not None:
                 raise
             with _alone(folder):  # the cache is damaged
                 shutil.rmtree(folder, ignore_errors=True)
-                found = _indexed(text, kind, folder, how, refresh, progress)
+                found = _indexed(text, kind, folder, how, refresh, progress, embedder)
     if found.loaded is not None and found.unread:
         found = replace(found, loaded=replace(found.loaded, unread=found.unread))
     return found
@@ -394,7 +398,13 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _indexed(
-    text: str, kind: Kind, folder: Path, how: Building, refresh: bool, progress: Progress | None
+    text: str,
+    kind: Kind,
+    folder: Path,
+    how: Building,
+    refresh: bool,
+    progress: Progress | None,
+    embedder: Embedder | None = None,
 ) -> Opened:
     """The index of a source in a folder, built where there is none or files changed."""
     start = time.perf_counter()
@@ -414,7 +424,7 @@ def _indexed(
     old = None
     if record is not None and kind == "documents":
         with suppress(IndexFormatError):
-            old = CorpusIndex.load(folder)
+            old = CorpusIndex.load(folder, embedder)
     unchanged = set(files) - {*changes.changed, *changes.added}
     known = {} if old is None else _known(old, unchanged, _left_out(record))
     several = progress is not None and kind == "documents"
@@ -423,7 +433,7 @@ def _indexed(
     ):
         each = None if more is None else lambda done, of: more(1)
         dataset = read_dataset(text, how, known, each)
-    index = _built(dataset, how, progress, old)
+    index = _built(dataset, how, progress, old, embedder)
     index.save(folder, overwrite=True)
     told = {
         "version": 1,
@@ -477,9 +487,14 @@ def read_dataset(
 
 
 def _built(
-    dataset: Dataset, how: Building, progress: Progress | None, old: CorpusIndex | None = None
+    dataset: Dataset,
+    how: Building,
+    progress: Progress | None,
+    old: CorpusIndex | None = None,
+    embedder: Embedder | None = None,
 ) -> CorpusIndex:
-    embedder = make_embedder(how.embedder) if old is None or how.embedder == "tfidf" else old.embedder
+    if embedder is None:
+        embedder = make_embedder(how.embedder) if old is None or how.embedder == "tfidf" else old.embedder
     name_of = None if how.entities is None else entity_names(how.entities)
     sentences = how.sentences or None  # those of documents are embedded anyway
     before = set() if old is None else set(map(id, old.passages))

@@ -13,6 +13,7 @@ import pytest
 import mio_rag
 from mio_rag import Collection, InputError, MioRagError, Passage, select
 from mio_rag.adapters.plain import from_plain, make_selector, to_plain
+from mio_rag.errors import IndexFormatError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.generation.base import told_pieces
 from mio_rag.relevance import load_model
@@ -255,6 +256,29 @@ class Slow(ScriptedGenerator):
             tell("seven")
             tell(".")
         return super()._generate(prompt, max_tokens)
+
+
+class Letters:
+    """Embeds by counts of letters; what a person has who never heard of `Embedder`."""
+
+    def encode(self, texts: list[str]) -> list[list[float]]:
+        return [[1.0 + text.lower().count(letter) for letter in "aeinrst"] for text in texts]
+
+
+@pytest.mark.parametrize("embedder", [Letters(), Letters().encode], ids=["object", "function"])
+def test_any_object_or_function_embeds(embedder: Any, folder: Path, tmp_path: Path) -> None:
+    chosen = select("When does the office open?", TEXTS, embedder=embedder, budget=60)
+    assert chosen.candidates.embeddings is not None
+    made = Collection(folder, embedder=embedder, cache=tmp_path / "index")
+    found = made.select("When does the office open?", budget=60)
+    assert "opens at seven" in found.context
+    assert not made.refresh()
+    with pytest.raises(IndexFormatError, match=r"built by an embedder object, '(Letters|encode)': give"):
+        Collection(tmp_path / "index")
+    again = Collection(tmp_path / "index", embedder=embedder)
+    assert again.select("When does the office open?", budget=60).context == found.context
+    with pytest.raises(IndexFormatError, match="vectors of two models"):
+        Collection(tmp_path / "index", embedder=lambda texts: np.ones((len(texts), 7)))
 
 
 class TestCollection:

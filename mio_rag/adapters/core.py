@@ -27,7 +27,7 @@ from mio_rag.adapters.plain import (
     pool_of,
     to_plain,
 )
-from mio_rag.context import RegexCounter
+from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.filters import Filter
@@ -213,8 +213,9 @@ class Read:
 
     indices: of the documents in it, by where they begin.
     text: what several make together, or the sentences chosen of one; otherwise the document's own.
-    notes: as in `Choice`; for several, or sentences: ``rank``, ``reason``, ``certificate``, and the ``parts``
-        with their notes, ids, places in the text, and the metadata of their documents.
+    notes: as in `Choice`. For several, or sentences: of all together (the sum of their values, the largest
+        relevance, the tokens of the text), and the ``parts`` with their own, ids, places in the text, and the
+        metadata of their documents.
     is_whole: it is one document as it was.
     """
 
@@ -335,7 +336,7 @@ def choose(
     chosen = [row_of[selection.candidates.passage_ids[i]] for i in selection.chosen]
     indices = tuple(documents.places[k] for k in chosen)
     kept = None if documents.metadata is None else [dict(data[k]) for k in chosen]
-    return Choice(selection, indices, notes, tuple(_read(selection, indices, notes, kept)))
+    return Choice(selection, indices, notes, tuple(_read(selection, indices, notes, kept, tokens)))
 
 
 def _scores(scores: Sequence[Any] | None, n: int) -> NDArray[np.float64] | None:
@@ -385,6 +386,7 @@ def _read(
     indices: Sequence[int],
     notes: Sequence[dict[str, Any]],
     metadata: Sequence[dict[str, Any]] | None,
+    counter: TokenCounter,
 ) -> Iterator[Read]:
     """Yield what is to be read; indices, notes and metadata are of what was chosen."""
     of_sentences = selection.candidates.cut_from is not None
@@ -405,7 +407,14 @@ def _read(
                 for k, part in zip(chosen, block.parts, strict=True)
             ]
             reasons = "; ".join(dict.fromkeys(part["reason"] for part in parts))
-            note = {"rank": rank, "reason": reasons, "parts": parts, "certificate": note["certificate"]}
+            note = {
+                **note,
+                "reason": reasons,
+                "value": sum(part["value"] for part in parts),
+                "relevance": max(part["relevance"] for part in parts),
+                "tokens": int(passage_tokens([block.passage], counter)[0]),
+                "parts": parts,
+            }
         yield Read(tuple(dict.fromkeys(indices[k] for k in chosen)), block.passage.text, note, is_whole)
 
 

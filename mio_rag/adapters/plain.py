@@ -208,10 +208,6 @@ def checked_scores(scores: ArrayLike, n: int, name: str = "scores") -> NDArray[n
 
 def encoded(model: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:
     """Return what an embedder makes, one row a text; `InputError` if it is none, or makes something else."""
-    if not (isinstance(getattr(model, "name", None), str) and callable(getattr(model, "encode", None))):
-        raise InputError(
-            f"embedder={model!r} is not an Embedder: give a name, or an object with encode(texts)"
-        )
     given = model.encode(list(texts))
     shape = given.shape if isinstance(given, np.ndarray) and given.dtype.kind == "f" else None
     if shape is None or len(shape) != 2 or shape[0] != len(texts):

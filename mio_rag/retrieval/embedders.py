@@ -15,7 +15,7 @@ import logging
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -163,6 +163,74 @@ class SentenceTransformerEmbedder(CachedEmbedder):
         return np.asarray(
             self._model.encode(list(texts), batch_size=self._batch_size, show_progress_bar=False)
         )
+
+
+#: How the fingerprint of an object or function begins, which nobody finds again by a name.
+GIVEN = "given:"
+_PROBES = ("The quick brown fox jumps over the lazy dog.", "7 budgets")
+
+
+class GivenEmbedder(CachedEmbedder):
+    """Any object with ``encode(texts) -> array``, or a function of that kind; nothing is kept on disk.
+
+    name: that of the object if it has one, otherwise of its class.
+    fingerprint: a digest of the name and of the vectors of two texts.
+    """
+
+    def __init__(self, given: Any) -> None:
+        encode = getattr(given, "encode", None)
+        self._encode: Callable[[list[str]], Any] = encode if callable(encode) else given
+        own = getattr(given, "name", None) or getattr(given, "__name__", None)
+        super().__init__(own if isinstance(own, str) else type(given).__name__, cache=False, batch_size=32)
+        self._known: tuple[str, int] | None = None
+
+    def _probed(self) -> tuple[str, int]:
+        if self._known is None:
+            rows = unit(self._embed(_PROBES))
+            digest = hashlib.sha256(self.name.encode() + np.round(rows, 4).tobytes())
+            self._known = f"{GIVEN}{digest.hexdigest()[:16]}", rows.shape[1]
+        return self._known
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the name and of the vectors of two texts."""
+        return self._probed()[0]
+
+    @property
+    def dimensions(self) -> int:
+        """Length of a vector."""
+        return self._probed()[1]
+
+    def _embed(self, texts: Sequence[str]) -> NDArray[Any]:
+        made, shape, rows = self._encode(list(texts)), None, None
+        try:
+            rows = np.asarray(made, dtype=np.float32)
+            shape = rows.shape
+        except (TypeError, ValueError):
+            pass
+        if rows is None or made is None or shape is None or len(shape) != 2 or shape[0] != len(texts):
+            found = f"an array of shape {shape}" if shape else type(made).__name__
+            raise InputError(
+                f"embedder '{self.name}' gives {found} for {len(texts)} texts: one row of floats each"
+            )
+        return rows
+
+
+def as_embedder(given: Any) -> Embedder:
+    """Return an embedder as it is, and any object with ``encode(texts)``, or function, as one.
+
+    Raises `InputError` for what is neither.
+    """
+    needed = ("name", "fingerprint", "fit", "encode", "save")
+    if isinstance(given, (CachedEmbedder, TfidfEmbedder)) or all(hasattr(given, one) for one in needed):
+        embedder: Embedder = given
+        return embedder
+    if isinstance(given, type) or not (callable(given) or callable(getattr(given, "encode", None))):
+        raise InputError(
+            f"embedder={given!r} is not an Embedder: give a name, an object with encode(texts) -> array, or "
+            "a function texts -> array"
+        )
+    return GivenEmbedder(given)
 
 
 class TfidfEmbedder:

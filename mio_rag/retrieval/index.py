@@ -34,7 +34,7 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import IndexFormatError, InputError, Notice, require
 from mio_rag.filters import Filter, Lacking, Unread
 from mio_rag.retrieval.cached import CachedEmbedder, Progress
-from mio_rag.retrieval.embedders import Embedder, make_embedder
+from mio_rag.retrieval.embedders import GIVEN, Embedder, as_embedder, make_embedder
 from mio_rag.retrieval.lexical import LexicalIndex
 from mio_rag.retrieval.links import LinkIndex
 from mio_rag.retrieval.repetition import Repetition
@@ -94,7 +94,7 @@ class CorpusIndex:
         """Index passages.
 
         passages: at least one, with unique ids.
-        embedder: see `make_embedder`.
+        embedder: a name, see `make_embedder`; an object with ``encode(texts) -> array``, or such a function.
         progress: called with the number of passages, and of sentences, just embedded.
         name_of: what a passage is about, for its evidence links: see `mio_rag.retrieval.links`. By default
             titles, or the names that texts open with; of documents there are then no links.
@@ -108,8 +108,7 @@ class CorpusIndex:
         Raises `InputError` if the embedder returns vectors of a wrong shape, or NaN.
         """
         checked = Dataset(name, tuple(passages), ()).passages
-        if isinstance(embedder, str):
-            embedder = make_embedder(embedder)
+        embedder = make_embedder(embedder) if isinstance(embedder, str) else as_embedder(embedder)
         places = {} if old is None else {id(p): k for k, p in enumerate(old.passages)}
         kept = np.array([places.get(id(p), -1) for p in checked], dtype=np.int64)
         documents = _of_documents(checked, sentences)
@@ -357,7 +356,12 @@ class CorpusIndex:
                 f"dimensions, manifest says {manifest['passages']} of {manifest['dimensions']}: build it "
                 "again"
             )
-        embedder = embedder or make_embedder(manifest["embedder"], path)
+        if embedder is None and manifest["fingerprint"].startswith(GIVEN):
+            raise IndexFormatError(
+                f"the index '{path}' was built by an embedder object, '{manifest['embedder']}': give it, as "
+                f"in Collection('{path}', embedder=...) or CorpusIndex.load('{path}', embedder)"
+            )
+        embedder = make_embedder(manifest["embedder"], path) if embedder is None else as_embedder(embedder)
         if embedder.fingerprint != manifest["fingerprint"]:
             raise IndexFormatError(
                 f"the index '{path}' was built by '{manifest['embedder']}' ({manifest['fingerprint']}), "

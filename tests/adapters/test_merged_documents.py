@@ -118,6 +118,9 @@ def test_one_document_with_the_parts_in_its_notes(adapter: Callable[..., list[Fo
         assert found.text[part["start"] : part["end"]] == text
         assert part["reason"]
     assert found.notes["certificate"]["status"] == "optimal"
+    (whole, *_) = adapter("?", DOCUMENTS[:1], budget=200, **_GIVEN)
+    assert {*found.notes} == {*whole.notes, "parts"}
+    assert found.notes["tokens"] < sum(part["tokens"] for part in found.notes["parts"])
     assert [one.text for one in adapter("?", DOCUMENTS, budget=200, merge=False, **_GIVEN)] == _TEXTS
 
 

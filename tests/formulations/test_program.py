@@ -36,9 +36,10 @@ GOOD = {"linear": [1.0, 2.0], "pairwise": [[0, 1], [1, 0]], "costs": [1, 1], "bu
         ({"pairwise": [[0, 1], [math.nan, 0]]}, r"pairwise\[1, 0\] is nan"),
         (
             {"pairwise": [[0, 1], [3, 0]]},
-            r"not symmetric: entry \(0, 1\) is 1, \(1, 0\) is 3; use \(P \+ P.T\)",
+            r"not symmetric: entry \(0, 1\) is 1, \(1, 0\) is 3, .* P \+ P.T where .* \(P \+ P.T\) / 2 where",
         ),
-        ({"pairwise": [[0, 1], [1, 4]]}, r"pairwise\[1, 1\] is 4, expected 0"),
+        ({"pairwise": [[0, 1], [0, 0]]}, r"not symmetric: .* has each pair once, so use P \+ P.T$"),
+        ({"pairwise": [[0, 1], [1, 4]]}, r"pairwise\[1, 1\] is 4, expected 0: .* set the diagonal to 0"),
         ({"budget": math.nan}, "budget is nan"),
         ({"budget": "2"}, "budget is '2', expected a number"),
         (
