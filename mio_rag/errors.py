@@ -88,9 +88,12 @@ class SolverError(MioRagError, RuntimeError):
 def choose(name: object, known: Iterable[str], *, more: str = "") -> str:
     """Return what to choose in place of an unknown name, for the end of a message.
 
-    "did you mean 'exact'?", or without a similar name "choose topk, exact" and `more`, in words.
+    "did you mean 'exact'?", or without a similar name "choose topk, exact" and `more`, in words, or "there is
+    none".
     """
     names = list(known)
+    if not names:
+        return "there is none"
     near = difflib.get_close_matches(str(name), names, 1)
     return f"did you mean '{near[0]}'?" if near else f"choose {', '.join(names)}{more}"
 

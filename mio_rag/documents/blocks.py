@@ -125,7 +125,7 @@ class Document:
         ):
             count = 2  # names of groups of columns stand above those of the columns
         else:
-            count = _headers(kept, usual)
+            count = headers_of(kept, usual)
         self._tables += 1
         self.close()
         for k, row in enumerate(kept):
@@ -146,7 +146,7 @@ def spread(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
         yield [cell if k in columns else "" for k, cell in enumerate(row)]
 
 
-def _headers(rows: Sequence[Sequence[str]], usual: bool | None) -> int:
+def headers_of(rows: Sequence[Sequence[str]], usual: bool | None) -> int:
     """1 if the first row names the columns: it is of other kinds than what stands below it, 0 if it is alike.
 
     Two columns of which the second holds words and numbers in turn are names with their values.

@@ -27,7 +27,7 @@ _ALONE = re.compile(f"[{NO_SPACES}]")
 _PIECE = re.compile(f"[{NO_SPACES}]|[^\\s{NO_SPACES}]{{1,120}}")
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 #: Signs that a line says something by itself: a number within it, a sentence, many words.
-_TELLS = re.compile(
+TELLS = re.compile(
     r"^\W|[^\W\d_].*\d|[.:;!?]\s|[.,;!?]$|\s(?:is|are|was|were|has|have|must|may)\s|(?:\S+\s+){8}"
 )
 _SITE = re.compile(r"\s+[-|\u2013\u2014\u00b7\u00bb]\s+|:\s+")
@@ -40,7 +40,7 @@ def same_title(heading: str, title: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Part:
+class Part:
     """A unit in the text of its document."""
 
     start: int
@@ -73,7 +73,7 @@ def passages_of(document: Document, source: str, max_words: int = MAX_WORDS) -> 
     """
     _settle(document)
     text, starts = document_text(document)
-    parts = list(_parts(document, text, starts))
+    parts = list(parts_of(document, text, starts))
     made = []
     for k, (group, path, start) in enumerate(_groups(parts, max_words)):
         units = [parts[i] for i in group]
@@ -132,14 +132,16 @@ def _settle(document: Document) -> None:
     for k, block in enumerate(blocks):
         following = blocks[k + 1] if k + 1 < len(blocks) else None
         bare = following is None or (following.kind == "heading" and following.level <= block.level)
-        says = alone or block.looks or (block.page is not None and _TELLS.search(block.text))
+        says = alone or block.looks or (block.page is not None and TELLS.search(block.text))
         repeats = len(blocks) > 1 and same_title(block.text, document.title)
         if block.kind == "heading" and bare and says and not repeats:
             block.kind, block.level = "paragraph", 0
 
 
-def _parts(document: Document, text: str, starts: Sequence[int]) -> Iterator[_Part]:
-    """Units in order, with what each needs."""
+def parts_of(
+    document: Document, text: str, starts: Sequence[int], ends: Sequence[int] | None = None
+) -> Iterator[Part]:
+    """Units in order, with what each needs; the blocks lie at `starts`, as `document_text` has them."""
     headings: list[tuple[int, Line]] = []
     heading: Line | None = None
     leads: list[tuple[int, Line]] = []  # what leads into the list here, and how deep it stands
@@ -189,7 +191,8 @@ def _parts(document: Document, text: str, starts: Sequence[int]) -> Iterator[_Pa
                 needs = [before] if before is not None and LEADS.search(before.text) else []
         if heading is not None:
             needs = [heading, *needs]
-        end = start + len(block.text) + (2 * block.level if block.kind == "item" else 0)
+        indent = 2 * block.level if block.kind == "item" else 0
+        end = start + indent + len(block.text) if ends is None else ends[k]
         last: Line | None = None
         if block.header and k + 1 < len(document.blocks) and document.blocks[k + 1].table == block.table:
             continue  # its rows are read with it
@@ -199,7 +202,7 @@ def _parts(document: Document, text: str, starts: Sequence[int]) -> Iterator[_Pa
             if last is not None and block.kind in ("paragraph", "item") and leans(said):
                 more = (last,)
             last = Line(a, said)
-            yield _Part(
+            yield Part(
                 a, b, tuple(dict.fromkeys([*needs, *more])), count_words(said), path, block.page, k,
                 block.kind == "row", heading,
             )  # fmt: skip
@@ -284,7 +287,7 @@ def _code(text: str, start: int, end: int) -> Iterator[tuple[int, int, tuple[Lin
         first, words = k + 1, 0.0
 
 
-def _groups(parts: Sequence[_Part], size: int) -> list[tuple[list[int], tuple[str, ...], int | None]]:
+def _groups(parts: Sequence[Part], size: int) -> list[tuple[list[int], tuple[str, ...], int | None]]:
     """Units of each passage, its section, and where it begins if with a heading."""
     groups: list[list[int]] = []
     run: list[int] = []
@@ -323,11 +326,11 @@ def _groups(parts: Sequence[_Part], size: int) -> list[tuple[list[int], tuple[st
     return made
 
 
-def _place(part: _Part) -> tuple[Line | None, tuple[str, ...], int | None]:
+def _place(part: Part) -> tuple[Line | None, tuple[str, ...], int | None]:
     return part.heading, part.path, part.page
 
 
-def _packed(parts: Sequence[_Part], run: Sequence[int], size: int) -> list[list[int]]:
+def _packed(parts: Sequence[Part], run: Sequence[int], size: int) -> list[list[int]]:
     """Units of one section in passages of about the same length; blocks stay whole where they fit."""
     pieces: list[list[int]] = []
     for k in run:
@@ -366,7 +369,7 @@ def _packed(parts: Sequence[_Part], run: Sequence[int], size: int) -> list[list[
     return groups
 
 
-def _even_out(parts: Sequence[_Part], groups: list[list[int]], words: float) -> None:
+def _even_out(parts: Sequence[Part], groups: list[list[int]], words: float) -> None:
     """Let the last group, which is small, take from the one before."""
     before = groups[-2]
     rest = sum(parts[k].words for k in before)

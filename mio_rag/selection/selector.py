@@ -28,7 +28,7 @@ from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
 from mio_rag.formulations.uncertainty import Norm, UncertaintySet
 from mio_rag.pool import Candidates
-from mio_rag.relevance.documents import DocumentModel, is_document_pool, surely_elsewhere
+from mio_rag.relevance.documents import DocumentModel, is_document_pool, is_read, surely_elsewhere
 from mio_rag.relevance.model import RelevanceModel, model_from, relevance_of
 from mio_rag.selection.constraints import Amount, Count, Name, Names, SideConstraints
 from mio_rag.selection.program import Formulation, Read, resolved_benefit
@@ -308,7 +308,9 @@ class Selector(Settings):
         if pool.model is None or pool.model.answerable is None or not pool.model.answerable.by_cosine:
             return price
         likely = pool.answerable
-        return price if likely is None else max(price, _ELSEWHERE * (1.0 - likely))
+        if likely is None or not is_read(candidates):
+            return price
+        return max(price, _ELSEWHERE * (1.0 - likely))
 
     def answerable(self, candidates: Candidates) -> float | None:
         """Return the probability that the collection holds an answer; None where the model does not say.

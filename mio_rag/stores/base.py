@@ -31,6 +31,7 @@ from mio_rag.retrieval.sentences import SentenceIndex
 from mio_rag.retrieval.texts import embedded_text
 from mio_rag.retrieval.unit_terms import UnitTerms
 from mio_rag.sentences import name_key
+from mio_rag.stores.cut import as_documents
 from mio_rag.types import Passage
 
 _MOST_HITS = 4096  # that are fetched for one question, where a filter leaves too few of them
@@ -188,7 +189,8 @@ class StoreIndex(CorpusIndex):
     def hits(self, question: str, k: int) -> CorpusIndex | None:
         """Return an index of what the store finds for a question; None where it finds nothing.
 
-        Raises `InputError` for hits that are no passages, or whose vectors another embedder made.
+        Raises `InputError` for hits that are no passages, or whose vectors another embedder made, and for a
+        filter that none meets.
         """
         vector = unit_rows(self.embedder.encode([question]))[0]
         found = self._filtered(question, vector, k)
@@ -207,7 +209,17 @@ class StoreIndex(CorpusIndex):
                 [*found, *named],
                 np.concatenate([unit_rows(rows), unit_rows(vectors_of(named, self.embedder))]),
             )
-        return index_of(found, rows, self.embedder, self.name)
+        return self._index_of(found, rows)
+
+    def _index_of(self, found: Sequence[Passage], rows: NDArray[np.float32]) -> CorpusIndex:
+        made = as_documents(found)
+        if made is not found:
+            with self._state["lock"]:
+                kept = self._state.setdefault("uncut", {})
+                kept.update({one.id: one for one in found})
+                while len(kept) > _REMEMBERED:
+                    del kept[next(iter(kept))]
+        return index_of(made, rows, self.embedder, self.name)
 
     def rows_of(self, passages: Iterable[Passage], vectors: NDArray[np.float32]) -> list[int]:
         """Return a number for each passage that stays the same from search to search."""
@@ -226,12 +238,15 @@ class StoreIndex(CorpusIndex):
     def among(self, rows: Sequence[int]) -> tuple[CorpusIndex, dict[int, int]]:
         """Return an index of the passages with these numbers, and the place of each number in it."""
         with self._state["lock"]:
-            known = {row: (passage, vector) for row, passage, vector in self._state["rows"].values()}
+            uncut = self._state.get("uncut", {})
+            known = {
+                row: (uncut.get(passage.id, passage), vector)
+                for row, passage, vector in self._state["rows"].values()
+            }
         kept = [row for row in dict.fromkeys(rows) if row in known]
         passages = [known[row][0] for row in kept]
         vectors = np.array([known[row][1] for row in kept], dtype=np.float32)
-        index = index_of(passages, vectors, self.embedder, self.name)
-        return index, {row: place for place, row in enumerate(kept)}
+        return self._index_of(passages, vectors), {row: place for place, row in enumerate(kept)}
 
     def _search(self, question: str, vector: NDArray[np.float32], k: int) -> list[Passage]:
         where = self.where.to_mapping() if self.where else None
@@ -277,9 +292,10 @@ class StoreIndex(CorpusIndex):
         if found and not kept and len(found) < asked:
             self.where.rows(found)  # refuses a key that nothing has
         count = getattr(self.store, "count", None)
-        if len(kept) < k and (
-            asked >= _MOST_HITS or (callable(count) and count(self.where.to_mapping()) > len(found))
-        ):
+        more = asked >= _MOST_HITS or (callable(count) and count(self.where.to_mapping()) > len(found))
+        if not kept and not more:
+            raise InputError(f"no passage of '{self.name}' meets the filter: loosen it")
+        if len(kept) < k and more:
             warnings.warn(
                 f"'{self.name}' returned {len(kept)} passages under the filter and may hold more: index the "
                 "filtered field, or search exactly",

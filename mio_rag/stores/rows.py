@@ -6,7 +6,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -26,6 +26,9 @@ NAMES = {
     "id": ("passage_id", "id"),  # doc_id is a whole document's
     "vector": ("vector", "embedding", "embeddings"),
 }
+#: Names under which splitters and `Passage.to_dict` keep where a text begins, and what it is made of.
+_STARTS = ("start", "start_index", "start_char_idx", "split_idx_start")
+_UNITS = ("lines", "units")
 _NESTED = ("metadata", "meta", "payload")
 
 
@@ -77,14 +80,37 @@ class Fields:
                     Notice,
                     stacklevel=2,
                 )
-        return Passage(
+        one = Passage(
             str(row[identity] if identity is not None and row[identity] else number),
             row[text],
             **own,
-            metadata={name: value for name, value in row.items() if name not in (text, *used.values())},
+            metadata={
+                name: value for name, value in row.items() if name not in (text, *used.values(), *_UNITS)
+            },
             vector=None if vector is None else np.asarray(vector, dtype=np.float32),
             score=score,
         )
+        return _placed(one, row)
+
+
+def _placed(one: Passage, row: Mapping[str, Any]) -> Passage:
+    """A passage with its place, and the units and headings of an index, where the row has them."""
+    starts = (row.get(name) for name in _STARTS)
+    start = next((k for k in starts if isinstance(k, int) and not isinstance(k, bool) and k >= 0), None)
+    if start is None or not one.source:
+        return one
+    given = {name: row[name] for name in (*_UNITS, "section", "page") if row.get(name)}
+    try:
+        plain = {k: json.loads(v) if isinstance(v, str) and v[:1] == "[" else v for k, v in given.items()}
+        if "units" not in plain:  # others number pages from 0, or mean other sections
+            return replace(one, start=start)
+        read = Passage.from_dict(
+            {"id": one.id, "text": one.text, "source": one.source, "start": start, **plain}
+        )
+        named = {name: getattr(read, name) for name in ("lines", "units", "section", "page")}
+        return replace(one, start=start, **named)
+    except (InputError, TypeError, ValueError):
+        return one
 
 
 def kept(found: Iterable[Passage | None]) -> list[Passage]:

@@ -30,7 +30,14 @@ class SqliteStore:
         made = "select name, sql from sqlite_master where sql like '%using vec0%'"
         tables: dict[str, str] = dict(self._all(made))
         if table not in tables:
-            raise InputError(f"the file has no vec0 table '{table}': {choose(table, tables)}")
+            plain = self._all("select 1 from sqlite_master where name = ?", [table])
+            what = (
+                f"'{table}' is no vec0 table of sqlite-vec"
+                if plain
+                else f"the file has no vec0 table '{table}'"
+            )
+            hint = choose(table, tables) if tables else "create virtual table ... using vec0(...) makes one"
+            raise InputError(f"{what}: {hint}")
         vectors = dict(re.findall(r"(\w+)\s+float\[\d+\]([^,]*)", tables[table], re.IGNORECASE))
         vector = self._fields.vector or next(iter(vectors), None)
         if vector not in vectors:

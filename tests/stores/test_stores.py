@@ -56,7 +56,8 @@ def test_hits_are_filtered_again_and_more_are_fetched(demo_index) -> None:
     assert {part["source"] for part in found.parts} <= {"travel-guide"}
     assert [k for _, k, _ in store.asked][:2] == [50, 200]
     assert store.asked[0][2] == {"source": "travel*"}
-    assert docs.select(QUESTION, where={"source": "nobody"}).ids == ()
+    with pytest.raises(InputError, match="no passage of 'Memory' meets the filter"):
+        docs.select(QUESTION, where={"source": "nobody"})
 
 
 def test_what_does_not_fit_is_noticed(made, demo_index) -> None:

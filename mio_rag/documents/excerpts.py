@@ -1,0 +1,255 @@
+"""A piece of a document, as a splitter left it -> its blocks, each a span of that text.
+
+Readers of files rebuild their text; here every character keeps its place. Only line ends within a paragraph
+become blanks. The piece may begin and end anywhere: within a table, below a heading that is not there.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mio_rag.documents import east_asian
+from mio_rag.documents.blocks import (
+    CASE_LEVEL,
+    COUNTED_LEVEL,
+    ITEM,
+    Block,
+    Document,
+    headers_of,
+    is_heading,
+    is_numbered,
+)
+from mio_rag.documents.east_asian import count_words
+from mio_rag.documents.passages import TELLS, Part, parts_of
+
+_HASHES = re.compile(r"#{1,6}\s+(?=\S)")
+_FENCE = re.compile(r"(?:```|~~~)")
+_RULER = re.compile(r"[\s|:+=_*~\u2013\u2014-]+")
+_UNDERLINE = re.compile(r"(={3,}|-{3,})")
+_ENDED = re.compile(r"[.!?:;\u3002\uff01\uff1f\uff1a][\"'\u201d\u2019)\]]*$")
+_SHORT_HEADING, _LONGER = 6, 8  # words of a line that heads by its looks alone, and of what it heads
+_LONG_CELL = 8  # words: a line with more between two commas is prose
+_FULL_LINE, _LONG_LINE = 0.7, 200  # share of the longest line, and characters, from which lines are wrapped
+
+
+@dataclass
+class _Reader:
+    """Lines of a text, without the white space around them: characters [start, end)."""
+
+    text: str
+    lines: list[tuple[int, int]]
+    document: Document = field(default_factory=Document)
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    joins: list[int] = field(default_factory=list)  # lines that the one before goes on with
+    tables: int = 0
+
+    def said(self, k: int) -> str:
+        return self.text[slice(*self.lines[k])] if 0 <= k < len(self.lines) else ""
+
+    def after(self, k: int) -> str:
+        return next(filter(None, map(self.said, range(k + 1, len(self.lines)))), "")
+
+    def add(self, kind: str, start: int, end: int, level: int = 0, **more: object) -> None:
+        self.document.blocks.append(Block(kind, self.text[start:end], level, **more))  # type: ignore[arg-type]
+        self.starts.append(start)
+        self.ends.append(end)
+
+    def read(self) -> None:
+        k = 0
+        while k < len(self.lines):
+            k = self._next(k)
+
+    def _next(self, k: int) -> int:
+        """Add what begins at a line; return the first line behind it."""
+        start, end = self.lines[k]
+        said = self.text[start:end]
+        if not said:
+            return k + 1
+        if _FENCE.match(said):
+            return self._code(k)
+        if last := self._rows(k):
+            return last
+        if found := _HASHES.match(said):
+            inner = said[found.end() :].rstrip("# ") or said[found.end() :]
+            at = start + found.end()
+            self.add("heading", at, at + len(inner), found[0].count("#"))
+            return k + 1
+        if _RULER.fullmatch(said):
+            return k + 1
+        if (ruled := _UNDERLINE.fullmatch(self.said(k + 1))) and len(said.split()) <= 16:
+            self.add("heading", start, end, 1 if ruled[0][0] == "=" else 2)
+            return k + 2
+        return self._item(k) if ITEM.match(said) else self._paragraphs(k)
+
+    def _begins(self, k: int) -> bool:
+        """Whether a line is blank, or begins something other than a paragraph."""
+        said = self.said(k)
+        told = _FENCE.match(said) or _HASHES.match(said) or _RULER.fullmatch(said) or ITEM.match(said)
+        return not said or bool(told) or self._delimiter(k) is not None or bool(
+            _UNDERLINE.fullmatch(self.said(k + 1))
+        )  # fmt: skip
+
+    def _code(self, k: int) -> int:
+        last = k + 1
+        while last < len(self.lines) and not _FENCE.match(self.said(last)):
+            last += 1
+        inside = [j for j in range(k + 1, last) if self.said(j)]
+        if inside:
+            begin = self.text.rfind("\n", 0, self.lines[inside[0]][0]) + 1
+            self.add("code", begin, self.lines[inside[-1]][1])
+        return last + 1
+
+    def _delimiter(self, k: int) -> str | None:
+        """What parts the cells of a row; commas and the like only where several rows have as many."""
+        said = self.said(k)
+        if said.startswith("|") or " | " in said:
+            return "|"
+        for sign, fewest in (("\t", 1), (";", 2), (",", 2)):
+            if said.count(sign) < fewest:
+                continue
+            first, last = k, k
+            counts = len(cells := _cells(said, sign))
+            if any(count_words(cell) > _LONG_CELL for cell in cells):
+                continue
+            while first and len(_cells(self.said(first - 1), sign)) == counts:
+                first -= 1
+            while len(_cells(self.said(last + 1), sign)) == counts:
+                last += 1
+            if last - first >= (1 if sign == "\t" else 2):
+                return sign
+        return None
+
+    def _rows(self, k: int) -> int | None:
+        sign = self._delimiter(k)
+        if sign is None:
+            return None
+        last = k + 1
+        while last < len(self.lines) and (
+            self._delimiter(last) == sign
+            or (sign == "|" and self.said(last) and _RULER.fullmatch(self.said(last)))
+        ):
+            last += 1
+        kept = [j for j in range(k, last) if not _RULER.fullmatch(self.said(j))]
+        rows = [_cells(self.said(j), sign) for j in kept]
+        if last > k + 1 and kept[:1] == [k] and _RULER.fullmatch(self.said(k + 1)):
+            count = 1
+        else:
+            guess = None if self.document.blocks else False  # the header may be in the piece before
+            groups = len(rows) > 2 and rows[0][0] == rows[1][0] and len({*rows[0]}) < len(rows[0])
+            rows = rows[groups:]  # names of groups of columns stand above those of the columns
+            count = headers_of(rows, guess) if rows else 0
+            count += groups and count > 0
+        self.tables += 1
+        for n, j in enumerate(kept):
+            start, end = self.lines[j]
+            if sign == "|":
+                said = self.text[start:end]
+                start += len(said) - len(said.lstrip("| \t"))
+                end -= len(said) - len(said.rstrip("| \t"))
+            if start < end:
+                self.add("row", start, end, table=self.tables, header=n < count)
+        return last
+
+    def _item(self, k: int) -> int:
+        start, end = self.lines[k]
+        margin = start - (self.text.rfind("\n", 0, start) + 1)
+        last = k + 1
+        while last < len(self.lines) and not self._begins(last):
+            inner = self.lines[last][0]
+            deeper = inner - (self.text.rfind("\n", 0, inner) + 1) > margin
+            if not (deeper or (self.said(last)[0].islower() and not _ENDED.search(self.said(last - 1)))):
+                break
+            self.joins.append(last)
+            end = self.lines[last][1]
+            last += 1
+        self.add("item", start, end, self._depth(start, margin))
+        return last
+
+    def _depth(self, start: int, margin: int) -> int:
+        """How deep an item stands, by the items before it."""
+        indents: list[int] = []
+        for block, at in zip(self.document.blocks, self.starts, strict=True):
+            if block.kind != "item":
+                indents = []
+                continue
+            before = at - (self.text.rfind("\n", 0, at) + 1)
+            while indents and indents[-1] >= before:
+                indents.pop()
+            indents.append(before)
+        return sum(indent < margin for indent in indents)
+
+    def _paragraphs(self, k: int) -> int:
+        last = k + 1
+        while last < len(self.lines) and not self._begins(last):
+            last += 1
+        width = max(end - start for start, end in self.lines[k:last])
+        begun = k
+        for j in range(k, last):
+            said, before = self.said(j), self.said(j - 1) if j > begun else ""
+            short = len(before) < _FULL_LINE * width and not said[:1].islower()
+            ended = short or _ENDED.search(before) is not None
+            if ended and (level := self._level(j)):
+                self._paragraph(begun, j)
+                self.add("heading", *self.lines[j], level, looks=level == CASE_LEVEL)
+                begun = j + 1
+            elif before and (ended or len(before) > _LONG_LINE):
+                self._paragraph(begun, j)
+                begun = j
+        self._paragraph(begun, last)
+        return last
+
+    def _paragraph(self, first: int, behind: int) -> None:
+        if first < behind:
+            self.joins += range(first + 1, behind)
+            self.add("paragraph", self.lines[first][0], self.lines[behind - 1][1])
+
+    def _level(self, k: int) -> int:
+        """The level of a line that reads as a heading; 0 for others."""
+        said, after = self.said(k), self.after(k)
+        if level := east_asian.heading_level(said, after, self.said(k - 1)):
+            return level
+        counted = is_numbered(said) and is_heading(said, after)
+        if counted:
+            return COUNTED_LEVEL
+        if not after or count_words(after) <= _LONGER or after[0].islower() or _ENDED.search(said):
+            return 0
+        plain = said[0].isupper() and count_words(said) <= _SHORT_HEADING and not TELLS.search(said)
+        return CASE_LEVEL if plain or is_heading(said, after) else 0
+
+
+def _cells(line: str, sign: str) -> list[str]:
+    if sign == "|":
+        return [cell.strip() for cell in line.strip().strip("|").split("|")]
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=sign), [])]
+    except csv.Error:
+        return [cell.strip() for cell in line.split(sign)]
+
+
+def read_excerpt(text: str, title: str = "") -> tuple[str, Sequence[Part]]:
+    """Return a text of the same length, with line ends within paragraphs as blanks, and its units.
+
+    title: of its document; a heading that repeats it says nothing.
+    """
+    lines, at = [], 0
+    for line in text.split("\n"):
+        start = at + len(line) - len(line.lstrip())
+        lines.append((start, max(start, at + len(line.rstrip()))) if line.strip() else (at, at))
+        at += len(line) + 1
+    reader = _Reader(text, lines)
+    reader.read()
+    document = reader.document
+    document.title = title
+    shown = list(text.replace("\r", " "))
+    for k in reader.joins:
+        shown[text.rfind("\n", 0, lines[k][0])] = " "
+    blocks = document.blocks
+    for k, block in enumerate(blocks):  # headings with nothing below are units only where nothing else is
+        if all(one.kind == "heading" for one in blocks) or (block.looks and k + 1 == len(blocks)):
+            block.kind, block.level = "paragraph", 0
+    text = "".join(shown)
+    return text, list(parts_of(document, text, reader.starts, reader.ends))

@@ -1,0 +1,148 @@
+"""Hits of a store that read like pieces of documents -> passages with units, as readers make them.
+
+Pieces of one source are put in order and laid side by side first: by the places that they bring, by the text
+that they share, or by the number in their ids. So a row finds the header that stands in the piece before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mio_rag.documents.excerpts import read_excerpt
+from mio_rag.stores.places import lay_out
+from mio_rag.types import Line, Passage, Unit
+
+_STRUCTURED = 0.2  # share of hits with several lines from which they are read as documents
+_FAR = 1000  # characters between pieces whose distance nobody knows
+_NUMBER = re.compile(r"(.*?)(?<![0-9A-Za-z])((?:[A-Za-z]{1,10})?)(\d{1,7})")
+_NUMBERED_BY = (
+    "chunk", "chunk_index", "chunk_id", "chunk_number", "chunk_no", "chunk_idx", "seq", "seq_num", "index",
+    "position", "split_id", "part", "n",
+)  # fmt: skip
+
+
+def as_documents(hits: Sequence[Passage]) -> Sequence[Passage]:
+    """Return hits with units where enough of them have several lines, or bring units; else as they are."""
+    several = sum(bool(one.units) or "\n" in one.text.strip() for one in hits)
+    if several < max(1, _STRUCTURED * len(hits)):
+        return hits
+    made = list(hits)
+    groups: dict[str, list[int]] = {}
+    for row, one in enumerate(hits):
+        if not one.units:
+            groups.setdefault(one.source or one.title or one.id, []).append(row)
+    for name, rows in groups.items():
+        for row, cut in zip(rows, _cut(name, [hits[row] for row in rows]), strict=True):
+            made[row] = cut
+    return made
+
+
+def _cut(name: str, hits: Sequence[Passage]) -> list[Passage]:
+    """Pieces of one source with their units. name: of the source, where a piece names none."""
+    hits = [  # where its place is known, each character counts
+        replace(one, text=one.text.replace("\r\n", "\n")) if one.start is None and "\r" in one.text else one
+        for one in hits
+    ]
+    made = list(hits)
+    for stretch in _stretches(name, hits):
+        base = min(start for _, start in stretch)
+        text = ""
+        for row, start in stretch:
+            at, own = start - base, hits[row].text
+            text += "\n" * (at - len(text)) + own[max(0, len(text) - at) :]
+        first = hits[stretch[0][0]]
+        text, parts = read_excerpt(text, first.title)
+        within = [(row, start - base, start - base + len(hits[row].text)) for row, start in stretch]
+        for row, a, b in within:
+            one = hits[row]
+            inside = [part for part in parts if part.start < b and part.end > a]
+            kept = []
+            for part in inside:
+                whole = any(c <= part.start and part.end <= d for _, c, d in within)
+                begin, end = max(a, part.start), min(b, part.end)
+                if (begin, end) != (part.start, part.end) and whole:
+                    continue  # another piece has all of it
+                piece = text[begin:end]
+                begin, end = begin + len(piece) - len(piece.lstrip()), begin + len(piece.rstrip())
+                if begin < end:
+                    kept.append((begin, end, part))
+            path = kept[0][2].path if kept else ()
+            lines = sorted({Line(base + line.start, line.text) for *_, part in kept for line in part.needs})
+            place = {line: k for k, line in enumerate(lines)}
+            made[row] = replace(
+                one,
+                text=text[a:b],
+                source=one.source or name,
+                start=base + a,
+                end=base + b,
+                section=one.section + path,
+                lines=tuple(lines),
+                units=tuple(
+                    Unit(
+                        begin - a,
+                        end - a,
+                        tuple(sorted(place[Line(base + line.start, line.text)] for line in part.needs)),
+                        one.section + part.path if part.path != path else (),
+                    )
+                    for begin, end, part in kept
+                ),
+            )
+    return made
+
+
+def _stretches(name: str, hits: Sequence[Passage]) -> list[list[tuple[int, int]]]:
+    """Pieces that touch or overlap, each with its start, in order; starts of all stretches are apart."""
+    layout = lay_out(
+        [one.text for one in hits], [name] * len(hits), [one.start for one in hits],
+        [one.metadata for one in hits],
+    )  # fmt: skip
+    groups: dict[object, list[int]] = {}
+    for row, (start, _) in enumerate(layout.spans):
+        groups.setdefault(layout.spaces[row] if start >= 0 else row, []).append(row)
+    numbers = _numbers(hits)
+
+    def order(rows: list[int]) -> tuple[float, float, int]:
+        page = hits[rows[0]].page
+        return (page or 0, min(numbers[row] for row in rows) if numbers else 0, min(rows))
+
+    placed = groups.pop("", [])  # by the places of the source itself
+    made: list[list[tuple[int, int]]] = []
+    for row in sorted(placed, key=lambda row: layout.spans[row]):
+        start = layout.spans[row][0]
+        if made and start <= (last := made[-1][-1])[1] + len(hits[last[0]].text) + 1:
+            made[-1].append((row, start))
+        else:
+            made.append([(row, start)])
+    before: int | None = None
+    for rows in sorted(groups.values(), key=order):
+        behind = max((start + len(hits[row].text) for one in made for row, start in one), default=-_FAR)
+        lowest, highest = (
+            (min(numbers[row] for row in rows), max(numbers[row] for row in rows)) if numbers else (0, 0)
+        )
+        goes_on = bool(numbers) and before is not None and lowest == before + 1
+        base = behind + (1 if goes_on else _FAR)
+        low = min(max(0, layout.spans[row][0]) for row in rows)
+        stretch = sorted(
+            ((row, base + max(0, layout.spans[row][0]) - low) for row in rows), key=lambda one: one[1]
+        )
+        if goes_on:
+            made[-1] += stretch
+        else:
+            made.append(stretch)
+        before = highest
+    return made
+
+
+def _numbers(hits: Sequence[Passage]) -> list[int]:
+    """The number of each piece, by its metadata or at the end of its id; empty where one lacks it."""
+    for key in _NUMBERED_BY:
+        given = [one.metadata.get(key) for one in hits]
+        if all(str(value).isdecimal() for value in given) and len({*map(str, given)}) == len(hits):
+            return [int(str(value)) for value in given]
+    found = [_NUMBER.fullmatch(one.id) for one in hits]
+    if all(found) and len({match[1] for match in found if match}) == 1:
+        numbers = [int(match[3]) for match in found if match]
+        return numbers if len({*numbers}) == len(numbers) else []
+    return []
