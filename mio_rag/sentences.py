@@ -92,6 +92,8 @@ def _goes_on(text: str, start: int, match: re.Match[str]) -> bool:
     before = text[max(start, end - _LONGEST_ABBREVIATION) : end]
     if following.islower() or _ABBREVIATION.search(before) or _ORDINAL.search(before):
         return True
+    if before.endswith("al.") and text[end : end + 3].lstrip()[:1] in ("(", "["):  # et al. (2023)
+        return True
     return following.isdigit() and _BEFORE_NUMBER.search(before) is not None
 
 

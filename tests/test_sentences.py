@@ -47,6 +47,10 @@ def test_a_wrapped_line_goes_on_in_lower_case_and_rows_of_a_table_stay_apart():
         ("He lost in 1998. Bo got 5. All saw.", ["He lost in 1998.", "Bo got 5.", "All saw."]),
         ("Schäden gab es am 6. Januar 1945. Sie blieb.", ["Schäden gab es am 6. Januar 1945.", "Sie blieb."]),
         ("Am 31. Mai begann es. Es blieb.", ["Am 31. Mai begann es.", "Es blieb."]),
+        (
+            "Li et al. (2023) saw [4]. So did Bo et al. We try.",
+            ["Li et al. (2023) saw [4].", "So did Bo et al.", "We try."],
+        ),
         ("He said no. Five came.", ["He said no.", "Five came."]),
         ("A bold claim! Why? It is so.", ["A bold claim! Why?", "It is so."]),
         ("| Name | Height |\n|---|---|\n| Arno | 5 m |", ["| Name | Height |\n|---|---|", "| Arno | 5 m |"]),
