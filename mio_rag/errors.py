@@ -131,7 +131,7 @@ def optional(module: str, extra: str, purpose: str) -> Iterator[None]:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
         raise MissingExtraError(
-            f"{purpose} needs the package '{module}', which is not installed: "
+            f"{purpose} needs the package '{module.split('.')[0]}', which is not installed: "
             f'pip install "mio-rag[{extra}]"'
         ) from error
 

@@ -188,7 +188,7 @@ def mcp(
       mio-rag mcp handbook --print-config claude-desktop
       mio-rag mcp handbook --http 8765
     """
-    from mio_rag.assistants import Assistants, configuration, run_http, run_stdio
+    from mio_rag.assistants import Assistants, configuration, missing, run_http, run_stdio
     from mio_rag.filters import Filter
     from mio_rag.generation import check_generator, reader_spec
     from mio_rag.sources import kind_of
@@ -209,6 +209,8 @@ def mcp(
             given += [name, value] if value is not None and value != usual.get(name) else []
         given += [word for one in call.where or () for word in ("--where", one)]
         typer.echo(configuration(print_config, given, Path(paths[0]).name or "documents"))
+        if (problem := missing()) is not None:
+            typer.echo(f"warning: {problem}", err=True)
         return
     tools = Assistants(paths, allow_ask=spec, where=call.where, policy=policy, embedder=embedder)
     if address is None:
