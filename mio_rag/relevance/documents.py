@@ -41,7 +41,7 @@ from mio_rag.relevance.features import logistic
 
 FloatArray = NDArray[np.float64]
 #: Scores of passages beside those that every pool has.
-DOCUMENT_SCORES = frozenset(("dense_rest", "bm25_rest", "scope"))
+DOCUMENT_SCORES = frozenset(("dense_rest", "bm25_rest", "dense_bare", "scope"))
 #: What the log score of a unit is made of: u, n, p, w, v and s - 1 of the formula.
 TERMS = ("unit_cosine", "neighbour_cosine", "passage_cosine", "unit_words", "passage_words", "scope")
 _WORDS_ALONE = 3.0  # times as much do words weigh where the embedder does not read the question

@@ -343,6 +343,9 @@ OUTSIDE = 0.1
 #: Names of the numbers that a pool gives.
 SIGNALS = ("cover", "first_cover", "top_cover", "cosine")
 _TOP = 3  # passages of `top_cover`
+#: Weight of the cosine with the question without names that many documents have. With .5 to .7 questions
+#: without an answer are told best on four sets; of 459 answered ones of seven sets two more fall below 1/2.
+_BARE = 0.6
 _FARTHEST = 30.0  # log-odds are held so far from 0
 
 
@@ -363,8 +366,10 @@ def _signals(candidates: Candidates) -> tuple[float, ...] | None:
     if candidates.embeddings is not None and candidates.query_embedding is not None:
         # Of this question: in a pool that another query has added to, scores are those of either.
         cosines = np.asarray(candidates.embeddings @ candidates.query_embedding, dtype=np.float64)
-    head = float(cover[0]), float(cover[:_TOP].mean())
-    return float(cover.max()), *head, float(cosines[best].max())
+    head, cosine = (float(cover[0]), float(cover[:_TOP].mean())), float(cosines[best].max())
+    if (bare := scores.get("dense_bare")) is not None:
+        cosine = min(cosine, (1 - _BARE) * cosine + _BARE * float(np.asarray(bare)[best].max()))
+    return float(cover.max()), *head, cosine
 
 
 @dataclass(frozen=True)

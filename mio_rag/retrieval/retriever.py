@@ -65,6 +65,7 @@ class _Asked:
     scope (documents,): see `mio_rag.retrieval.scope.Scope`; of an index of documents.
     rest: what is asked of the one document that it names.
     rest_query: embedding of the rest.
+    bare_query: embedding of the question without names that many documents have.
     """
 
     text: str
@@ -73,6 +74,7 @@ class _Asked:
     scope: NDArray[np.float64] | None = None
     rest: str | None = None
     rest_query: NDArray[np.float32] | None = None
+    bare_query: NDArray[np.float32] | None = None
 
 
 class Retriever:
@@ -132,7 +134,8 @@ class Retriever:
         neither retriever listed the passage), and those of re-rankers by their names. In documents also
         "scope" (0 to 1: how far the question means the passage's document) and, where it names one of them,
         "dense_rest" and "bm25_rest" by the rest of the question; ``sentences`` then has "dense" and "bm25" of
-        each unit, and the two of the rest.
+        each unit, and the two of the rest. "dense_bare" is the cosine with a question without names that many
+        documents have, where it has any.
         """
         return self.retrieve_many([question])[0]
 
@@ -219,8 +222,10 @@ class Retriever:
         if terms is None or index.identities is None:
             return _Asked(text, index.embedder.encode([text])[0], lexical)
         scope, rest = index.identities.of(text, terms.words)
-        queries = index.embedder.encode([text] if rest is None else [text, rest])
-        return _Asked(text, queries[0], lexical, scope, rest, None if rest is None else queries[1])
+        bare = index.identities.without_names(text, terms.words) if rest is None else None
+        queries = index.embedder.encode([text, *(part for part in (rest, bare) if part is not None)])
+        of_rest, of_bare = (None if part is None else queries[1] for part in (rest, bare))  # never both
+        return _Asked(text, queries[0], lexical, scope, rest, of_rest, of_bare)
 
     def _ranking(self, asked: _Asked, whole: bool = True) -> tuple[list[int], dict[int, float]]:
         """Rows that either list has, best first by the mode, and what fused them: all, or those of a pool."""
@@ -317,6 +322,8 @@ class Retriever:
             if asked.rest is not None and asked.rest_query is not None:
                 scores["dense_rest"] = (embeddings @ asked.rest_query).astype(np.float64)
                 scores["bm25_rest"] = terms.scores(asked.rest, bare=True)[rows]
+        if asked.bare_query is not None:
+            scores["dense_bare"] = (embeddings @ asked.bare_query).astype(np.float64)
         passages = [self.index.passages[r] for r in rows]
         repeated, dates = self.index.repetition, [p.date for p in passages]
         spans = None if repeated is None else repeated.spans_of(rows)

@@ -36,6 +36,11 @@ _OTHER_NUMBER = 0.5  # scope of what bears the name that is asked for, and anoth
 _INSIDE = 0.999  # least scope of what is meant
 _QUOTED = re.compile(r'["“„«]([^"”“»]{15,})["”“»]')
 _HEAD = re.compile(r"^[^?]{15,}?[:：]\s+(?=\S.{12,})")
+_OFTEN, _OFTEN_TITLED = (
+    0.2,
+    0.02,
+)  # of documents, and of their titles: a name there says nothing of what is asked
+_DANGLING = re.compile(r"\b(?:of|at|by|for|in|from|with|to|on)(?=\W*$)", re.IGNORECASE)
 _CAPITALS = re.compile(r"\b[A-Z][\w&.]*(?:[ \t,-]+(?:[A-Z]|\d+[A-Z])[\w&.]*)*")
 _LEFT_OVER = re.compile(r"^\W*(?:in|for|according to|of|on)?\W+", re.IGNORECASE)
 
@@ -163,6 +168,32 @@ class Identities:
         rest = _without(question, hit, words)
         scope = np.where(np.arange(n) == best, 1.0, np.minimum(scope, 0.999))
         return Scope(scope, rest if rest != question and words(rest) else None)
+
+    def without_names(self, question: str, words: Words) -> str | None:
+        """The question without names that many documents or their titles have, as that of the company.
+
+        None where it has none, where nothing else is asked, and where capitals tell no names: in German, and
+        where nearly every word has one.
+
+        words: those that cut the documents.
+        """
+        pieces = question.split()
+        capital = [bool(re.search(r"\w[.]\w", piece)) or piece != piece.lower() for piece in pieces]
+        if "german" in words.languages or 3 * sum(capital[1:]) > 2 * len(capital[1:]):
+            return None
+        known, _, _ = self._known(dict.fromkeys(words(question)))
+        n, names = len(self), set()
+        for word, k in known:
+            if self.spread[k] >= max(2.0, _OFTEN * n) or self._in_titles[k] >= max(1.0, _OFTEN_TITLED * n):
+                names.add(word)
+        kept = [
+            piece
+            for k, (piece, has_capital) in enumerate(zip(pieces, capital, strict=True))
+            if not (k and has_capital and (own := set(words(piece))) and own <= names)
+        ]
+        if len(kept) == len(pieces) or not words(" ".join(kept)):
+            return None
+        return _DANGLING.sub("", " ".join(kept)).strip()
 
     def _known(
         self, asked: Iterable[str]

@@ -3,11 +3,12 @@
 import json
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mio_rag import Selector
+from mio_rag import Collection, Selector
 from mio_rag.corpora.load import load_dataset
 from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel, load_model
@@ -163,3 +164,24 @@ def test_the_cosine_is_that_of_the_question(retriever: Retriever) -> None:
     signals = pool_signals(found) or {}
     signals["cosine"] = 9.0
     assert (pool_signals(found) or {})["cosine"] < 0.3
+
+
+def test_the_name_of_the_company_answers_nothing(tmp_path: Path) -> None:
+    about = {
+        "leave": "Full-time staff have 26 days of leave a year. Carried days lapse on 30 June.",
+        "travel": "Travel second class. First class is paid on journeys of more than four hours.",
+        "pension": "Contributions to the pension are matched up to 4.5 percent of the salary.",
+        "remote work": "Staff may work from home up to three days a week.",
+    }
+    for name, text in about.items():
+        head = f"# {name.title()}\n\nApplies to all staff of Fennmark Logistics.\n\n"
+        (tmp_path / f"{name}.md").write_text(head + text, encoding="utf-8")
+    documents = Collection(tmp_path, embedder="minilm")
+
+    def likely(question: str) -> float:
+        return documents.select(question, budget=100).answerable or 0.0
+
+    assert likely("Who is the CEO of Fennmark Logistics?") < 0.5
+    assert likely("Does Fennmark offer dental insurance?") < 0.5
+    assert likely("Up to how much does Fennmark match contributions to the pension?") > 0.8
+    assert likely("How many days a week may staff of Fennmark Logistics work from home?") > 0.8

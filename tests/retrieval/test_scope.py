@@ -101,3 +101,31 @@ def test_of_models_and_years_in_titles_the_asked_ones_are_in_scope() -> None:
     ):
         scope = found.of(question, terms.words)
         assert np.flatnonzero(scope.documents >= 0.999).tolist() == documents
+
+
+COMPANY = {
+    name: f"{title}. Applies to all staff of Gorse Bank. {text}"
+    for name, title, text in (
+        ("leave.md", "Leave policy", "Carried days lapse on 31 March."),
+        ("travel.md", "Travel policy", "First class is paid on long journeys."),
+        ("pension.md", "Pension", "Contributions are matched up to four percent."),
+        ("hazel-contract.md", "Contract with Hazel Farms", "Milk is delivered every morning."),
+    )
+}
+
+
+@pytest.mark.parametrize(
+    ("question", "bare"),
+    [
+        ("Who is the CEO of Gorse Bank?", "Who is the CEO"),
+        ("Does Gorse match the contributions?", "Does match the contributions?"),
+        ("What time does Hazel deliver milk?", "What time does deliver milk?"),
+        ("When do carried days of leave lapse?", None),
+        ("Who is Gorse Bank?", None),
+        ("Does The Gorse Bank Match All Contributions?", None),
+        ("When is Morning?", None),
+    ],
+)
+def test_names_that_many_documents_have_are_left_out(question: str, bare: str | None) -> None:
+    found, terms = identities(COMPANY)
+    assert found.without_names(question, terms.words) == bare
