@@ -485,7 +485,7 @@ def day_in(text: str, at: int = 0, *, whole: bool = False) -> str:
 
     whole: look for it anywhere behind that place.
     """
-    text = narrow_digits(text)
+    text = text[:at] + narrow_digits(text[at:])
     found = _DAY.search(text, at) if whole else _DAY.match(text, at)
     if found is None:
         return ""

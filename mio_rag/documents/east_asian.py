@@ -68,6 +68,8 @@ STATED = (
     "(?:更新|改定|改正|改訂|修訂|修订|修正|制定|訂定|發布|发布|発行|發行|公布|公告|公開|掲載|施行|生效|作成)"
     "(?:年月)?(?:日期|日|時間|时间)?"
 )
+_HAN = re.compile("[〇零一二三四五六七八九十百]+")
+_HAN_DAY = re.compile(f"(?:元|{_HAN.pattern})年{_HAN.pattern}月(?:{_HAN.pattern}日)?")
 _DIGITS = {0xFF10 + k: str(k) for k in range(10)} | {0xFF0D: "-", 0xFF0F: "/", 0xFF0E: "."}
 
 
@@ -98,8 +100,21 @@ def without_line_ends(text: str) -> str:
 
 
 def narrow_digits(text: str) -> str:
-    """A text with its full-width digits as usual ones, each at its place."""
-    return text if text.isascii() else text.translate(_DIGITS)
+    """A text with its full-width digits, and the numbers of its days, as usual digits."""
+    if text.isascii():
+        return text
+    return _HAN_DAY.sub(lambda found: _HAN.sub(_counted, found[0]), text.translate(_DIGITS))
+
+
+def _counted(found: re.Match[str]) -> str:
+    """A number in Chinese characters, to 999, in digits."""
+    total = digit = 0
+    for sign in found[0]:
+        if scale := {"十": 10, "百": 100}.get(sign):
+            total, digit = total + (digit or 1) * scale, 0
+        else:
+            digit = 10 * digit + "〇一二三四五六七八九".find(sign.replace("零", "〇"))
+    return str(total + digit)
 
 
 def heading_level(line: str, after: str = "", before: str = "") -> int:

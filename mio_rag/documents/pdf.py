@@ -42,6 +42,7 @@ _COUNTS = re.compile(
 _NO_HEADING = re.compile(r"[$\u20ac\u00a3=]|^\(.*\)$")
 #: Signs that begin an item wherever they begin a line, and boxes of a form.
 _MARKED = re.compile("[\u2022\u25cf\u25aa\u25e6\u2023\uf0b7\u2610\u2611\u2612](?=.)")
+_ARTICLE = re.compile("\u7b2c\\s?[\\d\u4e00-\u9fff]{1,5}\\s?[\u689d\u6761\u9805\u9879\u6b3e]")
 _WITHIN = re.compile("[\u3001\uff0c\u3005-\u3007\u3040-\u9fff]")  # a sentence of Chinese or Japanese
 _UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff]")
 
@@ -233,7 +234,7 @@ class _Layout:
             return True
         if ".." in before.text[-40:].replace(" ", "") and _ENTRY.search(before.text):
             return True
-        ended = before.text[-1] in '.:;!?\u3002\uff01\uff1f\u201d"'
+        ended = before.text[-1] in '.:;!?\u3002\uff01\uff1f\uff1a\uff1b\u201d"'
         item = ITEM.match(line.text)
         if line.alone or before.alone or _MARKED.match(line.text):
             return True
@@ -241,6 +242,10 @@ class _Layout:
             return True
         right = self._right(lines, k)
         if item and before.right < 0.75 * right:
+            return True
+        # Chinese and Japanese lines are filled to the last letter or two.
+        wide = (item or _ARTICLE.match(line.text)) and is_wide(line.text)
+        if wide and before.right < right - 2.5 * before.size:
             return True
         if line.text[:1].islower():
             return False

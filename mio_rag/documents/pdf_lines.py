@@ -393,8 +393,8 @@ def _in_rows(found: Sequence[_Found]) -> list[tuple[PageLine, list[_Found]]]:
                 continue
             # Behind the first cells, which are of the lower of two rows.
             begun = group[0][0]
-            level = abs(line.bottom - begun.bottom) < 0.2 * height
-            if len(group) > 1 and level and line.left > begun.right:
+            beside = abs(line.bottom - begun.bottom) < 0.2 * height
+            if len(group) > 1 and beside and line.left > begun.right:
                 group.append(one)
                 continue
             back = 0

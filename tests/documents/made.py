@@ -22,7 +22,7 @@ class Piece(NamedTuple):
     y: float
     text: str
     size: float = 11
-    font: str = "F"  # "B" for bold, "M" for letters of one width
+    font: str = "F"  # "B" for bold, "M" for letters of one width, "J" for Japanese ones
 
 
 class Field(NamedTuple):
@@ -54,6 +54,11 @@ def pdf(
         b"/Filter /FlateDecode /Length %d >>\nstream\n%s\nendstream" % (len(image), image),
         b"<< /Title (%s) /Producer (%s) >>" % (title.encode("cp1252"), producer.encode()),
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Courier /Encoding /WinAnsiEncoding >>",
+        b"<< /Type /Font /Subtype /Type0 /BaseFont /HeiseiMin-W3 /Encoding /UniJIS-UCS2-H "
+        b"/DescendantFonts [<< /Type /Font /Subtype /CIDFontType0 /BaseFont /HeiseiMin-W3 /DW 1000 "
+        b"/CIDSystemInfo << /Registry (Adobe) /Ordering (Japan1) /Supplement 2 >> /FontDescriptor << /Type /FontDescriptor /FontName "
+        b"/HeiseiMin-W3 /Flags 6 /Ascent 723 /Descent -241 /StemV 69 /CapHeight 709 /ItalicAngle 0 "
+        b"/FontBBox [-123 -257 1001 910] >> >>] >>",
     ]
     kids = []
     for page in pages:
@@ -67,7 +72,7 @@ def pdf(
             stream = b"\n".join([*map(_shown, pieces), drawn])
         objects += [
             b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents %d 0 R /Resources << /Font << "
-            b"/F 3 0 R /B 4 0 R /M 7 0 R >> /XObject << /I 5 0 R >> >> >>" % (len(objects) + 2),
+            b"/F 3 0 R /B 4 0 R /M 7 0 R /J 8 0 R >> /XObject << /I 5 0 R >> >> >>" % (len(objects) + 2),
             b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
         ]
         kids.append(b"%d 0 R" % (len(objects) - 1))
@@ -76,7 +81,7 @@ def pdf(
         refs = b" ".join(b"%d 0 R" % (first + k) for k in range(len(fields)))
         objects += map(_field, fields)
         objects[0] = objects[0].replace(b" >>", b" /AcroForm << /Fields [%s] >> >>" % refs)
-        objects[7] = objects[7].replace(b"/Parent", b"/Annots [%s] /Parent" % refs)
+        objects[8] = objects[8].replace(b"/Parent", b"/Annots [%s] /Parent" % refs)
     objects[1] = b"<< /Type /Pages /Kids [%s] /Count %d >>" % (b" ".join(kids), len(kids))
     out, offsets = b"%PDF-1.4\n", []
     for number, content in enumerate(objects, start=1):
@@ -99,6 +104,9 @@ def _field(field: Field) -> bytes:
 
 
 def _shown(piece: Piece) -> bytes:
+    if piece.font == "J":
+        shown = piece.size, piece.x, piece.y, piece.text.encode("utf-16-be").hex().encode()
+        return b"BT /J %g Tf %g %g Td <%s> Tj ET" % shown
     text = piece.text.encode("cp1252")
     for sign in (b"\\", b"(", b")"):
         text = text.replace(sign, b"\\" + sign)

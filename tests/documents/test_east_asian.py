@@ -6,6 +6,7 @@ import pytest
 
 from mio_rag.documents.files import read_document, read_file
 from mio_rag.types import Passage
+from tests.documents.made import Piece, pdf, read, units
 
 RULES = """第一章　総則
 
@@ -107,6 +108,8 @@ def test_the_end_of_a_line_is_no_blank(tmp_path: Path, name: str, text: str) -> 
         ("最終更新：令和元年5月", "2019-05"),
         ("修訂日期：中華民國113年5月20日", "2024-05-20"),
         ("發布日期：2023年12月31日", "2023-12-31"),
+        ("中華民國一百一十三年五月二十日訂定", "2024-05-20"),
+        ("令和元年十二月一日改正", "2019-12-01"),
         ("本辦法自2023年起三年內有效", ""),
     ],
 )
@@ -151,3 +154,16 @@ def test_a_japanese_ordinance(tmp_path: Path) -> None:
     lines = {p.text[u.start : u.end]: [p.lines[n].text for n in u.needs] for p in passages for u in p.units}
     assert lines["（２）保存期間"] == ["（登録簿）", lead]
     assert lines["この条例は、令和５年４月１日から施行する。"] == ["附 則"]
+
+
+def test_items_and_articles_begin_though_the_line_before_is_long(tmp_path: Path) -> None:
+    lines = [
+        "この規則は従業員の労働条件と服務規律その他の就業に関する事項を定めるものであり全員",
+        "に適用する。",
+        "第二条　会社は、次の書類を求める：",
+        "（一）申請書及び本人確認の書類、写しを含む二通のもの",
+        "（二）写真四枚",
+    ]
+    pieces = [Piece(60, 700 - 16 * k, line, 10.5, "J") for k, line in enumerate(lines)]
+    found = [said.strip() for said in units(read(tmp_path, "rules.pdf", pdf(pieces)))]
+    assert found == [lines[0] + lines[1], lines[2].replace("\u3000", " "), lines[3], lines[4]]
