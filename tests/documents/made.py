@@ -57,8 +57,8 @@ def pdf(
         b"<< /Type /Font /Subtype /Type0 /BaseFont /HeiseiMin-W3 /Encoding /UniJIS-UCS2-H "
         b"/DescendantFonts [<< /Type /Font /Subtype /CIDFontType0 /BaseFont /HeiseiMin-W3 /DW 1000 "
         b"/CIDSystemInfo << /Registry (Adobe) /Ordering (Japan1) /Supplement 2 >> "
-        b"/FontDescriptor << /Type /FontDescriptor /FontName /HeiseiMin-W3 /Flags 6 /Ascent 723 /Descent -241 /StemV 69 /CapHeight 709 "
-        b"/ItalicAngle 0 /FontBBox [-123 -257 1001 910] >> >>] >>",
+        b"/FontDescriptor << /Type /FontDescriptor /FontName /HeiseiMin-W3 /Flags 6 /StemV 69 "
+        b"/Ascent 723 /Descent -241 /CapHeight 709 /ItalicAngle 0 /FontBBox [-123 -257 1001 910] >> >>] >>",
     ]
     kids = []
     for page in pages:
