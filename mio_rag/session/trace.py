@@ -241,6 +241,7 @@ def trace_of(
         if "searched" in result.facts and not search:
             tried = result.facts["searched"].tried
             search = dict(result.action.about.get("search", {}))
+            search.setdefault("strategies", [one.strategy for one in tried])
             search["queries"] = {one.strategy: list(one.found.queries) for one in tried}
     selection = state.read_for(reply)
     if search:

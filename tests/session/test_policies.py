@@ -121,6 +121,14 @@ def test_strategies_search_and_a_bandit_learns_at_the_price(river_index: CorpusI
     found = asked(composed(data, river_index))
     assert whys(found)[0].startswith("searched by raw + hyde: ")
     assert found.costs.total().lm_calls == 2
+    nodes = {
+        "find": {"do": "retrieve", "strategies": ["raw", "hyde"]},
+        "read": {"do": "select", "from": "find"},
+    }
+    steps = {"nodes": {**nodes, "say": {"do": "answer", "from": "read"}}, "answer": "say"}
+    (tmp_path / "own.json").write_text(json.dumps(steps), encoding="utf-8")
+    found = asked(composed({"order": {"workflow": "own.json"}}, river_index, tmp_path))
+    assert found.trace.columns()["strategies"] == "raw+hyde"  # of a step's own settings, too
     state = {"by": "bandit", "strategies": ["raw", "hyde"], "state": "arms.sqlite"}
     controller = composed({"search": state, "price": {"token": 0.003}}, river_index, tmp_path)
     asked(controller)
