@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from mio_rag.errors import InputError, require
@@ -135,9 +136,11 @@ def _refusal(response: Any, raw: bytes | bytearray) -> HttpFailure:
     with suppress(ValueError, KeyError, TypeError, RecursionError):
         error = json.loads(raw)["error"]
         reason = str(error["message"] if isinstance(error, dict) else error)[:300]
-    wait = None
-    with suppress(ValueError):
-        wait = max(0.0, float(response.headers.get("retry-after", "")))
+    wait, told = None, response.headers.get("retry-after", "")
+    with suppress(ValueError, TypeError):  # a date
+        wait = max(0.0, parsedate_to_datetime(told).timestamp() - time.time())
+    with suppress(ValueError):  # seconds
+        wait = max(0.0, float(told))
     return HttpFailure(
         f"HTTP {status}: {reason}",
         status,

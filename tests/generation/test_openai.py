@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from email.utils import formatdate
 from pathlib import Path
 from threading import Barrier, Event
 from typing import Any
@@ -112,6 +113,19 @@ def test_an_answer_that_thinking_left_no_room_for(serve: Serve, content: Any) ->
     assert caught.value.spent is not None
     assert (caught.value.spent.prompt_tokens, caught.value.spent.completion_tokens) == (11, 7)
     assert len(server.asked()) == 1  # the same would come again
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"), [("7", 7), (formatdate(time.time() + 7200, usegmt=True), 7200), ("soon", None)]
+)
+def test_how_long_a_server_asks_to_wait(said: str, seconds: float | None) -> None:
+    refusal = 429, {"error": {"message": "slow down"}}, {"Retry-After": said}
+    with serving(lambda path, body: refusal) as server:
+        reader = OpenAIGenerator(server.url, "m", retries=0)
+        with reader, pytest.raises(GenerationError, match="slow down") as caught:
+            reader.generate(PROMPT)
+    told = caught.value.retry_after
+    assert told == seconds if seconds is None else told == pytest.approx(seconds, abs=60)
 
 
 def test_requests_in_flight_learn_of_a_renamed_parameter_each_for_itself(serve: Serve) -> None:
