@@ -111,15 +111,12 @@ class _Reader:
         for sign, fewest in (("\t", 1), (";", 2), (",", 2)):
             if said.count(sign) < fewest:
                 continue
-            first, last = k, k
-            counts = len(cells := _cells(said, sign))
+            cells = _cells(said, sign)
             if any(count_words(cell) > _LONG_CELL for cell in cells):
                 continue
-            while first and len(_cells(self.said(first - 1), sign)) == counts:
-                first -= 1
-            while len(_cells(self.said(last + 1), sign)) == counts:
-                last += 1
-            if last - first >= (1 if sign == "\t" else 2):
+            alike = [len(_cells(self.said(j), sign)) == len(cells) for j in range(k - 2, k + 3)]
+            run = "".join("x" if one else " " for one in alike)
+            if ("xx" if sign == "\t" else "xxx") in run:
                 return sign
         return None
 
@@ -171,16 +168,14 @@ class _Reader:
 
     def _depth(self, start: int, margin: int) -> int:
         """How deep an item stands, by the items before it."""
-        indents: list[int] = []
-        for block, at in zip(self.document.blocks, self.starts, strict=True):
-            if block.kind != "item":
-                indents = []
-                continue
+        outer, deepest = 0, margin
+        for block, at in zip(reversed(self.document.blocks), reversed(self.starts), strict=True):
             before = at - (self.text.rfind("\n", 0, at) + 1)
-            while indents and indents[-1] >= before:
-                indents.pop()
-            indents.append(before)
-        return sum(indent < margin for indent in indents)
+            if block.kind != "item" or not deepest:
+                break
+            if before < deepest:
+                outer, deepest = outer + 1, before
+        return outer
 
     def _paragraphs(self, k: int) -> int:
         last = k + 1

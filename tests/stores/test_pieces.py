@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from mio_rag import Collection, InputError, Passage
+from mio_rag.documents.excerpts import read_excerpt
 from mio_rag.retrieval import TfidfEmbedder
 from mio_rag.stores.rows import Fields
 from tests.cli.running import here
@@ -155,3 +156,23 @@ def test_a_table_without_vectors_is_named(tmp_path) -> None:
     done = here("select", f"sqlite:{tmp_path}/a.db/notes", QUESTION)
     assert done.returncode == 2
     assert "'notes' is no vec0 table of sqlite-vec: create virtual table ... using vec0(...)" in done.stderr
+
+
+def test_several_queries_keep_units_and_order() -> None:
+    docs = asked(
+        Passage("x#4", TEXT[CUT:], source="s.md"), Passage("x#3", TEXT[:CUT].rstrip(), source="s.md")
+    )
+    docs.policy = docs.policy.replace(search=docs.policy.search.replace(strategies=("raw", "hyde")))
+    found = docs.ask(QUESTION, budget=400).selection.context
+    assert -1 < found.index("Penalty for a late parcel") < found.index("Nordics |")
+
+
+@pytest.mark.parametrize(
+    "text", [TEXT, TABLES["commas"], "a\r\n\r\n- b:\r\n  - c\r\n  d", "```\nx = 1\n", "# A\n# B"]
+)
+def test_units_of_a_piece_are_spans_of_it(text: str) -> None:
+    shown, parts = read_excerpt(text)
+    assert shown.split() == text.split()
+    assert len(shown) == len(text)
+    assert all(shown[one.start : one.end].strip() for one in parts)
+    assert all(shown.startswith(line.text, line.start) for one in parts for line in one.needs)
