@@ -365,7 +365,7 @@ def _read(candidates: Candidates, rows: Sequence[int]) -> Block:
         end = max(end, start + len(own))
     about = candidates.passage(rows[0])
     name = "+".join(str(part.id) for part in parts)
-    return Block(Passage(name, text, about.title, about.source), tuple(parts))
+    return Block(Passage(name, text, about.title, about.source, date=about.date), tuple(parts))
 
 
 def apart(candidates: Candidates) -> str:

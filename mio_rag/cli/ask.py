@@ -134,11 +134,13 @@ def _searched(
 
 
 def headings(selection: Selection) -> list[str]:
-    """Return where each text that is read comes from, in a few words."""
-    return [
-        ", ".join(filter(None, [part["source"], " > ".join(part["section"])])) or part["ids"][0]
-        for part in selection.parts
-    ]
+    """Return where each text that is read comes from, in a few words; with dates that tell two apart."""
+    found = []
+    for part, date in zip(selection.parts, selection.dates, strict=True):
+        source = part["source"] or ("" if part["section"] else part["ids"][0])
+        name, section = source or part["section"][0], part["section"][0 if source else 1 :]
+        found.append(", ".join(filter(None, [f"{name} ({date})" if date else name, " > ".join(section)])))
+    return found
 
 
 def context_text(selection: Selection, form: str = "text") -> str:

@@ -127,6 +127,7 @@ Reason: Any = _response(
 Part: Any = _response(
     "Part", "A text that is read, and where it comes from.",
     n=(int, "its number, from 1, in the order in which it is read"), source=str,
+    date=(str | None, "of its document; null: unknown"),
     section=(list[str], "title and headings above it"), page=int | None,
     ids=(list[str], "passages that it is made of"), tokens=(int, "its share of all tokens"),
     probability=(float | None, "that it is needed; null: unknown"),
