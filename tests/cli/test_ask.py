@@ -44,7 +44,7 @@ def test_select_as_json(index: Path) -> None:
     assert told["tokens"] <= told["budget"] == 220
     assert told["left_out"] == 50 - len(ids(told))
     part = told["parts"][0]
-    assert list(part) == ["n", "source", "section", "page", "ids", "tokens", "probability"]
+    assert list(part) == ["n", "source", "date", "section", "page", "ids", "tokens", "probability"]
     assert (part["n"], 0 < part["probability"] <= 1) == (1, True)
     more = only_object(here(*asked, "--why", "--proof"))
     assert {**more, "seconds": 0} == {
