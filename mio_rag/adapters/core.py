@@ -313,10 +313,8 @@ def choose(
     pool = pool_of(query, passages, tokens, query=query_embedding, scores=scores)
     row_of = {name: k for k, name in enumerate(ids)}
     rows_of = [row_of[one] for one in pool.ids]  # ranked anew where there are no scores
-    pool = replace(
-        pool,
-        **{name: None if given is None else [given[k] for k in rows_of] for name, given in columns.items()},
-    )
+    placed: dict[str, Any] = {name: given and [given[k] for k in rows_of] for name, given in columns.items()}
+    pool = replace(pool, **placed)
     selection = selector.select(pool, budget, tokens)
     if problems:
         _LOG.warning("%s", "; ".join(problems))

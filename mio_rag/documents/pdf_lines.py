@@ -418,9 +418,9 @@ def _in_rows(found: Sequence[_Found]) -> list[tuple[PageLine, list[_Found]]]:
         levels: list[list[_Found]] = []
         for one in sorted(group, key=lambda one: -one[0].top):
             line = one[0]
-            level = levels[-1][0][0] if levels else line
-            over = min(level.top, line.top) - max(level.bottom, line.bottom)
-            if levels and over > 0.5 * min(level.top - level.bottom, line.top - line.bottom):
+            other = levels[-1][0][0] if levels else line
+            over = min(other.top, line.top) - max(other.bottom, line.bottom)
+            if levels and over > 0.5 * min(other.top - other.bottom, line.top - line.bottom):
                 levels[-1].append(one)
             else:
                 levels.append([one])
