@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial, wraps
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, choose
 from mio_rag.formulations.numbers import (
     LARGEST_NUMBER,
     feasibility_tolerance,
@@ -39,6 +39,20 @@ from mio_rag.storage import parse_json
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 T = TypeVar("T")
+
+
+def _named(cls: type[T]) -> type[T]:
+    """Make a dataclass refuse names that it does not know with the one that was probably meant."""
+    made, known = cls.__init__, [field.name for field in fields(cls)]  # type: ignore[arg-type]
+
+    @wraps(made)
+    def checked(self: Any, *given: Any, **named: Any) -> None:
+        if unknown := [name for name in named if name not in known]:
+            raise InputError([f"{cls.__name__} has no '{name}': {choose(name, known)}" for name in unknown])
+        made(self, *given, **named)
+
+    cls.__init__ = checked  # type: ignore[method-assign]
+    return cls
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,6 +236,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
 
 
+@_named
 @dataclass(frozen=True, eq=False)
 class SelectionProgram:
     """One selection problem as arrays; `InputError` lists every problem found, numbers above 1e303 included.

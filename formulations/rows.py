@@ -16,11 +16,11 @@ from mio_rag.formulations.numbers import LARGEST_NUMBER, LARGEST_SETTING, is_set
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 
 
-def count_problem(name: str, value: Any) -> str | None:
+def count_problem(name: str, value: Any, least: int = 0) -> str | None:
     """What is wrong with a count, or None."""
     number = isinstance(value, (int, float, np.integer)) and not isinstance(value, bool)
-    if not (number and value >= 0 and value % 1 == 0):
-        return f"{name}={value!r} must be a whole number >= 0"
+    if not (number and value >= least and value % 1 == 0):
+        return f"{name}={value!r} must be a whole number >= {least}"
     return None if value <= LARGEST_NUMBER else f"{name} must be at most {LARGEST_NUMBER:g}"
 
 

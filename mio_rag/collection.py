@@ -106,9 +106,8 @@ def select(
     >>> chosen.ids, chosen.tokens
     (('0', '2'), 4)
     """
-    if not isinstance(question, str):
-        raise InputError(f"question is {question!r}, expected a string")
     allowed = check_budget(budget if budget_tokens is None else budget_tokens)
+    question = _text(question)
     if scores is not None and distances is not None:
         raise InputError("scores and distances exclude each other: give one of them")
     chooser = _selector(_policy(policy), selector, settings)
@@ -228,11 +227,11 @@ class Collection:
         counter: Counter | None = None,
         **settings: Any,
     ) -> Selection:
-        """Choose what is read for a question; parameters as of `mio_rag.select`.
+        """Choose what is read for a question; parameters as of `mio_rag.select` (no policy, no selector).
 
         Raises `InputError` for settings that are unknown, and a filter that nothing meets.
         """
-        allowed = check_budget(budget)
+        allowed, question = check_budget(budget), _text(question)
         retriever = self.retriever(None if counter is None else as_counter(counter), where)
         chooser = self._chooser(retriever.index, settings)
         if method == "mio" and not self.policy.is_plain:
@@ -263,7 +262,7 @@ class Collection:
 
         Raises `GenerationError` if the model fails.
         """
-        allowed, reader = check_budget(budget), self._reader(model)
+        allowed, question, reader = check_budget(budget), _text(question), self._reader(model)
         retriever = self.retriever(reader, where)
         chooser = self._chooser(retriever.index, settings)
         if self.policy.is_plain:
@@ -328,6 +327,11 @@ class Collection:
         return open_source(self.source, building, out=self._cache, overwrite=known, embedder=self._embedder)
 
     def _chooser(self, index: CorpusIndex, settings: Mapping[str, Any]) -> Selector:
+        if given := [name for name in ("policy", "selector") if name in settings]:
+            raise InputError(
+                f"a {given[0]} belongs to the collection: Collection(source, policy=...); a question takes "
+                "single settings, as max_passages=3"
+            )
         made = _selector(self.policy, None, settings)
         check_ids(made, index.ids)
         return made
@@ -365,6 +369,12 @@ def _by_method(method: str | Order, chooser: Selector) -> Callable[..., Selectio
 @cache
 def _preset(name: str) -> Policy:
     return Policy.load(name)
+
+
+def _text(question: Any) -> str:
+    if not isinstance(question, str):
+        raise InputError(f"question is {question!r}, expected a string")
+    return question
 
 
 def _policy(given: str | Path | Policy) -> Policy:

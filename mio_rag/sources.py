@@ -468,7 +468,7 @@ def read_dataset(
     known: Mapping[str, Read] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
-    """Return the passages of a source that is no index, and its questions where it has any.
+    """Return the passages of a source that is no index; its questions are not read.
 
     known: of a folder of documents: what is known of unchanged files, which are not read again.
     progress: of a folder of documents: told how many files are done, of how many.
@@ -479,11 +479,16 @@ def read_dataset(
     if kind == "documents":
         follow = how.follow_links or None
         return load_dataset(
-            source, follow_links=follow, max_bytes=how.max_bytes, known=known, progress=progress
+            source,
+            follow_links=follow,
+            max_bytes=how.max_bytes,
+            known=known,
+            progress=progress,
+            questions=False,
         )
     if kind == "file":
         return load_folder(source, max_bytes=how.max_bytes or MAX_BYTES)
-    return load_dataset(source)
+    return load_dataset(source, questions=False)
 
 
 def _built(

@@ -233,6 +233,8 @@ class Question:
     evidence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise InputError(f"question is {self.text!r}, expected a string")
         if not self.text.strip():
             raise InputError(f"question '{self.id}' is empty")
 

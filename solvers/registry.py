@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mio_rag.errors import InputError, choose
+from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers.capabilities import check_installed, is_usable
 from mio_rag.solvers.heuristics import HEURISTICS
 from mio_rag.solvers.heuristics import solve as solve_heuristic
 from mio_rag.solvers.result import SolveOptions, SolveResult
-
-if TYPE_CHECKING:
-    from mio_rag.formulations.program import SelectionProgram
 
 
 @dataclass(frozen=True)
@@ -99,6 +96,11 @@ def solve(
     options = SolveOptions() if options is None else options
     if not isinstance(options, SolveOptions):
         raise InputError(f"options is {options!r}, expected SolveOptions: SolveOptions(time_limit_seconds=5)")
+    if not isinstance(program, SelectionProgram):
+        raise InputError(
+            f"program is a {type(program).__name__}, expected a SelectionProgram: "
+            "SelectionProgram.from_dict(data) makes one of a dict"
+        )
     check_name(solver)
     name = resolve(program, solver)
     most, free = _BY_NAME[name.partition(":")[0]].max_free, int(program.free.size)

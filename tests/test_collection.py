@@ -155,6 +155,7 @@ class Makes:
         ({"passages": [{"id": "x", "text": "a"}] * 3}, "id 'x' is there twice"),
         ({"question": None}, "question is None, expected a string"),
         ({"budget": 0}, "budget must be >= 1, got 0."),
+        ({"budget": -1}, "budget must be >= 1, got -1."),
         ({"budget": 1.5}, "whole number"),
         ({"scores": None}, "relevance is unknown: give scores="),
         ({"scores": None, "embeddings": np.eye(3)}, "relevance is unknown"),
@@ -290,6 +291,16 @@ class TestCollection:
         (folder / "work.md").write_text("# Work\n\nThe office opens at seven. Leave is forty days a year.\n")
         assert docs.refresh().changed == ("work.md",)
         assert "forty days" in docs.select("How many days of leave?", budget=60).context
+
+    @pytest.mark.parametrize("question", [None, 5])
+    def test_what_is_no_question_is_named(self, docs: Collection, question: Any) -> None:
+        for ask in (docs.select, docs.ask):
+            with pytest.raises(InputError, match=f"question is {question}, expected a string"):
+                ask(question)
+
+    def test_a_policy_is_of_the_collection(self, docs: Collection) -> None:
+        with pytest.raises(InputError, match=r"a policy belongs to the collection: Collection\(source"):
+            docs.select("When does the office open?", policy="frugal")
 
     def test_questions_are_answered_and_cited(self, docs: Collection) -> None:
         answer = docs.ask("When does the office open?", budget=60)

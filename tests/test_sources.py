@@ -23,6 +23,13 @@ def handbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def test_questions_beside_documents_are_not_read(handbook: Path) -> None:
+    (handbook / "questions.jsonl").write_text('{"question": ')
+    assert len(open_source(handbook, WORDS).index) == 2
+    (handbook / "corpus.jsonl").write_text('{"id": "k", "text": "The Arno flows"}\n')
+    assert tuple(open_source(handbook, WORDS).index.ids) == ("k",)
+
+
 def test_every_kind_of_source_opens(handbook: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(
         '{"text": "The Tiber flows"}\n{"id": "k", "text": "The Arno flows"}\n'

@@ -107,10 +107,10 @@ def as_counter(counter: Counter) -> TokenCounter:
 
 def check_budget(budget: Any) -> int:
     """Return a budget; `InputError` for what is no whole number >= 1."""
-    if problem := count_problem("budget", budget):
-        raise InputError(problem)
-    if budget < 1:
+    if isinstance(budget, (int, float, np.integer)) and not isinstance(budget, bool) and budget < 1:
         raise InputError(f"budget must be >= 1, got {budget}.")
+    if problem := count_problem("budget", budget, 1):
+        raise InputError(problem)
     return int(budget)
 
 

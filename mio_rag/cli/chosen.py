@@ -156,7 +156,8 @@ def _value(text: str, kind: Any) -> Any:
     try:
         value: Any = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text
+        is_number = float in _parts(kind) and re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text, re.I)
+        value = float(text) if is_number else text  # .5 is no number in TOML
     if _holds(kind, Sequence) and isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     only_text = _parts(kind) == [str] or set(_parts(kind)) == {str, type(None)}

@@ -149,7 +149,12 @@ def _check_methods(
     if not methods and not controllers:
         raise InputError("--methods is empty: see `mio-rag evaluate --list`")
     if controllers and spec is None:
-        raise InputError(f"{', '.join(controllers)} needs a model that answers: give --model")
+        named = [one.removeprefix("policy:") for one in controllers if one.startswith("policy:")]
+        less = f", or compare what it selects: --methods mio,fused --policy {named[0]}" if named else ""
+        raise InputError(
+            f"{', '.join(controllers)} needs a model that answers: give --model (extract quotes without one)"
+            + less
+        )
     # "calibrated" is checked with the relevance model, which is read later.
     check_methods([n for n in methods if not n.startswith("calibrated")] or ["exact"], Selector())
 
@@ -284,7 +289,7 @@ def _evaluation_lines(result: Report, refused: Mapping[Any, Any], details: bool)
     yield from summary_lines(result.summary, result.comparisons, run["baseline"], details=details)
     about = (
         statistics.reading_nothing(result.rows),
-        statistics.part_read(run),
+        statistics.part_read(run, result.summary),
         statistics.by_twins(result.rows),
     )
     yield from (styled((f"\nnote: {note}", "yellow")) for note in about if note)

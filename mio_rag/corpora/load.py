@@ -175,6 +175,7 @@ def load_dataset(
     max_bytes: int | None = None,
     known: Mapping[str, Read] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    questions: bool = True,
 ) -> Dataset:
     """Load the data set at a path or of a name.
 
@@ -182,6 +183,7 @@ def load_dataset(
         a folder of documents, or of a published set, is not in the corpus is in `Dataset.left_out`. Gold
         documents of questions beside documents are their paths below the folder ("guides/rivers.md").
     follow_links, max_bytes, known, progress: as in `load_folder`, for folders of documents alone.
+    questions: whether questions beside a corpus or documents are read, too.
 
     Raises `DataError` with every malformed line (file and line number), or what was not found; for a folder
     of documents, if nothing in it can be read.
@@ -196,7 +198,7 @@ def load_dataset(
         )
     if not is_named and folder.is_dir() and _find(folder, "corpus") is None:
         most = MAX_BYTES if max_bytes is None else max_bytes
-        return _documents(folder, bool(follow_links), most, known, progress)
+        return _documents(folder, bool(follow_links), most, known, progress, questions)
     if follow_links is not None or max_bytes is not None:
         raise InputError(
             f"'{source}' is not a folder of documents: follow_links and max_bytes apply only to one; leave "
@@ -206,7 +208,9 @@ def load_dataset(
         return _load_layout(Path(__file__).parents[1] / "data" / "demo", "demo")
     if name.startswith("hf:"):
         return load_named(name[3:])
-    return load_published(source) if is_published(source) else _load_layout(folder, folder.resolve().name)
+    if is_published(source):
+        return load_published(source)
+    return _load_layout(folder, folder.resolve().name, questions)
 
 
 def check_source(source: str | Path) -> None:
@@ -285,6 +289,7 @@ def _documents(
     max_bytes: int,
     known: Mapping[str, Read] | None,
     progress: Callable[[int, int], None] | None,
+    with_questions: bool,
 ) -> Dataset:
     """The documents of a folder, and the questions that lie beside them."""
     path = _find(folder, "questions")
@@ -310,19 +315,20 @@ def _documents(
         )
     left_out = [one for one in found.left_out if one.path != path.name]
     left_out += [LeftOut(one, reason) for one, reason in reasons.items()]
-    return Dataset(found.name, passages, _numbered(_lines(path, _question)), left_out=tuple(left_out))
+    asked = _numbered(_lines(path, _question)) if with_questions else ()
+    return Dataset(found.name, passages, asked, left_out=tuple(left_out))
 
 
 def _find(folder: Path, stem: str) -> Path | None:
     return next((p for p in (folder / f"{stem}.jsonl", folder / f"{stem}.jsonl.gz") if p.is_file()), None)
 
 
-def _load_layout(folder: Path, name: str) -> Dataset:
+def _load_layout(folder: Path, name: str, with_questions: bool = True) -> Dataset:
     corpus, asked = _find(folder, "corpus"), _find(folder, "questions")
     assert corpus is not None
     problems = list[str]()
     passages = list(_parsed(corpus, _passage, problems))
-    questions = [] if asked is None else list(_parsed(asked, _question, problems))
+    questions = [] if asked is None or not with_questions else list(_parsed(asked, _question, problems))
     if problems:
         raise DataError(shortened(problems))
     return Dataset(name, tuple(passages), _numbered(questions))

@@ -109,6 +109,11 @@ def load_sentence_model(kind: str, library: Any, model: str, hint: str = "") -> 
     local = Path(model).is_dir()
     if not local and (model.startswith((".", "~", "/")) or model.count("/") > 1):
         raise InputError(f"{kind} '{model}' is no folder: give the folder of a sentence-transformers model")
+    if not local and (lost := _unreachable(model)):
+        raise InputError(
+            f"{kind} '{model}' is not in the cache of models, and the hub cannot be reached ({lost}): "
+            + (hint or "give the folder of a model, or connect to the hub")
+        )
     require("transformers", "retrieval", kind).utils.logging.disable_progress_bar()
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     try:
@@ -119,6 +124,21 @@ def load_sentence_model(kind: str, library: Any, model: str, hint: str = "") -> 
         raise InputError(
             f"{kind} '{model}' could not be loaded ({type(error).__name__}: {reason}): {how}"
         ) from error
+
+
+def _unreachable(model: str) -> str:
+    """Why a model that is not on disk cannot be fetched; the library would try for a minute."""
+    hub = require("huggingface_hub", "retrieval", "a model of the hub")
+    for name in (model, f"sentence-transformers/{model}"):
+        if name.count("/") == 1 and isinstance(hub.try_to_load_from_cache(name, "config.json"), str):
+            return ""
+    try:
+        hub.get_hf_file_metadata(hub.hf_hub_url(model, "config.json"), timeout=10)
+    except (hub.errors.HfHubHTTPError, ValueError):  # it answers
+        return ""
+    except Exception as error:  # the client of HTTP depends on the version
+        return f"{type(error).__name__}: {str(error)[:120]}"
+    return ""
 
 
 class SentenceTransformerEmbedder(CachedEmbedder):

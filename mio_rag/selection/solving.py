@@ -127,7 +127,9 @@ def _why_units(choice: Choice) -> list[str]:
     if formulation.source.formula is not None and formulation.passages is formulation.candidates:
         settings = formulation.settings
         named = settings.about_passages() + (["must_include"] if settings.must_include else [])
-        return [f"whole passages, since {', '.join(named)} is about these"] if named else []
+        if not named:
+            return []
+        return [f"whole passages, since {', '.join(named)} is about these (without, sentences may be read)"]
     if not (choice.by_room and choice.chosen):
         return []
     return [
@@ -182,8 +184,8 @@ def _lacking(choice: Choice) -> str:
         return blocked
     if source.kind == "documents":
         return (
-            f"no {unit} is worth the tokens of its own and of the lines that it needs: "
-            "lower token_price or passage_penalty, or raise the budget"
+            f"no {unit} that fits is worth the tokens of its own and of the lines that it needs: "
+            f"lower token_price or passage_penalty, or {_more_room(choice)}"
         )
     fitting = open_[candidates.tokens[open_] <= allowed]
     best = int(fitting[candidates.relevance[fitting].argmax()])
@@ -213,6 +215,9 @@ def _more_room(choice: Choice) -> str:
     if choice.formulation.may_be_cut:
         return "raise the budget, or choose sentences (units='sentences')"
     is_cut = choice.formulation.passages is not choice.formulation.candidates
+    about = choice.formulation.settings.about_passages()
+    if about and not is_cut and choice.formulation.source.kind == "documents":
+        return f"raise the budget, or leave out {', '.join(about)}, which keeps passages whole"
     return "raise the budget" if is_cut else "raise the budget, or split passages"
 
 

@@ -176,7 +176,7 @@ def test_keys_are_read_and_proposed() -> None:
             "selection.options.seed", "server.queue",
             "answers.cache", "limits.budget"} <= set(known)  # fmt: skip
     assert all(key.help for key in known.values())
-    assert changes_of(["search.strategies=raw,hyde", "price.token=0.1", "models.big.spec=gguf:x"]) == {
+    assert changes_of(["search.strategies=raw,hyde", "price.token=.1", "models.big.spec=gguf:x"]) == {
         "search.strategies": ["raw", "hyde"], "price.token": 0.1, "models.big.spec": "gguf:x",
     }  # fmt: skip
 

@@ -196,6 +196,7 @@ def test_an_error_does_not_go_where_the_command_before_wrote(index: Path) -> Non
     [
         ("ask INDEX q --trace no/such/t.jsonl", "--trace must be a file in a folder that exists"),
         ("evaluate INDEX --out o --methods mdp", "needs a model that answers"),
+        ("evaluate INDEX --out o --methods frugal", "--methods mio,fused --policy frugal"),
         ("lab frontier INDEX q --plot p.txt", "the ending names the format"),
         ("lab frontier INDEX --out o --weights -1", "weights"),
         ("policy fit settings INDEX --out o.toml --vary luck", "'luck' cannot be varied"),

@@ -16,6 +16,7 @@ from mio_rag.evaluation.statistics import (
     compare_rows,
     lead_table,
     mean_interval,
+    part_read,
     proven_yet_behind,
     ratio_interval,
     reading_nothing,
@@ -140,6 +141,12 @@ def test_rows_are_compared_by_question_and_by_what_is_labelled() -> None:
     names = ("topk", "exact", "mio", "exact:auto")
     compared = compare_rows([one for name in names for one in rows(name, [both])], "topk")
     assert [(r["measure"], r["method"]) for r in compared] == [("gold_recall", "exact")]  # no sentences
+    found = [*rows("topk", [{"source_recall": 0.0}] * 3), *rows("mio", [{"source_recall": 1.0}] * 3)]
+    assert [r["measure"] for r in compare_rows(found, "topk")] == [
+        "source_recall"
+    ]  # of these any part counts
+    assert not part_read({"methods": ["mio"]}, summarize(found))
+    assert part_read({"methods": ["mio"]}, summarize(rows("mio", [both])))
 
 
 def test_with_controllers_all_are_counted_by_all_prompts() -> None:

@@ -50,7 +50,9 @@ def test_wrong_models_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match="'no-such/model' could not be loaded"):
+    with pytest.raises(
+        InputError, match="'no-such/model' is not in the cache of models, and the hub cannot be reached"
+    ):
         make_embedder("no-such/model")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="could not be loaded"):

@@ -188,6 +188,11 @@ def test_settings_about_passages_read_them_whole_and_say_so() -> None:
     for changes, named in (({"max_passages": 1}, "max_passages"), ({"merge": False}, "merge=False")):
         selection = Selector(**changes).select(pool, 40, COUNTER)
         assert selection.unit == "passage"
-        assert f"whole passages, since {named} is about these" in selection.notes
+        assert (
+            f"whole passages, since {named} is about these (without, sentences may be read)"
+            in selection.notes
+        )
+    tight = Selector(max_per_source=1).select(pool, 2, COUNTER)
+    assert any("leave out max_per_source, which keeps passages whole" in note for note in tight.notes)
     plain = Selector(units="passages").select(pool, 40, COUNTER)
     assert not any("is about these" in note for note in plain.notes)

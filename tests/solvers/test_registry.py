@@ -90,6 +90,13 @@ def test_a_version_that_cannot_be_trusted_is_refused_with_what_to_install() -> N
     assert solve(program(16, 0.0)).is_optimal
 
 
+def test_what_is_no_program_is_named() -> None:
+    with pytest.raises(InputError, match=r"program is a dict, expected a SelectionProgram"):
+        solve({"linear": [1.0]})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="has no 'budgte': did you mean 'budget'"):
+        SelectionProgram([1.0], [[0.0]], [1], budgte=3)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("back_end", ["highs", "pyomo"])
 def test_back_ends_ask_the_library_that_is_loaded(back_end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the installer noted: what counts is what solves."""
