@@ -357,10 +357,10 @@ def check_embedder(name: str) -> None:
         raise InputError(f"embedder '{name}' is no folder: give the folder of a sentence-transformers model")
 
 
-def _endpoint(name: str) -> Embedder:
+def _endpoint(name: str, stored: bool = False) -> Embedder:
     from mio_rag.retrieval.endpoint import EndpointEmbedder  # a client of HTTP, which few need
 
-    return EndpointEmbedder(name.removeprefix("openai:"))
+    return EndpointEmbedder(name.removeprefix("openai:"), stored=stored)
 
 
 def make_embedder(name: str, folder: Path | None = None) -> Embedder:
@@ -373,7 +373,7 @@ def make_embedder(name: str, folder: Path | None = None) -> Embedder:
     if name == "tfidf":
         return TfidfEmbedder() if folder is None else TfidfEmbedder.load(folder)
     if name.startswith("openai:"):
-        return _endpoint(name)
+        return _endpoint(name, stored=folder is not None)
     if name == "minilm":
         folder = packaged_minilm()
         return load_minilm(folder) or SentenceTransformerEmbedder(str(folder), name="minilm")

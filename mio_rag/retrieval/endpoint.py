@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +27,9 @@ class EndpointEmbedder(CachedEmbedder):
     """An embedding model behind an endpoint; vectors are kept on disk, so that no text is paid for twice.
 
     spec: ``NAME[@URL]``; the URL, up to and with ``/v1``, is ``$OPENAI_BASE_URL`` or OpenAI's own by default.
-        The key is ``$OPENAI_API_KEY``.
+        ``$OPENAI_API_KEY`` is sent to these and to this machine alone.
+    stored: an index names the model, and not the user: other addresses are refused, which would be sent every
+        question.
     cache: keep the vectors; what a server changes behind the same name cannot be seen.
 
     Raises `InputError` for a specification of another form.
@@ -33,9 +37,10 @@ class EndpointEmbedder(CachedEmbedder):
 
     is_paid = True
 
-    def __init__(self, spec: str, *, cache: bool = True) -> None:
+    def __init__(self, spec: str, *, cache: bool = True, stored: bool = False) -> None:
         self._model, _, url = spec.partition("@")
-        self._url = (url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1").rstrip("/")
+        usual = (os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1").rstrip("/")
+        self._url = url.rstrip("/") or usual
         if (
             not self._model.strip()
             or "://" in self._model
@@ -44,8 +49,17 @@ class EndpointEmbedder(CachedEmbedder):
             raise InputError(
                 f"embedder 'openai:{spec}' names no model at an address: write openai:NAME@http://HOST:PORT/v1"
             )
+        host: str | None = None
+        with suppress(ValueError):
+            host = urlsplit(self._url).hostname
+        trusted = self._url == usual or host in ("localhost", "127.0.0.1", "::1")
+        if stored and not trusted:
+            raise InputError(
+                f"the index asks for embeddings of '{self._model}' from {self._url}, which would be sent "
+                f"every question: set OPENAI_BASE_URL={self._url} to allow it"
+            )
         super().__init__(f"openai:{self._model}@{self._url}", cache=cache, batch_size=_BATCH)
-        key = os.environ.get("OPENAI_API_KEY") or "none"
+        key = (os.environ.get("OPENAI_API_KEY") if trusted else None) or "none"
         self._client = JsonClient(self._url, key, _SECONDS)
 
     @property

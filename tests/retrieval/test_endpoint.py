@@ -85,6 +85,15 @@ def test_an_index_is_built_and_found_again_by_the_name(server: Server, tmp_path:
     assert "652 km" in again.select("How long is the Po?").context
 
 
+def test_an_index_of_others_gets_neither_questions_nor_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match=r"set OPENAI_BASE_URL=https://elsewhere\.example/v1"):
+        make_embedder("openai:m@https://elsewhere.example/v1", tmp_path)
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://elsewhere.example/v1")
+    assert make_embedder("openai:m@https://elsewhere.example/v1", tmp_path).name.startswith("openai:m@")
+
+
 @pytest.mark.parametrize(
     ("status", "reply", "said"),
     [
