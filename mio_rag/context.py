@@ -120,15 +120,17 @@ def passage_tokens(passages: Sequence[Passage], counter: TokenCounter) -> NDArra
     A block costs no more than the sum over its passages. The separator is counted in front, since many byte-
     pair tokenizers merge a blank line at the end of a text into one token but split it before a word.
     """
-    return text_tokens([_with_lines(p) for p in passages], [p.title for p in passages], counter)
+    texts = [
+        p.text if not p.lines or p.start is None else _with_lines(p.text, p.start, p.lines) for p in passages
+    ]
+    return text_tokens(texts, [p.title for p in passages], counter)
 
 
-def _with_lines(passage: Passage) -> str:
-    """The text behind the lines that it needs and does not hold itself."""
-    if not passage.lines or passage.start is None:
-        return passage.text
-    before = sorted({line for line in passage.lines if line.start < passage.start})
-    return "\n".join([*(line.text for line in before), passage.text])
+@lru_cache(maxsize=4096)
+def _with_lines(text: str, start: int, lines: tuple[Line, ...]) -> str:
+    """A text behind the lines that it needs and does not hold itself."""
+    before = sorted({line for line in lines if line.start < start})
+    return "\n".join([*(line.text for line in before), text])
 
 
 def text_tokens(texts: Sequence[str], titles: Sequence[str], counter: TokenCounter) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -638,7 +639,7 @@ class Policy(Settings):
     @property
     def is_plain(self) -> bool:
         """Whether one search and one program decide everything; a decision that is not known here is more."""
-        usual, known = type(self)(), (*_NO_DECISION, "models", "limits", "price", "search", "selection")
+        usual, known = _usual(), (*_NO_DECISION, "models", "limits", "price", "search", "selection")
         return (
             self.price.by != "total"
             and (self.search.by, self.search.strategies) == ("strategies", ("raw",))
@@ -695,6 +696,11 @@ class Policy(Settings):
     def sha256(self) -> str:
         """Of its settings, file names among them; `Resolved.sha256` has the content of the files instead."""
         return sha256(json.dumps(self.content(), sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def _usual() -> Policy:
+    return Policy()
 
 
 _NO_DECISION = ("name", "about", "answers", "server", "measured")

@@ -275,7 +275,9 @@ class Pool:
         """Return the pool with other relevance and scores; the rest is not checked again."""
         problems: list[str] = []
         n = len(self.ids)
-        checked = {k: _vector(f"scores['{k}']", v, n, np.float64, problems) for k, v in scores.items()}
+        checked: dict[str, Any] = dict(scores)
+        if scores is not self.scores:
+            checked = {k: _vector(f"scores['{k}']", v, n, np.float64, problems) for k, v in scores.items()}
         new = {"relevance": _vector("relevance", relevance, n, np.float64, problems), "scores": checked}
         if problems:
             raise InputError(problems)

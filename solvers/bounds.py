@@ -274,14 +274,16 @@ def _share_out(node: Node, m: int, start: Ints, needs: Needs, work: Work) -> Non
         for k in range(start[i], start[i + 1]):
             total[segment[k]] += share[k]
             users[segment[k]] += 1
+    for s in range(total.size):
+        total[s] = _ROUNDING / total[s] if total[s] > 1e-9 else 0.0
     for t in range(m):
         i = ids[t]
         for k in range(start[i], start[i + 1]):
             s = segment[k]
             if paid[s]:
                 share[k] = 0.0
-            elif total[s] > 1e-9:
-                share[k] *= _ROUNDING / total[s]
+            elif total[s] > 0.0:
+                share[k] *= total[s]
             else:
                 share[k] = _ROUNDING / users[s]
 
@@ -433,9 +435,10 @@ def spread(
     best = np.inf
     step = 1.0
     since = 0
-    for i in range(m):
-        for j in range(m):
-            g[i] += G[i, j] * x[j]
+    for j in range(m):
+        if x[j] != 0.0:
+            for i in range(m):
+                g[i] += G[i, j] * x[j]
     for r in range(rounds):
         _share_out(node, m, start, needs, work)
         b, _ = _charge(node, m, G, 0.0, c, start, needs, room, work)

@@ -65,6 +65,22 @@ def _needed(i: int, start: Ints, segment: Ints, weight: Floats, users: Any, coun
 
 
 @inlined
+def _toll(i: int, start: Ints, segment: Ints, price: Floats, users: Any, count: int, priced: bool) -> float:
+    """`_needed` of prices, which are mostly 0."""
+    return _needed(i, start, segment, price, users, count) if priced else 0.0
+
+
+@inlined
+def _is_priced(price: Any) -> bool:
+    """Whether any segment has a price."""
+    if price is not None:
+        for one in price:
+            if one != 0.0:
+                return True
+    return False
+
+
+@inlined
 def _use(i: int, by: int, start: Ints, segment: Ints, users: Ints) -> None:
     """Count item i as a user of what it needs, or no longer (`by` = -1)."""
     if start is not None:
@@ -107,7 +123,7 @@ def _local_search(data: Data, needs: Needs, x: Bits) -> float:
     start, segment, cost, price = needs
     n = p.size
     g, gain = p.copy(), np.empty(n)
-    users, activity = np.zeros(_size(cost), np.int64), np.zeros(w.size)
+    users, activity, priced = np.zeros(_size(cost), np.int64), np.zeros(w.size), _is_priced(price)
     used, value = _begin(data, needs, x, g, users, activity)
     for _ in range(10 * n + 50):
         best = 1e-10
@@ -116,13 +132,13 @@ def _local_search(data: Data, needs: Needs, x: Bits) -> float:
         for i in range(n):
             if x[i]:
                 gain[i] = -np.inf
-                change = _needed(i, start, segment, price, users, ONE) - g[i]
+                change = _toll(i, start, segment, price, users, ONE, priced) - g[i]
                 if change > best and _holds(W, w, activity, NONE, i):
                     best = change
                     add = NONE
                     drop = i
             else:
-                gain[i] = g[i] - _needed(i, start, segment, price, users, ZERO)
+                gain[i] = g[i] - _toll(i, start, segment, price, users, ZERO, priced)
                 if gain[i] > best:
                     spend = c[i] + _needed(i, start, segment, cost, users, ZERO)
                     if used + spend <= room and _holds(W, w, activity, i, NONE):
@@ -132,12 +148,12 @@ def _local_search(data: Data, needs: Needs, x: Bits) -> float:
         for j in range(n):
             if x[j]:
                 left = room - used + c[j] + _needed(j, start, segment, cost, users, ONE)
-                lost = g[j] - _needed(j, start, segment, price, users, ONE)
+                lost = g[j] - _toll(j, start, segment, price, users, ONE, priced)
                 _use(j, NONE, start, segment, users)
                 for i in range(n):  # the rarest condition first: mispredicted branches are slow
                     change = gain[i] + A[j, i] - lost
                     if change > best:
-                        change = g[i] - _needed(i, start, segment, price, users, ZERO) + A[j, i] - lost
+                        change = g[i] - _toll(i, start, segment, price, users, ZERO, priced) + A[j, i] - lost
                         spend = c[i] + _needed(i, start, segment, cost, users, ZERO)
                         if change > best and spend <= left and _holds(W, w, activity, i, j):
                             best = change
@@ -168,9 +184,9 @@ def _greedy(data: Data, needs: Needs, x: Bits, power: float, banned: Ints) -> bo
     start, segment, cost, price = needs
     n = p.size
     g = p.copy()
-    users, activity = np.zeros(_size(cost), np.int64), np.zeros(w.size)
+    users, activity, priced = np.zeros(_size(cost), np.int64), np.zeros(w.size), _is_priced(price)
     used, _ = _begin(data, needs, x, g, users, activity)
-    spend, toll, weight = np.empty(n), np.empty(n), np.empty(n)  # with what is not paid for yet
+    spend, toll, weight = np.zeros(n), np.zeros(n), np.ones(n)  # with what is not paid for yet
     for i in range(n):
         if x[i] or banned[i]:
             g[i] = -np.inf
@@ -178,8 +194,10 @@ def _greedy(data: Data, needs: Needs, x: Bits, power: float, banned: Ints) -> bo
     while True:
         if stale:
             for i in range(n):
+                if g[i] == -np.inf:
+                    continue
                 spend[i] = c[i] + _needed(i, start, segment, cost, users, ZERO)
-                toll[i] = _needed(i, start, segment, price, users, ZERO)
+                toll[i] = _toll(i, start, segment, price, users, ZERO, priced)
                 weight[i] = 1.0 / (1.0 if power == 0.0 else max(spend[i], 1e-3))
                 if power == 0.5:
                     weight[i] = math.sqrt(weight[i])
@@ -218,7 +236,10 @@ def _greedy(data: Data, needs: Needs, x: Bits, power: float, banned: Ints) -> bo
             return not broken
         x[add] = 1
         used += spend[add]
-        stale = _size(start) > 0
+        stale = (
+            _needed(add, start, segment, cost, users, ZERO) > 0.0
+            or _toll(add, start, segment, price, users, ZERO, priced) > 0.0
+        )
         _flip(add, ONE, A, W, start, segment, users, g, activity)
         g[add] = -np.inf
 

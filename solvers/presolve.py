@@ -49,22 +49,27 @@ class Sharing:
     share: FloatArray
 
     @classmethod
-    def of(cls, p: FloatArray, c: FloatArray, shared: Segments, paid: BoolArray) -> Sharing:
-        """The segments that are shared; what one item alone needs becomes its own. Equal shares."""
+    def of(cls, p: FloatArray, c: FloatArray, shared: Segments, items: IntArray, paid: BoolArray) -> Sharing:
+        """The segments that `items` share; what one item alone needs becomes its own. Equal shares."""
         matters = ~paid & ((shared.costs > 0) | (shared.prices > 0))
-        needs, cost, price = shared.needs[:, matters], shared.costs[matters], shared.prices[matters]
-        single = needs & (needs.sum(axis=0) == 1)
+        needs, cost, price = shared.needs[items][:, matters], shared.costs[matters], shared.prices[matters]
+        users = needs.sum(axis=0)
+        single = needs & (users == 1)
         p, c = p - single @ price, c + single @ cost
-        several = np.flatnonzero(needs.sum(axis=0) > 1)
         group: dict[bytes, list[int]] = {}
-        for s in several:
-            group.setdefault(needs[:, s].tobytes(), []).append(int(s))
+        by_segment = np.ascontiguousarray(needs.T)
+        for s in np.flatnonzero(users > 1).tolist():
+            group.setdefault(by_segment[s].tobytes(), []).append(s)
         first = [members[0] for members in group.values()]
         needs = np.ascontiguousarray(needs[:, first])
-        cost, price = (
-            np.array([values[members].sum() for members in group.values()], dtype=np.float64)
-            for values in (cost, price)
-        )
+        merged = [(k, members) for k, members in enumerate(group.values()) if len(members) > 1]
+        sums = []
+        for values in (cost, price):
+            total = values[first]
+            for k, members in merged:
+                total[k] = values[members].sum()
+            sums.append(total)
+        cost, price = sums
         return cls(p, c, needs, cost, price, _normalized(needs.astype(np.float64), needs))
 
     def keep(self, k: IntArray) -> Sharing:
@@ -193,7 +198,11 @@ def presolve(program: SelectionProgram) -> Problem | None:
     if shared is not None:
         paid = shared.paid(program.fixed == 1)
         room -= float(shared.costs[paid].sum())
-        alone = program.costs + shared.needs @ np.where(paid, 0.0, shared.costs)
+        alone = (
+            program.alone
+            if not paid.any()
+            else program.costs + shared.needs @ np.where(paid, 0.0, shared.costs)
+        )
     if room < 0:
         return None
     rows, limits = [], []
@@ -224,7 +233,7 @@ def presolve(program: SelectionProgram) -> Problem | None:
     sharing = None
     if shared is not None:
         base -= float(shared.prices[paid].sum())
-        sharing = Sharing.of(p, c, shared.of_items(free[k]), paid)
+        sharing = Sharing.of(p, c, shared, free[k], paid)
         p, c = sharing.p, sharing.c
     total = c if sharing is None else np.append(c, sharing.cost)
     unit = _unit(total)

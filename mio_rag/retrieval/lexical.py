@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -155,7 +156,7 @@ class HashedWords:
     def get(self, word: str) -> int | None:
         """The column of a word; None where there is none."""
         hashes, wanted = self.table["hash"], np.uint64(word_hash(word))
-        place = int(np.searchsorted(hashes, wanted))
+        place = bisect_left(hashes, wanted)  # np.searchsorted copies what is not contiguous
         if place == len(hashes) or hashes[place] != wanted:
             return None
         return int(self.table["column"][place])

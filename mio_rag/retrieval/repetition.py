@@ -105,16 +105,15 @@ class Repetition:
             members.setdefault(group, []).append(k)
         alike = np.zeros((chosen.size, chosen.size), dtype=np.float32)
         several = [group for group in members.values() if len(group) > 1]
-        words = Words.of([p.text for p in passages]) if several else Words()
+        words: Words | None = None  # known once two of them say the same
         for group in several:
             shingles = {k: _shingles(passages[k].text) for k in group}
             for a, b in combinations(group, 2):
                 one, other = passages[a], passages[b]
-                if (
-                    _same_facts(one, other, question)
-                    and not _told_apart(one, other, question, words)
-                    and not self._overlap(chosen[a], chosen[b], one, other)
-                ):
+                if self._overlap(chosen[a], chosen[b], one, other) or not _same_facts(one, other, question):
+                    continue
+                words = words or Words.of([p.text for p in passages])
+                if not _told_apart(one, other, question, words):
                     found = _jaccard(shingles[a], shingles[b])
                     alike[a, b] = alike[b, a] = found if found >= LEAST_SIMILARITY else 0.0
         for a, b, share in older_versions(passages, question):

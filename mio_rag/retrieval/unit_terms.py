@@ -11,7 +11,7 @@ import json
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,16 @@ _ARRAYS = (
     *("words", "indptr", "rows", "counts", "owners", "lengths", "unit_contexts", "passage_contexts"),
     *("df_units", "df_units_bare", "df_passages", "df_passages_bare"),
 )
+
+
+class _Column(NamedTuple):
+    """A word: its column, rows and counts; units before place a of these, contexts from b on."""
+
+    column: int
+    rows: NDArray[np.int32]
+    counts: NDArray[np.float64]
+    a: int
+    b: int
 
 
 class UnitTerms:
@@ -62,6 +72,7 @@ class UnitTerms:
         passages += lengths[self._m : self._m + self._n]
         self._units = _damping(units), _damping(units + contexts[self._of_unit])
         self._passages = _damping(passages), _damping(passages + contexts[self._of_passage])
+        self._known: dict[str, list[_Column]] = {}  # of the last questions, for passages and units
 
     @classmethod
     def build(
@@ -207,8 +218,7 @@ class UnitTerms:
         found = np.zeros(self._n)
         damping = self._passages[0 if bare else 1]
         df = self._arrays["df_passages_bare" if bare else "df_passages"]
-        for column in self._asked(question):
-            rows, counts, (a, b) = self._column(column)
+        for column, rows, counts, a, b in self._asked(question):
             tf = np.bincount(self._owners[rows[:a]], counts[:a], self._n).astype(np.float64)
             tf[rows[a:b] - self._m] += counts[a:b]
             if not bare and b < rows.size:
@@ -224,14 +234,13 @@ class UnitTerms:
         """
         found = np.zeros(len(units))
         damping = self._units[0 if bare else 1]
-        own = damping[units]
+        own, sought = damping[units], units.astype(self._rows.dtype)
         df = self._arrays["df_units_bare" if bare else "df_units"]
-        for column in self._asked(question):
-            rows, counts, (a, b) = self._column(column)
+        for column, rows, counts, a, b in self._asked(question):
             tf = np.zeros(len(units))
-            place = np.minimum(np.searchsorted(rows[:a], units), max(0, a - 1))
             if a:
-                tf += np.where(rows[place] == units, counts[place], 0)
+                place = np.minimum(rows[:a].searchsorted(sought), a - 1)
+                tf = np.where(rows[place] == sought, counts[place], 0.0)
             if not bare and b < rows.size:
                 tf += self._in_contexts(rows[b:], counts[b:])[self._of_unit[units]]
             found += _bm25(tf, own, int(df[column]), self._m)
@@ -240,24 +249,27 @@ class UnitTerms:
     def best_units(self, question: str, k: int) -> NDArray[np.int64]:
         """The k units of best score, without what stands above them; best first."""
         found, damping = np.zeros(self._m), self._units[0]
-        for column in self._asked(question):
-            rows, counts, (a, _) = self._column(column)
+        for column, rows, counts, a, _ in self._asked(question):
             at = rows[:a]
             df = int(self._arrays["df_units_bare"][column])
             found[at] += _bm25(counts[:a], damping[at], df, self._m)
         return best_rows(found, k)
 
-    def _asked(self, question: str) -> list[int]:
-        columns = (self._columns.get(word) for word in dict.fromkeys(self.words(question)))
-        return [column for column in columns if column is not None]
+    def _asked(self, question: str) -> list[_Column]:
+        """The words of a question that stand anywhere."""
+        if (known := self._known.get(question)) is not None:
+            return known
+        found, ends = [], np.array([self._m, self._m + self._n], dtype=self._rows.dtype)
+        for word in dict.fromkeys(self.words(question)):
+            if (column := self._columns.get(word)) is not None:
+                part = slice(int(self._indptr[column]), int(self._indptr[column + 1]))
+                rows = np.asarray(self._rows[part])
+                a, b = rows.searchsorted(ends).tolist()
+                found.append(_Column(column, rows, np.asarray(self._counts[part], dtype=np.float64), a, b))
+        self._known = {**dict(list(self._known.items())[-3:]), question: found}
+        return found
 
-    def _column(self, column: int) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[int, int]]:
-        part = slice(int(self._indptr[column]), int(self._indptr[column + 1]))
-        rows = np.asarray(self._rows[part])
-        a, b = np.searchsorted(rows, (self._m, self._m + self._n))
-        return rows, np.asarray(self._counts[part], dtype=np.float64), (int(a), int(b))
-
-    def _in_contexts(self, rows: NDArray[np.int64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _in_contexts(self, rows: NDArray[np.int32], counts: NDArray[np.float64]) -> NDArray[np.float64]:
         found = np.zeros(len(self._arrays["lengths"]) - self._m - self._n)
         found[rows - self._m - self._n] = counts
         return found

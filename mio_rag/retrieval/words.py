@@ -160,8 +160,10 @@ def _languages(texts: Sequence[str]) -> tuple[list[str], bool]:
     for text in texts[:: max(1, len(texts) // _SAMPLE)]:
         counts.update(_tokens(text[:_SAMPLE_LENGTH]))
     found, other = [], False
+    unusual = {word: count for word, count in counts.items() if not word.isascii()}
     for languages, letter in _OF_SCRIPT:
-        words = {word: count for word, count in counts.items() if letter.match(word)}
+        given = counts if languages is _LATIN else unusual
+        words = {word: count for word, count in given.items() if letter.match(word)}
         total = sum(words.values())
         told = {name: sum(words.get(word, 0) for word in STOP_WORDS[name]) for name in languages}
         best = max(languages, key=lambda name: told[name])

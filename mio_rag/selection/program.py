@@ -496,7 +496,7 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
         heading = len(pieces)
         pieces.append(f"{SEPARATOR}{title}\n" if title else SEPARATOR)
         needed.append(rows)
-        texts = _without_gaps(sorted(placed.items()))
+        texts = _without_gaps([(place, placed[place]) for place in sorted(placed)])
         for run in texts:
             if len(texts) > 1 and lines is None:
                 marks.setdefault(heading, len(pieces))
@@ -511,13 +511,16 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
     costs = counted(counter, pieces).astype(np.float64)
     for heading, mark in marks.items():
         costs[heading] = max(0.0, costs[heading] - costs[mark])
-    needs = np.zeros((len(candidates), len(pieces)), dtype=bool)
-    needs[[i for by in needed for i in by], np.repeat(np.arange(len(needed)), list(map(len, needed)))] = True
-    single = needs.sum(axis=0) == 1
-    own += np.bincount(needs.argmax(axis=0)[single], costs[single], len(candidates))
-    own[own + needs @ np.where(single, 0.0, costs) < 1] = 1.0  # as alone: nothing is read at no cost
-    several = ~single & (costs > 0)
-    return SharedCosts(own, Segments(costs[several], needs[:, several]))
+    single = np.array([len(by) == 1 or len(set(by)) == 1 for by in needed])
+    first = np.array([by[0] for by in needed])
+    own += np.bincount(first[single], costs[single], len(candidates))
+    several = np.flatnonzero(~single & (costs > 0))
+    needs = np.zeros((len(candidates), several.size), dtype=bool)
+    for s, k in enumerate(several.tolist()):
+        needs[needed[k], s] = True
+    segments = Segments(costs[several], needs)
+    own[own + segments.alone < 1] = 1.0  # as alone: nothing is read at no cost
+    return SharedCosts(own, segments)
 
 
 #: A text at its place, and which candidates need it.

@@ -264,7 +264,8 @@ def _no_answer_here(choice: Choice) -> list[str]:
         return []
     are_sentences = formulation.passages is not candidates  # each of them is needed more seldom
     # What is read as a whole may count less than its parts, so what fits may be longer than the budget.
-    allowed = ~np.isin(candidates.ids, list(formulation.settings.must_exclude))
+    excluded = set(formulation.settings.must_exclude)
+    allowed = np.array([name not in excluded for name in candidates.ids])
     fitting = allowed & (candidates.tokens <= choice.allowed)
     likeliest = int(np.where(allowed, candidates.relevance, -np.inf).argmax())
     tokens, lines = int(candidates.tokens[likeliest]), ""

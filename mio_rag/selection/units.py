@@ -368,13 +368,15 @@ def _said_once(
     keys = [(titles[i], pieces.keys[k]) for i, k in zip(owners, at, strict=True)]
     if len(set(keys)) == len(keys):
         return rows
-    dates = list(map(moment, candidates.dates)) if candidates.dates else [""] * len(candidates)
-    standing = [(fixed[i] == 1, dates[i], worth[k]) for i, k in zip(owners, at, strict=True)]
-    best: dict[tuple[str, str], int] = {}
+    places: dict[tuple[str, str], list[int]] = {}
     for k, key in enumerate(keys):
-        if standing[k] > standing[best.setdefault(key, k)]:
-            best[key] = k
-    kept = [k for k, key in enumerate(keys) if standing[k][0] or best[key] == k]
+        places.setdefault(key, []).append(k)
+    dates = list(map(moment, candidates.dates)) if candidates.dates else [""] * len(candidates)
+    kept = np.ones(rows.size, dtype=bool)
+    for same in places.values():
+        if len(same) > 1:
+            best = max(same, key=lambda k: (fixed[owners[k]] == 1, dates[owners[k]], worth[at[k]]))
+            kept[[k for k in same if k != best and fixed[owners[k]] != 1]] = False
     return rows[kept]
 
 
