@@ -116,7 +116,7 @@ def test_settings_are_checked_and_can_be_changed() -> None:
         InputError, match="setting 'redundency_weight' is unknown: did you mean 'redundancy_weight'"
     ):
         SelectionCompressor(budget=9, redundency_weight=1)
-    with pytest.raises(InputError, match="budget=-1"):
+    with pytest.raises(InputError, match="budget must be >= 1, got -1"):
         SelectionCompressor(budget=-1)
     with pytest.raises(InputError, match="radius"):
         SelectionRetriever(retriever=RunnableLambda(lambda q: []), budget=9, radius=-1)
