@@ -639,7 +639,7 @@ class Policy(Settings):
     @property
     def is_plain(self) -> bool:
         """Whether one search and one program decide everything; a decision that is not known here is more."""
-        usual, known = _usual(), (*_NO_DECISION, "models", "limits", "price", "search", "selection")
+        usual, known = _usual(type(self)), (*_NO_DECISION, "models", "limits", "price", "search", "selection")
         return (
             self.price.by != "total"
             and (self.search.by, self.search.strategies) == ("strategies", ("raw",))
@@ -699,8 +699,8 @@ class Policy(Settings):
 
 
 @cache
-def _usual() -> Policy:
-    return Policy()
+def _usual(kind: type[Policy]) -> Policy:
+    return kind()
 
 
 _NO_DECISION = ("name", "about", "answers", "server", "measured")
