@@ -181,7 +181,7 @@ def test_the_name_of_the_company_answers_nothing(tmp_path: Path) -> None:
     def likely(question: str) -> float:
         return documents.select(question, budget=100).answerable or 0.0
 
-    assert likely("Who is the CEO of Fennmark Logistics?") < 0.5
+    assert likely("Who is the director of Fennmark Logistics?") < 0.5
     assert likely("Does Fennmark offer dental insurance?") < 0.5
     assert likely("Up to how much does Fennmark match contributions to the pension?") > 0.8
     assert likely("How many days a week may staff of Fennmark Logistics work from home?") > 0.8
