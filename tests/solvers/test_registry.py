@@ -63,7 +63,7 @@ def test_a_missing_package_is_answered_with_the_install_command() -> None:
         with pytest.raises(MissingExtraError) as caught:
             solve(program(3, 0.0), name)
         assert f"solver '{name}' needs the package '{package}'" in str(caught.value)
-        assert 'pip install "mio-rag[solvers]"' in str(caught.value)
+        assert 'pip install -c constraints.txt -e ".[solvers]"' in str(caught.value)
     assert "cpsat" not in available()
     assert {"exhaustive", "highs", "local_search"} <= available()
 
