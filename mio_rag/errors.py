@@ -138,10 +138,10 @@ def optional(module: str, extra: str, purpose: str) -> Iterator[None]:
 
 def install(extra: str) -> str:
     """Return the command that installs an extra: from the checkout, where the package runs from one."""
-    checkout = Path(__file__).resolve().parents[1]
+    checkout, part = Path(__file__).resolve().parents[1], f"[{extra}]" if extra else ""
     if (checkout / "constraints.txt").is_file():
-        return f"pip install -c constraints.txt -e \".[{extra}]\" in '{checkout}'"
-    return f'pip install "mio-rag[{extra}]"'
+        return f"pip install -c constraints.txt -e \".{part}\" in '{checkout}'"
+    return f'pip install "mio-rag{part}"'
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:

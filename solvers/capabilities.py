@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NamedTuple
 
-from mio_rag.errors import InputError, MissingExtraError
+from mio_rag.errors import InputError, MissingExtraError, install
 
 
 class Package(NamedTuple):
@@ -77,9 +77,7 @@ def is_usable(module: str) -> bool:
 def check_installed(module: str, what: str) -> None:
     """Raise where a package that `what` needs is missing (MissingExtraError) or unusable (InputError)."""
     if importlib.util.find_spec(module) is None:
-        extra = PACKAGES[module].extra
-        target = f"mio-rag[{extra}]" if extra else "mio-rag"
-        raise MissingExtraError(f"{what} needs the package '{module}': pip install \"{target}\"")
+        raise MissingExtraError(f"{what} needs the package '{module}': {install(PACKAGES[module].extra)}")
     if (problem := refusal(module)) is not None:
         raise InputError(f"{what} cannot be used: {problem}")
 

@@ -137,6 +137,6 @@ def connect(path: str | Path) -> Any:
         vec.load(connection)
         return connection
     raise MissingExtraError(
-        f"this Python cannot load extensions of SQLite: {install('sqlite')} where pysqlite3-binary exists, or "
-        "use another Python"
+        f"this Python cannot load extensions of SQLite: {install('sqlite')} where pysqlite3-binary exists, "
+        "or use another Python"
     )
