@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from mio_rag.entries import not_numbers
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
+from mio_rag.sentences import bare_name
 from mio_rag.types import Line, Passage, clean
 
 #: best_first: by relevance. document: as the corpus has them.
@@ -326,13 +327,35 @@ def overlap_at(first: str, second: str) -> int | None:
 def merged(candidates: Candidates, chosen: Sequence[int]) -> tuple[Block, ...]:
     """The chosen passages as they are read.
 
-    chosen: candidates, in prompt order. A document stands where the first of its passages would.
+    chosen: candidates, in prompt order. A document stands where the first of its passages would. Titles of
+        versions of one document have their dates.
     """
     number = documents(candidates) if len(chosen) > 1 else np.full(len(candidates), -1)
     together: dict[int, list[int]] = {}
     for i in chosen:
         together.setdefault(int(number[i]) if number[i] >= 0 else -1 - i, []).append(i)
-    return tuple(_read(candidates, rows) for rows in together.values())
+    blocks = [_read(candidates, rows) for rows in together.values()]
+    if len({block.passage.date for block in blocks}) < 2:
+        return tuple(blocks)
+    named = [(block.passage.date, _names(block.passage)) for block in blocks]
+    return tuple(
+        _dated(block) if any(names & own and date != other for other, own in named) else block
+        for block, (date, names) in zip(blocks, named, strict=True)
+    )
+
+
+def _names(passage: Passage) -> set[tuple[str, frozenset[str]]]:
+    """Title and name of the file, without dates and marks of a version."""
+    file = re.sub(r"\.\w{1,5}$", "", re.split(r"[/\\]", passage.source)[-1])
+    pairs = {("title", bare_name(passage.title)), ("file", bare_name(file))}
+    return {(kind, words) for kind, words in pairs if words}
+
+
+def _dated(block: Block) -> Block:
+    title, date = block.passage.title, block.passage.date
+    if not date or date in title:
+        return block
+    return replace(block, passage=replace(block.passage, title=f"{title} ({date})" if title else date))
 
 
 def block_tokens(candidates: Candidates, chosen: Sequence[int], counter: TokenCounter, merge: bool) -> int:

@@ -134,12 +134,12 @@ def _searched(
 
 
 def headings(selection: Selection) -> list[str]:
-    """Return where each text that is read comes from, in a few words; with dates that tell two apart."""
+    """Return where each text that is read comes from, in a few words."""
     found = []
-    for part, date in zip(selection.parts, selection.dates, strict=True):
+    for part in selection.parts:
         source = part["source"] or ("" if part["section"] else part["ids"][0])
         name, section = source or part["section"][0], part["section"][0 if source else 1 :]
-        found.append(", ".join(filter(None, [f"{name} ({date})" if date else name, " > ".join(section)])))
+        found.append(", ".join(filter(None, [name, " > ".join(section)])))
     return found
 
 

@@ -17,7 +17,6 @@ from mio_rag.formulations.numbers import plural
 from mio_rag.pool import Candidates
 from mio_rag.relevance.complete import complete
 from mio_rag.selection.explain import Attack, Decision, attack
-from mio_rag.sentences import bare_name
 from mio_rag.types import Passage
 
 if TYPE_CHECKING:
@@ -322,15 +321,6 @@ class Selection:
             )
         return tuple(found)
 
-    @property
-    def dates(self) -> tuple[str, ...]:
-        """Dates of what is read, where another text of the same name has another one; "" for the rest."""
-        read = [(passage, _names(passage)) for passage in self.passages]
-        return tuple(
-            one.date if any(mine & names and one.date != other.date for other, names in read) else ""
-            for one, mine in read
-        )
-
     def cited(self, answer: str) -> list[int]:
         """Numbers of `parts` that an answer cites as [n]; otherwise of those that have its words."""
         numbers = [int(n) for n in re.findall(r"\[(\d{1,4})\]", answer)]
@@ -429,10 +419,3 @@ class Selection:
             }
             for i, d, passage in ((i, self.decisions[i], self.candidates.passage(i)) for i in order)
         ]
-
-
-def _names(passage: Passage) -> set[tuple[str, frozenset[str]]]:
-    """Title and name of the file, without dates and marks of a version."""
-    file = re.sub(r"\.\w{1,5}$", "", re.split(r"[/\\]", passage.source)[-1])
-    pairs = {("title", bare_name(passage.title)), ("file", bare_name(file))}
-    return {(kind, words) for kind, words in pairs if words}

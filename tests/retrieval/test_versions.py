@@ -9,6 +9,7 @@ import pytest
 
 from mio_rag import Collection
 from mio_rag.cli.ask import headings
+from mio_rag.context import RegexCounter
 
 _POLICY = """# {title}
 
@@ -255,17 +256,19 @@ def test_a_version_whose_newer_one_is_not_read_is_not_noted(tmp_path: Path) -> N
     assert not [note for note in found.notes if note.code == "older_version"]
 
 
-def test_dates_of_what_is_read_are_reported(tmp_path: Path) -> None:
+def test_versions_that_are_read_have_their_dates_in_the_text(tmp_path: Path) -> None:
     files, question = SERIES["policies compared"]
     files = files | {"lamp.md": "# Lighthouse\n\nMeals for the keeper are cooked at night.\n"}
     found = _selected(tmp_path, files, question)
     dates = {"expenses-2024.md": "2024-01-01", "expenses-2026.md": "2026-01-01", "lamp.md": ""}
     assert {p.source: p.date for p in found.passages} == dates
     assert {part["source"]: part["date"] or "" for part in found.to_dict()["parts"]} == dates
-    expected = [f"{n} ({date})" if (date := dates[n]) else n for n in (p.source for p in found.passages)]
-    assert [heading.split(", ")[0] for heading in headings(found)] == expected
+    titles = {p.source: p.title for p in found.passages}
+    assert [titles[name].endswith(f"({date})") for name, date in dates.items()] == [True, True, False]
+    assert all(title in found.context and title in " ".join(headings(found)) for title in titles.values())
+    assert found.tokens == RegexCounter().count([found.context])[0] <= found.budget
     alone = _selected(tmp_path, files, MEALS)
-    assert set(alone.dates) == {""}
+    assert not [p for p in alone.passages if p.date and p.date in p.title]
 
 
 def _selected(folder: Path, files: dict[str, str], question: str, budget: int = 1024):
