@@ -245,6 +245,9 @@ class RetrievalMDP:
     discount, horizon: as in `FiniteMDP`; without a horizon, the published reading.
     k: > 0: steepness of "exp". Large: quality saturates early.
     grid: points of the grid over U, >= 2, both ends included.
+    epsilon: > 0: wanted error of the values.
+    iterations: without a horizon: value iteration, as published, with so many sweeps at most; None: the
+        fastest exact way.
     """
 
     retrieve_drop: Parameter = 0.25
@@ -257,6 +260,8 @@ class RetrievalMDP:
     quality: QualityName = "linear"
     k: float = 1.0
     grid: int = 1001
+    epsilon: float = 1e-6
+    iterations: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):  # so that files, traces and reports hold plain Python numbers
@@ -270,6 +275,9 @@ class RetrievalMDP:
             elif not all(_number(v) and 0 <= v <= top for v in each):
                 problems.append(f"{name}={value!r} must be in [0, {top:g}]: {form}")
         gamma, horizon, grid, infinite = self.discount, self.horizon, self.grid, self.horizon is None
+        sweeps = self.iterations
+        if sweeps is not None and not infinite:
+            problems.append("iterations has no effect with a horizon, which is solved exactly: leave it out")
         if gamma == 1 and infinite:
             problems.append("discount=1 without a horizon has no finite value: lower it, or set a horizon")
         whole = "must be a whole number >= 1; for none, as published, inf (None in Python)"
@@ -279,6 +287,12 @@ class RetrievalMDP:
             ("quality", str(self.quality) in get_args(QualityName), "is unknown: choose linear, log or exp"),
             ("k", _number(self.k) and self.k > 0, "must be a finite number > 0"),
             ("grid", _number(grid) and grid == int(grid) >= 2, "must be a whole number of points >= 2"),
+            ("epsilon", _number(self.epsilon) and self.epsilon > 0, "must be a finite number > 0"),
+            (
+                "iterations",
+                sweeps is None or (_number(sweeps) and sweeps == int(sweeps) >= 1),
+                "must be a whole number >= 1",
+            ),
         ):
             if not holds:
                 problems.append(f"{name}={getattr(self, name)!r} {wanted}")
@@ -287,7 +301,7 @@ class RetrievalMDP:
             problems.append(f"{cells} is more than {_MOST_CELLS:,} decisions: lower one of them")
         if problems:
             raise InputError(problems)
-        for name in ("horizon", "grid"):  # 10.0 is a whole number as well
+        for name in ("horizon", "grid", "iterations"):  # 10.0 is a whole number as well
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, int(getattr(self, name)))
 

@@ -31,6 +31,7 @@ from mio_rag.settings import Settings
 from mio_rag.storage import parse_toml, read_text
 
 if TYPE_CHECKING:
+    from mio_rag.formulations.mdp import RetrievalMDP
     from mio_rag.retrieval.settings import RetrievalSettings
     from mio_rag.selection.selector import Selector
     from mio_rag.session.budget import Limits as QuestionLimits
@@ -80,9 +81,17 @@ def _known_rule(value: str) -> str:
     return value
 
 
+def _known_process(value: dict[str, Any]) -> dict[str, Any]:
+    from mio_rag.learning.mdp import model_from_mapping
+
+    model_from_mapping(value, "repeat.process")
+    return value
+
+
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Temperature = Annotated[float, Field(ge=0, le=2)]
 Strategies = Annotated[
     tuple[str, ...],
     BeforeValidator(lambda value: tuple(value.split(",")) if isinstance(value, str) else value),
@@ -181,6 +190,15 @@ class PlannerOrder(_Order):
     """SHA-256 of the file; another content is refused."""
     model: str | None = None
     """GGUF file of a planner that was trained on hidden states."""
+
+
+class ModelOrder(_Order):
+    """The reader writes the workflow before it answers."""
+
+    by: Literal["model"] = "model"
+    grammar: bool = True
+    """It writes under a grammar that allows nothing else (gguf models). Without one, what is no workflow
+    becomes plain, and is counted."""
 
 
 class _Search(_Variant):
@@ -374,6 +392,10 @@ class _Again(_Repeat):
     """Share of the missing probability that another search is expected to add."""
     most: Count = 2
     """Searches besides the first."""
+    query_tokens: Count = 32
+    """Longest query that the model writes."""
+    query_temperature: Temperature = 0.0
+    """Of sampling it; 0: the likeliest words."""
 
 
 class ByGain(_Again):
@@ -399,8 +421,24 @@ class Rule(_Again):
     """Name of the rule."""
     signal: Literal["complete", "evidence", "tracked"] = "complete"
     """How the uncertainty is measured."""
-    process: str | None = None
-    """TOML file of the decision process, as `mio-rag policy fit process` writes it."""
+    process: str | Annotated[dict[str, Any], AfterValidator(_known_process)] | None = None
+    """The decision process: a TOML file, as `mio-rag policy fit process` writes it, or a table of its
+    settings."""
+    from_start: bool = False
+    """Decide from the question on, before anything is read; order.workflow is then no-retrieval."""
+    note_tokens: Count = 48
+    """Longest note of a reasoning step."""
+    notes: Annotated[int, Field(ge=0)] = 4
+    """How many of the last notes the model sees."""
+
+    @property
+    def model(self) -> RetrievalMDP:
+        """The decision process."""
+        from mio_rag.learning.mdp import model_from_mapping, model_of
+
+        if isinstance(self.process, Mapping):
+            return model_from_mapping(self.process, "repeat.process")
+        return model_of(None if self.process is None else Path(self.process), {})
 
 
 class Model(Settings):
@@ -410,6 +448,8 @@ class Model(Settings):
     """Dollars per million tokens into it."""
     output: Annotated[float, Field(ge=0)] | None = None
     """Dollars per million tokens out of it."""
+    temperature: Temperature = 0.0
+    """Of sampling its answers; 0: the likeliest words."""
     spec: str | None = None
     """As `mio_rag.generation.make_generator` takes it. The reader has none: the command line names it."""
     sha256: Sha256 | None = None
@@ -525,7 +565,7 @@ class Policy(Settings):
     """A sentence for people."""
     price: Annotated[FixedPrice | DollarPrice | Total, _BY, BeforeValidator(_priced)] = FixedPrice()
     """What one more token must add."""
-    order: Annotated[WorkflowOrder | PlannerOrder, _BY, _tagged("workflow")] = WorkflowOrder()
+    order: Annotated[WorkflowOrder | PlannerOrder | ModelOrder, _BY, _tagged("workflow")] = WorkflowOrder()
     """Which steps, in which order."""
     search: Annotated[StrategySearch | BanditSearch, _BY, _tagged("strategies")] = StrategySearch()
     """By which strategies is searched."""
@@ -618,8 +658,13 @@ class Policy(Settings):
             workflow = find_workflow(self.order.workflow)
         except InputError as error:
             return [f"order: {problem}" for problem in error.problems]
-        reads = any(node.do == "select" for node in workflow.nodes)
-        if not reads and (self.repeat.by != "never" or self.depth.by != "price"):
+        reads, starts = any(node.do == "select" for node in workflow.nodes), self.repeat.from_start
+        if reads and starts:
+            return [
+                f"order: workflow '{workflow.name}' reads by itself, and repeat.from_start decides what is "
+                "read: set order.workflow to no-retrieval"
+            ]
+        if not reads and not starts and (self.repeat.by != "never" or self.depth.by != "price"):
             return [
                 f"order: workflow '{workflow.name}' reads nothing, so neither depth nor repeat has an "
                 "effect: leave them out, or choose one that retrieves and selects"
@@ -634,7 +679,7 @@ class Policy(Settings):
             found["order", "workflow"] = self.order.workflow
         if self.selection.by == "program":
             found |= {("selection", key): file for key, file in self.selection.files.items()}
-        return {place: file for place, file in found.items() if file is not None}
+        return {place: file for place, file in found.items() if isinstance(file, str)}
 
     @property
     def is_plain(self) -> bool:
@@ -644,6 +689,7 @@ class Policy(Settings):
             self.price.by != "total"
             and (self.search.by, self.search.strategies) == ("strategies", ("raw",))
             and self.selection.by == "program"
+            and not any(self.temperatures.values())
             and all(getattr(self, t) == getattr(usual, t) for t in type(self).model_fields if t not in known)
         )
 
@@ -653,6 +699,11 @@ class Policy(Settings):
         from mio_rag.session.costs import Prices
 
         return Prices({name: (one.input, one.output) for name, one in self.models.items() if one.is_priced})  # type: ignore[misc]
+
+    @property
+    def temperatures(self) -> dict[str, float]:
+        """Of answers, by name of a model."""
+        return {name: one.temperature for name, one in self.models.items()}
 
     @property
     def fixed_price(self) -> float | None:

@@ -53,7 +53,7 @@ class Resolved:
         """
         said = policy.content()
         for table, key in FILES:
-            if file := said[table].get(key):
+            if isinstance(file := said[table].get(key), str) and file:
                 said[table][key] = "" if key == "state" else self.hashes[file]
         for key, file in policy.selection.files.items() if policy.selection.by == "program" else ():
             said["selection"]["settings"][key] = self.hashes[file]
@@ -112,7 +112,8 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
     hashed(order.file, order.sha256)
     hashed(depth.file, depth.sha256)
     program = policy.selection.files.values() if policy.selection.by == "program" else ()
-    for file in (depth.tiers, calibration, policy.repeat.process, *program):
+    process = policy.repeat.process
+    for file in (depth.tiers, calibration, process if isinstance(process, str) else None, *program):
         hashed(file)
     for model in policy.models.values():
         if model.sha256 is not None and (model.spec or "").startswith("gguf:"):
@@ -126,7 +127,7 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
             problems += _planner_problems(policy, planner)
             if planner.embedder:
                 embedders["planner"] = planner.embedder
-    else:
+    elif order.by == "workflow":
         hashed(order.workflow if order.workflow.endswith(".json") else None)
         workflow = opened(lambda: find_workflow(order.workflow), "order")
         workflows = () if workflow is None else (workflow,)
@@ -157,7 +158,7 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
                     f"and the policy names {', '.join(sorted(search.strategies))}: name the same, or another "
                     "file"
                 )
-    if closed_book and any(node.do == "retrieve" for w in workflows for node in w.nodes):
+    if closed_book and (order.by == "model" or _searches(workflows)):
         problems.append("this policy searches, and a closed-book run has no corpus")
     if len(set(embedders.values())) > 1:
         told = ", ".join(f"{what} with '{embedder}'" for what, embedder in embedders.items())
@@ -168,6 +169,10 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
     if index is not None:
         found.check(index.embedder.fingerprint)
     return replace(found, sha256=found.digest(policy))
+
+
+def _searches(workflows: tuple[Workflow, ...]) -> bool:
+    return any(node.do == "retrieve" for workflow in workflows for node in workflow.nodes)
 
 
 def _planner_problems(policy: Policy, planner: Planner) -> list[str]:

@@ -303,7 +303,7 @@ class Chosen:
     @cached_property
     def control(self) -> ControlSettings:
         """Settings of policies that are known by name alone."""
-        from mio_rag.learning.mdp import model_of
+        from mio_rag.formulations.mdp import RetrievalMDP
         from mio_rag.learning.router_model import KEY, TOKEN_PRICE, RouterSettings
         from mio_rag.policies.setup import ControlSettings
         from mio_rag.session.budget import Limits
@@ -311,7 +311,7 @@ class Chosen:
         from mio_rag.session.workflow import WorkflowSettings
 
         policy, kinds, given = self.policy, dict[str, Any](), self.given
-        model = model_of(None if policy.repeat.process is None else Path(policy.repeat.process), {})
+        model = policy.repeat.model if policy.repeat.by == "rule" else RetrievalMDP()
         limits = policy.limits
         steps = limits.max_steps if "limits.max_steps" in given else model.horizon or Limits().steps
         models = {name: str(one.spec) for name, one in policy.models.items() if name != READER}

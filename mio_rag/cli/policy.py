@@ -408,7 +408,8 @@ def _policy_lines(policy: Policy, states: Resolved) -> Iterator[Any]:
     yield Table.rows("decision|who|how", [*rows, ("limits", "every question", ends)], left=3)
     for name, model in policy.models.items():
         dollars = f"${model.input:g} in, ${model.output:g} out per million tokens" if model.is_priced else ""
-        yield f"model {name}: {', '.join(filter(None, [model.spec, dollars]))}"
+        heat = f"temperature {model.temperature:g}" if model.temperature else ""
+        yield f"model {name}: {', '.join(filter(None, [model.spec, dollars, heat]))}"
     for file, digest in states.hashes.items():
         yield dim(f"{file}: {digest[:12]}")
     yield dim(f"content {states.sha256[:12]}")

@@ -28,7 +28,6 @@ from mio_rag.session.tools import memory_of
 from mio_rag.session.trace import per_token, share
 
 _AHEAD = 64  # searches whose gain is computed; later ones change no decision
-_QUERY_TOKENS = 32  # the longest query that a model writes
 
 
 @dataclass(frozen=True)
@@ -138,6 +137,8 @@ class Repeat:
     from_start: whether the rule also decides whether to search at all; the first query is then the question.
     closed_book: whether there is nothing to search in.
     model: whose dynamics "tracked" follows.
+    note_tokens, max_notes: longest note; how many of the last ones the model sees.
+    query_tokens, query_temperature: longest query of a model, and of sampling it.
     """
 
     rule: Rule
@@ -151,6 +152,8 @@ class Repeat:
     model: RetrievalMDP = field(default_factory=RetrievalMDP)
     note_tokens: int = 48
     max_notes: int = 4
+    query_tokens: int = 32
+    query_temperature: float = 0.0
 
     def decide(self, state: State, proposed: tuple[Action, ...]) -> tuple[Action, ...]:
         """Hold back what uses a selection until its loop has ended, and propose the loop's next action."""
@@ -212,6 +215,7 @@ class Repeat:
             settings["note_tokens"] = self.note_tokens
             return (Action(f"{base}-{count}", "reason", settings=settings, why=why, about=about),)
         settings |= {"query": self.query, "uncertainty": level, "asks": bool(loop)}
+        settings |= {"query_tokens": self.query_tokens, "query_temperature": self.query_temperature}
         if loop:
             start = state.results[loop].action.settings
             settings = {**{k: v for k, v in start.items() if k in _READING}, **settings}
@@ -241,7 +245,7 @@ class Repeat:
             return Looked(0.0, 0, state.price)
         tokens = int(np.median(pool.tokens))
         if self.query == "model":
-            tokens += (0 if selection is None else selection.tokens_used) + _QUERY_TOKENS
+            tokens += (0 if selection is None else selection.tokens_used) + self.query_tokens
         return Looked(self.finds * (1.0 - history.complete), tokens, state.price)
 
     def _history(self, state: State, loop: str) -> _History:

@@ -180,7 +180,7 @@ class GGUFGenerator(BaseGenerator):
         self._server = None
 
     def _complete(self, prompt: Prompt, hear: Callable[[Any], Any] | None = None, **options: Any) -> Any:
-        body = {"messages": prompt.messages, "temperature": 0, "seed": self._seed}
+        body = {"messages": prompt.messages, "temperature": prompt.temperature, "seed": self._seed}
         body |= {"cache_prompt": self._reuse, **options}
         with self._ended:
             server = self._server

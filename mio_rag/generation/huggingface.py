@@ -118,14 +118,16 @@ class HuggingFaceGenerator(BaseGenerator):
         start = time.perf_counter()
         ids = [self._ids(prompt) for prompt in prompts]
         inputs = self._tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(self._device)
+        heat = max(prompt.temperature for prompt in prompts) or None
+        self._torch.manual_seed(0)
         try:
             with self._torch.inference_mode():
                 output = self._model.generate(
                     **inputs,
                     max_new_tokens=max_tokens,
-                    do_sample=False,
+                    do_sample=heat is not None,
                     # The model's own settings may ask for sampling; under greedy decoding these would warn.
-                    temperature=None,
+                    temperature=heat,
                     top_p=None,
                     top_k=None,
                     pad_token_id=self._tokenizer.pad_token_id,

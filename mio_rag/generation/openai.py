@@ -173,7 +173,7 @@ class OpenAIGenerator(BaseGenerator):
     def _asked(self, prompt: Prompt, max_tokens: int) -> Any:
         """The reply to a request, which is put in the server's terms where it refuses a parameter."""
         tell = told_pieces()
-        plain: dict[str, Any] = {"temperature": 0, "seed": self._seed}
+        plain: dict[str, Any] = {"temperature": prompt.temperature, "seed": self._seed}
         if tell is not None:
             plain["stream_options"] = {"include_usage": True}
         while True:

@@ -39,6 +39,7 @@ class Prompt:
     passages: what the model may read, in that order; may be empty.
     system, user: the first and the last message, without any chat template.
     history: role and text of the messages between them.
+    temperature: >= 0, of sampling the reply; 0: the likeliest words.
     """
 
     question: Question
@@ -46,6 +47,7 @@ class Prompt:
     system: str
     user: str
     history: tuple[tuple[str, str], ...] = ()
+    temperature: float = 0.0
 
     @cached_property
     def messages(self) -> list[Message]:

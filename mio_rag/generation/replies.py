@@ -143,6 +143,7 @@ class RememberingGenerator(WrappedGenerator):
     def _key(self, kind: str, prompt: Prompt, max_tokens: int, options: Sequence[str] | None = None) -> bytes:
         among = list(prompt.question.choices if options is None else options)
         asked = [self._identity, kind, *prompt.texts, among, max_tokens]
+        asked += [prompt.temperature] if prompt.temperature else []
         return hashlib.sha256(json.dumps(asked).encode()).digest()
 
     def _known(self, key: bytes) -> Answer | None:

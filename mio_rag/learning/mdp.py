@@ -85,7 +85,11 @@ def solve_plan(model: RetrievalMDP, *, bounded: bool = True) -> Plan:
 
     bounded: whether to bound the error of the grid as well, which takes two more solutions.
     """
-    solution = solve_mdp(model.to_finite(), tie=TIE)
+    published, most = model.iterations is not None, model.iterations or 100_000
+    solution = solve_mdp(
+        model.to_finite(), "value_iteration" if published else "auto",
+        epsilon=model.epsilon, max_sweeps=most, tie=TIE,
+    )  # fmt: skip
     if not bounded or not model.constant:
         return Plan(model, solution, None)
     # Rounding successors up and down brackets the continuous values, since these fall as U rises.

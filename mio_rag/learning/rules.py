@@ -248,7 +248,9 @@ def replay(trace: Trace) -> list[str]:
     """
     settings = trace.settings
     model = model_from_mapping(dict(settings["model"]), "the trace")
-    name, signal = split_name(trace.policy, str(settings.get("gauge", trace.about.get("signal"))))
+    name, signal = split_name(
+        settings.get("rule", trace.policy), str(settings.get("gauge", trace.about.get("signal")))
+    )
     closed, seed = bool(settings["closed_book"]), int(settings["seed"])
     policy = make_policy(name, model, stop_at=settings["stop_at"], seed=seed, closed_book=closed)
     steps, wrong = decided(trace), list[str]()

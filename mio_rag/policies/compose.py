@@ -8,13 +8,12 @@ from typing import Any
 from mio_rag.allocation.pacer import FIRST_PRICE, Pacer
 from mio_rag.deciders.depth import Depth, OneTier
 from mio_rag.deciders.order import Order
-from mio_rag.deciders.planner import Planner
+from mio_rag.deciders.planner import LanguagePlanner, Planner
 from mio_rag.deciders.price import Price
 from mio_rag.deciders.repeat import Repeat, Rule, by_price, by_process, published
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError
 from mio_rag.learning.bandit import BanditSettings
-from mio_rag.learning.mdp import model_of
 from mio_rag.learning.router_model import Deciding
 from mio_rag.learning.rules import make_policy
 from mio_rag.learning.strategist import Chooser, Fixed, Strategist, StrategyLearner
@@ -82,7 +81,7 @@ def compose(
     )
     plan = _plan(policy, found, setup)
     depth = _depth(policy, found)
-    repeat = _repeat(policy, setup.seed)
+    repeat = _repeat(policy, setup)
     search = [] if chooser is None else [Search(chooser)]
     longest = max((tier.new_tokens for tier in found.tiers), default=policy.limits.max_tokens)
     return Session(
@@ -95,15 +94,23 @@ def compose(
         policy.ends.lowered(setup.settings.limits),
         policy.limits.budget,
         longest,
+        policy.temperatures,
         Models(specs_of(policy)) if models is None else models,
         pacer_of(policy) if pacer is None else pacer,
         StrategyLearner(chooser, program) if isinstance(chooser, Strategist) else None,
-        settings={"policy": policy.to_dict(), "sha256": found.sha256, "seed": int(setup.seed)},
+        settings={
+            "policy": policy.to_dict(),
+            "sha256": found.sha256,
+            "seed": int(setup.seed),
+            **_replayed(policy, setup),
+        },
         always_asks=_asks_more(policy, found, chooser),
     )
 
 
 def _plan(policy: Policy, found: Resolved, setup: Setup) -> Any:
+    if policy.order.by == "model":
+        return LanguagePlanner(not policy.order.grammar)
     planner = found.planner
     if planner is None:
         return Order(found.workflows[0])
@@ -121,8 +128,8 @@ def _depth(policy: Policy, found: Resolved) -> list[Depth]:
     return [Depth(found.tiers, chooser, found.router.correction, by_program)]
 
 
-def _repeat(policy: Policy, seed: int) -> list[Repeat]:
-    again = policy.repeat
+def _repeat(policy: Policy, setup: Setup) -> list[Repeat]:
+    again, seed, closed = policy.repeat, setup.seed, setup.retriever is None
     rule: Rule
     if again.by == "never":
         return []
@@ -131,16 +138,29 @@ def _repeat(policy: Policy, seed: int) -> list[Repeat]:
     elif again.by == "process":
         rule = by_process(again.finds, again.most, again.signal)
     else:
-        process = None if again.process is None else Path(again.process)
-        rule = published(make_policy(again.rule, model_of(process, {}), seed=seed))
-    return [Repeat(rule, again.signal, again.query, again.finds, again.most, seed=seed)]
+        rule = published(make_policy(again.rule, again.model, seed=seed, closed_book=closed))
+    given: dict[str, Any] = {"query_tokens": again.query_tokens, "query_temperature": again.query_temperature}
+    if again.by == "rule":
+        given |= {"model": again.model, "note_tokens": again.note_tokens, "max_notes": again.notes}
+        given |= {"from_start": again.from_start, "closed_book": closed}
+    return [Repeat(rule, again.signal, again.query, again.finds, again.most, seed=seed, **given)]
+
+
+def _replayed(policy: Policy, setup: Setup) -> dict[str, Any]:
+    """What a trace needs besides, so that the decisions of a rule can be made again."""
+    again = policy.repeat
+    if again.by != "rule" or not again.from_start:
+        return {}
+    told = ControlSettings(model=again.model).to_dict()
+    told |= {"rule": again.rule, "gauge": again.signal, "closed_book": setup.retriever is None}
+    return {name: told[name] for name in ("rule", "gauge", "model", "stop_at", "closed_book")}
 
 
 def _asks_more(policy: Policy, found: Resolved, chooser: Chooser | None) -> bool:
     """Whether a question may ask a model for anything but its answer."""
     steps = {node.do for workflow in found.workflows for node in workflow.nodes}
     repeats = policy.repeat.by != "never" and policy.repeat.query == "model"
-    thinks = policy.repeat.by == "rule"
+    thinks = policy.repeat.by == "rule" or policy.order.by == "model"
     return bool(steps - {"retrieve", "select", "answer"}) or chooser is not None or repeats or thinks
 
 

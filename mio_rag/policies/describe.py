@@ -34,6 +34,8 @@ def price_in_words(policy: Policy) -> str:
         each = f" every {price.per}" if price.per else ""
         expected = f", {price.questions:,} questions expected" if price.questions else ""
         return f"by a pacer: {price.total:,} tokens{each} in total{expected}"
+    if mu == 0:
+        return "0 a token: whatever helps is read, within the limits"
     said = f"{share(mu, 5).rstrip('0')} a token: a passage of 100 tokens must add {share(100 * mu)}"
     return said + (f", since complete evidence is worth ${price.worth:g}" if price.worth is not None else "")
 
@@ -51,6 +53,9 @@ def _order(policy: Policy, states: Resolved) -> Line:
         again = "" if states.planner.tree.mode == "once" else ", again after every step"
         how = f"chooses among {listed}{again}{_within(policy, states)}"
         return Line("order", f"planner {_file(policy.order.file)}", how, "learned")
+    if policy.order.by == "model":
+        how = "under a grammar" if policy.order.grammar else "freely; what is no workflow becomes plain"
+        return Line("order", "the reader", f"writes the workflow {how}", "fixed")
     steps = ", ".join(node.do for node in states.workflows[0].nodes)
     return Line("order", f"workflow {names[0]}", f"{steps}{_within(policy, states)}", "fixed")
 
@@ -113,6 +118,8 @@ def _again(policy: Policy) -> Line:
     )
     more = "one more search" if repetition.most == 1 else f"up to {repetition.most} more searches"
     signal = "complete" if repetition.by == "price" else repetition.signal  # a price weighs probabilities
+    if repetition.from_start:
+        more = "searches and notes from the question on"
     how = f"{more}, by {by}; what is missing is judged by {signal}"
     named = {"price": "the price", "process": "decision process at the price"}
     kind = "priced" if repetition.by in named else "fixed"

@@ -50,9 +50,9 @@ class Reply:
         return self.choice is None and not self.answer.text.strip()
 
 
-#: Earlier replies by generator (its `id`), prompt and longest answer. Models decode greedily, so the same
-#: prompt gives the same reply. Must not outlive the generators.
-Replies = dict[tuple[int, str, str, int], Reply]
+#: Earlier replies by generator (its `id`), prompt, longest answer and temperature. Models decode greedily, or
+#: with a seed, so the same prompt gives the same reply. Must not outlive the generators.
+Replies = dict[tuple[int, str, str, int, float], Reply]
 
 
 class LimitReached(Exception):
@@ -234,7 +234,7 @@ class Branch:
                 self._asking = (part, asking[1] + more, asking[2] + out, asking[3])
             return True
 
-        key = (id(self.generator), prompt.system + variant, prompt.user, max_tokens)
+        key = (id(self.generator), prompt.system + variant, prompt.user, max_tokens, prompt.temperature)
         start, replies = time.perf_counter(), self.budget.replies
         said: Answer | None = None
         try:

@@ -75,7 +75,7 @@ class Session:
     deciders: asked in this order after every result; plan: the one of them that decides the steps.
     price: of a token, where no `account`, a total over questions, sets it.
     priced: (selector, price) -> the selection program at a price.
-    limits: of one question; max_tokens: longest answer.
+    limits: of one question; max_tokens: longest answer; temperatures: of answers, by name of a model.
     budget: largest block of evidence that the policy allows; None: the caller's.
     models: generators that actions name, opened when they are first asked.
     learner: told of every question.
@@ -96,6 +96,7 @@ class Session:
     limits: Limits = field(default_factory=Limits)
     budget: int | None = None
     max_tokens: int = 32
+    temperatures: Mapping[str, float] = field(default_factory=dict)
     models: Models = field(default_factory=lambda: Models({}))
     account: Account | None = None
     learner: Learner | None = None
@@ -402,6 +403,7 @@ class _Run:
             budget=allowed,
             allowed=session.budget or allowed,
             max_tokens=session.max_tokens,
+            temperatures=session.temperatures,
             retriever=session.retriever,
             results={r.action.id: Result(r.action, r.value, facts=dict(r.facts)) for r in known},
         )

@@ -142,6 +142,7 @@ class State:
     price: of a token: what one more token must add to the probability that the evidence is complete.
     budget: largest block of evidence, in tokens; allowed: the policy's, where a total does not say less.
     known: answers to earlier sub-questions.
+    temperatures: of answers, by name of a model; 0 where there is none.
     results: by id of the action, in the order in which they ended.
     is_closed: whether nobody waits for it any longer.
     parent: of a sub-question: the state of the question.
@@ -157,6 +158,7 @@ class State:
     max_tokens: int = 32
     retriever: Retriever | None = None
     known: tuple[Fact, ...] = ()
+    temperatures: Mapping[str, float] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
     running: dict[str, Result] = field(default_factory=dict)
     is_closed: bool = False

@@ -55,7 +55,7 @@ from mio_rag.session.state import (
 from mio_rag.session.tiers import TierReader
 from mio_rag.types import Answer, GenerationError, Passage, Question, clean
 
-_QUERY_TOKENS = 32
+_QUERY_TOKENS = 32  # of a rewritten question, or a query of the model
 _PART_TOKENS = 24  # of one sub-question
 _PLAN_TOKENS = 48
 _LONGEST_QUERY = 200  # characters
@@ -116,6 +116,11 @@ class Job:
         self.action, self.facts = result.action, result.facts
         self.settings, self.question = result.action.settings, state.question
         self.max_tokens = int(self.settings.get("max_tokens", state.max_tokens))
+
+    @property
+    def temperature(self) -> float:
+        """Of answers."""
+        return self.state.temperatures.get(self.action.model or "reader", 0.0)
 
     @property
     def retriever(self) -> Retriever:
@@ -449,7 +454,9 @@ def _model_query(job: Job, memory: Memory) -> str:
     max_notes = job.settings["max_notes"]
     history = _listed("Earlier queries", memory.queries) + _listed("Notes", memory.last_notes(max_notes))
     prompt = _loop_prompt(memory, "decompose", max_notes, history, job.settings["uncertainty"])
-    query = _line(job.branch.generate("decompose", prompt, _QUERY_TOKENS).text.strip().split("\n", 1)[0])
+    prompt = replace(prompt, temperature=job.settings.get("query_temperature", 0.0))
+    said = job.branch.generate("decompose", prompt, job.settings.get("query_tokens", _QUERY_TOKENS)).text
+    query = _line(said.strip().split("\n", 1)[0])
     if not query or memory.has_query(query):
         query = " ".join([memory.question.text, *memory.notes[-1:]])
     return query
@@ -522,7 +529,7 @@ def _draft(job: Job) -> Value | None:
         # More where it is worse than a guess.
         job.facts["uncertainty"] = min(1.0, rest * options / (options - 1))
         return chosen
-    answer = job.branch.generate("measure", prompt, job.max_tokens)
+    answer = job.branch.generate("measure", replace(prompt, temperature=job.temperature), job.max_tokens)
     if answer.logprobs is None or any(map(math.isnan, answer.logprobs)):
         raise _unmeasured(answer.generator)
     sure = math.exp(min(0.0, sum(answer.logprobs) / len(answer.logprobs))) if answer.logprobs else 0.0
@@ -547,6 +554,7 @@ def _stop(job: Job) -> None:
 
 def _reply(part: str, job: Job, prompt: Prompt) -> Reply:
     final = job.action.final
+    prompt = replace(prompt, temperature=job.temperature)
     if prompt.question.choices:
         reply = job.branch.choose(part, prompt, final=final)
     else:

@@ -160,6 +160,8 @@ class Trace:
         found["dropped"] = len(self.dropped)
         if self.workflow:
             found["workflow"] = str(self.workflow.get("name", ""))
+        if any(step.do == "write_workflow" for step in self.steps):
+            found["invalid_plans"] = float((self.fallback or "").startswith("format:"))
         if self.complete is not None or "policy" in self.settings:
             found |= {"token_price": self.token_price, "complete": self.complete or 0.0}
         if "tier" in about:
