@@ -15,7 +15,9 @@ One fixed formula, for every kind of document. The log score of a unit is
 Where the embedder does not read the script of the question, words weigh 6 instead of 2, and cosines nothing.
 Where the question names one document, the rest of the question says what is looked for: z is then .3 of the
 formula and .7 of the same by the rest of the question, with the best of the named document in place of the
-best of the pool, and shares of at most 1. The relevance of a unit is the probability that it holds evidence,
+best of the pool, and shares of at most 1. Where it asks the same of up to four documents, as in "Compare the
+revenue of A and B", each is measured against its own best, so that none is forgotten for another. The
+relevance of a unit is the probability that it holds evidence,
 
     1 / (1 + exp(1.4 - .4 (z - max z)))
 
@@ -28,7 +30,7 @@ rounded from fits on five sets of documents, where they lay at .8 to 2.4 and .24
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -137,35 +139,49 @@ def terms(pool: Pool) -> FloatArray:
     beside = _neighbours(pool)
     by_cosine, by_words = (1.0, 1.0) if is_read(pool) else (0.0, _WORDS_ALONE)
 
-    def signals(ending: str, among: NDArray[np.bool_]) -> FloatArray:
+    apart: list[NDArray[np.bool_]] = []  # units of each of several documents that the question names
+
+    def signals(ending: str, among: NDArray[np.bool_], apart: Sequence[NDArray[np.bool_]] = ()) -> FloatArray:
         cosine, words = units.scores["dense" + ending], units.scores["bm25" + ending]
         of_passage = pool.scores["dense" + ending][units.owners]
         words_of_passage = pool.scores["bm25" + ending][units.owners]
         near = np.maximum(cosine[beside[:, 0]], cosine[beside[:, 1]])
-        best, best_passage = cosine[among].max(), of_passage[among].max()
+        best, best_passage = (_best(x, among, apart) for x in (cosine, of_passage))
         gaps = by_cosine * np.array([cosine - best, near - best, of_passage - best_passage])
-        shares = by_words * np.array([_share(words, among), _share(words_of_passage, among)])
+        shares = by_words * np.array([_share(x, _best(x, among, apart)) for x in (words, words_of_passage)])
         return np.concatenate([gaps, shares])
 
-    found = signals("", np.ones(len(units.owners), dtype=bool))
-    own, many = np.ones(len(units.owners)), 1.0  # many: what scope is divided by
+    everywhere = np.ones(len(units.owners), dtype=bool)
+    found, own = signals("", everywhere), np.ones(len(units.owners))
+    many = 1.0  # what scope is divided by
     if (scope := pool.scores.get("scope")) is not None:
         where = pool.sources or pool.ids
-        in_scope = {where[i] for i in np.flatnonzero(scope >= _NAMED).tolist()}
+        in_scope = {where[i]: k for k, i in enumerate(np.flatnonzero(scope >= _NAMED).tolist())}
         many = max(1.0, len(in_scope) / _FEW)
         own = scope[units.owners]
         if "dense_rest" in units.scores:
             many = 1 / _CLEAR
             named = own >= _NAMED
-            rest = signals("_rest", named if named.any() else own >= own.max())
+            if len(in_scope) > 1:  # compared with each other: each has its own best
+                document = np.array([in_scope.get(name, -1) for name in where])[units.owners]
+                apart = [document == k for k in np.unique(document[named])]
+                found = signals("", everywhere, apart)
+            rest = signals("_rest", named if named.any() else own >= own.max(), apart)
             found = (1 - _REST) * found + _REST * rest
     return np.concatenate([found, [(own - 1.0) / many]]).T
 
 
-def _share(scores: FloatArray, among: NDArray[np.bool_]) -> FloatArray:
-    """Scores as shares of the best `among`, at most 1; 0 where none of these has any."""
-    best = float(scores[among].max())
-    return np.minimum(scores / best, 1.0) if best > 1e-6 else np.zeros_like(scores)
+def _share(scores: FloatArray, best: FloatArray) -> FloatArray:
+    """Scores as shares of the best, at most 1; 0 where that is none."""
+    return np.where(best > 1e-6, np.minimum(scores / np.maximum(best, 1e-6), 1.0), 0.0)
+
+
+def _best(scores: FloatArray, among: NDArray[np.bool_], apart: Sequence[NDArray[np.bool_]]) -> FloatArray:
+    """What each score is measured against: the best `among`, and of those that stand apart their own best."""
+    best = np.full(len(scores), scores[among].max())
+    for own in apart:
+        best[own] = scores[own].max()
+    return best
 
 
 def surely_elsewhere(pool: Pool, likely: float | None) -> bool:

@@ -132,10 +132,10 @@ class Retriever:
         ``relevance`` is the cosine between question and passage, whatever ranked the pool. ``scores`` holds
         "dense" (the same cosine), "bm25" (0 where no word is shared), "fused" (reciprocal rank; 0 where
         neither retriever listed the passage), and those of re-rankers by their names. In documents also
-        "scope" (0 to 1: how far the question means the passage's document) and, where it names one of them,
-        "dense_rest" and "bm25_rest" by the rest of the question; ``sentences`` then has "dense" and "bm25" of
-        each unit, and the two of the rest. "dense_bare" is the cosine with a question without names that many
-        documents have, where it has any.
+        "scope" (0 to 1: how far the question means the passage's document) and, where it names one of them or
+        compares a few, "dense_rest" and "bm25_rest" by the rest of the question; ``sentences`` then has
+        "dense" and "bm25" of each unit, and the two of the rest. "dense_bare" is the cosine with a question
+        without names that many documents have, where it has any.
         """
         return self.retrieve_many([question])[0]
 
@@ -255,20 +255,24 @@ class Retriever:
         return (ranking if whole else ranking[: self.pool]), fused
 
     def _named(self, asked: _Asked, k: int) -> list[int]:
-        """Passages of the document that a question names, the best by the rest of the question."""
+        """Passages of the documents that a question names, the best by the rest of the question."""
         terms, identities = self.index.terms, self.index.identities
         if asked.rest is None or asked.rest_query is None or terms is None or identities is None:
             return []
         assert asked.scope is not None
-        rows = np.flatnonzero(identities.documents == int(asked.scope.argmax()))
-        cosine = self.index.embeddings(rows.tolist()) @ asked.rest_query
-        words = terms.scores(asked.rest, bare=True)[rows]
-        lists = []
-        for scores in (cosine, words):
-            best = np.argsort(-scores, kind="stable")[: FUSED_DEPTH + 1]
-            lists.append((rows[best].tolist(), scores[best].tolist()))
-        fused = score_fusion(lists)
-        return sorted(sorted(fused), key=fused.__getitem__, reverse=True)[:k]
+        named = np.flatnonzero(asked.scope == asked.scope.max()).tolist()
+        words, found = terms.scores(asked.rest, bare=True), list[int]()
+        for document in named:
+            rows = np.flatnonzero(identities.documents == document)
+            cosine = self.index.embeddings(rows.tolist()) @ asked.rest_query
+            lists = []
+            for scores in (cosine, words[rows]):
+                best = np.argsort(-scores, kind="stable")[: FUSED_DEPTH + 1]
+                lists.append((rows[best].tolist(), scores[best].tolist()))
+            fused = score_fusion(lists)
+            best_rows = sorted(sorted(fused), key=fused.__getitem__, reverse=True)
+            found += best_rows[: k if len(named) == 1 else k // 2]
+        return found
 
     def _found(self, question: str) -> Candidates:
         """The pool before any re-ranking."""

@@ -34,6 +34,8 @@ _LEAST = 4  # words of a question that stand in the identity of a document which
 _LEAST_NAMES = 3  # ... and so many of them that name it, unless they are half of its title or before a colon
 _OTHER_NUMBER = 0.5  # scope of what bears the name that is asked for, and another year or model
 _INSIDE = 0.999  # least scope of what is meant
+_OTHERS = 0.998  # largest scope of others, where documents are clearly named
+_COMPARED = 4  # documents at most that a question asks the same of
 _QUOTED = re.compile(r'["“„«]([^"”“»]{15,})["”“»]')
 _HEAD = re.compile(r"^[^?]{15,}?[:：]\s+(?=\S.{12,})")
 _OFTEN, _OFTEN_TITLED = (
@@ -49,7 +51,8 @@ class Scope(NamedTuple):
     """What a question says about where to look.
 
     documents (documents,): how far each document is meant, 0 to 1; 1 for all where the question names none.
-    rest: what is asked of the one document that is clearly named; None where there is none.
+    rest: what is asked of the document that is clearly named, or of each of a few that are compared, whose
+        scope is 1; None where there is none.
     """
 
     documents: NDArray[np.float64]
@@ -142,6 +145,13 @@ class Identities:
             own = (titled & self._names[rows] & ~self.numbers[rows]).sum(axis=1)
             whole = (self._title_names > 0) & (own >= _ENOUGH * self._title_names)
             scope = np.where(whole, 1.0, np.minimum(1.0, weight / (_ENOUGH * weight.max())))
+        if len(several := self._compared(question, words, known, titled)) > 1:
+            hit = {word for j, (word, _) in enumerate(known) if titled[several, j].any()}
+            rest = _without(question, hit, words)
+            if rest != question and words(rest):
+                scope = np.minimum(scope, _OTHERS)
+                scope[several] = 1.0
+                return Scope(scope, rest)
         by_title = titled @ np.log1p(n / np.maximum(1, self._in_titles[rows]))
         best = int(np.argmax(by_title))
         found = int(titled[best].sum())
@@ -166,8 +176,27 @@ class Identities:
             return Scope(np.where(other, _OTHER_NUMBER, scope), None)
         hit = {word for j, (word, _) in enumerate(known) if named[best, j] or titled[best, j]}
         rest = _without(question, hit, words)
-        scope = np.where(np.arange(n) == best, 1.0, np.minimum(scope, 0.999))
+        scope = np.where(np.arange(n) == best, 1.0, np.minimum(scope, _OTHERS))
         return Scope(scope, rest if rest != question and words(rest) else None)
+
+    def _compared(
+        self, question: str, words: Words, known: list[tuple[str, int]], titled: NDArray[np.bool_]
+    ) -> list[int]:
+        """Documents that a question names by most of their titles, each by words of its own; none of many."""
+        rows = np.array([k for _, k in known])
+        proper = _proper_names(question, words)
+        capital = titled & np.array([word in proper for word, _ in known]) & ~self.numbers[rows]
+        names = titled & self._names[rows] & ~self.numbers[rows]
+        whole = (self._title_names > 0) & (names.sum(axis=1) >= _ENOUGH * self._title_names)
+        whole |= (self._title_words > 1) & (capital.sum(axis=1) >= self._title_words)
+        rarity = np.log1p(len(self) / np.maximum(1, self._in_titles[rows]))
+        own, weight = (names | capital), (names | capital) @ rarity
+        found, claimed = list[int](), np.zeros(len(known), dtype=bool)
+        for k in sorted(np.flatnonzero(whole).tolist(), key=lambda k: -weight[k]):
+            if (own[k] & ~claimed) @ rarity >= 0.5 * weight[k]:
+                found.append(k)
+                claimed |= own[k]
+        return found if len(found) <= _COMPARED else []
 
     def without_names(self, question: str, words: Words) -> str | None:
         """The question without names that many documents or their titles have, as that of the company.

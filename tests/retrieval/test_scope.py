@@ -66,6 +66,32 @@ def test_two_named_documents_are_both_in_scope() -> None:
     assert scope.documents.tolist() == [1.0, 0.0, 0.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("question", "documents", "rest"),
+    [
+        ("What do Alder Software and Gorse Bank pay?", [0, 3], None),  # hardly half of each title
+        (
+            "Compare Oak Homes Limited and Pine Shops: when are repairs paid?",
+            [4, 5],
+            "when are repairs paid?",
+        ),
+        ("When do oak homes limited and pine shops pay?", [4, 5], "When do and pay?"),
+        (
+            "What do Oak Homes, Pine Shops, Rowan Farms, Sorrel Mills and Thyme Films pay?",
+            [4, 5, 6, 7, 8],
+            None,
+        ),
+        ("When does Oak Homes pay?", [4], None),
+    ],
+)
+def test_documents_that_are_compared(question: str, documents: list[int], rest: str | None) -> None:
+    names = ("Oak Homes Limited", "Pine Shops", "Rowan Farms", "Sorrel Mills", "Thyme Films")
+    found, terms = identities(CONTRACTS | {f"{k}.txt": f"{name}. {COMMON}" for k, name in enumerate(names)})
+    scope = found.of(question, terms.words)
+    assert np.flatnonzero(scope.documents >= 0.999).tolist() == documents
+    assert (scope.rest and " ".join(scope.rest.split())) == rest
+
+
 def test_two_documents_have_no_scope() -> None:
     found, terms = identities({name: CONTRACTS[name] for name in ("a.txt", "b.txt")})
     scope = found.of("In the lease agreement between Cedar Homes and Doric Limited: who pays?", terms.words)

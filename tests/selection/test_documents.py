@@ -124,6 +124,29 @@ def test_a_question_that_names_a_document_is_answered_from_it() -> None:
     assert DocumentModel().unit_relevance(scoped).argmax() == 1
 
 
+def test_of_documents_that_are_compared_none_is_forgotten(tmp_path: Path) -> None:
+    told = {
+        "Alder Tools": " ".join(
+            f"In {month}, Alder Tools changed {what}."
+            for month, what in (
+                ("May", "its chair"), ("June", "its board"), ("July", "its senior managers"),
+                ("August", "its plans"), ("September", "its managers in Loen"), ("October", "its bank"),
+            )
+        ),
+        "Birch Trading": "The year was wet. New directors came in June, and two left. Ships were sold.",
+        "Cedar Farms": "Milk is sold. New directors came in March. Cows graze in Olden.",
+        "Doric Homes": "Rents were paid. New directors came in April. Houses were let.",
+    }  # fmt: skip
+    for name, text in told.items():
+        (tmp_path / f"{name}.md").write_text(f"# {name}\n\n{text}\n", encoding="utf-8")
+    question = "What changes of managers and directors were there at Alder Tools and at Birch Trading?"
+    read = Collection(tmp_path).select(question, budget=50)
+    text = "\n".join(passage.text for passage in read.passages)
+    assert "senior managers" in text
+    assert "came in June" in text
+    assert {passage.title for passage in read.passages} == {"Alder Tools", "Birch Trading"}
+
+
 def test_english_cosines_do_not_rank_other_scripts() -> None:
     rows = [("Loen | 54 | 61", TABLE, 0.1), ("Olden | 12 | 15", TABLE, 0.9)]
     pool = _document_pool(rows, embedder="sentence-transformers:72362722b466552f", question="青石塔在哪里?")
