@@ -40,12 +40,20 @@ if TYPE_CHECKING:
 #: The model that answers. A policy gives its price; the command line names the model.
 READER = "reader"
 
+_DATA = Path(__file__).parent / "data"
+
 #: Policies that ship, from the cheapest. All run without anything learned, and without a paid model.
 PRESETS: Mapping[str, str] = {
     "frugal": "few tokens: only what is surely worth them is read",
     "balanced": "one price for everything",
     "thorough": "most evidence: nearly free tokens",
     "default": "whatever helps within the budget: what select and ask do by themselves",
+    # Published systems, and the same as they would be run here; each file says what it is.
+    **{
+        f"{of}/{file.stem}": ""
+        for of in ("published", "ours")
+        for file in sorted((_DATA / of).glob("*.toml"))
+    },
 }
 
 #: Settings that name a file. Relative names are relative to the folder of the policy's own file.
@@ -57,7 +65,6 @@ LOCATED = (*FILES, ("order", "model"), ("answers", "refusal"), ("answers", "cach
 
 DECISIONS = ("price", "order", "search", "depth", "selection", "repeat")
 _PRICED_BY = {"token": "fixed", "worth": "dollars", "total": "total"}
-_FOLDER = Path(__file__).parent / "data" / "policies"
 
 
 # -- parts ------------------------------------------------------------------------------------------------
@@ -330,7 +337,7 @@ class ProgramSelection(_Selection):
         """Return the program, with the contents of the files that its settings name."""
         from mio_rag.selection.selector import Selector
 
-        own = {name: _opened(name, value) for name, value in self.settings.items() if name != "token_price"}
+        own = {name: opened(name, value) for name, value in self.settings.items() if name != "token_price"}
         return Selector.preset(preset or self.preset, **own)
 
     @property
@@ -345,7 +352,7 @@ def is_file_name(value: Any) -> bool:
     return isinstance(value, str) and Path(value).suffix in (".json", ".npz")
 
 
-def _opened(name: str, value: Any) -> Any:
+def opened(name: str, value: Any) -> Any:
     """Return what a setting of the program stands for: a shipped model, or the content of a file."""
     if name not in PROGRAM_FILES or not isinstance(value, str) or value == "auto":
         return value
@@ -600,7 +607,11 @@ class Policy(Settings):
         """
         text, path = str(source), Path(source).expanduser()
         if text in PRESETS:
-            data, where, folder = parse_toml(preset_text(text), f"policy '{text}'"), "", Path()
+            data, where, folder = (
+                parse_toml(preset_text(text), f"policy '{text}'"),
+                "",
+                preset_file(text).parent,
+            )
         elif path.is_file():
             data, where, folder = (
                 parse_toml(read_text(path), f"'{text}'"),
@@ -783,7 +794,12 @@ def _located(table: str, given: Any, folder: Path | None) -> Any:
         named |= {key for key in PROGRAM_FILES if is_file_name(given.get(key))}
     if table == "order" and str(given.get("workflow")).endswith(".json"):
         named.add("workflow")
-    return {**given, **{key: str(folder / Path(given[key]).expanduser()) for key in named}}
+    places = {key: folder / Path(given[key]).expanduser() for key in named}
+    shipped = _DATA in (folder, *folder.parents)  # others of a preset's files are the user's own
+    return {
+        **given,
+        **{key: str(given[key] if shipped and not one.is_file() else one) for key, one in places.items()},
+    }
 
 
 def policy_of(data: Mapping[str, Any], name: str, folder: Path | None = None) -> Policy:
@@ -801,4 +817,9 @@ def preset_text(name: str) -> str:
     """Return the file of a preset, to begin your own with; `InputError` if there is none of that name."""
     if name not in PRESETS:
         raise InputError(f"policy '{name}' is unknown: {choose(name, PRESETS)}")
-    return read_text(_FOLDER / f"{name}.toml")
+    return read_text(preset_file(name))
+
+
+def preset_file(name: str) -> Path:
+    """Return where a preset lies."""
+    return _DATA / f"{name}.toml" if "/" in name else _DATA / "policies" / f"{name}.toml"

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-import re
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
-
-from pydantic_core import PydanticUndefined
+from typing import TYPE_CHECKING, Any
 
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, choose, collect, refuse
-from mio_rag.policy import DECISIONS, PRESETS, READER, Model, Policy
-from mio_rag.settings import Settings, field_help
+from mio_rag.policy import PRESETS, READER, Policy
+from mio_rag.policy_keys import Key, applied, changes_of, load_policy, split_name, usual_options
+from mio_rag.policy_keys import keys as keys_of
+from mio_rag.settings import Settings
 
 if TYPE_CHECKING:
     from mio_rag.allocation.money import Rate
@@ -37,166 +33,11 @@ _KEYS = {
 }
 
 
-# -- keys -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Key:
-    """A setting of a policy; of: the variants (``by``) with which it has an effect."""
-
-    name: str
-    help: str
-    default: Any
-    kind: Any
-    of: str = ""
-
-
 def keys() -> dict[str, Key]:
     """Return every key of a policy file, in the order of its tables."""
-    from mio_rag.selection.constraints import SideConstraints
-    from mio_rag.selection.selector import Selector
     from mio_rag.service.settings import ConnectionLimits, ServiceLimits
 
-    found: dict[str, Key] = {}
-
-    def add(table: str, settings: type[Any], of: str = "", skip: Iterable[str] = ()) -> None:
-        texts = field_help(settings)
-        for name, info in settings.model_fields.items():
-            if name in skip:
-                continue
-            default = info.get_default(call_default_factory=True)
-            key = Key(
-                f"{table}.{name}", texts.get(name, ""), None if default is PydanticUndefined else default,
-                info.annotation, of,
-            )  # fmt: skip
-            known = found.get(key.name)
-            found[key.name] = replace(known, of=f"{known.of}, {of}") if known and known.of else key
-
-    for table, info in Policy.model_fields.items():
-        if table in ("name", "about", "models", "server", "measured"):
-            continue
-        if table not in DECISIONS:
-            add(table, _parts(info.annotation)[0])
-            continue
-        variants, usual = _variants(table), info.get_default().by
-        found[f"{table}.by"] = Key(f"{table}.by", f"Who decides: {', '.join(variants)}.", usual, str)
-        for tag, one in variants.items():
-            add(table, one, tag, ("by", "settings"))
-    add("selection", Selector, "program", ("token_price", "side", "options"))
-    add("selection.side", SideConstraints, "program")
-    texts = {"time_limit_seconds": "Time limit of one program.", "relative_gap": "Stop at this proven gap.",
-             "threads": "Threads of the solver.", "seed": "Seed of whatever is drawn."}  # fmt: skip
-    for name, text in texts.items():
-        key = f"selection.options.{name}"
-        found[key] = Key(key, text, getattr(_options(), name), float, "program")
-    add("models.NAME", Model)
-    for part in (ServiceLimits, ConnectionLimits):
-        add("server", part)
-    return found
-
-
-def _options() -> Any:
-    from mio_rag.solvers.result import SolveOptions
-
-    return SolveOptions(time_limit_seconds=DEFAULTS.seconds, relative_gap=DEFAULTS.gap)
-
-
-def _parts(annotation: Any) -> list[Any]:
-    """Return the members of a union, without annotations."""
-    if get_origin(annotation) is Annotated:
-        return _parts(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return [part for one in get_args(annotation) for part in _parts(one)]
-    return [annotation]
-
-
-def _variants(table: str) -> dict[str, Any]:
-    """Return the variants of a decision by their ``by``; none of a table that is no decision."""
-    info = Policy.model_fields[table]
-    return {one.model_fields["by"].default: one for one in _parts(info.annotation) if table in DECISIONS}
-
-
-def changes_of(given: Sequence[str]) -> dict[str, Any]:
-    """Return key -> value of texts "KEY=VALUE", as in TOML or plain text; raises `InputError`."""
-    known, found, problems = keys() if given else {}, dict[str, Any](), []
-    for text in given:
-        name, equals, value = text.partition("=")
-        name = name.strip()
-        key = _known(name, known)
-        if not equals:
-            problems.append(f"--set {text}: write KEY=VALUE, for instance price.token=0.0005")
-        elif key is None:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else "`mio-rag policy show --keys` lists them"
-            problems.append(f"--set {name} is not a key of a policy: {hint}")
-        else:
-            found[name] = _value(value.strip(), key.kind)
-    if problems:
-        raise InputError(problems)
-    return found
-
-
-def _known(name: str, known: Mapping[str, Key]) -> Key | None:
-    """Return the key of a name, also below a table of the user's own names."""
-    form = re.sub(r"^models\.[^.]+\.", "models.NAME.", name)
-    while form:
-        key = known.get(form)
-        if key is not None and (form == name or form.startswith("models.") or _holds(key.kind, Mapping)):
-            return key
-        form = form.rpartition(".")[0]
-    return None
-
-
-def _holds(kind: Any, of: type) -> bool:
-    origins = (get_origin(part) or part for part in _parts(kind))
-    return any(isinstance(one, type) and issubclass(one, of) and one is not str for one in origins)
-
-
-def _value(text: str, kind: Any) -> Any:
-    try:
-        value: Any = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        is_number = float in _parts(kind) and re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text, re.I)
-        value = float(text) if is_number else text  # .5 is no number in TOML
-    if _holds(kind, Sequence) and isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    only_text = _parts(kind) == [str] or set(_parts(kind)) == {str, type(None)}
-    return text if only_text and not isinstance(value, str) else value
-
-
-def _applied(data: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables of a policy with changes; what they imply about ``by`` follows them."""
-    made = {key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()}
-    if "repeat.process" in changes and not {"repeat.by", "repeat.rule"} & set(changes):
-        changes = {**changes, "repeat.rule": "mdp"}
-    if "search.state" in changes and "search.strategies" not in changes:
-        from mio_rag.session.search import STRATEGIES
-
-        changes = {**changes, "search.strategies": ["raw", *(one for one in STRATEGIES if one != "raw")]}
-    for key, value in changes.items():
-        *path, last = key.split(".")
-        if path[0] == "models" and len(path) > 1:
-            path = ["models", ".".join(path[1:])]
-        here = made
-        for name in path:
-            below = here.get(name)
-            here[name] = dict(below) if isinstance(below, Mapping) else {}
-            here = here[name]
-        here[last] = value
-    for table in {key.partition(".")[0] for key in changes} & set(DECISIONS):
-        given = {key.split(".")[1] for key in changes if key.startswith(f"{table}.")}
-        variants = _variants(table)
-        fitting = [tag for tag, one in variants.items() if given <= set(one.model_fields)]
-        now = made[table].get("by", Policy.model_fields[table].get_default().by)
-        now = now if now in variants else "rule"
-        by = changes.get(f"{table}.by")
-        if by is None and table != "selection" and now not in fitting and len(fitting) == 1:
-            by = made[table]["by"] = fitting[0]
-            given = set()
-        if by in variants and by != "program":  # settings of other variants go
-            own = {*variants[by].model_fields, *given}
-            made[table] = {name: value for name, value in made[table].items() if name in own}
-    return made
+    return keys_of({"server": (ServiceLimits, ConnectionLimits)})
 
 
 # -- what is chosen ---------------------------------------------------------------------------------------
@@ -222,7 +63,8 @@ class Chosen:
 
         Raises `InputError` with everything that is wrong with any of them.
         """
-        changes = changes_of(sets or ())
+        name, own = split_name(name)
+        changes = own | changes_of(sets or (), keys() if sets else {})
         given = {option: value for option, value in options.items() if value is not None}
         changes |= {_KEYS[option]: value for option, value in given.items()}
         controller = None
@@ -243,9 +85,7 @@ class Chosen:
         if all(isinstance(one, int) for one in least) and sum(least) > 19_000:
             changes.setdefault("limits.max_total_tokens", sum(least) + 1000)
         try:
-            policy = Policy.load(
-                DEFAULTS.policy if controller else name, lambda data: _applied(data, changes)
-            )
+            policy = Policy.load(DEFAULTS.policy if controller else name, lambda data: applied(data, changes))
         except InputError as error:
             raise InputError([_as_typed(problem, given) for problem in error.problems]) from None
         chosen = cls(policy, name, controller, frozenset(changes))
@@ -288,7 +128,7 @@ class Chosen:
         """Solver and limits of programs that a policy leaves open."""
         from mio_rag.selection.selector import Selector
 
-        return Selector(options=_options())
+        return Selector(options=usual_options())
 
     @cached_property
     def selector(self) -> Selector:
@@ -399,17 +239,12 @@ def _as_typed(problem: str, given: Iterable[str]) -> str:
     return problem
 
 
-def policy_names(names: Sequence[str]) -> list[str]:
-    """Return names with "policy:" before presets and files, as `mio_rag.policies.make` has them."""
-    return [f"policy:{name}" if name in PRESETS or name.endswith(".toml") else name for name in names]
-
-
 def kinds_of(names: Sequence[str]) -> dict[str, Any]:
     """Return what policies hold, by hash: a run that is resumed with other contents must not go on."""
     from mio_rag.policy_files import resolve
 
     own = [name.removeprefix("policy:") for name in names if name.startswith("policy:")]
-    found = collect(*((lambda name=name: resolve(Policy.load(name)).sha256) for name in own))
+    found = collect(*((lambda name=name: resolve(load_policy(name)).sha256) for name in own))
     return {"policy": dict(zip(own, found, strict=True))} if own else {}
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +15,12 @@ import typer
 from rich.text import Text
 
 from mio_rag.cli import options as o
-from mio_rag.cli.chosen import kinds_of, policy_names
+from mio_rag.cli.chosen import kinds_of
 from mio_rag.cli.output import Output, kept_rows
 from mio_rag.cli.terminal import Table, dim, heading, styled
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import closed_book as without_corpus
-from mio_rag.corpora.load import shuffle_choices
+from mio_rag.corpora.load import shuffle_choices, write_questions
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, collect
 from mio_rag.evaluation import statistics
@@ -25,6 +28,7 @@ from mio_rag.evaluation.contenders import DEFAULT_METHODS, TOTALS, check_methods
 from mio_rag.evaluation.harness import EvaluationSettings, Report, evaluate_and_report
 from mio_rag.evaluation.ledger import check_folder, free_folder
 from mio_rag.evaluation.rows import reading_column, refusal_scores
+from mio_rag.evaluation.studies import Study, StudyRun, drawn, load_study, made_tables, study_names
 from mio_rag.filters import Filter
 from mio_rag.formulations.numbers import plural
 from mio_rag.generation import check_generator, reader_spec
@@ -33,12 +37,14 @@ from mio_rag.measures.instruments import TokenVectors
 from mio_rag.measures.judges import YesNoJudge, check_judge, make_judge
 from mio_rag.methods import known_methods
 from mio_rag.policies.make import check_controllers, find_kind, kind_names
+from mio_rag.policy_keys import parts_of, policy_names
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.embedders import check_embedder
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.session.costs import Prices
 from mio_rag.sources import kind_of
+from mio_rag.storage import read_text, write_atomically
 
 Record = Mapping[str, Any]
 Column = tuple[str, Sequence[Any]]
@@ -57,15 +63,20 @@ def evaluate(
     methods: Annotated[
         str, "Methods (--list) and policies: presets, files, and names of `mio-rag policy list`."
     ] = ",".join(DEFAULT_METHODS),
-    budgets: Annotated[str, o.opt("Token budgets, separated by commas.", "--budget", "-b")] = "256,1024",
+    budgets: Annotated[
+        str | None, o.opt("Token budgets, separated by commas. [default: 256,1024]", "--budget", "-b")
+    ] = None,
     model: Annotated[str | None, "Also answer, and score answers: as in ask. [default: none]"] = None,
-    answer: Annotated[int, "Longest answer, in tokens."] = DEFAULTS.answer,
+    answer: Annotated[int | None, f"Longest answer, in tokens. [default: {DEFAULTS.answer}]"] = None,
     baseline: Annotated[str | None, "Compare with this method. [default: fused, or topk]"] = None,
     measure: Annotated[list[str] | None, o.opt(_MEASURES, metavar="NAME=MODEL")] = None,
+    study: Annotated[
+        str | None, o.opt("A published system against ours and rivals: see --list.", metavar="NAME")
+    ] = None,
     keep_choices: Annotated[bool, "Do not shuffle the options of multiple-choice questions."] = False,
     out: Annotated[Path | None, "Ledger, summary and report. [default: evaluation, or -2, -3]"] = None,
     details: Annotated[bool, "Print every measure, with 95 % intervals."] = False,
-    show_list: Annotated[bool, o.opt("List methods and measures.", "--list")] = False,
+    show_list: Annotated[bool, o.opt("List methods, measures and studies.", "--list")] = False,
 ) -> None:
     """Compare selection methods and policies on your questions.
 
@@ -75,24 +86,62 @@ def evaluate(
     \b
       mio-rag evaluate handbook
       mio-rag evaluate INDEX --questions questions-folder --model gguf:model.gguf --methods mio,fused,frugal
+      mio-rag evaluate DATA --methods 'mio,exact[radius=0.1],exact[radius=0.1,counterpart=joint]'
     """
-    out = free_folder(Path("evaluation"), call.resume) if out is None else out
+    out = free_folder(Path((study and Path(study).stem) or "evaluation"), call.resume) if out is None else out
     call.output.kept = kept_rows(out)
     if show_list:
         _print_list(call.output)
         return
+    if study is not None:
+        asked = _Asked(path, "", budgets, model, answer, None, measure, keep_choices, out)
+        _print_study(call, asked, load_study(study))
+        return
+    given = _Asked(path, methods, budgets, model, answer, baseline, measure, keep_choices, out)
+    result, settings = _evaluated(call, given)
+    refused = {} if settings.refusing is None else refusal_scores(result.rows, settings.refusing.threshold)
+    told = {"out": str(result.folder), "run": result.run, "summary": result.summary,
+            "comparisons": result.comparisons}  # fmt: skip
+    told |= {"by_set": result.by_set} if result.by_set else {}
+    scores = [{"method": m, "budget_tokens": b, **one.to_dict()} for (m, b), one in refused.items()]
+    told |= {"refusal": scores} if scores else {}
+    call.output.result(told, *_evaluation_lines(result, refused, details))
+    if all(row["error"] for row in result.rows):
+        raise typer.Exit(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """Options of `evaluate`; learn: the first questions of each set, which are not asked."""
+
+    path: str | None
+    methods: str
+    budgets: str | None
+    model: str | None
+    answer: int | None
+    baseline: str | None
+    measure: list[str] | None
+    keep_choices: bool
+    out: Path
+    learn: int = 0
+
+
+def _evaluated(call: o.Call, asked: _Asked) -> tuple[Report, EvaluationSettings]:
+    """Check everything, load it, and run the harness."""
+    path, out, model, measure = asked.path, asked.out, asked.model, asked.measure
+    answer = DEFAULTS.answer if asked.answer is None else asked.answer
     closed_book = path is None
     if path is None and call.questions is None:
         raise InputError("PATH is missing: give documents with questions, an index, or a question set")
     if closed_book and call.where:
         raise InputError("--where restricts documents, and there are none without PATH: leave it out")
     spec = None if model in (None, "none") else reader_spec(model)
-    given = policy_names([name.strip() for name in methods.split(",") if name.strip()])
+    given = policy_names(parts_of(asked.methods))
     controllers = tuple(name for name in given if find_kind(name) is not None)
     ranked = tuple(name for name in given if name not in controllers and name != "none")
     sources = o.listed(path or call.questions or "")
     chosen, at, instruments, where, *_ = call.check(
-        lambda: o.whole_numbers("--budget", budgets),
+        lambda: o.whole_numbers("--budget", asked.budgets or "256,1024"),
         lambda: _Measuring.of(measure, closed_book, answered=spec is not None),
         lambda: Filter(call.where),
         lambda: _check_methods(ranked, controllers, closed_book, spec),
@@ -110,12 +159,14 @@ def evaluate(
     check_controllers(controllers, control, closed_book)
     settings = EvaluationSettings(
         methods=ranked, selector=chosen.selector, retrieval=chosen.policy.search.retrieval, seed=chosen.seed,
-        controllers=controllers, control=control, closed_book=closed_book, budgets=at, baseline=baseline,
+        controllers=controllers, control=control, closed_book=closed_book, budgets=at,
+        baseline=asked.baseline and policy_names([asked.baseline])[0],
         limit=call.limit, max_tokens=answer, where=where,
         refusing=None if refusal is None else Refusal.load(refusal),
     )  # fmt: skip
-    asked = o.several(sources, None if closed_book else call.questions)
-    datasets, corpora = _loaded(call, asked, closed_book, None if keep_choices else chosen.seed)
+    pairs = o.several(sources, None if closed_book else call.questions)
+    datasets, corpora = _loaded(call, pairs, closed_book, None if asked.keep_choices else chosen.seed)
+    datasets = [dataclasses.replace(one, questions=one.questions[asked.learn :]) for one in datasets]
     for corpus in corpora:
         o.check_fits(settings.selector, corpus)
     with call.reader(spec) as reader:
@@ -127,15 +178,57 @@ def evaluate(
                 datasets, corpora or None, reader, settings, out, resume=call.resume, progress=advance,
                 instruments=loaded,
             )  # fmt: skip
-    refused = {} if settings.refusing is None else refusal_scores(result.rows, settings.refusing.threshold)
-    told = {"out": str(result.folder), "run": result.run, "summary": result.summary,
-            "comparisons": result.comparisons}  # fmt: skip
-    told |= {"by_set": result.by_set} if result.by_set else {}
-    scores = [{"method": m, "budget_tokens": b, **one.to_dict()} for (m, b), one in refused.items()]
-    told |= {"refusal": scores} if scores else {}
-    call.output.result(told, *_evaluation_lines(result, refused, details))
-    if all(row["error"] for row in result.rows):
-        raise typer.Exit(1)
+    return result, settings
+
+
+def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
+    """Run a study: its commands, the harness once for each reader, then its tables and figures."""
+    folder, path = asked.out, asked.path or call.questions or ""
+    call.limit = study.limit if call.limit is None else call.limit
+    call.set = [*study.set, *(call.set or ())]
+    names = {"path": path, "out": str(folder), "learn": str(folder / "learn"), "embedder": call.embedder}
+    names["model"] = asked.model or study.model
+
+    def filled(text: str) -> str:
+        for key, value in names.items():
+            text = text.replace(f"{{{key}}}", value)
+        return text
+
+    if not (call.resume and folder.is_dir()):
+        check_folder(folder)
+    if study.learn:
+        dataset = _loaded(call, o.several(o.listed(path), call.questions), False, None)[0][0]
+        write_questions(dataset.questions[: study.learn], folder / "learn" / "questions.jsonl")
+    done = folder / "prepared.txt"
+    before = read_text(done).splitlines() if done.is_file() else []
+    for command in map(filled, study.prepare):
+        if command not in before:
+            call.output.say(f"mio-rag {command}")
+            words = [sys.executable, "-m", "mio_rag", *shlex.split(command)]
+            if subprocess.run(words, stdout=2, check=False).returncode:
+                raise InputError(f"the study '{study.name}' failed to prepare by: mio-rag {command}")
+            before.append(command)
+            write_atomically(done, "\n".join(before))
+    contenders = {label: policy_names([filled(one)])[0] for label, one in study.contenders.items()}
+    ledgers = {}
+    for variant, other in study.variants.items():
+        one = dataclasses.replace(
+            asked, methods=",".join(contenders.values()), out=folder / (variant or "run"), learn=study.learn,
+            budgets=asked.budgets or ",".join(map(str, study.budgets)), model=other.model or names["model"],
+            answer=other.answer or (study.answer if asked.answer is None else asked.answer),
+            measure=[*study.measures, *(asked.measure or ())],
+            baseline=next((n for one, n in contenders.items() if study.reference.startswith(one)), None),
+        )  # fmt: skip
+        ledgers[variant] = _evaluated(call, one)[0].rows
+    labels = {name: label for label, name in contenders.items()}
+    run = StudyRun.of(study, ledgers, labels, folder)
+    made, figures = made_tables(run), drawn(run)
+    lines: list[Any] = [study.about, ""]
+    for one in made:
+        lines += [styled((one.title, "bold")), Table([*one.columns], keys=1), ""]
+    files = [str(folder / "tables.md"), *map(str, figures)]
+    told = {"out": str(folder), "tables": [{"title": t, "columns": dict(c)} for t, c in made], "files": files}
+    call.output.result(told, *lines, *files)
 
 
 def _check_methods(
@@ -244,9 +337,11 @@ def _print_list(output: Output) -> None:
         tables += [Table.rows(f"|{title}", rows, left=2), ""] if rows else []
     more = "exact:UNITS, mmr:LAMBDA, and topk:K, bm25:K and so on, which stop after K passages"
     output.result(
-        {"methods": methods, "policies": kind_names(), "measures": told},
-        f"methods: {', '.join(methods)}; {more}",
-        f"policies: presets, files, {', '.join(kind_names())}\n",
+        {"methods": methods, "policies": kind_names(), "measures": told, "studies": study_names()},
+        f"methods: {', '.join(methods)}; {more}; program:POLICY",
+        f"policies: presets, files, {', '.join(kind_names())}",
+        "each may have settings of its own: exact[radius=0.1]",
+        f"studies: {', '.join(study_names())}\n",
         *tables,
     )
 

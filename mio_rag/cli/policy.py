@@ -36,7 +36,7 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.session.trace import Trace, read_traces
 from mio_rag.session.workflow import NAMED, find_workflow, workflow_problems, workflow_text
 from mio_rag.settings import plain
-from mio_rag.storage import write_atomically
+from mio_rag.storage import parse_toml, write_atomically
 
 policy_app = o.group("Policies: how a question is searched, read and answered, at one price.")
 policy_app.add_typer(fit_app, name="fit")
@@ -149,9 +149,12 @@ def policy_list(call: o.Call) -> None:
     forms = {"tier": "tier:NAME", "strategies": "strategies:A+B", "workflow": "workflow:NAME"}
     names = [forms.get(name, name) for name in kind_names() if name != "policy"]
     flows = [found.to_dict() for found in NAMED.values()]
+    presets = {
+        name: said or parse_toml(preset_text(name), name).get("about", "") for name, said in PRESETS.items()
+    }
     call.output.result(
-        {"presets": dict(PRESETS), "policies": kind_names(), "workflows": flows},
-        Table.rows("policy|what it is for", PRESETS.items(), left=2),
+        {"presets": presets, "policies": kind_names(), "workflows": flows},
+        Table.rows("policy|what it is for", presets.items(), left=2),
         f"\nby name: {', '.join(names)}; rules may end with @tracked, @confidence, @evidence or @complete\n",
         _workflow_table(),
     )

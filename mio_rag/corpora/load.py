@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import difflib
 import gzip
+import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,7 +39,7 @@ from mio_rag.corpora.published import (
 )
 from mio_rag.documents.files import MAX_BYTES, LeftOut, Read
 from mio_rag.errors import DataError, InputError, require
-from mio_rag.storage import parse_json
+from mio_rag.storage import parse_json, write_atomically
 from mio_rag.types import Passage, Question
 
 #: name -> (repository, corpus configuration and split or None, questions configuration and split)
@@ -263,6 +264,16 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     if not questions:
         raise DataError(f"'{source}' has no questions: {NEEDS_QUESTIONS}")
     return questions
+
+
+def write_questions(questions: Iterable[Question], file: Path) -> None:
+    """Write questions to a file that `load_questions` reads."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"question" if key == "text" else key: value for key, value in asdict(one).items() if value}
+        for one in questions
+    ]
+    write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def questions_of(given: Iterable[Question | Mapping[str, Any] | str]) -> tuple[Question, ...]:

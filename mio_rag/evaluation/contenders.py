@@ -1,13 +1,17 @@
 """What is compared, by name: methods, which select from the shared pool, and controllers.
 
-Names of `mio_rag.methods`, kinds of `mio_rag.policies.make`, and two methods that need the whole run:
+Names of `mio_rag.methods`, kinds of `mio_rag.policies.make`, and these:
 
+program:POLICY the program of a policy, on the pool that all methods share
 allocated      the program under one total, budget times questions, shared with all questions in view
 paced          the program under the same total, at one token price, question by question as in a service
+
+A method or policy may have settings of its own behind its name: exact[radius=0.1].
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,13 +22,21 @@ from typing import Any
 from mio_rag.allocation import allocate
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.allocation.workload import selector_problems
-from mio_rag.errors import InfeasibleError, InputError, MioRagError, UnsuitableModelError
+from mio_rag.errors import (
+    InfeasibleError,
+    InputError,
+    MioRagError,
+    UnsuitableModelError,
+    collect,
+    refuse,
+)
 from mio_rag.evaluation.rows import PARTS, Contender, Taken, Task, seconds_column
 from mio_rag.generation import build_prompt
 from mio_rag.measures import failed_measures
 from mio_rag.methods import FITTING, Method, make_methods
 from mio_rag.policies.make import find_kind, make_controller
 from mio_rag.policies.setup import Controller, Setup
+from mio_rag.policy_keys import changed, load_policy, split_name
 from mio_rag.pool import Pool
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
@@ -38,7 +50,7 @@ DEFAULT_METHODS = (FITTING, "fused", "topk", "bm25", "mmr", "adaptive-k")
 ALLOCATED, PACED = "allocated", "paced"
 #: Methods of a whole run.
 TOTALS = (ALLOCATED, PACED)
-_PROPOSED = (FITTING, "exact", *TOTALS)
+_PROPOSED = (FITTING, "exact", "program", *TOTALS)
 _MOST = 2048  # tokens of one question of "paced", where the budget is not larger
 
 
@@ -185,16 +197,29 @@ class Controlled(Contender):
 
 def check_methods(names: Sequence[str], selector: Selector) -> None:
     """Raise `InputError` for methods that are unknown, repeated, or cannot work with these settings."""
-    problems = [f"method '{name}' is listed twice" for name in TOTALS if names.count(name) > 1]
+    problems = [f"method '{name}' is listed twice" for name in dict.fromkeys(names) if names.count(name) > 1]
     if ALLOCATED in names:
         problems += [f"method '{ALLOCATED}': {problem}" for problem in selector_problems(selector)]
-    try:
-        if (rest := [name for name in names if name not in TOTALS]) or not names:
-            make_methods(rest, selector)
-    except InputError as error:
-        problems += error.problems
-    if problems:
-        raise InputError(problems)
+    rest = [name for name in dict.fromkeys(names) if name not in TOTALS]
+    if not names:
+        make_methods([], selector)
+    collect(lambda: refuse(problems), *(lambda n=name: method_of(n, selector, selector) for name in rest))
+
+
+def method_of(name: str, selector: Selector, whole: Selector) -> Method:
+    """Return a method with the settings of its name; `InputError` if there is none, or they do not fit it.
+
+    whole: the selector with whole passages where it leaves units open.
+    """
+    stem, changes = split_name(name)
+    kind, _, policy = stem.partition(":")
+    if kind == "program":
+        found = load_policy(policy + name[len(stem) :])
+        if found.selection.by != "program":
+            raise InputError(f"{name}: selection is by {found.selection.by}, which is no program")
+        return Method(name, found.selector(found.fixed_price or 0.0, selector))
+    base = selector if stem == FITTING else whole
+    return replace(make_methods([stem], changed(base, stem, changes) if changes else base)[0], name=name)
 
 
 def make_contenders(
@@ -226,7 +251,7 @@ def make_contenders(
         if name == ALLOCATED:
             return Allocated(whole.selector)
         if name in named:
-            return Selecting(make_methods([name], (setup if name == FITTING else whole).selector)[0])
+            return Selecting(method_of(name, setup.selector, whole.selector))
         controller = make_controller(name, whole)
         if take_up := getattr(controller, "take_up", None):  # its price depends on what was spent
             spent = [r for r in kept if r["method"] == name and not r["error"]]
@@ -238,6 +263,6 @@ def make_contenders(
 
 def default_baseline(names: Sequence[str]) -> str:
     """Return fused, else topk, else the first that the package does not propose, else the first."""
-    kinds = {name: find_kind(name) for name in names if name.partition(":")[0] not in _PROPOSED}
+    kinds = {name: find_kind(name) for name in names if re.split(r"[:\[]", name)[0] not in _PROPOSED}
     rivals = [name for name, kind in kinds.items() if kind is None or kind.rival]
     return [*(name for name in ("fused", "topk") if name in names), *rivals, *names][0]

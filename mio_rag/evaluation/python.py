@@ -21,6 +21,7 @@ from mio_rag.generation import Generator, make_generator
 from mio_rag.measures import Measure, find_measure, register, unregister
 from mio_rag.policies.make import find_kind
 from mio_rag.policy import Policy
+from mio_rag.policy_keys import load_policy, policy_names
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions
@@ -50,7 +51,8 @@ def evaluate(
     collection: a `mio_rag.Collection`, an index, or a path or name that a collection can be made of.
     questions: a path or name of a question set, or questions, also as mappings or texts; default: those of
         the collection.
-    methods: names of `mio_rag.methods`, those of `register_method`, and policies (with a model).
+    methods: names of `mio_rag.methods`, those of `register_method`, and policies (with a model); each may
+        have settings of its own, "exact[radius=0.1]".
     budgets: largest contexts, in tokens.
     model: also answers, and answers are scored: a generator or its specification, "openai:NAME" for instance.
     measures: measures of your own, known during this call.
@@ -66,12 +68,12 @@ def evaluate(
     Raises `InputError` for what is unknown, `DataError` without questions.
     """
     chosen = policy or getattr(collection, "policy", None) or DEFAULTS.policy
-    found = chosen if isinstance(chosen, Policy) else Policy.load(chosen)
+    found = chosen if isinstance(chosen, Policy) else load_policy(str(chosen))
     kept = Filter(where)
     index, dataset = _opened(collection, questions, embedder)
     if functions := [repr(one) for one in methods if callable(one)]:
         raise InputError(f"methods has {functions[0]}: give it a name by register_method, and that name")
-    given = [str(name) for name in methods]
+    given = policy_names([str(name) for name in methods])
     controllers = tuple(name for name in given if find_kind(name) is not None)
     base = Selector(options=SolveOptions(time_limit_seconds=DEFAULTS.seconds, seed=seed))
     settings = EvaluationSettings(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from mio_rag.measures import (
     selection_measures,
 )
 from mio_rag.methods import FITTING
+from mio_rag.policy_keys import load_policy, split_name
 from mio_rag.pool import Candidates
 from mio_rag.refusal.fitting import Scores, squad_scores
 from mio_rag.refusal.model import Refusal
@@ -40,12 +42,21 @@ from mio_rag.types import Question
 
 #: Solvers that rank by a score of their own; their gap is to that score's optimum, not to the program's.
 RANKING_SOLVERS = ("topk", "mmr", "density")
-#: Methods that may read single sentences. Evidence is labelled by passages, so theirs is not compared.
-PARTED = (FITTING, "exact:auto", "exact:sentences")
+_PARTED = (FITTING, "exact:auto", "exact:sentences")
 #: Parts of the costs that every controller's row has; other parts come after them.
 PARTS = ("decompose", "retrieve", "select", "reason", "measure", "answer")
 
 _SHOWN_REST = 8  # unselected passages kept for the report
+
+
+@cache
+def is_parted(name: str) -> bool:
+    """Return whether a method may read single sentences; gold is labelled by passages, so not compared."""
+    stem, changes = split_name(name)
+    units = changes.get("selection.units")
+    if units is None and stem.startswith("program:"):
+        units = load_policy(stem.partition(":")[2]).selection.settings.get("units", "auto")
+    return stem in _PARTED if units is None else units != "passages"
 
 
 @dataclass(eq=False)

@@ -17,7 +17,7 @@ import numpy as np
 import scipy  # loads scipy.stats, which takes a second, on first use
 from numpy.typing import NDArray
 
-from mio_rag.evaluation.rows import PARTED, RANKING_SOLVERS, reading_column
+from mio_rag.evaluation.rows import RANKING_SOLVERS, is_parted, reading_column
 from mio_rag.formulations.numbers import plural
 from mio_rag.measures import Measure, compared_measures, evidence_measure, find_measure, measures, right
 from mio_rag.methods import FITTING
@@ -140,7 +140,7 @@ def compare_rows(rows: Rows, baseline: str, seed: int = 0) -> list[dict[str, Any
     for key, group in _groups(rows).items():
         values[key] = {}
         for name in names:
-            if key[0] in PARTED and name == "gold_recall":
+            if name == "gold_recall" and is_parted(key[0]):
                 continue
             known = [row for row in group if row.get(name) is not None]
             if name == reading:
@@ -309,7 +309,7 @@ def part_read(run: Mapping[str, Any], summary: Rows) -> str:
     if not {"gold_recall", "evidence_covered"} & found:
         return ""
     units = run.get("settings", {}).get("units", "auto")
-    parted = [n for n in run.get("methods") or () if n in PARTED and (n != FITTING or units != "passages")]
+    parted = [n for n in run.get("methods") or () if is_parted(n) and (n != FITTING or units != "passages")]
     if units != "sentences" and not parted:
         return ""
     named = f" (by {' and '.join(parted)})" if units != "sentences" else ""

@@ -20,6 +20,7 @@ from mio_rag.learning.strategist import Chooser, Fixed, Strategist, StrategyLear
 from mio_rag.policies.setup import ControlSettings, Kind, Setup
 from mio_rag.policy import READER, Policy
 from mio_rag.policy_files import Resolved, alpha_of, resolve
+from mio_rag.policy_keys import load_policy
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.budget import Models
 from mio_rag.session.loop import Account, Session
@@ -179,11 +180,11 @@ def _check_links(policy: Policy, retriever: Retriever) -> None:
 
 
 def _check(name: str, settings: ControlSettings, closed_book: bool) -> None:
-    resolve(Policy.load(_given(name)), closed_book=closed_book)
+    resolve(load_policy(_given(name)), closed_book=closed_book)
 
 
 def _make(name: str, setup: Setup) -> Session:
-    return compose(Policy.load(_given(name)), setup, name)
+    return compose(load_policy(_given(name)), setup, name)
 
 
 def _given(name: str) -> str:

@@ -1,0 +1,150 @@
+"""Studies of published systems, policies that ship with them, and rows with settings of their own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mio_rag.errors import InputError
+from mio_rag.evaluation.python import evaluate
+from mio_rag.evaluation.studies import Study, StudyRun, drawn, load_study, made_tables, study_names
+from mio_rag.policy import PRESETS, Policy
+from mio_rag.policy_keys import load_policy, parts_of, policy_names, split_name
+from tests.cli.running import here, only_object, refused
+
+SHIPPED = [name for name in PRESETS if "/" in name]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_policy_that_ships_can_be_read_and_says_what_it_is(name: str) -> None:
+    assert Policy.load(name).about
+    assert name.partition("/")[0] in ("published", "ours")
+
+
+def test_robust_selection_has_the_published_objective() -> None:
+    published = Policy.load("published/robust-selection").selector(0.0, Policy().selection.program())
+    said = {
+        "relevance_model": "given", "redundancy_weight": 0.1, "passage_penalty": 0.02, "radius": 0.05,
+        "norm": "l2", "counterpart": "termwise", "link_benefit": 0.0, "token_price": 0.0,
+    }  # fmt: skip
+    assert {name: getattr(published, name) for name in said} == said
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_study_that_ships_can_be_read(name: str) -> None:
+    study = load_study(name)
+    assert study.about
+    assert study.tables
+    assert study.figures
+
+
+def test_names_with_settings() -> None:
+    assert parts_of("mio, exact[radius=.1,norm=linf],x[a={b=[1,2]}]") == [
+        "mio", "exact[radius=.1,norm=linf]", "x[a={b=[1,2]}]",
+    ]  # fmt: skip
+    assert split_name("exact[radius=.1,price.token=.001]") == (
+        "exact", {"selection.radius": 0.1, "price.token": 0.001},
+    )  # fmt: skip
+    assert load_policy("balanced[price.token=.25]").price.token == 0.25
+    assert policy_names(["frugal[units=passages]", "exact[radius=.1]", "program:frugal"]) == [
+        "policy:frugal[units=passages]", "exact[radius=.1]", "program:frugal",
+    ]  # fmt: skip
+    for wrong in ("exact[radius=.1", "exact[radiuss=.1]", "exact[radius]"):
+        with pytest.raises(InputError):
+            split_name(wrong)
+
+
+def test_rows_with_settings_are_as_runs_with_these_settings(tmp_path: Path, demo_index: Any) -> None:
+    def run(methods: list[str], **more: Any) -> dict[str, list[Any]]:
+        found = evaluate(demo_index, "demo", methods=methods, budgets=[150], limit=8, **more)
+        return {m: [r["selected_ids"] for r in found.rows if r["method"] == m] for m in found.run["methods"]}
+
+    named = ["exact", "exact[redundancy_weight=.6]", "program:published/robust-selection"]
+    together = run(named)
+    assert len({json.dumps(one) for one in together.values()}) == 3
+    assert together["exact"] == run(["exact"])["exact"]
+    policy = Policy.from_dict({"selection": {"redundancy_weight": 0.6, "units": "passages"}})
+    assert together[named[1]] == run(["exact"], policy=policy)["exact"]
+    assert (
+        together[named[2]]
+        == run(["exact"], policy="published/robust-selection[search.ranking=fused]")["exact"]
+    )
+
+
+def test_wrong_settings_are_told_before_anything_runs() -> None:
+    for methods, said in (
+        ("exact[radiuss=1]", "did you mean selection.radius"),
+        ("exact[limits.budget=3]", "no setting of a method"),
+        ("program:nothing", "nothing"),
+        ("exact,exact", "listed twice"),
+    ):
+        assert said in " ".join(refused(here("evaluate", "demo", "--methods", methods)))
+
+
+STUDY = """
+about = "Two rankings."
+budgets = [120, 240]
+limit = 6
+learn = 3
+model = "extract"
+measures = []
+prepare = ["policy new frugal --out {out}/mine.toml"]
+[contenders]
+one = "topk"
+two = "program:{out}/mine.toml[units=passages]"
+[[tables]]
+title = "Found"
+columns = ["gold_recall", "tokens_used", "retrieved_per_correct"]
+[[figures]]
+title = "Found, against tokens"
+y = "gold_recall"
+[[figures]]
+title = "Bars"
+kind = "bars"
+y = "gold_recall"
+[[figures]]
+title = "Curve"
+kind = "curve"
+y = "gold_recall"
+"""
+
+
+def test_a_study_learns_runs_and_shows(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(STUDY)
+    arguments = ("evaluate", "demo", "--study", tmp_path / "mine.toml", "--out", tmp_path / "out", "--json")
+    told = only_object(here(*arguments))
+    (table,) = told["tables"]
+    assert table["columns"]["system"] == ["one", "two", "one", "two"]
+    assert table["columns"]["against one"][0] == ""
+    assert "to" in table["columns"]["against one"][1]
+    assert all(Path(file).is_file() for file in told["files"])
+    assert len(told["files"]) == 4
+    rows = [json.loads(line) for line in (tmp_path / "out" / "run" / "rows.jsonl").open()]
+    learned = [json.loads(line)["id"] for line in (tmp_path / "out" / "learn" / "questions.jsonl").open()]
+    assert len(learned) == 3
+    assert not {row["question_id"] for row in rows} & set(learned)
+    assert len(rows) == 6 * 2 * 2
+    assert only_object(here(*arguments, "--resume"))["tables"] == told["tables"]
+
+
+def test_variants_are_rows_of_their_own(tmp_path: Path) -> None:
+    shown = {"tables": [{"title": "T", "columns": ["tokens_used"]}],
+             "figures": [{"title": "F", "kind": "bars", "y": "tokens_used"}]}  # fmt: skip
+    study = Study.from_dict({"contenders": {"a": "topk"}, "variants": {"x": {}, "y": {}}, **shown})
+    rows = [{"question_id": q, "method": "topk", "budget_tokens": 9, "tokens_used": 5} for q in "pq"]
+    more = [{**row, "tokens_used": 7} for row in rows]
+    run = StudyRun.of(study, {"x": rows, "y": more}, {"topk": "a"}, tmp_path)
+    (made,) = made_tables(run)
+    assert made.columns[0][1] == ["a, x", "a, y"]
+    assert made.columns[2][1] == ["", "+2 (+2 to +2)"]
+    assert drawn(run)[0].is_file()
+
+
+def test_what_a_study_names_must_be_there() -> None:
+    with pytest.raises(InputError, match="no contender"):
+        Study.from_dict({"contenders": {"a": "topk"}, "baseline": "b"})
+    with pytest.raises(InputError, match="table 'nothing' is unknown"):
+        Study.from_dict({"contenders": {"a": "topk"}, "tables": [{"title": "T", "by": "nothing"}]})
+    with pytest.raises(InputError, match="study 'x' is unknown"):
+        load_study("x")
