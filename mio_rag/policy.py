@@ -623,7 +623,8 @@ class Policy(Settings):
             what = ": no such file, nor a preset" if looks else " is neither a file nor a preset"
             raise InputError(f"policy '{text}'{what}: {choose(text, PRESETS, more=', or give a TOML file')}")
         data = {key: _located(key, value, folder) for key, value in data.items()}
-        return cls.from_dict({"name": path.stem, **(data if change is None else change(data))}, where)
+        named = text if text in PRESETS else path.stem
+        return cls.from_dict({"name": named, **(data if change is None else change(data))}, where)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -28,7 +28,7 @@ def problems(data: dict[str, object], folder: Path | None = None) -> list[str]:
 def test_presets_are_policies_and_dearer_ones_read_less() -> None:
     found = [Policy.load(name) for name in PRESETS]
     assert [policy.name for policy in found] == list(PRESETS)
-    prices = [policy.fixed_price or 0.0 for policy in found]
+    prices = [policy.fixed_price or 0.0 for policy in found if "/" not in policy.name]
     assert prices == sorted(prices, reverse=True)
     assert all(resolve(policy).sha256 for policy in found)
     assert Policy.load("frugal") == Policy.load("frugal")

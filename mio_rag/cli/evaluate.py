@@ -224,8 +224,8 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
     run = StudyRun.of(study, ledgers, labels, folder)
     made, figures = made_tables(run), drawn(run)
     lines: list[Any] = [study.about, ""]
-    for one in made:
-        lines += [styled((one.title, "bold")), Table([*one.columns], keys=1), ""]
+    for title, columns in made:
+        lines += [styled((title, "bold")), Table([*columns], keys=1), ""]
     files = [str(folder / "tables.md"), *map(str, figures)]
     told = {"out": str(folder), "tables": [{"title": t, "columns": dict(c)} for t, c in made], "files": files}
     call.output.result(told, *lines, *files)

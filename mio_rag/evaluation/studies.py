@@ -369,15 +369,21 @@ def _frontier(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
             continue
         shown = axes.plot(*zip(*known, strict=True), marker="o", label=label)
         if len(names) == 2:
-            for (x, y), point in zip(known, (p for p in points if all(p)), strict=True):
-                ends = [[max(0.0, y - point[1]["low"])], [max(0.0, (point[1]["high"] or y) - y)]]
-                axes.errorbar([x], [y], yerr=ends, color=shown[0].get_color(), alpha=0.3)
+            for (x, y), (_, up) in zip(known, (p for p in points if all(p)), strict=True):
+                axes.errorbar([x], [y], yerr=_ends([up]), color=shown[0].get_color(), alpha=0.3)
             labels.append(((known[-1][0], known[-1][1]), label))
     for axis, name in zip("xyz", names, strict=False):
         getattr(axes, f"set_{axis}label")(_look(name)[0])
     axes.legend(fontsize=7)
     if len(names) == 2:
         label_points(axes, labels)
+
+
+def _ends(found: Sequence[Mapping[str, Any] | None]) -> list[list[float]]:
+    """Return how far intervals reach below and above their means."""
+    known = [one or {"mean": 0.0, "low": 0.0, "high": 0.0} for one in found]
+    below = [max(0.0, one["mean"] - one["low"]) for one in known]
+    return [below, [max(0.0, (one["high"] or one["mean"]) - one["mean"]) for one in known]]
 
 
 @figure("bars")
@@ -388,13 +394,9 @@ def _bars(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
     for place, budget in enumerate(budgets):
         found = [run.mean((label, budget), given["y"]) for label in labels]
         heights = [one["mean"] if one else 0.0 for one in found]
-        ends = [
-            [max(0.0, h - o["low"]) if o else 0.0 for h, o in zip(heights, found, strict=True)],
-            [max(0.0, (o["high"] or h) - h) if o else 0.0 for h, o in zip(heights, found, strict=True)],
-        ]
         wide = 0.8 / len(budgets)
         at = np.arange(len(labels)) + place * wide
-        axes.bar(at, heights, wide, yerr=ends, label=f"{budget} tokens", capsize=2)
+        axes.bar(at, heights, wide, yerr=_ends(found), label=f"{budget} tokens", capsize=2)
     axes.set_xticks(np.arange(len(labels)) + 0.4 - 0.4 / len(budgets), labels, rotation=30, ha="right")
     axes.set_ylabel(_look(given["y"])[0])
     if len(budgets) > 1:
