@@ -621,7 +621,9 @@ class Policy(Settings):
         else:
             looks = path.suffix.lower() == ".toml" or "/" in text or "\\" in text
             what = ": no such file, nor a preset" if looks else " is neither a file nor a preset"
-            raise InputError(f"policy '{text}'{what}: {choose(text, PRESETS, more=', or give a TOML file')}")
+            raise InputError(
+                f"policy '{text}'{what}: {choose(text, presets_like(text), more=', or give a TOML file')}"
+            )
         data = {key: _located(key, value, folder) for key, value in data.items()}
         named = text if text in PRESETS else path.stem
         return cls.from_dict({"name": named, **(data if change is None else change(data))}, where)
@@ -817,8 +819,13 @@ def policy_of(data: Mapping[str, Any], name: str, folder: Path | None = None) ->
 def preset_text(name: str) -> str:
     """Return the file of a preset, to begin your own with; `InputError` if there is none of that name."""
     if name not in PRESETS:
-        raise InputError(f"policy '{name}' is unknown: {choose(name, PRESETS)}")
+        raise InputError(f"policy '{name}' is unknown: {choose(name, presets_like(name))}")
     return read_text(preset_file(name))
+
+
+def presets_like(name: str) -> list[str]:
+    """Return what a message proposes for an unknown name: published systems only for one with a slash."""
+    return [one for one in PRESETS if ("/" in one) == ("/" in name and not name.endswith(".toml"))]
 
 
 def preset_file(name: str) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, choose, collect, refuse
-from mio_rag.policy import PRESETS, READER, Policy
+from mio_rag.policy import PRESETS, READER, Policy, presets_like
 from mio_rag.policy_keys import Key, applied, changes_of, load_policy, split_name, usual_options
 from mio_rag.policy_keys import keys as keys_of
 from mio_rag.settings import Settings
@@ -72,7 +72,7 @@ class Chosen:
             from mio_rag.policies.make import find_kind, kind_names
 
             if find_kind(name) is None:
-                known = (*PRESETS, *kind_names())
+                known = (*presets_like(name), *kind_names())
                 raise InputError(
                     f"--policy {name} is neither a file nor a known policy: {choose(name, known)}"
                 )
