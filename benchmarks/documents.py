@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -20,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.compare import Row, interval, summarized
+from benchmarks.compare import Columns, Row, differences, interval, summarized
 from benchmarks.peers import PEERS, Peer
-from benchmarks.runner import Measured, figure, note, numbers, text_table
+from benchmarks.runner import Measured, figure, interval_text, note, numbers, text_table
 from mio_rag.context import TokenCounter, render_passage
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, require
@@ -36,6 +37,8 @@ from mio_rag.types import Passage, Question
 
 _SMALLER = (32, 64, 128)  # tokens
 _SHORT = 6  # words of an answer that a model is asked for
+_ANSWERS = ("answered", "f1")
+_COMPARED = ("coverage", *_ANSWERS)
 RANKINGS = ("dense", "bm25", "rrf", "minmax")
 
 
@@ -253,6 +256,7 @@ def measure(given: argparse.Namespace) -> Measured:
     report: dict[str, Any] = {"counter": counter.name, "embedder": given.embedder, "sets": {}}
     lines: list[list[Any]] = []
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    answered: list[dict[str, Columns]] = []
     for found in sets:
         about: dict[str, Any] = {"questions": len(found.questions)}
         contenders = _contenders(found, given, counter, about)
@@ -260,13 +264,14 @@ def measure(given: argparse.Namespace) -> Measured:
         for budget in budgets:
             made = [_row(one, found, budget, counter) for one in contenders]
             if given.reader and budget == budgets[0]:
-                made = _with_answers(made, contenders, found, budget, given.reader)
+                made, answers = _with_answers(made, contenders, found, budget, given)
+                answered.append(answers)
             ours, best = made[0], max(made[1:], key=lambda row: row.mean("coverage"))
             for row in made:
                 curves.setdefault(found.name, {}).setdefault(row.kind, []).append(
                     (row.mean("tokens"), row.mean("coverage"))
                 )
-                less = None if row is ours else interval(ours.columns["coverage"] - row.columns["coverage"])
+                less = {} if row is ours else differences(ours.columns, row.columns, _COMPARED)
                 rows[row.name] = {**summarized([row])[row.name], "mio_less_this": less}
             less = interval(ours.columns["coverage"] - best.columns["coverage"])
             assert less is not None
@@ -289,7 +294,32 @@ def measure(given: argparse.Namespace) -> Measured:
                 curves[found.name]["mio"].append((row.mean("tokens"), row.mean("coverage")))
         report["sets"][found.name] = {**about, "rows": rows, "tokens_needed": _needed(curves[found.name])}
     heads = ["set", "budget", "mio", "best rival", "difference", *filter(None, given.peers.split(","))]
-    return Measured(report, text_table(heads, lines), lambda path: _drawn(path, curves))
+    table = text_table(heads, lines)
+    if answered:
+        report["answers"], said = _answers_of_all(answered)
+        table += "\n" + said
+    return Measured(report, table, lambda path: _drawn(path, curves))
+
+
+def _answers_of_all(sets: Sequence[dict[str, Columns]]) -> tuple[dict[str, Any], str]:
+    """Answers over the questions of all sets: means, and differences of ours to each contender."""
+    names = [name for name in sets[0] if all(name in one for one in sets)]
+    rows = [
+        Row(name, name, {m: np.concatenate([one[name][m] for one in sets]) for m in _ANSWERS})
+        for name in names
+    ]
+    less = {row.name: differences(rows[0].columns, row.columns, _ANSWERS) for row in rows[1:]}
+    lines = [
+        [
+            row.name,
+            *(f"{row.mean(m):.3f}" for m in _ANSWERS),
+            *map(interval_text, less.get(row.name, {}).values()),
+        ]
+        for row in rows
+    ]
+    heads = ["reads", "answered", "F1", "ours less this: answered", "F1"]
+    asked = int(np.sum(~np.isnan(rows[0].columns["f1"])))
+    return {"questions": asked, "means": summarized(rows), "mio_less_this": less}, text_table(heads, lines)
 
 
 def _row(one: Contender, found: DocumentSet, budget: int, counter: TokenCounter) -> Row:
@@ -305,29 +335,47 @@ def _row(one: Contender, found: DocumentSet, budget: int, counter: TokenCounter)
 
 
 def _with_answers(
-    rows: Sequence[Row], contenders: Sequence[Contender], found: DocumentSet, budget: int, reader: str
-) -> list[Row]:
-    """Let a language model answer from what each contender reads, where the accepted answers are short.
+    rows: Sequence[Row],
+    contenders: Sequence[Contender],
+    found: DocumentSet,
+    budget: int,
+    given: argparse.Namespace,
+) -> tuple[list[Row], dict[str, Columns]]:
+    """Let a language model answer from what each contender reads; of the rankings, the best one.
 
-    Of the rankings only the best one is read.
+    Returns: the rows with the answers, and the answers alone by contender.
     """
-    short = [k for k, q in enumerate(found.questions) if any(0 < len(a.split()) <= _SHORT for a in q.answers)]
+    asked = [k for k, q in enumerate(found.questions) if _is_short(q.answers)]
+    asked = np.random.default_rng(given.seed).permutation(asked)[: given.answers or None].tolist()
     rankings = [k for k, one in enumerate(contenders) if one.name.startswith("passages ")]
     best = max(rankings, key=lambda k: rows[k].mean("coverage"))
-    made = []
-    with closing(make_generator(reader)) as generator:
-        for k, (row, one) in enumerate(zip(rows, contenders, strict=True)):
-            answered, f1 = (np.full(len(found.questions), np.nan) for _ in range(2))
-            for q in short if k == best or k not in rankings else ():
-                asked = found.questions[q]
+    made, alone = [*rows], dict[str, Columns]()
+    with closing(make_generator(given.reader)) as generator:
+        for k, one in enumerate(contenders):
+            if k in rankings and k != best:
+                continue
+            columns = {m: np.full(len(found.questions), np.nan) for m in _ANSWERS}
+            for q in asked:
+                question = found.questions[q]
                 texts = [Passage(f"{i + 1}", text) for i, text in enumerate(one.read(q, budget))]
-                prompt = build_prompt(Question(asked.id, asked.question), texts)
-                said = generator.generate(prompt, max_tokens=48).text
-                answered[q], f1[q] = _holds(said, asked.answers), token_f1(said, asked.answers)
-            made.append(replace(row, columns={**row.columns, "answered": answered, "f1": f1}))
-            if not np.isnan(f1).all():
-                note(f"{found.name}: {row.name} answered {np.nanmean(answered):.3f} f1 {np.nanmean(f1):.3f}")
-    return made
+                prompt = build_prompt(Question(question.id, question.question), texts)
+                said = generator.generate(prompt, max_tokens=32).text
+                columns["answered"][q] = _holds(said, question.answers)
+                columns["f1"][q] = token_f1(said, question.answers)
+            made[k] = replace(rows[k], columns={**rows[k].columns, **columns})
+            alone["best ranking" if k == best else one.name] = columns
+            said = " ".join(f"{m} {np.nanmean(values):.3f}" for m, values in columns.items() if asked)
+            note(f"{found.name}: {one.name}, {len(asked)} questions: {said}")
+    return made, alone
+
+
+def _is_short(answers: Sequence[str]) -> bool:
+    """Whether an answer has few words and may stand in a text: neither yes, no nor 10/31/24."""
+    return any(
+        0 < len(a.split()) <= _SHORT
+        and not re.fullmatch(r"yes|no|\d+/\d+/\d+|unanswerable", a.strip(" ."), re.I)
+        for a in answers
+    )
 
 
 def _holds(said: str, answers: Sequence[str]) -> float:

@@ -215,8 +215,16 @@ def tidy(text: str) -> str:
     return " ".join(without_line_ends(plain(text)).split())
 
 
+def on_one_line(text: str, line: str) -> str:
+    """Two tidy lines as one, with a blank between them unless their script has none."""
+    between = "\n" if text and line else ""
+    return text[:-1] + without_line_ends(text[-1:] + between + line[:1]).replace("\n", " ") + line[1:]
+
+
 def plain(text: str) -> str:
     """The text as `tidy` has it, with its white space."""
+    if text.isascii() and text.isprintable():
+        return text
     return clean(text.translate(_SIGNS)) if _ODD.search(text) else text
 
 
@@ -343,16 +351,23 @@ _NO_LETTERS = str.maketrans(
 
 def words_of(text: str) -> set[str]:
     """Words as `joined` looks for them."""
-    return {word.strip("-") for word in set(text.lower().translate(_NO_LETTERS).split())}
+    once = " ".join(set(text.split()))
+    return {word.strip("-") for word in once.lower().translate(_NO_LETTERS).split()}
 
 
-def unwrapped(lines: Sequence[str], words: Collection[str] = ()) -> str:
-    """Wrapped lines as one, words that were cut at their ends whole again."""
-    text = lines[0] if lines else ""
-    for line in lines[1:]:
+def unwrapped(lines: Iterable[str], words: Collection[str] = (), cuts: Collection[int] = ()) -> str:
+    """Wrapped lines, which are tidy, as one, words that were cut at their ends whole again.
+
+    cuts: lines that end within a word, whatever their last sign.
+    """
+    done, text = list[str](), ""
+    for k, line in enumerate(lines):
         cut = len(text) > 2 and text[-1] in "-\u2010" and text[-2].isalpha() and line[:1].islower()
-        text = joined(text, line, words) if cut else tidy(f"{text}\n{line}")
-    return text
+        text = joined(text, line, words) if cut or k - 1 in cuts else on_one_line(text, line)
+        if len(text) > 400:  # time would grow with the square of a long text
+            done.append(text[:-200])
+            text = text[-200:]
+    return "".join(done) + text
 
 
 #: Kinds of marks of items, by what they look like.

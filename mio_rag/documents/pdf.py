@@ -17,8 +17,10 @@ from mio_rag.documents.blocks import (
     is_number,
     joined,
     nest_items,
+    on_one_line,
     short_title,
     tidy,
+    unwrapped,
     words_of,
 )
 from mio_rag.documents.east_asian import heading_level, is_wide
@@ -211,10 +213,9 @@ class _Layout:
                     and self._same_heading(lines[k - 1], lines[k], leading)
                     and len(said.split()) < 20
                 ):
+                    cut = lines[k - 1].cut
                     said = (
-                        joined(said, lines[k].text, self.words)
-                        if lines[k - 1].cut
-                        else tidy(f"{said}\n{lines[k].text}")
+                        joined(said, lines[k].text, self.words) if cut else on_one_line(said, lines[k].text)
                     )
                     k += 1
                 self.document.add("heading", _LEADERS.sub(" ", said), level, looks=level > len(self.levels))
@@ -262,12 +263,8 @@ class _Layout:
         """What waits is a paragraph, or an item."""
         if not self.waiting:
             return
-        text = self.waiting[0].text
-        for before, line in pairwise(self.waiting):
-            cut = before.cut or (
-                text[-1:] == "-" and len(text) > 1 and text[-2].isalpha() and line.text[:1].islower()
-            )
-            text = joined(text, line.text, self.words) if cut else tidy(f"{text}\n{line.text}")
+        cuts = {k for k, line in enumerate(self.waiting) if line.cut}
+        text = unwrapped([line.text for line in self.waiting], self.words, cuts)
         if ".." in text or ". ." in text or "__" in text:
             text = _LEADERS.sub(" \u2026 ", text)
         if "----" in text:
@@ -498,7 +495,7 @@ class _Layout:
         end = re.search(r"[.!?;](?=\s+[A-Z\"(\u201c])|\u3002(?=.)", after.text)
         said, rest = (after.text[: end.end()], after.text[end.end() :].strip()) if end else (after.text, "")
         cut = before.text[-1] == "-" and len(before.text) > 1 and before.text[-2].isalpha()
-        before.text = joined(before.text, said, self.words) if cut else tidy(f"{before.text}\n{said}")
+        before.text = joined(before.text, said, self.words) if cut else on_one_line(before.text, said)
         if rest:
             after.text = rest
         else:

@@ -7,9 +7,9 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, compress, repeat
 from statistics import median
 from typing import Any
 
@@ -52,8 +52,8 @@ class PageLine:
     cut: bool = False  # ends in a hyphen that may be of the line alone
     mono: bool = False  # all letters of one width
     alone: bool = False  # a paragraph by itself
-    cells: list[tuple[float, float, str]] = field(default_factory=list)
-    spots: list[tuple[float, float, str]] = field(default_factory=list)  # of words
+    cells: Sequence[tuple[float, float, str]] = ()
+    spots: Sequence[tuple[float, float, str]] = ()  # of words
 
 
 def page_lines(library: Any, page: Any, *, drawn: bool = False) -> tuple[float, list[PageLine]]:
@@ -127,20 +127,25 @@ def _filled_in(raw: Any, page: Any) -> list[_Box]:
 def _dots(raw: Any, page: Any) -> list[_Box]:
     """Small shapes about as high as wide: the dots before items, where they are drawn."""
     made = []
-    sides = [ctypes.c_float() for _ in range(4)]
-    for k in range(raw.FPDFPage_CountObjects(page)):
-        thing = raw.FPDFPage_GetObject(page, k)
-        if raw.FPDFPageObj_GetType(thing) == raw.FPDF_PAGEOBJ_PATH:
-            raw.FPDFPageObj_GetBounds(thing, *sides)
-            left, low, right, high = (side.value for side in sides)
-            if 1.5 < right - left < 8 and 0.7 < (right - left) / max(high - low, 0.1) < 1.4:
-                made.append((left, right, low, high, "\u2022"))
+    *_, object_at, kind_of, bounds_of = _functions(raw)
+    shown, path = ctypes.cast(page.raw, ctypes.c_void_p).value, raw.FPDF_PAGEOBJ_PATH
+    sides = (ctypes.c_float * 4)()
+    places = [ctypes.addressof(sides) + 4 * k for k in range(4)]
+    things = [*map(object_at, repeat(shown), range(raw.FPDFPage_CountObjects(page)))]
+    for thing in compress(things, map(path.__eq__, map(kind_of, things))):
+        bounds_of(thing, *places)
+        left, low, right, high = sides
+        if 1.5 < right - left < 8 and 0.7 < (right - left) / max(high - low, 0.1) < 1.4:
+            made.append((left, right, low, high, "\u2022"))
     return made
 
 
 @cache
 def _functions(raw: Any) -> tuple[Any, ...]:
-    """Functions of the library that take addresses as numbers, in half the time of its own."""
+    """Functions of the library that take addresses as numbers, in half the time of its own.
+
+    They keep the interpreter's lock: each takes less than a microsecond.
+    """
     pointer = ctypes.c_void_p
     kinds = (
         ("FPDFText_GetCharBox", ctypes.c_int, pointer, ctypes.c_int, pointer, pointer, pointer, pointer),
@@ -148,9 +153,12 @@ def _functions(raw: Any) -> tuple[Any, ...]:
         ("FPDFText_GetMatrix", ctypes.c_int, pointer, ctypes.c_int, pointer),
         ("FPDFText_GetTextObject", pointer, pointer, ctypes.c_int),
         ("FPDFTextObj_GetFont", pointer, pointer),
+        ("FPDFPage_GetObject", pointer, pointer, ctypes.c_int),
+        ("FPDFPageObj_GetType", ctypes.c_int, pointer),
+        ("FPDFPageObj_GetBounds", ctypes.c_int, pointer, pointer, pointer, pointer, pointer),
     )
     return tuple(
-        ctypes.CFUNCTYPE(*kind)(ctypes.cast(getattr(raw, name), pointer).value or 0) for name, *kind in kinds
+        ctypes.PYFUNCTYPE(*kind)(ctypes.cast(getattr(raw, name), pointer).value or 0) for name, *kind in kinds
     )
 
 
@@ -160,7 +168,7 @@ class _Place:
     def __init__(self, raw: Any, page: Any) -> None:
         self.raw = raw
         self.page = ctypes.cast(page.raw, ctypes.c_void_p).value
-        self.char_box, self.font_size, self.get_matrix, self.text_object, self.font_of = _functions(raw)
+        self.char_box, self.font_size, self.get_matrix, self.text_object, self.font_of, *_ = _functions(raw)
         self.box = (ctypes.c_double * 4)()
         self.places = [ctypes.addressof(self.box) + 8 * k for k in range(4)]
         self.fonts: dict[Any, tuple[bool, bool]] = {}
