@@ -195,6 +195,8 @@ class PlannerOrder(_Order):
     """File of `mio-rag policy fit planner`."""
     sha256: Sha256 | None = None
     """SHA-256 of the file; another content is refused."""
+    alpha: Annotated[float, Field(ge=0)] | None = None
+    """Price of a cost of 1, in quality; by default what the price of a token makes it."""
     model: str | None = None
     """GGUF file of a planner that was trained on hidden states."""
 
@@ -592,6 +594,8 @@ class Policy(Settings):
     """Refusals, and answers that are kept."""
     server: dict[str, Any] = Field(default_factory=dict)
     """Settings of `mio-rag serve`, which checks them."""
+    training: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `mio-rag policy fit planner`, which checks them."""
     measured: dict[str, Any] = Field(default_factory=dict)
     """What was measured when the file was fitted."""
 
@@ -768,7 +772,7 @@ def _usual(kind: type[Policy]) -> Policy:
     return kind()
 
 
-_NO_DECISION = ("name", "about", "answers", "server", "measured")
+_NO_DECISION = ("name", "about", "answers", "server", "training", "measured")
 
 
 def _unscaled(selection: Any) -> list[str]:

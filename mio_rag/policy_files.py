@@ -188,7 +188,7 @@ def _planner_problems(policy: Policy, planner: Planner) -> list[str]:
     if planner.cost == "dollars" and not priced:
         problems.append("order: this planner counts dollars: give [models.reader] input and output")
     price = policy.fixed_price
-    if planner.alphas and price is None:
+    if planner.alphas and price is None and policy.order.alpha is None:
         problems.append(
             "order: this planner was trained for some prices, and a total moves the price: train one by "
             "regression, which decides at any"
@@ -203,8 +203,10 @@ def _planner_problems(policy: Policy, planner: Planner) -> list[str]:
 
 def alpha_of(policy: Policy, planner: Planner, price: float) -> float:
     """Return what a planner's unit of cost must be worth at a price of a token."""
+    if policy.order.alpha is not None:
+        return float(policy.order.alpha)
     if planner.cost == "tokens":
-        return price * planner.unit
+        return price * planner.unit / (planner.weights.tokens or 1.0)
     into, _ = policy.prices.dollars[READER]
     return price * planner.unit * 1e6 / into if into else 0.0
 

@@ -54,7 +54,7 @@ def keys(more: Mapping[str, Sequence[type[Any]]] | None = None) -> dict[str, Key
             found[key.name] = replace(known, of=f"{known.of}, {of}") if known and known.of else key
 
     for table, info in Policy.model_fields.items():
-        if table in ("name", "about", "models", "server", "measured"):
+        if table in ("name", "about", "models", "server", "training", "measured"):
             continue
         if table not in DECISIONS:
             add(table, _parts(info.annotation)[0])

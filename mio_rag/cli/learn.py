@@ -24,9 +24,8 @@ from mio_rag.learning.mdp import model_of, model_to_toml, solve_plan, structure,
 from mio_rag.learning.mdp_calibration import Calibration, Estimate, Unit, calibrate
 from mio_rag.learning.outcomes import Outcomes, Source, collect_outcomes, data_hash, shuffled
 from mio_rag.learning.planner import Encoder, write_planner
-from mio_rag.learning.planner_training import Point, fixed_points, frontier, split_of, train_planner
+from mio_rag.learning.planner_training import Point, Training, fixed_points, frontier, split_of, train_planner
 from mio_rag.learning.planner_training import read_table as read_outcomes
-from mio_rag.learning.ppo import PPOSettings
 from mio_rag.learning.router import FOLDS, FitSettings, fit_and_validate, read_table
 from mio_rag.learning.router_model import Router
 from mio_rag.learning.weights import write_weights
@@ -146,17 +145,21 @@ def encoder_of(name: str) -> Encoder:
 
 
 @o.command(
-    "paths questions out model set embedder budget answer limit seed json",
+    "paths questions out model policy set embedder budget answer limit seed json",
     app=fit_app, name="planner", budget=256, answer=32, limit=50,
 )  # fmt: skip
 def fit_planner(
     call: o.Call,
-    workflows: Annotated[str, "Names of `mio-rag policy list`, or JSON files. [default: all]"] = "",
-    method: Annotated[str, "regression or ppo."] = "regression",
-    mode: Annotated[str, "once: choose a workflow; again: look after every step."] = "once",
-    prices: Annotated[str, "With ppo: prices of a unit of cost to train for, with commas."] = "0.1",
-    cost: Annotated[str, "What is counted: tokens or dollars."] = "tokens",
-    updates: Annotated[int, "With ppo: most rounds of training."] = 150,
+    workflows: Annotated[str | None, "Names of `mio-rag policy list`, or JSON files. [default: all]"] = None,
+    method: Annotated[str | None, "regression or ppo. [default: regression]"] = None,
+    mode: Annotated[
+        str | None, "once: choose a workflow; again: look after every step. [default: once]"
+    ] = None,
+    prices: Annotated[
+        str | None, "With ppo: prices of a unit of cost to train for, with commas. [default: 0.1]"
+    ] = None,
+    cost: Annotated[str | None, "What is counted: tokens or dollars. [default: tokens]"] = None,
+    updates: Annotated[int | None, "With ppo: most rounds of training. [default: 150]"] = None,
     test: Annotated[float, "Share of the questions held out, in [0, 1)."] = 0.4,
     skip: Annotated[int, "Of the questions that are drawn, pass over so many first."] = 0,
 ) -> None:
@@ -164,7 +167,8 @@ def fit_planner(
 
     All are tried on --limit questions of each set, drawn by --seed, and a planner is trained. Outcomes are
     written to a folder next to OUT (.outcomes); give such a folder as PATH to train again without asking. An
-    OUT without the ending .safetensors is the folder alone. Models and prices are models.* of --set.
+    OUT without the ending .safetensors is the folder alone. Models and prices are models.* of --set. Weights
+    of costs and all settings of the training are [training] of --policy.
     Use the planner with --set order.file=FILE. --embedder may be an index, or hidden:FILE.gguf: its last
     hidden state.
     """
@@ -172,23 +176,20 @@ def fit_planner(
     o.at_least(limit=(call.limit, 1), skip=(skip, 0))
     if not 0 <= test < 1:
         raise InputError(f"--test must be in [0, 1), got {test:g}")
-    if method != "ppo" and prices != "0.1":
-        raise InputError(f"--prices: no effect with --method {method}; leave out, or choose ppo")
-    chosen_prices = o.numbers("--prices", prices)
+    how = _training(call, workflows, method, mode, cost, prices, updates)
     folder = Path(call.paths[0])
     told: dict[str, Any] = {}
     lines: list[Any] = []
     if not (folder / "outcomes.parquet").is_file():
         only = out.suffix != ".safetensors"
         folder = out if only else out.with_suffix(".outcomes")
-        table = _outcomes(call, folder, workflows, skip)
+        table = _outcomes(call, folder, how.workflows, skip)
         told = {"questions": len(table), "workflows": list(table.actions), "table": str(folder)}
         lines = list(outcome_lines(table))
         if only:
             output.result(told, *lines)
             return
-    settings = PPOSettings(alphas=chosen_prices, updates=updates, seed=call.seed)
-    files = [name for name in o.listed(workflows) if name.endswith(".json")]
+    files = [name for name in how.workflows if name.endswith(".json")]
     rows = read_outcomes(folder, encoder_of(call.embedder), files)
     learned, held = split_of(rows.outcomes, test, call.seed)
     if len(learned) < 10 <= len(learned) + len(held):
@@ -196,11 +197,8 @@ def fit_planner(
             f"{len(learned)} of {len(learned) + len(held)} questions are left to learn from, 10 are needed: "
             f"hold out fewer than --test {test:g}, or add questions to the table"
         )
-    with o.progress("training", updates if method == "ppo" else 1) as advance:
-        planner, curve = train_planner(
-            rows, learned, method=method, mode=mode, cost=cost, ppo=settings,
-            progress=lambda update, reward: advance(1),
-        )  # fmt: skip
+    with o.progress("training", how.ppo.updates if how.method == "ppo" else 1) as advance:
+        planner, curve = train_planner(rows, learned, how, lambda update, reward: advance(1))
     write_planner(planner, out)
     lines.append(
         f"learned from {len(learned)} questions, held out {len(held)}; a cost of 1 is {planner.unit:.4g} "
@@ -213,8 +211,9 @@ def fit_planner(
         )
     points = []
     if len(held):
-        experience = rows.experience(planner.tree, planner.features, held, planner.unit, planner.cost)
-        asked = chosen_prices if method == "ppo" else (0.0, 0.05, 0.1, 0.2, 0.5)
+        place = (planner.tree, planner.features, held, planner.unit, planner.cost, planner.weights)
+        experience = rows.experience(*place)
+        asked = how.ppo.alphas if how.method == "ppo" else (0.0, 0.05, 0.1, 0.2, 0.5)
         points = [*fixed_points(experience, asked[0]), *frontier(planner, experience, asked)]
         lines += point_lines(points)
     output.result(
@@ -227,11 +226,35 @@ def fit_planner(
     )  # fmt: skip
 
 
-def _outcomes(call: o.Call, folder: Path, workflows: str, skip: int) -> Any:
+def _training(
+    call: o.Call,
+    workflows: str | None,
+    method: str | None,
+    mode: str | None,
+    cost: str | None,
+    prices: str | None,
+    updates: int | None,
+) -> Training:
+    """How a planner learns: the policy's table, with what the options say in its place."""
+    given = dict(call.chosen().policy.training)
+    options = {"workflows": None if workflows is None else o.listed(workflows), "method": method}
+    options |= {"mode": mode, "cost": cost}
+    given |= {name: value for name, value in options.items() if value is not None}
+    if given.get("method", "regression") != "ppo" and prices is not None:
+        raise InputError("--prices: no effect with --method regression; leave out, or choose ppo")
+    ppo = {"seed": call.seed, **given.get("ppo", {})}
+    if prices is not None:
+        ppo["alphas"] = o.numbers("--prices", prices)
+    if updates is not None:
+        ppo["updates"] = updates
+    return Training.from_dict({**given, "ppo": ppo}, "training")
+
+
+def _outcomes(call: o.Call, folder: Path, workflows: Sequence[str], skip: int) -> Any:
     """Answer every question by every workflow; an interrupted run goes on in the same folder."""
 
     def chosen_workflows() -> list[Workflow]:
-        given = o.listed(workflows) if workflows else list(NAMED)
+        given = workflows or list(NAMED)
         found = collect(*((lambda name=name: find_workflow(name)) for name in given))
         if twice := {w.name for w in found if sum(other.name == w.name for other in found) > 1}:
             raise InputError(f"--workflows names {', '.join(sorted(twice))} twice")

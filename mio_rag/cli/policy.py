@@ -213,7 +213,7 @@ def _replay_outcomes(call: o.Call, folder: Path, planner: Path | None, prices: s
     if [w.sha256 for w in table.workflows] != [w.sha256 for w in found.tree.workflows]:
         names = ", ".join(w.name for w in found.tree.workflows)
         raise InputError(f"the planner chooses among other workflows than the table holds: {names}")
-    experience = table.experience(found.tree, found.features, places, found.unit, found.cost)
+    experience = table.experience(found.tree, found.features, places, found.unit, found.cost, found.weights)
     points = [*fixed_points(experience, asked[0]), *frontier(found, experience, asked)]
     call.output.result(
         {"questions": len(places), "points": [point.to_dict() for point in points]},

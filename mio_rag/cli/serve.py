@@ -14,6 +14,7 @@ from mio_rag.errors import InputError, collect
 
 if TYPE_CHECKING:
     from mio_rag.cli.chosen import Chosen
+    from mio_rag.service.settings import Split
 
 #: Parts of a policy that change nothing about how a question is decided.
 _ASIDE = ("server.", "answers.", "models.", "price.worth")
@@ -41,6 +42,10 @@ def serve(
     trusted_proxy: Annotated[
         list[str] | None, "Address or network of a proxy that serves many clients. Repeatable."
     ] = None,
+    against: Annotated[
+        str | None, o.opt("Let another policy answer a share of the questions.", metavar="POLICY=SHARE")
+    ] = None,
+    ratings: Annotated[Path | None, "With --against: SQLite file of who answered, and of ratings."] = None,
     example: Annotated[
         list[str] | None, o.opt("Question that the page proposes. Repeatable.", metavar="QUESTION")
     ] = None,
@@ -76,6 +81,7 @@ def serve(
     }  # fmt: skip
     sets = [f"server.{name}={value}" for name, value in given.items() if value is not None]
     call.set = [*(call.set or ()), *sets]
+    split = _split(against, ratings)
     output, spec, key = call.output, reader_spec(call.model), single_key()
     place: dict[str, Any] = {
         "host": host, "port": port, "workers": workers, "examples": tuple(example or ()),
@@ -97,7 +103,8 @@ def serve(
             source=path if kind_of(path) in ("set", "store") else str(Path(path).absolute()),
             building=None if stored else Building(call.embedder), limits=bounds, connections=connections,
             keys=None if keys is None else str(keys.absolute()), where=tuple(call.where or ()),
-            mapped=call.mapped, **place, **_readers(chosen, spec), **_deciding(chosen, Path(work)),
+            mapped=call.mapped, split=split, **place,
+            **_readers(chosen, spec), **_deciding(chosen, Path(work)),
         )  # fmt: skip
         check(settings, key, without_key)
         call.open(path)
@@ -116,6 +123,21 @@ def serve(
             if not answered:
                 raise
             return  # requests in progress were finished
+
+
+def _split(against: str | None, ratings: Path | None) -> Split | None:
+    from mio_rag.service.settings import Split
+
+    if (against is None) != (ratings is None):
+        raise InputError("--against POLICY=SHARE and --ratings FILE belong together: give both")
+    if against is None:
+        return None
+    policy, equals, share = against.rpartition("=")
+    try:
+        return Split(policy=policy, share=float(share), ratings=str(Path(ratings or "").absolute()))
+    except (ValueError, InputError) as error:
+        problem = error.problems if isinstance(error, InputError) and equals else ["write POLICY=SHARE"]
+        raise InputError([f"--against {against}: {one}" for one in problem]) from None
 
 
 def _readers(chosen: Chosen, spec: str) -> dict[str, Any]:

@@ -108,13 +108,21 @@ class Planner(Planning):
         return branch, decisions, replace(actions[0], why=why)
 
     def _cost(self, result: Result) -> float:
+        calls, turns = sum(call.retrieval_calls for call in result.costs.calls), 0.0
+        for child in result.children:
+            calls += sum(call.retrieval_calls for one in child.results.values() for call in one.costs.calls)
+        if result.value is not None:
+            turns = signals(result.value).get("turns", 0.0)
+        return self.planner.weights.total(self._spent(result), turns, calls, self.planner.unit)
+
+    def _spent(self, result: Result) -> float:
         if self.planner.cost == "tokens":
             return float(result.tokens)
         each = [
             self.prices.of(result.action.model or "reader", call.prompt_tokens, call.completion_tokens)
             for call in result.costs.calls
         ]
-        inside = [self._cost(one) for child in result.children for one in child.results.values()]
+        inside = [self._spent(one) for child in result.children for one in child.results.values()]
         if None in each:
             raise InputError(NO_PRICE)
         return sum(cost for cost in each if cost is not None) + sum(inside)
@@ -206,6 +214,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "each": {"do": "each", "workflow": "plain"},
     "retrieve": {"do": "retrieve"},
     "select": {"do": "select"},
+    "choose": {"do": "select", "by": "model"},
     "answer": {"do": "answer"},
     "summarise": {"do": "summarise"},
     "verify": {"do": "verify", "otherwise": "search-parts"},

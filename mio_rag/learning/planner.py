@@ -12,15 +12,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 from mio_rag.session.trace import Trace, wrong_totals
 from mio_rag.session.workflow import Workflow, dollars, inner_hashes, workflow_settings
+from mio_rag.settings import Settings
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -33,6 +35,23 @@ DEFAULT_ALPHA = 0.1
 _SHARPNESS = 20.0  # logits for a predicted utility of 1: of two steps .05 apart the better is taken by 73 %
 _TIE = 1e-9  # price that chooses the cheapest of workflows that are alike
 _SAME = 1e-6
+
+
+class CostWeights(Settings):
+    """What a cost is made of."""
+
+    tokens: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of tokens (or dollars), in units of a plain answer."""
+    turns: Annotated[float, Field(ge=0)] = 0.0
+    """Of rounds of sub-questions: each that waits for another one, and one for those side by side."""
+    retrieval_calls: Annotated[float, Field(ge=0)] = 0.0
+    """Of searches."""
+
+    def total(self, spent: float, turns: float, calls: float, unit: float) -> float:
+        """Return the cost, as so many tokens or dollars; of these `unit` count as 1."""
+        return self.tokens * spent + unit * (self.turns * turns + self.retrieval_calls * calls)
+
+
 NO_PRICE = "a model that was asked has no price: set models.NAME.input and output for each, and for reader"
 
 
@@ -315,7 +334,7 @@ class Planner:
     """A policy over workflows.
 
     alphas: prices that it was trained for, rising; between them it may be asked too. Empty: any price.
-    unit: how much of `cost`, "tokens" or "dollars", counts as 1.
+    unit: how much of `cost`, "tokens" or "dollars", counts as 1; weights: what else a cost is made of.
     embedder: fingerprint of what embeds questions; blank: none is needed.
     about: origin of the planner.
     """
@@ -329,6 +348,7 @@ class Planner:
     embedder: str = ""
     cost: str = "tokens"
     about: Mapping[str, Any] = field(default_factory=dict)
+    weights: CostWeights = field(default_factory=CostWeights)
 
     def checked_alpha(self, alpha: float | None) -> float:
         """Return the price to decide at; by default the one it was trained for, or else `DEFAULT_ALPHA`.
@@ -412,7 +432,8 @@ _FITTED = ("mean", "scale", "weights", "bias", "gates", "experts")
 
 def _settings(planner: Planner) -> dict[str, Any]:
     names = ("method", "alphas", "unit", "cost", "embedder")
-    return {"mode": planner.tree.mode, **{name: getattr(planner, name) for name in names}}
+    own = {name: getattr(planner, name) for name in names}
+    return {"mode": planner.tree.mode, **own, "weights": planner.weights.to_dict()}
 
 
 def planner_about(planner: Planner) -> dict[str, Any]:
@@ -472,6 +493,7 @@ def read_planner(path: str | Path) -> Planner:
             Network(layers, prior) if layers else prior,
             alphas=tuple(about["alphas"]),
             about=given.provenance,
+            weights=CostWeights.from_dict(about.get("weights", {}), "weights"),
             **{name: about[name] for name in names},
         )
     except DataError:
@@ -553,7 +575,12 @@ def _wrong_decisions(trace: Trace, planner: Planner, question: FloatArray, alpha
             spent = dollars(steps, workflow_settings(trace.settings))
         if spent is None:
             raise InputError(NO_PRICE)
-        return steps[0].do, steps[0].signals, steps[0].dropped is not None, spent
+        calls, turns = (
+            sum(c.retrieval_calls for s in steps for c in s.calls),
+            steps[0].signals.get("turns", 0.0),
+        )
+        cost = planner.weights.total(spent, turns, calls, planner.unit)
+        return steps[0].do, steps[0].signals, steps[0].dropped is not None, cost
 
     branch, decisions = planner.walk(question, alpha, next_step)
     wrong += [

@@ -11,7 +11,16 @@ import scipy  # loads scipy.stats, a second, where it is first used
 from numpy.typing import ArrayLike
 
 from mio_rag.errors import DataError, InputError
-from mio_rag.learning.planner import SEEN, FloatArray, IntArray, Ran, Regression, Tree, observation
+from mio_rag.learning.planner import (
+    SEEN,
+    CostWeights,
+    FloatArray,
+    IntArray,
+    Ran,
+    Regression,
+    Tree,
+    observation,
+)
 
 LEAST = 10  # questions to learn from
 #: Ridge penalties, as multiples of the number of questions; the best of them is chosen out of fold.
@@ -69,23 +78,31 @@ def experience_of(
     *,
     cost: str = "tokens",
     unit: float,
+    weights: CostWeights | None = None,
 ) -> Experience:
     """Return the experience in rows that `collect_outcomes` wrote, of questions with these features, (n, k).
 
-    unit: how much of `cost`, tokens or dollars, counts as a cost of 1.
+    unit: how much of `cost`, tokens or dollars, counts as a cost of 1; weights: what else a cost is made of.
 
     Raises `DataError` if rows are missing, damaged, or were made by other workflows.
     """
     cells = {(row["question_id"], row["action"]): row for row in rows}
     names = [workflow.name for workflow in tree.workflows]
-    n, p = len(ids), len(tree.branches)
+    n, p, by = len(ids), len(tree.branches), weights or CostWeights()
+
+    def priced(row: Mapping[str, Any]) -> float:
+        if row[cost] is None:
+            raise ValueError(f"there is no {cost}: set the prices of models, or count tokens")
+        turns = sum(float(step["signals"].get("turns", 0.0)) for step in row.get("steps", [row]))
+        return by.total(float(row[cost]), turns, float(row["retrieval_calls"]), unit)
+
     observed, spent = np.zeros((n, p, features.shape[1] + len(SEEN) + 2)), np.zeros((n, p))
     quality, costs = np.zeros((2, n, len(names)))
     for i, name in enumerate(ids):
         try:
             each = [cells[name, action] for action in names]
             quality[i] = [row["token_f1"] or 0.0 for row in each]
-            costs[i] = [_priced(row, cost) / unit for row in each]
+            costs[i] = [priced(row) / unit for row in each]
             ways: list[list[Ran]] = []  # steps on the way to each place; parents come first
             for branch in tree.branches:
                 ways.append(list(ways[branch.parent]) if branch.parent >= 0 else [])
@@ -95,7 +112,7 @@ def experience_of(
                     if found["signature"] != tree.signatures[leaf][depth]:
                         raise ValueError(f"it was answered by another workflow named '{names[leaf]}'")
                     dropped = found["dropped"] is not None
-                    ways[-1].append((found["do"], found["signals"], dropped, _priced(found, cost)))
+                    ways[-1].append((found["do"], found["signals"], dropped, priced(found)))
                 observed[i, branch.place] = observation(features[i], ways[-1], unit)
                 # The cost of a whole workflow includes a fallback, if there was one.
                 so_far = sum(one[3] for one in ways[-1]) / unit
@@ -108,12 +125,6 @@ def experience_of(
     sets = tuple(str(cells[i, names[0]]["set"]) for i in ids)
     step_cost = spent - spent[:, [max(branch.parent, 0) for branch in tree.branches]]
     return Experience(tree, observed, step_cost, quality, costs, sets)
-
-
-def _priced(row: Mapping[str, Any], cost: str) -> float:
-    if row[cost] is None:
-        raise ValueError(f"there is no {cost}: set the prices of models, or count tokens")
-    return float(row[cost])
 
 
 # -- regression of quality and cost -------------------------------------------------------------------------
@@ -169,6 +180,14 @@ def fit_regression(experience: Experience) -> Regression:
     if slopes:
         report |= {"slope": float(np.mean(slopes)), "sets_told": float(np.mean(right))}
     return Regression(mean, scale, weights, bias, gates, experts, tree.mask(), report)
+
+
+def no_regression(experience: Experience) -> Regression:
+    """Return one that thinks the same of everything."""
+    tree = experience.tree
+    p, m, d = len(tree.branches), len(tree.workflows), experience.observed.shape[2]
+    zeros = np.zeros((2, p, d, m)), np.zeros((2, p, m)), np.zeros((p, d + 1, 1)), np.zeros((p, 1, m))
+    return Regression(np.zeros((p, d)), np.ones((p, d)), *zeros, tree.mask())
 
 
 def _members(sets: Sequence[str], n: int) -> IntArray:

@@ -6,24 +6,47 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag import __version__
-from mio_rag.errors import InputError, choose
+from mio_rag.errors import InputError
 from mio_rag.learning.outcomes import Outcomes, gain_over_mixtures, read_collected
-from mio_rag.learning.planner import Encoder, IntArray, Network, Planner, QuestionFeatures, Regression, Tree
+from mio_rag.learning.planner import (
+    CostWeights,
+    Encoder,
+    IntArray,
+    Network,
+    Planner,
+    QuestionFeatures,
+    Regression,
+    Tree,
+)
 from mio_rag.learning.planner_regression import Experience, experience_of, fit_regression
-from mio_rag.session.workflow import COSTS, Workflow, find_workflow
+from mio_rag.learning.ppo import PPOSettings, train_ppo
+from mio_rag.session.workflow import Workflow, find_workflow
+from mio_rag.settings import Settings
 
-if TYPE_CHECKING:
-    from mio_rag.learning.ppo import PPOSettings
+Curve = list[tuple[int, float, float, float, float]]
 
-#: How a planner may learn.
-METHODS = ("regression", "ppo")
-Curve = list[tuple[int, float, float, float]]
+
+class Training(Settings):
+    """How a planner learns: the table [training] of a policy."""
+
+    workflows: tuple[str, ...] = ()
+    """Names or JSON files of what it chooses among; by default all named ones."""
+    method: Literal["regression", "ppo"] = "regression"
+    """By regression on a table of outcomes, or by proximal policy optimisation."""
+    mode: Literal["once", "again"] = "once"
+    """Choose a workflow once, or look after every step."""
+    cost: Literal["tokens", "dollars"] = "tokens"
+    """What is counted."""
+    weights: CostWeights = CostWeights()
+    """What a cost is made of."""
+    ppo: PPOSettings = PPOSettings()
+    """With ppo: how."""
 
 
 # -- comparison with fixed workflows ------------------------------------------------------------------------
@@ -97,12 +120,18 @@ class Table:
     embedder: str
 
     def experience(
-        self, tree: Tree, features: QuestionFeatures, places: IntArray, unit: float, cost: str
+        self,
+        tree: Tree,
+        features: QuestionFeatures,
+        places: IntArray,
+        unit: float,
+        cost: str,
+        weights: CostWeights | None = None,
     ) -> Experience:
         """Return the experience of the questions at these places."""
         ids = [self.outcomes.ids[i] for i in places]
         looked = features.of([self.outcomes.questions[i] for i in places], self.vectors[places])
-        return experience_of(tree, self.rows, ids, looked, cost=cost, unit=unit)
+        return experience_of(tree, self.rows, ids, looked, cost=cost, unit=unit, weights=weights)
 
 
 def read_table(folder: Path, embedder: Encoder, files: Sequence[str] = ()) -> Table:
@@ -157,11 +186,7 @@ def _short(name: str) -> str:
 def train_planner(
     table: Table,
     places: IntArray,
-    *,
-    method: str = "regression",
-    mode: str = "once",
-    cost: str = "tokens",
-    ppo: PPOSettings | None = None,
+    how: Training,
     progress: Callable[[int, float], None] | None = None,
 ) -> tuple[Planner, Curve]:
     """Learn from the questions at these places; of PPO return its curve, too.
@@ -169,19 +194,17 @@ def train_planner(
     A cost of 1 is what `plain` costs on average there; of tables without `plain`, what the most expensive
     workflow costs.
 
-    Raises `InputError` for unknown methods, modes and costs, and too few questions.
+    Raises `InputError` for too few questions.
     """
-    for what, given, known in (("method", method, METHODS), ("cost", cost, COSTS)):
-        if given not in known:
-            raise InputError(f"{what} '{given}' is unknown: {choose(given, known)}")
+    cost = how.cost
     outcomes, about = table.outcomes.where(places), table.outcomes.provenance
     means = dict(zip(outcomes.actions, outcomes.of(cost).mean(axis=0).tolist(), strict=True))
     unit = means.get("plain", max(means.values()))
     if unit <= 0:
         raise InputError(f"no workflow costs any {cost}: there is nothing to trade against quality")
     features = QuestionFeatures.fit(outcomes.questions, table.vectors[places])
-    tree = Tree(table.workflows, mode)
-    experience = table.experience(tree, features, places, unit, cost)
+    tree = Tree(table.workflows, how.mode)
+    experience = table.experience(tree, features, places, unit, cost, how.weights)
     origin: dict[str, Any] = {
         "questions": len(places),
         "learned_from": sorted(map(_short, outcomes.ids)),
@@ -192,14 +215,13 @@ def train_planner(
     }
     curve, alphas = Curve(), tuple[float, ...]()
     scorer: Regression | Network
-    if method == "regression":
+    if how.method == "regression":
         scorer = fit_regression(experience)
         origin["report"] = scorer.report
     else:
-        from mio_rag.learning.ppo import PPOSettings, train_ppo
-
-        settings = ppo or PPOSettings()
+        settings = how.ppo
         trained = train_ppo(experience, settings, progress)
         scorer, curve, alphas = trained.network, trained.curve, settings.alphas
         origin |= {"seed": settings.seed, "updates": len(curve), "held_out_reward": trained.best}
-    return Planner(tree, features, scorer, method, unit, alphas, table.embedder, cost, origin), curve
+    made = (tree, features, scorer, how.method, unit, alphas, table.embedder, cost, origin, how.weights)
+    return Planner(*made), curve

@@ -25,7 +25,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.budget import Models
 from mio_rag.session.loop import Account, Session
 from mio_rag.session.search import make_strategies
-from mio_rag.session.tools import Equipment
+from mio_rag.session.tools import Equipment, asks
 
 
 def pacer_of(policy: Policy) -> Pacer | None:
@@ -159,10 +159,11 @@ def _replayed(policy: Policy, setup: Setup) -> dict[str, Any]:
 
 def _asks_more(policy: Policy, found: Resolved, chooser: Chooser | None) -> bool:
     """Whether a question may ask a model for anything but its answer."""
-    steps = {node.do for workflow in found.workflows for node in workflow.nodes}
+    nodes = [node for workflow in found.workflows for node in workflow.nodes if node.do != "answer"]
+    steps = any(node.do not in ("retrieve", "select") or asks(node.do, node.settings) for node in nodes)
     repeats = policy.repeat.by != "never" and policy.repeat.query == "model"
     thinks = policy.repeat.by == "rule" or policy.order.by == "model"
-    return bool(steps - {"retrieve", "select", "answer"}) or chooser is not None or repeats or thinks
+    return steps or chooser is not None or repeats or thinks
 
 
 def specs_of(policy: Policy) -> dict[str, str]:

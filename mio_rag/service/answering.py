@@ -31,6 +31,8 @@ from mio_rag.selection.selector import PRESETS, Selector
 from mio_rag.service.documents import Documents
 from mio_rag.service.governed import Governed, Serving, policy_report, search_report
 from mio_rag.service.keys import FREE, Caller
+from mio_rag.service.settings import Split
+from mio_rag.service.split import Ratings
 from mio_rag.session.cache import AnswerCache, digest_of
 from mio_rag.session.loop import Session
 from mio_rag.session.state import Decider, Result
@@ -127,9 +129,10 @@ class Answering:
         rates: Mapping[str, Rate] | None = None,
         cache: AnswerCache | None = None,
         refusing: Refusal | None = None,
+        split: Split | None = None,
     ) -> None:
         for name, given in {"cache": cache, "refusal model": refusing}.items():
-            if given is not None and policy is not None:
+            if given is not None and (policy is not None or split is not None):
                 raise InputError(f"a {name} and a policy exclude each other: leave one of them out")
         self.documents, self.rates, self._refusing = documents, dict(rates or {}), refusing
         self.readers = {
@@ -141,6 +144,9 @@ class Answering:
                 refusing.check_fits(index.embedder.fingerprint, reader.name)
         self.policy = policy or DEFAULTS.policy
         self._governed = {self.policy: Governed(self.policy, index)}
+        self.ratings = None if split is None else Ratings(split, self.policy)
+        if split is not None:
+            self._governed[split.policy] = Governed(split.policy, index)
         self._cache = None if cache is None else (index, cache)  # of these documents
         self._pools: OrderedDict[tuple[Any, ...], tuple[CorpusIndex, Result]] = OrderedDict()
         self._lock = Lock()
@@ -176,16 +182,25 @@ class Answering:
             for name in dict.fromkeys((_SPOKEN.get(reader, reader), reader))
         }
 
-    def _chosen(self, model: str) -> tuple[Governed, str]:
-        """Return policy and reader of the name of a model."""
+    def _chosen(self, model: str, policy: str | None = None) -> tuple[Governed, str]:
+        """Return policy and reader of the name of a model; policy: instead of the usual one."""
         known = self._models()
         if model and model not in known:
             raise UnknownModelError(f"the model '{model}' is unknown: choose {', '.join(self.models())}")
-        policy, reader = known[model] if model else (self.policy, next(iter(self.readers)))
+        own, reader = known[model] if model else (self.policy, next(iter(self.readers)))
+        policy = policy if policy is not None and own == self.policy else own
         with self._lock:
             if policy not in self._governed:
                 self._governed[policy] = Governed(policy, self.documents.index())
             return self._governed[policy], reader
+
+    def rate(self, identity: str, helpful: bool) -> bool:
+        """Record a rating of an answer, or of a search; False if it was rated before.
+
+        Raises as `Governed.rate`.
+        """
+        known = None if self.ratings is None else self.ratings.rate(identity, helpful)
+        return self.governed().rate(identity, helpful) if known is None else known
 
     def governed(self) -> Governed:
         """Return the policy that serves where a request names none."""
@@ -327,7 +342,8 @@ class Answering:
     def _answer(self, asked: Asked) -> dict[str, Any]:
         """Return a new answer."""
         question = asked.question
-        governed, name = self._chosen(asked.model)
+        drawn = None if self.ratings is None else self.ratings.draw()
+        governed, name = self._chosen(asked.model, drawn)
         reader, rate = self.readers[name], self.rates.get(name)
         if asked.wrapped is not None:
             reader = asked.wrapped(reader)
@@ -371,6 +387,8 @@ class Answering:
             if verdict.refused:
                 data |= {"said": answer.text, "answer": "", "citations": []}
         data |= {"model": answer.generator or reader.name, "usage": usage}
+        if self.ratings is not None and drawn is not None and governed is self._governed[drawn]:
+            data["split"] = self.ratings.answered(drawn)
         return data if serving.is_default else data | policy_report(outcome)
 
 

@@ -50,7 +50,7 @@ from mio_rag.service.edge import (
 from mio_rag.service.keys import FREE, BudgetSpentError, Caller, Keys
 from mio_rag.service.metrics import Metrics
 from mio_rag.service.page import example_questions, render_reference
-from mio_rag.service.settings import ConnectionLimits, ServiceLimits
+from mio_rag.service.settings import ConnectionLimits, ServiceLimits, Split
 from mio_rag.session.cache import AnswerCache
 from mio_rag.types import clean
 
@@ -105,6 +105,7 @@ def create_app(
     cache: AnswerCache | None = None,
     policy: str | None = None,
     refusing: Refusal | None = None,
+    split: Split | None = None,
 ) -> FastAPI:
     """Return the application over documents.
 
@@ -125,6 +126,7 @@ def create_app(
     policy: preset or file: it decides, and its limits hold whatever a request sets; a changed file is put in
         force while the service runs. None: requests decide.
     refusing: decides when /ask reports that the passages do not answer.
+    split: another policy answers a share of the questions; ratings compare the two.
     """
     bounds, clients = limits or ServiceLimits(), connections or ConnectionLimits()
     if isinstance(documents, CorpusIndex):
@@ -139,7 +141,7 @@ def create_app(
     if keys is not None:
         keys.check = partial(_check_keys, keys, documents)
         keys.check()
-    answering = Answering(documents, named, policy, rates, cache, refusing)
+    answering = Answering(documents, named, policy, rates, cache, refusing, split)
     metrics = Metrics()
 
     @asynccontextmanager
@@ -361,14 +363,16 @@ def _add_questions(app: FastAPI, answering: Answering, metrics: Metrics, bounds:
     async def feedback(request: Request) -> Response:
         """Rate an answer; the strategies that found what was read are credited."""
         rating = messages.Rating.from_dict(await json_body(request), kind=UnusableBody)
-        work = partial(answering.governed().rate, rating.id, rating.helpful)
+        work = partial(answering.rate, rating.id, rating.helpful)
         return JSONResponse({"noted": await app.state.gate.run(work)})
 
     routes: list[tuple[Any, type[BaseModel], type[BaseModel]]] = [
         (select, models["/select"], messages.Selected),
         (ask, models["/ask"], messages.Answered),
     ]
-    if answering.policy != DEFAULTS.policy:  # a policy that does not learn may be replaced by one that does
+    if (
+        answering.policy != DEFAULTS.policy or answering.ratings is not None
+    ):  # a policy that does not learn may be replaced by one that does
         routes.append((feedback, messages.Rating, messages.Rated))
     for answer, body, response in routes:
         app.post(
@@ -440,7 +444,8 @@ def _add_state(
     @app.get("/metrics", response_class=Response, responses=shown)
     def show_metrics() -> Response:
         """Requests, latencies, certificates and gaps in Prometheus' text format."""
-        return Response(metrics.text(keys, answering.stats()), media_type=CONTENT_TYPE_LATEST)
+        split = None if answering.ratings is None else answering.ratings.stats()
+        return Response(metrics.text(keys, answering.stats(), split), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_pages(app: FastAPI, questions: tuple[str, ...]) -> None:

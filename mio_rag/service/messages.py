@@ -48,7 +48,7 @@ class Rating(Settings):
     """A rating of an answer."""
 
     id: Annotated[str, Field(min_length=1, max_length=100)]
-    """search.id of the response."""
+    """search.id or split.id of the response."""
     helpful: bool
 
 
@@ -179,6 +179,10 @@ Refused: Any = _response(
     probability=(float, "that they do not"), threshold=(float, "above which an answer is refused"),
     refused=bool,
 )  # fmt: skip
+SplitReport: Any = _response(
+    "SplitReport", "Which of two policies answered, where questions are shared between them.",
+    id=(str, "for /feedback"), policy=str, share=(float, "of the questions that it answers"),
+)  # fmt: skip
 Cached: Any = _response(
     "Cached", "An answer that was given before.",
     question=(str, "that it was given to"), age_seconds=(float, "since it was given"),
@@ -219,6 +223,7 @@ Answered: Any = _response(
     said=(str | None, "the reply of the reader, if it is refused", None),
     cached=(Cached | None, "where answers are stored: null for a new one; usage is that of its making", None),
     policy=(PolicyReport | None, "where a policy decides", None),
+    split=(SplitReport | None, "where two policies share the questions", None),
 )  # fmt: skip
 Rated: Any = _response(
     "Rated", "Whether a rating counts: a question is rated once.",

@@ -29,6 +29,17 @@ _BANDIT = {
     "regret": "Expected regret so far, in passages that are certainly needed.",
     "changes": "Changes of the questions that were detected.",
 }
+_POLICY = {
+    "questions": "Questions that the policy answered, of those shared between two.",
+    "rated": "Answers of these that were rated.",
+    "helpful": "Answers of these that were rated as helpful.",
+}
+_DIFFERENCE = {
+    "difference": "Share of helpful answers of the other policy less that of the usual one.",
+    "low": "Lower end of its 95 % interval.",
+    "high": "Upper end of its 95 % interval.",
+    "p_value": "Of Fisher's exact test that there is none.",
+}
 _STRATEGY = {
     "ran": "Questions for which the strategy ran.",
     "selection_rate": "Share of the questions for which it ran.",
@@ -78,14 +89,20 @@ class Metrics:
             if data["gap"] is not None:
                 self.gap.observe(data["gap"])
 
-    def text(self, keys: Keys | None = None, learned: Mapping[str, Any] | None = None) -> bytes:
+    def text(
+        self,
+        keys: Keys | None = None,
+        learned: Mapping[str, Any] | None = None,
+        split: Mapping[str, Any] | None = None,
+    ) -> bytes:
         """Return all metrics in Prometheus' text format.
 
         keys: their budgets, for all processes.
         learned: what a bandit learned, for all processes; see `mio_rag.learning.bandit_report`.
+        split: `Ratings.stats` of two policies.
         """
         read = CollectorRegistry()
-        read.register(_Read(keys, learned))
+        read.register(_Read(keys, learned, split))
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return generate_latest(self._registry) + generate_latest(read)
         everyone = CollectorRegistry()
@@ -97,13 +114,17 @@ class Metrics:
 class _Read:
     """Read for all processes at once: a gauge would also stay in the files of each process."""
 
-    def __init__(self, keys: Keys | None, learned: Mapping[str, Any] | None) -> None:
-        self._keys, self._learned = keys, learned
+    def __init__(
+        self, keys: Keys | None, learned: Mapping[str, Any] | None, split: Mapping[str, Any] | None
+    ) -> None:
+        self._keys, self._learned, self._split = keys, learned, split
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """As the client's collectors."""
         if self._learned is not None:
             yield from _learned(self._learned)
+        if self._split is not None:
+            yield from _split(self._split)
         if self._keys is not None and self._keys.accounts is not None:
             labels = ["key", "unit", "window"]
             spent = GaugeMetricFamily("mio_rag_key_spent", "Spent or reserved in this window.", labels=labels)
@@ -115,6 +136,17 @@ class _Read:
                         limit.add_metric([name, *which], most)
             yield spent
             yield limit
+
+
+def _split(split: Mapping[str, Any]) -> Iterator[GaugeMetricFamily]:
+    for name, about in _POLICY.items():
+        gauge = GaugeMetricFamily(f"mio_rag_split_{name}", about, labels=["policy"])
+        for policy, counts in split["policies"].items():
+            gauge.add_metric([policy], counts[name])
+        yield gauge
+    for name, about in _DIFFERENCE.items():
+        if name in split:
+            yield GaugeMetricFamily(f"mio_rag_split_{name}", about, split[name])
 
 
 def _learned(learned: Mapping[str, Any]) -> Iterator[GaugeMetricFamily]:

@@ -111,6 +111,10 @@ def check(settings: ServiceSettings, api_key: str | None, without_key: bool, rat
         from mio_rag.service.governed import policy_problems
 
         problems += policy_problems(settings.policy, workers)
+    if settings.split is not None:
+        from mio_rag.service.governed import policy_problems
+
+        problems += [f"--against: {one}" for one in policy_problems(settings.split.policy, workers)]
     if settings.keys is not None:
         try:
             found = read_keys(settings.keys)
@@ -178,6 +182,7 @@ def _application(
         cache=None if settings.cache is None else settings.cache.opened(documents.index()),
         policy=settings.policy,
         refusing=None if settings.refusal is None else Refusal.load(settings.refusal),
+        split=settings.split,
     )
 
 

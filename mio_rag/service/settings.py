@@ -154,6 +154,17 @@ class Kept:
         return AnswerCache.of(self.path, index, CacheSettings(entries=self.entries, days=self.days))
 
 
+class Split(Settings):
+    """Questions under the policy of the service are shared between it and another one."""
+
+    policy: Annotated[str, Field(min_length=1)]
+    """Preset or file."""
+    share: Annotated[float, Field(gt=0, lt=1)]
+    """Of the questions that it answers."""
+    ratings: Annotated[str, Field(min_length=1)]
+    """SQLite file of who answered, and of ratings."""
+
+
 @dataclass(frozen=True)
 class ServiceSettings:
     """What is served, and where.
@@ -169,6 +180,7 @@ class ServiceSettings:
     where: condition on everything that is served.
     mapped: vectors, texts and the lexical index stay on disk.
     refusal: file of a refusal model.
+    split: another policy, which answers a share of the questions.
     """
 
     source: str
@@ -187,6 +199,7 @@ class ServiceSettings:
     where: tuple[str, ...] = ()
     mapped: bool = False
     refusal: str | None = None
+    split: Split | None = None
 
 
 def example_problems(examples: Sequence[str], most: int) -> list[str]:

@@ -39,9 +39,10 @@ class Queries:
 
 @dataclass(frozen=True)
 class Facts:
-    """Answers to sub-questions, in order."""
+    """Answers to sub-questions, in order, and how many had to wait for each other."""
 
     found: tuple[Fact, ...]
+    turns: int = 1
 
 
 #: What an action may give; the question itself is known everywhere.
@@ -297,7 +298,8 @@ def signals(value: Value) -> dict[str, float]:
         }
     if isinstance(value, Facts):
         unknown = [bool(_UNKNOWN.search(fact.answer)) for fact in value.found]
-        return {"facts": float(len(unknown)), "unknown": sum(unknown) / len(unknown)}
+        share = sum(unknown) / len(unknown)
+        return {"facts": float(len(unknown)), "unknown": share, "turns": float(value.turns)}
     logs, text = value.answer.logprobs, value.answer.text
     found = {"words": float(len(text.split())), "unknown": float(bool(_UNKNOWN.search(text)))}
     if value.probability is not None:

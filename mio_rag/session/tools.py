@@ -4,7 +4,7 @@ rewrite         asks the question in words that a search engine understands
 decompose       breaks the question into simpler ones
 each            answers every sub-question by a workflow of its own
 retrieve        searches for the question, or for every question that it is given
-select          chooses what is read, by the exact program
+select          chooses what is read, by the exact program, or by a model (by = "model")
 answer          answers from what was read and from facts, or from memory
 summarise       answers from the answers to sub-questions
 verify          checks an answer against what was read; otherwise another workflow answers
@@ -58,6 +58,7 @@ from mio_rag.types import Answer, GenerationError, Passage, Question, clean
 _QUERY_TOKENS = 32  # of a rewritten question, or a query of the model
 _PART_TOKENS = 24  # of one sub-question
 _PLAN_TOKENS = 48
+_PICK_TOKENS = 24  # numbers of passages
 _LONGEST_QUERY = 200  # characters
 _FEEDBACK_WORDS = 40  # of the passage: a longer query drowns the question
 _REFERENCE = re.compile(r"#(\d)")
@@ -290,7 +291,7 @@ def _each(job: Job) -> Value:
     found = [Fact(query, reply.answer.text) for query, reply in told if reply is not None]
     if not found:
         raise Nothing("no sub-question was answered")
-    return Facts(tuple(found))
+    return Facts(tuple(found), len(told) if queries.serial else 1)
 
 
 def _retrieve(job: Job) -> Value:
@@ -400,6 +401,8 @@ def _chosen(job: Job, pool: Candidates, budget: int) -> Selection:
         return TierReader(tier, retriever, program).read(
             pool, tokens, counter, branch, settings.get("more", 0)
         )
+    if settings.get("by") == "model":
+        pool, program = _picked(job, pool, tokens), _RANKED.replace(options=program.options)
     with branch.timed("select"):
         if job.kit.reading == "ranking":
             program = _RANKED.replace(options=program.options)
@@ -409,6 +412,22 @@ def _chosen(job: Job, pool: Candidates, budget: int) -> Selection:
         job.facts["infeasible"] = chosen
         raise InfeasibleError(chosen.explain())
     return chosen
+
+
+def _picked(job: Job, pool: Candidates, tokens: int) -> Candidates:
+    """What a model names of the best passages that fit; all of these where it names none."""
+    ranked = replace(pool, relevance=pool.scores["fused"])
+    shown = _RANKED.select(ranked, tokens, job.retriever.counter)
+    texts = [f"[{k}] {one.title}\n{one.text}".strip() for k, one in enumerate(shown.passages, 1)]
+    listed = "\n\n".join(map(clean, texts))
+    prompt = _short_prompt("pick", job.question, job.question.text, job.known_facts, listed=listed)
+    said = job.branch.generate("pick", prompt, _PICK_TOKENS).text
+    named = {int(number) for number in re.findall(r"\d{1,3}", said)} & set(range(1, len(texts) + 1))
+    job.note(
+        f"the model chose {len(named)} of {len(texts)}" if named else "the model chose none: all are read"
+    )
+    chosen = {shown.passages[k - 1].id for k in named}
+    return ranked.take([i for i in shown.chosen if not chosen or shown.candidates.ids[i] in chosen])
 
 
 def _complete(job: Job, pool: Candidates, selection: Selection) -> float:
@@ -620,7 +639,8 @@ _TOOLS = (
                    "strategies": strategies_problem, "deadline": number(1e-3, 1e6)}),
     Tool("select", {"pool": (1, _ANY)}, "passages", _select, asks=False,
          settings={"token_price": number(0, 1), "share": number(0.01, 1),
-                   "units": one_of("passages", "sentences", "auto")}),
+                   "units": one_of("passages", "sentences", "auto"),
+                   "by": one_of("program", "model")}),
     Tool("answer", {"passages": (0, 1), **_FACTS}, "answer", _answer),
     Tool("summarise", {"facts": (1, _ANY), "passages": (0, 1), "answer": (0, 1)}, "answer", _summarise),
     Tool("verify", {"answer": (1, 1), "passages": (0, 1), **_FACTS}, "answer", _verify,
@@ -646,7 +666,11 @@ def find_tool(name: str) -> Tool:
 
 def asks(do: str, settings: Mapping[str, Any]) -> bool:
     """Whether a tool with these settings asks a language model before the answer."""
-    return _EVERY[do].asks or any(one.needs_model for one in strategies_of(settings))
+    return (
+        _EVERY[do].asks
+        or settings.get("by") == "model"
+        or any(one.needs_model for one in strategies_of(settings))
+    )
 
 
 def missing_inputs(tool: Tool, values: Sequence[Value]) -> list[str]:

@@ -78,10 +78,6 @@ def workflow_settings(kinds: Mapping[str, Any]) -> WorkflowSettings:
     return WorkflowSettings.from_dict(dict(kinds.get("workflow") or {}))
 
 
-#: What costs may be counted in.
-COSTS = ("tokens", "dollars")
-
-
 def dollars(steps: Iterable[Step], settings: WorkflowSettings) -> float | None:
     """What the tokens of steps cost; None where a model that was asked has no price."""
     prices = Prices(settings.prices)

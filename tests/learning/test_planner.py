@@ -14,6 +14,7 @@ from mio_rag.errors import DataError, InputError
 from mio_rag.learning import outcomes as tables
 from mio_rag.learning.planner import (
     WORDING,
+    CostWeights,
     Planner,
     QuestionFeatures,
     Tree,
@@ -21,7 +22,7 @@ from mio_rag.learning.planner import (
     wording,
     write_planner,
 )
-from mio_rag.learning.planner_regression import Experience, fit_regression
+from mio_rag.learning.planner_regression import Experience, experience_of, fit_regression
 from mio_rag.learning.ppo import PPOSettings, train_ppo
 from mio_rag.session.workflow import NAMED
 from tests.learning.files import FEATURES, as_wide_as_features, outcomes, planner_file, regressed, rewritten
@@ -184,6 +185,39 @@ def test_a_network_that_is_not_clearly_better_leaves_the_regression() -> None:
         found = trained(train, alphas=prices, updates=5, episodes=64, hidden=16, seed=seed)
         for alpha in prices:
             assert np.array_equal(found.choices(test.observed, alpha), rival.choices(test.observed, alpha))
+
+
+@pytest.mark.parametrize("mode", ["once", "again"])
+def test_a_network_may_begin_at_nothing_and_pay_for_what_is_no_workflow(mode: str) -> None:
+    train, test = outcomes(200, mode, seed=8), outcomes(300, mode, seed=9)
+    how = PPOSettings(
+        start="nothing", format_penalty=1.0, kl=0.001, value_clip=0.5, annealed=False, discount=1.0,
+        smoothing=1.0, updates=40, episodes=256, hidden=32, patience=40,
+    )  # fmt: skip
+    found = train_ppo(train, how)
+    assert not found.network.prior.bias.any()
+    invalid = [row[4] for row in found.curve]
+    assert invalid[0] > 0.1 > invalid[-1]
+    planner = Planner(train.tree, FEATURES, found.network, "ppo", 300.0, how.alphas)
+    assert earned(planner, test) > best_fixed(test) - 0.02
+    assert train_ppo(train, PPOSettings(updates=1)).curve[0][4] == 0.0  # nothing else can be chosen
+
+
+def test_turns_and_searches_cost_what_their_weights_say() -> None:
+    weights = CostWeights(tokens=2.0, turns=0.5, retrieval_calls=0.25)
+    tree, features = Tree([NAMED[n] for n in ("plain", "decompose-serial")], "again"), np.zeros((1, 2))
+    rows = []
+    for workflow in tree.workflows:
+        steps = [
+            {"signature": s, "do": n.do, "signals": {"turns": 3.0} if n.do == "each" else {}, "dropped": None,
+             "tokens": 10, "retrieval_calls": int(n.do in ("each", "retrieve"))}
+            for n, s in zip(workflow.nodes, workflow.signatures(), strict=True)
+        ]  # fmt: skip
+        whole = {"question_id": "q", "set": "", "action": workflow.name, "token_f1": 1.0, "steps": steps}
+        rows.append({**whole, "tokens": 10 * len(steps), "retrieval_calls": 1})
+    found = experience_of(tree, rows, ["q"], features, unit=100.0, weights=weights)
+    assert found.cost.tolist() == [[pytest.approx(2 * 0.3 + 0.25), pytest.approx(2 * 0.3 + 0.25 + 1.5)]]
+    assert sum(found.step_cost[0, b.place] for b in tree.branches if 1 in b.leaves) == pytest.approx(2.35)
 
 
 def test_a_network_finds_what_the_regression_cannot_see() -> None:

@@ -23,7 +23,8 @@ from mio_rag.selection.selector import Selector
 from mio_rag.service.app import create_app
 from mio_rag.service.governed import policy_problems
 from mio_rag.service.run import check
-from mio_rag.service.settings import ServiceSettings
+from mio_rag.service.settings import ServiceSettings, Split
+from mio_rag.service.split import compared
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 ASKED = {"question": QUESTION, "deadline_seconds": 20}
@@ -322,3 +323,42 @@ def test_a_strategy_has_no_more_time_than_the_request(demo_index: CorpusIndex, t
     assert any("hyde: left out, it took longer than" in note for note in got["search"]["notes"])
     assert read(got)  # time was left to read what the others found
     assert all(set(ranks) == {"raw"} for ranks in got["search"]["found_by"].values())
+
+
+def test_two_policies_share_questions_and_ratings_tell_them_apart(
+    demo_index: CorpusIndex, file: Path, tmp_path: Path
+) -> None:
+    split = Split(policy="thorough", share=0.5, ratings=str(tmp_path / "ratings.sqlite"))
+    app = create_app(demo_index, ScriptedGenerator(said), policy=str(file), split=split)
+    with TestClient(app) as client:
+        seen: dict[str, list[str]] = {}
+        for k in range(24):
+            got = client.post("/ask", json={**ASKED, "question": f"How tall is tower {k}?"}).json()
+            assert got["split"]["share"] == 0.5
+            assert got["policy"]["name"] == {"thorough": "thorough"}.get(got["split"]["policy"], "mine")
+            seen.setdefault(got["split"]["policy"], []).append(got["split"]["id"])
+        assert set(seen) == {str(file), "thorough"}
+        for policy, ids in seen.items():
+            for identity in ids:
+                rating = {"id": identity, "helpful": policy == "thorough"}
+                assert client.post("/feedback", json=rating).json() == {"noted": True}
+        assert client.post("/feedback", json=rating).json() == {"noted": False}
+        assert client.post("/feedback", json={"id": "nobody", "helpful": True}).status_code == 400
+        shown = dict(re.findall(r"^mio_rag_split_(\S+) (\S+)$", client.get("/metrics").text, re.M))
+    assert float(shown['questions{policy="thorough"}']) == len(seen["thorough"])
+    assert float(shown['helpful{policy="thorough"}']) == float(shown['rated{policy="thorough"}'])
+    assert float(shown["difference"]) == 1.0
+    assert 0 < float(shown["low"]) < 1 == float(shown["high"])
+    assert float(shown["p_value"]) < 0.001
+    with pytest.raises(InputError, match="has this policy already"):
+        create_app(demo_index, ScriptedGenerator(said), policy="thorough", split=split)
+
+
+def test_the_test_of_two_policies_is_newcombes_and_fishers() -> None:
+    found = compared((48, 29), (56, 54))  # Newcombe's example has 56/70 against 48/80
+    assert compared((80, 48), (70, 56)) == {
+        "difference": pytest.approx(0.2), "low": pytest.approx(0.0524, abs=5e-5),
+        "high": pytest.approx(0.3339, abs=5e-5), "p_value": pytest.approx(0.0085, abs=5e-3),
+    }  # fmt: skip
+    assert found["low"] > 0
+    assert compared((0, 0), (5, 3)) == {}
