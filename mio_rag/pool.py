@@ -425,6 +425,12 @@ class Pool:
         """What the candidates are."""
         return "passage" if self.cut_from is None else "sentence"
 
+    @property
+    def names(self) -> list[tuple[str, str, str]]:
+        """Title, source and date of each candidate, blank where unknown."""
+        blank = [""] * len(self.ids)
+        return list(zip(self.titles or blank, self.sources or blank, self.dates or blank, strict=True))
+
     def passage(self, i: int) -> Passage:
         """The i-th candidate as a `Passage`."""
         is_placed = self.spans is not None and not (self.documents and self.documents[i])

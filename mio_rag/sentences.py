@@ -326,6 +326,52 @@ def bare_name(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"[^\W_]+", _MARK.sub(" ", text.casefold())))
 
 
+#: What asks how something was before; "How do I change my order?" does not.
+_CHANGE = re.compile(
+    r"\b(?:changed|changes (?:since|between|from|over)|used to|no longer|any ?more|over (?:time|the years)"
+    r"|previous(?:ly)?|former(?:ly)?|earlier (?:version|edition)|(?:the|an?) old(?:er)?|before and after"
+    r"|than before|trend|evolved|evolution of|history of"
+    r"|compar(?:e[ds]?|ing|ison)|(?:each|every|all|both|two|across|which) (?:of )?(?:the )?"
+    r"(?:versions?|editions?|years)|so far|vergleich\w*"
+    r"|(?:has|have|did|was|were)\b.{3,80}\b(?:changed?|ris(?:en|e)|raised?|fall(?:en)?|grown?|increased?|decreased?"
+    r"|reduced?|dropped?|gone (?:up|down))"
+    r"|ge\u00e4ndert|\u00c4nderungen? seit|fr\u00fcher\w*|vorher|bisher\w*|gestiegen|gesunken"
+    r"|a (?:chang\u00e9|\u00e9volu\u00e9)|auparavant|ancienne?|ha cambiado|anterior)\b"
+    "|比較|比较|変わっ|変わり|変更され|変更点|推移|以前|従来|改定前|變更為|有何變|改變了|变化|有何变|改变了|之前|原先|原本|以往",
+    re.IGNORECASE,
+)
+
+
+def asks_for_changes(question: str) -> bool:
+    """Whether a question asks how something was before, or compares versions."""
+    return _CHANGE.search(question) is not None
+
+
+def compares(question: str, one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether a question is about two documents of one name: it asks for changes, or names each by its year.
+
+    one, other: title, source and date of each.
+    """
+    if one[1:] == other[1:] or not _same_name(one[0], one[1], other[0], other[1]):
+        return False
+    asked, mine, others = (_marks(" ".join(text)) for text in ((question,), one, other))
+    return asks_for_changes(question) or bool(asked & mine - others and asked & others - mine)
+
+
+def named_years(question: str, names: Sequence[str]) -> int:
+    """How many of the years and numbers of versions that a question names a document has in its names."""
+    return len(_marks(question) & _marks(" ".join(names)))
+
+
+@lru_cache(maxsize=4096)
+def _marks(text: str) -> frozenset[str]:
+    """Years, and numbers of versions as "v2"."""
+    found = re.finditer(
+        rf"(?<!\d)({_YEAR})(?!\d)|(?<![^\W_])(?:v|version|rev|revision)[-. _]*(\d+)", text.casefold()
+    )
+    return frozenset(mark[1] or f"v{mark[2]}" for mark in found)
+
+
 def are_versions(title: str, source: str, other_title: str, other_source: str) -> bool:
     """Whether two documents are versions of one, by their names; also where they have none.
 
@@ -334,8 +380,7 @@ def are_versions(title: str, source: str, other_title: str, other_source: str) -
     """
     if not (title or source) or not (other_title or other_source):
         return True
-    pairs = [(bare_name(title), bare_name(other_title)), (_file(source), _file(other_source))]
-    if not any(a == b != frozenset() for a, b in pairs) or not all(a <= b or b <= a for a, b in pairs):
+    if not _same_name(title, source, other_title, other_source):
         return False
     names = [(title, source), (other_title, other_source)]
     kinds = {_kind(*name) for name in names}
@@ -350,6 +395,12 @@ def are_versions(title: str, source: str, other_title: str, other_source: str) -
     return all(
         abs(a // 100 * 12 + a % 100 - b // 100 * 12 - b % 100) > 11 for a in months[0] for b in months[1]
     )
+
+
+def _same_name(title: str, source: str, other_title: str, other_source: str) -> bool:
+    """Whether two documents are called the same but for dates and marks of a version."""
+    pairs = [(bare_name(title), bare_name(other_title)), (_file(source), _file(other_source))]
+    return any(a == b != frozenset() for a, b in pairs) and all(a <= b or b <= a for a, b in pairs)
 
 
 def is_marked_version(title: str, source: str) -> bool:

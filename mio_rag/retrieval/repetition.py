@@ -24,6 +24,7 @@ from mio_rag.context import numbered, overlap_at
 from mio_rag.retrieval.vectors import read_arrays, unfit
 from mio_rag.retrieval.versions import is_replaced, older_versions, told_apart
 from mio_rag.retrieval.words import Words
+from mio_rag.sentences import compares
 from mio_rag.types import Passage, moment
 
 REPETITION_FILE = "repetition.npz"
@@ -110,7 +111,10 @@ class Repetition:
             shingles = {k: _shingles(passages[k].text) for k in group}
             for a, b in combinations(group, 2):
                 one, other = passages[a], passages[b]
+                names = ((p.title, p.source, p.date) for p in (one, other))
                 if self._overlap(chosen[a], chosen[b], one, other) or not _same_facts(one, other, question):
+                    continue
+                if compares(question, *names):
                     continue
                 words = words or Words.of([p.text for p in passages])
                 if not _told_apart(one, other, question, words):

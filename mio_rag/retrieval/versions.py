@@ -15,26 +15,11 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from mio_rag.retrieval.words import Words
-from mio_rag.sentences import are_versions, bare_name, is_replaced_kind
+from mio_rag.sentences import are_versions, asks_for_changes, bare_name, is_replaced_kind
 from mio_rag.types import Passage, moment
 
 #: So much of the words of a passage must stand under the same headings of a newer document that replaces it.
 LEAST_SHARED = 0.6
-
-#: What asks how something was before; "How do I change my order?" does not.
-_CHANGE = re.compile(
-    r"\b(?:changed|changes (?:since|between|from|over)|used to|no longer|any ?more|over (?:time|the years)"
-    r"|previous(?:ly)?|former(?:ly)?|earlier (?:version|edition)|(?:the|an?) old(?:er)?|before and after"
-    r"|than before|trend|evolved|evolution of|history of"
-    r"|compar(?:e[ds]?|ing|ison)|(?:each|every|all|both|two|across|which) (?:of )?(?:the )?"
-    r"(?:versions?|editions?|years)|so far|vergleich\w*"
-    r"|(?:has|have|did|was|were)\b.{3,80}\b(?:changed?|ris(?:en|e)|raised?|fall(?:en)?|grown?|increased?|decreased?"
-    r"|reduced?|dropped?|gone (?:up|down))"
-    r"|ge\u00e4ndert|\u00c4nderungen? seit|fr\u00fcher\w*|vorher|bisher\w*|gestiegen|gesunken"
-    r"|a (?:chang\u00e9|\u00e9volu\u00e9)|auparavant|ancienne?|ha cambiado|anterior)\b"
-    "|比較|比较|変わっ|変わり|変更され|変更点|推移|以前|従来|改定前|變更為|有何變|改變了|变化|有何变|改变了|之前|原先|原本|以往",
-    re.IGNORECASE,
-)
 
 #: What compares or sums; it asks for every document that nothing but its name makes a version.
 _ALL = re.compile(
@@ -104,7 +89,7 @@ def is_replaced(one: Passage, other: Passage, question: str) -> bool:
     say that the newer replaces the older (a policy, a price list, "v2").
     """
     names = [(p.title, p.source) for p in (one, other)]
-    if _CHANGE.search(question) or not are_versions(*names[0], *names[1]):
+    if asks_for_changes(question) or not are_versions(*names[0], *names[1]):
         return False
     return not _ALL.search(question) or any(is_replaced_kind(*name) for name in names)
 

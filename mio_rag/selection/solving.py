@@ -18,7 +18,7 @@ from mio_rag.relevance.documents import surely_elsewhere
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Note, Selection, WorstCase
-from mio_rag.sentences import are_versions
+from mio_rag.sentences import are_versions, compares
 from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import moment
@@ -145,10 +145,10 @@ def _replaced(choice: Choice) -> dict[str, list[str]]:
     ids, dates = passages.ids, passages.dates
     sources = [source or ids[k] for k, source in enumerate(passages.sources or [""] * len(ids))]
     read |= {sources[k] for k, name in enumerate(ids) if name in read}
-    names = list(zip(passages.titles or [""] * len(ids), passages.sources or [""] * len(ids), strict=True))
+    names = passages.names
     gone: dict[str, dict[str, None]] = {"older_version": {}, "near_duplicate": {}}
     for i, j in sorted(choice.formulation.not_cut.items()):
-        if dates and moment(dates[j]) > moment(dates[i]) != "" and are_versions(*names[i], *names[j]):
+        if dates and moment(dates[j]) > moment(dates[i]) != "" and are_versions(*names[i][:2], *names[j][:2]):
             if sources[j] in read:
                 gone["older_version"][f"'{sources[i]}', an older version of '{sources[j]}'"] = None
         elif ids[j] in read:
@@ -158,6 +158,26 @@ def _replaced(choice: Choice) -> dict[str, list[str]]:
         for code, each in gone.items()
         if each
     }
+
+
+def _not_compared(choice: Choice) -> list[str]:
+    """Versions that the question compares with one that is read, and that are not read."""
+    candidates = choice.formulation.candidates
+    names, best = candidates.names, dict[tuple[str, str, str], float]()
+    for name, worth in zip(names, candidates.relevance.tolist(), strict=True):
+        best[name] = max(worth, best.get(name, 0.0))
+    read = {names[k] for k in choice.chosen}
+    lacking = {
+        name[1]: one[1]
+        for name in best
+        for one in read
+        if name not in read and 2 * best[name] >= best[one] and compares(candidates.question, name, one)
+    }
+    return [
+        f"the question compares versions, but of '{other}' and "
+        f"'{source}' only the first is read: raise the budget"
+        for source, other in lacking.items()
+    ]
 
 
 def _why_nothing(choice: Choice) -> list[str]:
@@ -314,6 +334,7 @@ def concluded(choice: Choice) -> Selection:
         "units": _why_units(choice),
         "merged": _how_read(choice),
         **_replaced(choice),
+        "not_compared": _not_compared(choice),
         "answerable": _no_answer_here(choice),
         "nothing_selected": _why_nothing(choice),
     }

@@ -33,7 +33,7 @@ from mio_rag.pool import Candidates
 from mio_rag.relevance.documents import DocumentModel, is_document_pool
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.sentences import SentenceModel, sentence_model
-from mio_rag.sentences import Sentences, cut, leans
+from mio_rag.sentences import Sentences, compares, cut, leans, named_years
 from mio_rag.types import moment
 
 if TYPE_CHECKING:
@@ -361,7 +361,8 @@ def _said_once(
 ) -> NDArray[np.int64]:
     """Return one of those that say the same word for word under the same title, however they are spaced.
 
-    Required ones stay, and no other.
+    It is of the document whose year the question names, or the newest; of versions that are compared each has
+    one. Required ones stay, and no other.
     """
     owners, at = sentences.owners[rows].tolist(), rows.tolist()
     titles = list(map(_plain, candidates.titles)) if candidates.titles else [""] * len(candidates)
@@ -371,12 +372,22 @@ def _said_once(
     places: dict[tuple[str, str], list[int]] = {}
     for k, key in enumerate(keys):
         places.setdefault(key, []).append(k)
-    dates = list(map(moment, candidates.dates)) if candidates.dates else [""] * len(candidates)
+    question, names = candidates.question, candidates.names
+    dates = [moment(date) for _, _, date in names]
     kept = np.ones(rows.size, dtype=bool)
     for same in places.values():
-        if len(same) > 1:
-            best = max(same, key=lambda k: (fixed[owners[k]] == 1, dates[owners[k]], worth[at[k]]))
-            kept[[k for k in same if k != best and fixed[owners[k]] != 1]] = False
+        if len(same) == 1:
+            continue
+
+        def rank(k: int) -> tuple[Any, ...]:
+            i = owners[k]
+            return fixed[i] == 1, named_years(question, names[i]), dates[i], worth[at[k]]
+
+        stay = list[int]()
+        for k in sorted(same, key=rank, reverse=True):
+            if all(compares(question, names[owners[k]], names[owners[j]]) for j in stay):
+                stay.append(k)
+        kept[[k for k in same if k not in stay and fixed[owners[k]] != 1]] = False
     return rows[kept]
 
 

@@ -250,7 +250,7 @@ def test_what_a_newer_document_replaces_is_not_read(case: str, tmp_path: Path) -
 
 def test_a_version_whose_newer_one_is_not_read_is_not_noted(tmp_path: Path) -> None:
     files, _, _ = VERSIONS["short sections"]
-    files |= {"lamp.md": "# Lighthouse\n\nThe lamp of the lighthouse burns colza oil at night.\n"}
+    files = files | {"lamp.md": "# Lighthouse\n\nThe lamp of the lighthouse burns colza oil at night.\n"}
     found = _selected(tmp_path, files, "Which oil does the lamp of the lighthouse burn?", budget=20)
     assert {passage.source for passage in found.passages} == {"lamp.md"}
     assert not [note for note in found.notes if note.code == "older_version"]
@@ -269,6 +269,39 @@ def test_versions_that_are_read_have_their_dates_in_the_text(tmp_path: Path) -> 
     assert found.tokens == RegexCounter().count([found.context])[0] <= found.budget
     alone = _selected(tmp_path, files, MEALS)
     assert not [p for p in alone.passages if p.date and p.date in p.title]
+
+
+@pytest.mark.parametrize(
+    ("question", "read"),
+    [
+        ("Has the limit of hotels changed between the 2024 and the 2026 expenses policy?", [OLD, NEW]),
+        ("How has the limit of hotels changed?", [OLD, NEW]),
+        ("Compare the limits of hotels in 2024 and 2026.", [OLD, NEW]),
+        ("What was the limit of hotels in 2024?", [OLD]),
+        ("What is the limit of hotels?", [NEW]),
+    ],
+)
+@pytest.mark.parametrize("meals", [32, 38])
+def test_what_compared_versions_have_in_common_is_read_of_each(
+    question: str, read: list[dict[str, object]], meals: int, tmp_path: Path
+) -> None:
+    new = OLD | {"meals": meals}
+    files = {
+        "expenses-2024.md": _policy("2024-01-01", **OLD),
+        "expenses-2026.md": _policy("2026-01-01", **new),
+    }
+    found = _selected(tmp_path, files, question, budget=400)
+    dates = {passage.date for passage in found.passages if "£120 a night" in passage.text}
+    assert dates == {"2024-01-01" if one is OLD else "2026-01-01" for one in read}
+
+
+def test_a_compared_version_that_does_not_fit_is_noted(tmp_path: Path) -> None:
+    files, _, _ = VERSIONS["short sections"]
+    found = _selected(tmp_path, files, "How has the limit for meals per day changed?", budget=40)
+    (source,) = {passage.source for passage in found.passages}
+    (note,) = [note for note in found.notes if note.code == "not_compared"]
+    assert all(name in note for name in files)
+    assert f"of '{source}'" in note
 
 
 def _selected(folder: Path, files: dict[str, str], question: str, budget: int = 1024):
