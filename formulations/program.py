@@ -138,7 +138,7 @@ class Segments:
         prices = self.prices if size_of(self.prices) else np.zeros(m)
         put(self, "prices", numeric("segment prices", prices, (m,), problems))
         for name, values in (("cost", self.costs), ("price", self.prices)):
-            for s in np.flatnonzero(values < 0)[:1]:
+            for s in np.flatnonzero(values < 0)[:1] if values.min(initial=0.0) < 0 else ():
                 problems.append(f"the {name} of segment {s} is {values[s]:g}: it must be >= 0")
         put(self, "needs", _needs(self.needs, m, problems))
         if problems:
@@ -303,6 +303,14 @@ class SelectionProgram:
         changed.__dict__.pop("value_scale", None)
         return changed
 
+    def within(self, budget: float) -> SelectionProgram:
+        """Return the program with another finite budget; the rest is not checked again."""
+        changed = object.__new__(type(self))
+        changed.__dict__.update(self.__dict__, budget=float(budget))
+        for name in ("value_scale", "most_cost"):
+            changed.__dict__.pop(name, None)
+        return changed
+
     @property
     def n(self) -> int:
         """Number of items."""
@@ -461,7 +469,7 @@ def _pairs(given: Any, n: int, problems: list[str]) -> FloatArray:
     """`pairwise`, exactly symmetric; problems noted."""
     before = len(problems)
     matrix = numeric("pairwise", given, (n, n), problems)
-    if len(problems) > before or n == 0:
+    if len(problems) > before or not matrix.any():
         return matrix
     exact = bool((matrix == matrix.T).all())
     if not exact:

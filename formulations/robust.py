@@ -50,7 +50,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
-from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.formulations.program import LinearConstraint, Segments, SelectionProgram
 from mio_rag.formulations.uncertainty import UncertaintySet
 
 FloatArray = NDArray[np.float64]
@@ -68,6 +68,7 @@ def nominal_program(
     benefit: ArrayLike | None = None,
     rows: Sequence[LinearConstraint] = (),
     fixed: Sequence[int] | NDArray[np.int8] | None = None,
+    segments: Segments | None = None,
 ) -> SelectionProgram:
     """Return the program that trusts the embeddings.
 
@@ -117,7 +118,7 @@ def nominal_program(
         pairwise.flags.writeable = False  # nobody else's: the program need not copy it
     marks = None if fixed is None else np.asarray(fixed)
     values = value - passage_penalty - token_price * cost
-    return SelectionProgram(values, pairwise, cost, budget, tuple(rows), marks)
+    return SelectionProgram(values, pairwise, cost, budget, tuple(rows), marks, segments)
 
 
 def worst_similarity(embeddings: ArrayLike, uncertainty: UncertaintySet) -> FloatArray:

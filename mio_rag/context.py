@@ -110,6 +110,11 @@ def _rendered(title: str, text: str) -> str:
     return f"{title}\n{text}" if title else text
 
 
+@lru_cache(maxsize=16_384)  # the same object each time: its hash is known
+def _behind_separator(title: str, text: str) -> str:
+    return SEPARATOR + _rendered(title, text)
+
+
 def render_context(passages: Iterable[Passage]) -> str:
     """All passages in the given order, parted by `SEPARATOR`; empty for none."""
     return SEPARATOR.join(render_passage(p) for p in passages)
@@ -138,8 +143,7 @@ def text_tokens(texts: Sequence[str], titles: Sequence[str], counter: TokenCount
     """`passage_tokens` of passages that are texts and titles so far."""
     if type(counter) is RegexCounter:
         return np.array(list(map(_cost, titles, texts)), dtype=np.int64)
-    counts = counted(counter, [SEPARATOR + _rendered(h, t) for h, t in zip(titles, texts, strict=True)])
-    return np.maximum(1, counts)
+    return np.maximum(1, counted(counter, list(map(_behind_separator, titles, texts))))
 
 
 def counted(counter: TokenCounter, texts: Sequence[str]) -> NDArray[np.int64]:
@@ -291,6 +295,9 @@ def numbered(
         if start >= 0:
             groups.setdefault((sources[i], titles[i]), []).append(i)
     for k, group in enumerate(groups.values()):
+        if len(group) == 1 and (lines is None or not lines[group[0]]):
+            number[group] = k
+            continue
         placed = {(starts[i], texts[i]) for i in group}
         if lines is not None:
             placed.update(*[lines[i] for i in group])

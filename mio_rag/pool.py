@@ -281,7 +281,9 @@ class Pool:
         new = {"relevance": _vector("relevance", relevance, n, np.float64, problems), "scores": checked}
         if problems:
             raise InputError(problems)
-        return Pool.unchecked(**{name: getattr(self, name) for name in _BLANK} | new)
+        made = object.__new__(Pool)
+        made.__dict__.update(self.__dict__, **new)
+        return made
 
     @classmethod
     def unchecked(cls, **columns: Any) -> Pool:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,6 +147,13 @@ class Sentences:
             problems.append("sentences: embeddings hold NaN or infinity: embed them again")
         if problems:
             raise InputError(problems)
+
+    @classmethod
+    def unchecked(cls, **columns: Any) -> Sentences:
+        """Return units that fit each other, as those of an index."""
+        made = object.__new__(cls)
+        made.__dict__.update({"embeddings": None, "needs": None, "sections": None, "scores": {}, **columns})
+        return made
 
     @property
     def are_scored(self) -> bool:

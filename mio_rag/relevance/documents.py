@@ -212,10 +212,10 @@ def _neighbours(pool: Pool) -> NDArray[np.int64]:
     if pool.positions is not None and pool.sections is not None and pool.sources is not None:
         first = np.searchsorted(units.owners, np.arange(len(pool)))
         last = np.searchsorted(units.owners, np.arange(len(pool)), side="right") - 1
-        at = {int(position): i for i, position in enumerate(pool.positions)}
-        for i, position in enumerate(pool.positions.tolist()):
-            j = at.get(position + 1)
-            if j is None or first[i] > last[i] or first[j] > last[j]:
+        order = np.argsort(pool.positions, kind="stable")
+        gap = np.diff(pool.positions[order])
+        for i, j in zip(order[:-1][gap == 1].tolist(), order[1:][gap == 1].tolist(), strict=True):
+            if first[i] > last[i] or first[j] > last[j]:
                 continue
             if (pool.sources[i], pool.sections[i]) == (pool.sources[j], pool.sections[j]):
                 behind[last[i]], before[first[j]] = first[j], last[i]

@@ -172,17 +172,10 @@ _BLANKS = {code: " " for code in range(128) if not _WORD.match(chr(code))}
 
 
 @lru_cache(maxsize=4096)  # questions to one collection find the same passages again and again
-def _spaced(title: str, text: str) -> str:
-    """The words of a passage in lower case, with a blank before and behind each."""
-    lowered = f" {title} {text} ".lower()
-    return lowered.translate(_BLANKS) if lowered.isascii() else f" {' '.join(_WORD.findall(lowered))} "
-
-
-def _holding(spaced: list[str], words: list[str]) -> list[list[bool]]:
-    """For every passage, which of these words it holds as whole words."""
-    # A letter in lower case may be two, of which one is no letter.
-    asked = [f" {word} " if _WORD.fullmatch(word) else None for word in words]
-    return [[word is not None and word in text for word in asked] for text in spaced]
+def _all_words(title: str, text: str) -> frozenset[str]:
+    """The words of a passage in lower case."""
+    lowered = f"{title} {text}".lower()
+    return frozenset(lowered.translate(_BLANKS).split() if lowered.isascii() else _WORD.findall(lowered))
 
 
 def question_cover(candidates: Candidates) -> FloatArray:
@@ -192,7 +185,8 @@ def question_cover(candidates: Candidates) -> FloatArray:
 
 @lru_cache(maxsize=4)
 def _cover(question: str, titles: tuple[str, ...], texts: tuple[str, ...]) -> list[float]:
-    passages = _holding(list(map(_spaced, titles, texts)), asked_words(question))
+    words = asked_words(question)
+    passages = [[word in held for word in words] for held in map(_all_words, titles, texts)]
     holding = [sum(held) for held in zip(*passages, strict=True)]
     weight = [math.log((len(passages) + 1) / (count + 0.5)) for count in holding]
     total = sum(weight)
@@ -206,8 +200,8 @@ def question_names(candidates: Candidates) -> FloatArray:
     names = asked_names(candidates.question)
     if not names:
         return np.zeros(len(candidates))
-    spaced = list(map(_spaced, *_titled(candidates)))
-    return np.array([sum(held) / len(names) for held in _holding(spaced, names)])
+    passages = map(_all_words, *_titled(candidates))
+    return np.array([sum([name in held for name in names]) / len(names) for held in passages])
 
 
 # -- logistic --------------------------------------------------------------------------------------------
@@ -279,7 +273,12 @@ def _title_named(candidates: Candidates) -> FloatArray:
 
 
 def _log_words(candidates: Candidates) -> FloatArray:
-    return np.array([np.log1p(len(text.split())) for text in candidates.texts])
+    return np.log1p(list(map(_words_in, candidates.texts)))
+
+
+@lru_cache(maxsize=4096)
+def _words_in(text: str) -> int:
+    return len(text.split())
 
 
 #: name -> (what candidates must have, how it is made)

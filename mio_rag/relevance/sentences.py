@@ -40,7 +40,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +172,8 @@ def sentence_features(candidates: Candidates) -> FloatArray:
     if sentences.embeddings is not None and query is None:
         raise InputError("the sentences are embedded, and the question is not: pass query_embedding")
     owners = sentences.owners
-    texts = [candidates.texts[i][a:b] for i, (a, b) in zip(owners, sentences.spans, strict=True)]
+    places = zip(owners.tolist(), sentences.spans.tolist(), strict=True)
+    texts = [candidates.texts[i][a:b] for i, (a, b) in places]
     words, amounts, digits = zip(*map(_said, texts), strict=True) if texts else ((), (), ())
     vectors = sentences.embeddings
     cosine = (
@@ -194,7 +194,9 @@ def sentence_features(candidates: Candidates) -> FloatArray:
         else 0 * cosine,
         "cover": cover,
         "cover_lead": _lead(cover, owners),
-        "names": np.array([sum([name in held for name in names]) / max(1, len(names)) for held in words]),
+        "names": np.array([sum([name in held for name in names]) for held in words]) / len(names)
+        if names
+        else np.zeros(len(texts)),
         "mentions": _mentions(candidates, owners, texts),
         "number": np.array([float(asks and has) for has in digits]),
         "log_words": np.log([1 + len(held) for held in words]),
@@ -212,22 +214,16 @@ def _said(text: str) -> tuple[frozenset[str], bool, bool]:
 
 def _lead(scores: FloatArray, owners: NDArray[np.int64]) -> FloatArray:
     """Each score less the best of the others of its passage; 0 for a sentence that is alone."""
-    lead = np.zeros(scores.size)
-    for first, end in _runs(owners):
-        if end - first < 2:
-            continue
-        own = scores[first:end]
-        best = int(np.argmax(own))
-        others = np.full(own.size, own[best])
-        others[best] = np.delete(own, best).max()
-        lead[first:end] = own - others
-    return lead
-
-
-def _runs(owners: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Rows [first, end) of the sentences of each passage that has some."""
-    borders = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), owners.size]
-    return [(a, b) for a, b in pairwise(borders) if a < b]
+    if not scores.size:
+        return np.zeros(0)
+    first = np.flatnonzero(np.concatenate([[True], owners[1:] != owners[:-1]]))
+    size = np.diff(np.append(first, owners.size))
+    best = np.repeat(np.maximum.reduceat(scores, first), size)
+    leads = scores == best
+    second = np.repeat(np.maximum.reduceat(np.where(leads, -np.inf, scores), first), size)
+    tied = np.repeat(np.add.reduceat(leads.astype(np.int64), first), size) > 1
+    others = np.where(leads & ~tied, second, best)
+    return np.where(np.repeat(size, size) > 1, scores - others, 0.0)
 
 
 def _cover(asked: list[str], words: Sequence[frozenset[str]]) -> FloatArray:
@@ -238,7 +234,7 @@ def _cover(asked: list[str], words: Sequence[frozenset[str]]) -> FloatArray:
     total = sum(weight.values())
     if total <= 0:
         return np.zeros(len(words))
-    return np.array([sum([weight[word] for word in asked if word in held]) / total for held in words])
+    return np.array([sum([weight[word] for word in asked if word in held]) for held in words]) / total
 
 
 def _mentions(candidates: Candidates, owners: NDArray[np.int64], texts: list[str]) -> FloatArray:
@@ -246,19 +242,22 @@ def _mentions(candidates: Candidates, owners: NDArray[np.int64], texts: list[str
     found = np.zeros(len(texts))
     if candidates.links is None or candidates.titles is None:
         return found
-    titles = [_ASIDE.sub("", title).casefold() for title in candidates.titles]
-    lower: dict[int, str] = {}
-    for first, end in _runs(owners):
-        passage = int(owners[first])
-        for other in np.flatnonzero(candidates.links[passage]).tolist():
-            title = titles[other]
-            if not title or title == titles[passage]:
-                continue
-            for row in range(first, end):
-                said = lower.setdefault(row, texts[row].casefold())
-                if title in said:
+    rows: dict[int, list[tuple[int, str]]] = {}
+    linked = candidates.links.any(axis=1)
+    for row in np.flatnonzero(linked[owners]).tolist():
+        rows.setdefault(int(owners[row]), []).append((row, texts[row].casefold()))
+    titles = list(map(_folded, candidates.titles))
+    for passage, other in zip(*(at.tolist() for at in np.nonzero(candidates.links)), strict=True):
+        if titles[other] and titles[other] != titles[passage]:
+            for row, said in rows.get(passage, ()):
+                if titles[other] in said:
                     found[row] = max(found[row], float(candidates.relevance[other]))
     return np.clip(found, 0.0, 1.0)
+
+
+@functools.lru_cache(maxsize=4096)
+def _folded(title: str) -> str:
+    return _ASIDE.sub("", title).casefold()
 
 
 # -- amounts ---------------------------------------------------------------------------------------------

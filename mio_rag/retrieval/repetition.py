@@ -101,8 +101,11 @@ class Repetition:
         passages: those of the rows.
         """
         chosen = np.asarray(rows, dtype=np.int64)
+        groups = self.groups[chosen]
+        if np.unique(groups).size == groups.size and not any(p.date for p in passages):
+            return None
         members: dict[int, list[int]] = {}
-        for k, group in enumerate(self.groups[chosen].tolist()):
+        for k, group in enumerate(groups.tolist()):
             members.setdefault(group, []).append(k)
         alike = np.zeros((chosen.size, chosen.size), dtype=np.float32)
         several = [group for group in members.values() if len(group) > 1]

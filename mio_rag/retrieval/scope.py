@@ -263,7 +263,8 @@ class Identities:
         shared = ~self._names[rows] & ~self.numbers[rows] & (2 * titles <= len(self))
         shared &= (titles > 0) & (self.spread[rows] <= titles + np.maximum(1, titles // 4))
         # Names written as one word are new here; others that name documents are known already.
-        fresh = np.array([word not in words(question) for word, _ in known], dtype=bool)
+        asked = set(words(question))
+        fresh = np.array([word not in asked for word, _ in known], dtype=bool)
         used = shared | (fresh & self._names[rows])
         weight = weight + (titled & used) @ self._rarity(rows)
         if not used.any() or not weight.max() > 0:

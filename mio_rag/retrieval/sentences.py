@@ -130,7 +130,9 @@ class SentenceIndex:
         at, owners = self.places(rows)
         vectors = self.vectors(at)
         found = {} if scores is None else scores(at, vectors)
-        return Sentences(owners, self.spans[at].astype(np.int64), vectors, scores=found, **columns)
+        given = {"owners": owners, "spans": self.spans[at].astype(np.int64), "embeddings": vectors}
+        finite = all(np.isfinite(values).all() for values in found.values())
+        return (Sentences.unchecked if finite else Sentences)(**given, scores=found, **columns)
 
     def vectors(self, at: NDArray[np.int64]) -> NDArray[np.float32]:
         """Vectors of some units, by their rows."""

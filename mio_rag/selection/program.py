@@ -15,8 +15,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -303,7 +303,7 @@ class Formulation:
         if self._program is None:
             self._program = self._built(budget_tokens)
         elif self._program.budget != budget_tokens:
-            self._program = replace(self._program, budget=budget_tokens)
+            self._program = self._program.within(budget_tokens)
         return self._program
 
     def _built(self, budget_tokens: int) -> SelectionProgram:
@@ -326,11 +326,10 @@ class Formulation:
             token_price=self.settings.token_price,
             benefit=None if weights is None else weights * np.maximum.outer(worth, worth),
             fixed=self._fixed,
+            segments=self._priced_segments,
         )
-        repeated, segments = self._repeated, self._priced_segments
-        if repeated is not None or segments is not None:
-            pairwise = program.pairwise if repeated is None else program.pairwise + repeated
-            program = replace(program, pairwise=pairwise, segments=segments)
+        if (repeated := self._repeated) is not None:
+            program = replace(program, pairwise=program.pairwise + repeated)
         return side.applied(program)
 
     def _terms(self) -> tuple[FloatArray, FloatArray | None]:
@@ -450,21 +449,21 @@ def joint_problem(
     return formulation.joint(budget_tokens, uncertainty)
 
 
+@lru_cache(maxsize=8)  # whole passages are weighed, and their sentences
 def _siblings(candidates: Candidates) -> FloatArray:
     """Return 1 / (m - 1) for two of the m passages that a source has in the pool, else 0; shape (n, n).
 
     A short document often says one thing in a few passages; of a long one, the other passages are mostly
     about something else. A blank source is no source.
     """
-    weights = np.zeros((len(candidates), len(candidates)))
-    passages: dict[str, list[int]] = {}
-    for i, source in enumerate(candidates.sources or ()):
-        passages.setdefault(str(source).strip(), []).append(i)
-    passages.pop("", None)
-    for same in passages.values():
-        if len(same) > 1:
-            weights[np.ix_(same, same)] = 1.0 / (len(same) - 1)
+    number: dict[str, int] = {}
+    names = [str(source).strip() for source in candidates.sources or [""] * len(candidates)]
+    source = np.array([number.setdefault(name, len(number)) for name in names], dtype=np.int64)
+    count = np.bincount(source)[source]
+    named = np.array([bool(name) for name in names]) & (count > 1)
+    weights = (source[:, None] == source) * np.where(named, 1.0 / np.maximum(count - 1, 1), 0.0)
     np.fill_diagonal(weights, 0.0)
+    weights.flags.writeable = False
     return weights
 
 
@@ -479,16 +478,16 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
     marks: dict[int, int] = {}  # heading -> the mark before the first of its runs, which nobody reads
     own = candidates.tokens.astype(np.float64)
     starts, between = [] if spans is None else spans[:, 0].tolist(), apart(candidates)
-    groups: dict[int, list[int]] = {}
+    # Of each document its passages, and texts at their places with those who need them.
+    groups: dict[int, tuple[list[int], dict[tuple[int, str], list[int]]]] = {}
     for i, k in enumerate(number.tolist()):
-        groups.setdefault(k, []).append(i)
-    groups.pop(-1, None)
-    for _, rows in sorted(groups.items()):
-        placed: dict[tuple[int, str], list[int]] = {}  # texts at their places, by whom they are needed
-        for i in rows:
+        if k >= 0:
+            rows, placed = groups.get(k) or groups.setdefault(k, ([], {}))
+            rows.append(i)
             placed.setdefault((starts[i], candidates.texts[i]), []).append(i)
             for line in () if lines is None else lines[i]:
                 placed.setdefault(line, []).append(i)
+    for _, (rows, placed) in sorted(groups.items()):
         if len(rows) < 2 and not (lines and lines[rows[0]]):
             continue
         own[rows] = 0.0
@@ -496,14 +495,15 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
         heading = len(pieces)
         pieces.append(f"{SEPARATOR}{title}\n" if title else SEPARATOR)
         needed.append(rows)
-        texts = _without_gaps([(place, placed[place]) for place in sorted(placed)])
+        texts = _without_gaps(sorted(placed.items()))
         for run in texts:
             if len(texts) > 1 and lines is None:
                 marks.setdefault(heading, len(pieces))
                 pieces.append(between)
                 needed.append([i for _, by in run for i in by])
-            pieces += [text for (_, text), _ in run]
-            needed += [by for _, by in run]
+            for (_, text), by in run:
+                pieces.append(text)
+                needed.append(by)
             if lines is not None:  # most tokenizers count a new line with the sign before it
                 pieces[-1] += between
     if not pieces:
@@ -511,14 +511,13 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
     costs = counted(counter, pieces).astype(np.float64)
     for heading, mark in marks.items():
         costs[heading] = max(0.0, costs[heading] - costs[mark])
-    single = np.array([len(by) == 1 or len(set(by)) == 1 for by in needed])
-    first = np.array([by[0] for by in needed])
-    own += np.bincount(first[single], costs[single], len(candidates))
-    several = np.flatnonzero(~single & (costs > 0))
-    needs = np.zeros((len(candidates), several.size), dtype=bool)
-    for s, k in enumerate(several.tolist()):
-        needs[needed[k], s] = True
-    segments = Segments(costs[several], needs)
+    needs = np.zeros((len(candidates), len(pieces)), dtype=bool)
+    needs[list(chain.from_iterable(needed)), np.repeat(np.arange(len(pieces)), list(map(len, needed)))] = True
+    single = needs.sum(axis=0) == 1
+    first = [needed[k][0] for k in np.flatnonzero(single).tolist()]
+    own += np.bincount(first, costs[single], len(candidates))
+    several = ~single & (costs > 0)
+    segments = Segments(costs[several], needs[:, several])
     own[own + segments.alone < 1] = 1.0  # as alone: nothing is read at no cost
     return SharedCosts(own, segments)
 
@@ -535,11 +534,13 @@ def _without_gaps(placed: Sequence[_Placed]) -> list[list[_Placed]]:
     for one in placed:
         start, text = one[0]
         if start > end:
-            found.append([one])
-        else:
-            found[-1].append(one)
-            if start < end:
-                overlapping.add(len(found) - 1)
+            run = [one]
+            found.append(run)
+            end = start + len(text)
+            continue
+        run.append(one)
+        if start < end:
+            overlapping.add(len(found) - 1)
         end = max(end, start + len(text))
     for k in overlapping:
         found[k] = _cut_at_borders(found[k])
@@ -548,10 +549,12 @@ def _without_gaps(placed: Sequence[_Placed]) -> list[list[_Placed]]:
 
 def _cut_at_borders(run: Sequence[_Placed]) -> list[_Placed]:
     """Return the pieces of a stretch, cut where one of its texts begins or ends, and who needs each."""
-    borders = {border for (start, text), _ in run for border in (start, start + len(text))}
-    found = []
-    for low, high in pairwise(sorted(borders)):
-        over = [(start, text, by) for (start, text), by in run if start <= low and high <= start + len(text)]
-        start, text, _ = over[0]
-        found.append(((low, text[low - start : high - start]), [i for *_, by in over for i in by]))
+    borders = sorted({border for (start, text), _ in run for border in (start, start + len(text))})
+    place = {border: k for k, border in enumerate(borders)}
+    found: list[_Placed] = [((low, ""), []) for low in borders[:-1]]
+    for (start, text), by in run:
+        for k in range(place[start], place[start + len(text)]):
+            (low, known), users = found[k]
+            found[k] = (low, known or text[low - start : borders[k + 1] - start]), users
+            users += by
     return found

@@ -404,12 +404,13 @@ class Selector(Settings):
             return _choose(_formulation(settings, pool, counter, known), budget, counter, solve)
         # Sentences where little fits and a passage that is above its price does not.
         whole = _formulation(settings.replace(units="passages"), pool, counter, known)
-        choice = _choose(whole, budget, counter, solve)
-        # What another passage would add is judged at the same prices: they may depend on the budget.
+        whole.program(budget)  # what another passage would add is judged at the prices of this budget
         wanted = solve(whole.program(max(budget, int(pool.candidates.tokens.sum()))))
         chosen = [i for i in wanted.selected if i < len(candidates)]
-        if choice.result.x is not None and set(chosen) == set(choice.chosen):
-            return choice
+        if counter is None or block_tokens(whole.candidates, chosen, counter, whole.is_merged) <= budget:
+            choice = _choose(whole, budget, counter, solve)
+            if choice.result.x is not None and set(chosen) == set(choice.chosen):
+                return choice
         parts = _choose(_formulation(settings, pool, counter, known), budget, counter, solve)
         return dataclasses.replace(parts, by_room=True)
 
@@ -456,10 +457,19 @@ class _Solve:
 
     def __init__(self, run: Run) -> None:
         self._run, self._spent = run, 0.0
+        self._last: tuple[SelectionProgram, SolveResult] | None = None
 
     def __call__(self, program: SelectionProgram) -> SolveResult:
+        if self._last is not None:
+            before, result = self._last
+            same = before.linear is program.linear and before.pairwise is program.pairwise
+            if same and result.is_optimal and program.budget <= before.budget:
+                assert result.x is not None
+                if program.cost(result.x) <= program.most_cost:  # best within more, and fits
+                    return result
         result = self._run(program, self._spent)
         self._spent += result.wall_seconds
+        self._last = program, result
         return result
 
 

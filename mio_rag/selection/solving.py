@@ -140,6 +140,8 @@ def _why_units(choice: Choice) -> list[str]:
 def _replaced(choice: Choice) -> dict[str, list[str]]:
     """By code of the note, which documents and passages have no sentence among the candidates, since another
     that is read has."""
+    if not choice.formulation.not_cut:
+        return {}
     passages, cut_from = choice.formulation.passages, choice.formulation.candidates.cut_from
     read = {cut_from[k] for k in choice.chosen} if cut_from else set()
     ids, dates = passages.ids, passages.dates
